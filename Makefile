@@ -1,0 +1,52 @@
+# make demo: see it run.   make test: run every test.   make check: all that a change has to pass.
+# Everything lives in .venv; the second run starts at once. Another interpreter: make PYTHON=python3.12 test
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check lint types imports milestones docs clean
+
+demo: $(VENV)/.installed
+	@$(BIN)/folovllm demo
+
+test: $(VENV)/.installed-test
+	@$(BIN)/python -m pytest
+
+check: test lint types imports milestones docs
+
+lint: $(VENV)/.installed-dev
+	@$(BIN)/python -m ruff check .
+
+types: $(VENV)/.installed-dev
+	@$(BIN)/python -m mypy
+
+imports: $(VENV)/.installed-dev
+	@$(BIN)/lint-imports
+
+milestones: $(VENV)/.installed-test
+	@$(BIN)/python -m milestones verify
+
+docs: $(VENV)/.installed-docs
+	@$(BIN)/python -m mkdocs build --quiet --strict -f mkdocs.yml
+	@$(BIN)/python -m mkdocs build --quiet --strict -f mkdocs.zh.yml
+	@$(BIN)/python -m milestones.site parity
+
+clean:
+	rm -rf $(VENV) site
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "FoloVLLM needs Python 3.11 or newer: make PYTHON=/path/to/python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Setting up $(VENV): downloading and installing PyTorch and Transformers (a few minutes, this once) ..."
+	@$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Setting up $(VENV) for '$*': downloading and installing what is not there yet (a few minutes, this once) ..."
+	@$(INSTALL) -e '.[$*]'
+	@touch $@

@@ -1,0 +1,105 @@
+"""Where the files come from: the working tree, or a commit.
+
+Both are read into one plain `dict[path, File]`, so that everything after this is a function of a dictionary, and a test can write
+one down. `verify` and `checkout` look at the working tree (what you see is what you get); `tag` looks at HEAD.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from milestones.spec import MilestoneError
+
+# One author and one date for all that the tool commits: the same content has the same hashes in every clone.
+AUTHOR = "FoloVLLM milestones"
+EMAIL = "milestones@folovllm.invalid"
+DATE = "2026-01-01T00:00:00+00:00"
+TIMESTAMP = "1767225600 +0000"  # DATE, the way a tag object writes it
+IDENTITY = {
+    "GIT_AUTHOR_NAME": AUTHOR,
+    "GIT_AUTHOR_EMAIL": EMAIL,
+    "GIT_AUTHOR_DATE": DATE,
+    "GIT_COMMITTER_NAME": AUTHOR,
+    "GIT_COMMITTER_EMAIL": EMAIL,
+    "GIT_COMMITTER_DATE": DATE,
+}
+
+
+@dataclass(frozen=True)
+class File:
+    """A file's content. Two are equal when their content is; `oid` is git's name for it where git has it already."""
+
+    data: bytes
+    executable: bool = False
+    oid: str | None = field(default=None, compare=False)
+
+    @property
+    def mode(self) -> str:
+        return "100755" if self.executable else "100644"
+
+
+Snapshot = Mapping[str, File]
+
+
+def git(root: Path, *args: str, stdin: bytes | None = None, env: Mapping[str, str] | None = None) -> bytes:
+    """Run git in `root`. Variables that would point it at another repository (as in a hook) are left out."""
+    clean = {k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
+    try:
+        done = subprocess.run(
+            ["git", *args], cwd=root, input=stdin, capture_output=True, env={**clean, **(env or {})}, check=False
+        )
+    except FileNotFoundError as error:
+        raise MilestoneError("git is needed, and was not found on this machine") from error
+    if done.returncode != 0:
+        raise MilestoneError(f"git {args[0]} failed: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout
+
+
+def repository_root() -> Path:
+    """The folder that holds this package; it has to be a git repository."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        raise MilestoneError(f"{root} is not a git repository: get FoloVLLM with `git clone`, not as an archive")
+    return root
+
+
+def working_tree(root: Path) -> dict[str, File]:
+    """Every file that git tracks, and every new one that it does not ignore, as it lies on disk."""
+    listed = git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split(b"\0")
+    snapshot: dict[str, File] = {}
+    for name in sorted({os.fsdecode(entry) for entry in listed if entry}):
+        path = root / name
+        if path.is_file() and not path.is_symlink():
+            snapshot[name] = File(path.read_bytes(), executable=os.access(path, os.X_OK))
+    return snapshot
+
+
+def commit(root: Path, revision: str = "HEAD") -> dict[str, File]:
+    """Every file of a commit."""
+    entries = []
+    for line in git(root, "ls-tree", "-r", "-z", revision).split(b"\0"):
+        if line:
+            meta, _, name = line.partition(b"\t")
+            mode, kind, oid = meta.decode().split()
+            if kind == "blob" and mode != "120000":
+                entries.append((os.fsdecode(name), mode, oid))
+    blobs = git(root, "cat-file", "--batch", stdin="".join(f"{oid}\n" for _, _, oid in entries).encode())
+    snapshot: dict[str, File] = {}
+    at = 0
+    for name, mode, oid in entries:
+        end_of_header = blobs.index(b"\n", at)  # "<oid> blob <size>\n<data>\n"
+        start = end_of_header + 1
+        stop = start + int(blobs[at:end_of_header].split()[2])
+        snapshot[name] = File(blobs[start:stop], executable=mode == "100755", oid=oid)
+        at = stop + 1
+    return snapshot
+
+
+def uncommitted(root: Path) -> list[str]:
+    """Paths that differ between HEAD and the working tree."""
+    status = git(root, "status", "--porcelain", "-z", "--no-renames").split(b"\0")
+    return [os.fsdecode(entry[3:]) for entry in status if entry]

@@ -1,0 +1,154 @@
+"""What a `milestone.toml` says, as dataclasses, and the reader that refuses a misspelt one.
+
+A milestone names its files by pattern: `*` stays inside one folder, `**` crosses folders. An exact path beats a pattern, so one
+file of a later milestone may live in a folder that an earlier one claims as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+LANGUAGES = ("en", "zh")
+
+
+class MilestoneError(Exception):
+    """Something the person at the keyboard can put right; the text says what."""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A function that a learner writes anew: where it is, and what to tell them."""
+
+    id: str
+    file: str
+    name: str  # qualified inside the file: "Sequence.fork"
+    task: dict[str, str]  # one line in each language
+    hints: dict[str, list[str]]  # from a nudge to nearly the answer
+
+
+@dataclass(frozen=True)
+class Milestone:
+    """One `milestone.toml`. `files`, `tests`, `examples` and `notes` are patterns: what arrives here."""
+
+    number: int
+    title: dict[str, str]
+    summary: dict[str, str]
+    files: list[str]
+    tests: list[str]
+    examples: list[str]
+    notes: list[str]
+    changes: list[str]  # exact paths of earlier files whose content is another one from here on
+    forbidden: list[str]  # names of later milestones, which must not occur in this one's code
+    exercises: list[Exercise]
+
+    @property
+    def id(self) -> str:
+        return f"m{self.number}"
+
+    @property
+    def label(self) -> str:
+        return f"M{self.number}: {self.title['en']}"
+
+    @property
+    def patterns(self) -> list[str]:
+        return [*self.files, *self.tests, *self.examples, *self.notes]
+
+
+def parse_milestone(number: int, text: str) -> Milestone:
+    """Read one milestone.toml; every error starts with the file's name."""
+    where = f"milestones/m{number}/milestone.toml"
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise MilestoneError(f"{where}: {error}") from error
+    _check_keys(where, table, {f.name for f in fields(Milestone)} - {"number"})
+    exercises = [_parse_exercise(f"{where}: exercise {i + 1}", e) for i, e in enumerate(table["exercises"])]
+    ids = [e.id for e in exercises]
+    for twice in sorted({i for i in ids if ids.count(i) > 1}):
+        raise MilestoneError(f"{where}: two exercises are called {twice!r}")
+    return Milestone(
+        number=number,
+        title=_in_each_language(where, "title", table["title"], str),
+        summary=_in_each_language(where, "summary", table["summary"], str),
+        exercises=exercises,
+        **{
+            key: _strings(where, key, table[key])
+            for key in ("files", "tests", "examples", "notes", "changes", "forbidden")
+        },
+    )
+
+
+def _parse_exercise(where: str, table: Any) -> Exercise:
+    _check_keys(where, table, {f.name for f in fields(Exercise)})
+    for key in ("id", "file", "name"):
+        if not isinstance(table[key], str) or not table[key]:
+            raise MilestoneError(f"{where}: {key} must be a non-empty string, got {table[key]!r}")
+    hints = _in_each_language(where, "hints", table["hints"], list)
+    if len({len(h) for h in hints.values()}) > 1:
+        raise MilestoneError(f"{where}: hints must be as many in each language")
+    return Exercise(
+        id=table["id"],
+        file=table["file"],
+        name=table["name"],
+        task=_in_each_language(where, "task", table["task"], str),
+        hints={language: _strings(where, "hints", h) for language, h in hints.items()},
+    )
+
+
+def _check_keys(where: str, table: Any, known: set[str]) -> None:
+    if not isinstance(table, dict):
+        raise MilestoneError(f"{where}: must be a table")
+    if unknown := sorted(table.keys() - known):
+        raise MilestoneError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")
+    if missing := sorted(known - table.keys()):
+        raise MilestoneError(f"{where}: {missing[0]} is missing")
+
+
+def _in_each_language(where: str, key: str, value: Any, kind: type) -> dict[str, Any]:
+    if not isinstance(value, dict) or set(value) != set(LANGUAGES):
+        raise MilestoneError(f"{where}: {key} must have exactly {' and '.join(LANGUAGES)}, got {value!r}")
+    for language, entry in value.items():
+        if not isinstance(entry, kind):
+            raise MilestoneError(f"{where}: {key}.{language} must be a {kind.__name__}, got {entry!r}")
+    return value
+
+
+def _strings(where: str, key: str, value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
+        raise MilestoneError(f"{where}: {key} must be a list of non-empty strings, got {value!r}")
+    return value
+
+
+@lru_cache(maxsize=None)
+def pattern_regex(pattern: str) -> re.Pattern[str]:
+    """`*` matches inside one folder, `**` any number of folders (or, at the end, everything below)."""
+    out = ""
+    segments = pattern.split("/")
+    for i, segment in enumerate(segments):
+        last = i == len(segments) - 1
+        if segment == "**":
+            out += ".+" if last else "(?:[^/]+/)*"
+        else:
+            out += "".join("[^/]*" if c == "*" else re.escape(c) for c in segment) + ("" if last else "/")
+    return re.compile(out)
+
+
+def matches(pattern: str, path: str) -> bool:
+    return pattern_regex(pattern).fullmatch(path) is not None
+
+
+def find_specs(paths: Mapping[str, object]) -> list[int]:
+    """Numbers of the milestones that have a milestone.toml; they must run 0, 1, 2, … without a gap."""
+    found = sorted(
+        int(m.group(1)) for path in paths if (m := re.fullmatch(r"milestones/m(\d+)/milestone\.toml", path))
+    )
+    if not found:
+        raise MilestoneError("milestones/m0/milestone.toml is missing: is this FoloVLLM's repository?")
+    if found != list(range(len(found))):
+        raise MilestoneError(f"milestones must be numbered from m0 without a gap, found {found}")
+    return found

@@ -1,0 +1,76 @@
+"""Annotated git tags m0, m1, … on a history of their own, so that `git worktree add` and `git diff m0 m1` work.
+
+Only git's object store and refs/tags are written (`write-tree`, `commit-tree`, `mktag`): neither the index, nor HEAD, nor a file in the
+working tree changes. Author and date are fixed, so every clone that tags the same commit gets the same hashes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from milestones.chain import Course
+from milestones.sources import AUTHOR, EMAIL, IDENTITY, TIMESTAMP, Snapshot, git
+from milestones.spec import Milestone, MilestoneError
+from milestones.trees import build_tree
+
+
+@dataclass(frozen=True)
+class Tag:
+    name: str
+    commit: str
+    outcome: Literal["created", "moved", "unchanged"]
+
+
+def tag_all(root: Path, course: Course) -> list[Tag]:
+    """Tag every milestone of `course` in the repository at `root`; each commit's parent is the milestone before."""
+    before = {m.id: _ours_or_none(root, m.id) for m in course.milestones}
+    tags: list[Tag] = []
+    parent: str | None = None
+    for milestone in course.milestones:
+        parent = _commit(root, build_tree(course, milestone), _message(milestone), parent)
+        tag = _write_tag(root, milestone, parent)
+        old = before[milestone.id]
+        if old != tag:
+            git(root, "update-ref", f"refs/tags/{milestone.id}", tag)
+        tags.append(Tag(milestone.id, parent, "created" if old is None else "unchanged" if old == tag else "moved"))
+    return tags
+
+
+def _message(milestone: Milestone) -> str:
+    return f"{milestone.label}\n\n{milestone.summary['en']}\n"
+
+
+def _commit(root: Path, tree: Snapshot, message: str, parent: str | None) -> str:
+    lines = []
+    for path, file in tree.items():
+        oid = file.oid or git(root, "hash-object", "-w", "--stdin", stdin=file.data).decode().strip()
+        lines.append(f"{file.mode} {oid}\t{path}\0")
+    with tempfile.TemporaryDirectory() as scratch:
+        index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}  # never the clone's own
+        git(root, "update-index", "-z", "--index-info", stdin="".join(lines).encode(), env=index)
+        written = git(root, "write-tree", env=index).decode().strip()
+    parents = ["-p", parent] if parent else []
+    made = git(root, "commit-tree", "--no-gpg-sign", written, *parents, stdin=message.encode(), env=IDENTITY)
+    return made.decode().strip()
+
+
+def _write_tag(root: Path, milestone: Milestone, target: str) -> str:
+    text = (
+        f"object {target}\ntype commit\ntag {milestone.id}\n"
+        f"tagger {AUTHOR} <{EMAIL}> {TIMESTAMP}\n\n{_message(milestone)}"
+    )
+    return git(root, "mktag", stdin=text.encode()).decode().strip()
+
+
+def _ours_or_none(root: Path, name: str) -> str | None:
+    """The tag object that an earlier run made; a tag of that name made by someone else is left alone."""
+    line = git(root, "for-each-ref", "--format=%(objectname) %(taggeremail)", f"refs/tags/{name}").decode().strip()
+    if not line:
+        return None
+    oid, _, email = line.partition(" ")
+    if email != f"<{EMAIL}>":
+        raise MilestoneError(f"a tag {name} exists that this tool did not make; delete it first: git tag -d {name}")
+    return oid

@@ -1,0 +1,86 @@
+"""A milestone as a folder of its own: package, tests, examples, notes, a README, and a git repository with one commit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from milestones.chain import Course
+from milestones.sources import IDENTITY, File, Snapshot, git
+from milestones.spec import Milestone, MilestoneError
+
+README = """\
+# FoloVLLM {label}
+
+{summary_en}
+
+{summary_zh}
+
+This is a whole, working engine: FoloVLLM as it stands at {id}. 这是一个完整可运行的引擎，即 FoloVLLM 在 {id} 时的样子。
+
+```bash
+python3 -m venv .venv && . .venv/bin/activate
+pip install -c constraints.txt -e '.[test]'
+python -m pytest
+```
+
+| | |
+|---|---|
+| package · 代码 | {lines:,} lines in {modules} files under `folovllm/` |
+| tests · 测试 | `tests/m0` … `tests/{id}` |
+| examples · 示例 | {examples} |
+| notes · 讲义 | `docs/en/{id}/`, `docs/zh/{id}/` |
+"""
+
+
+def build_tree(course: Course, milestone: Milestone) -> dict[str, File]:
+    """All files of a checked-out milestone: what the chain resolves, and a README."""
+    tree = course.tree(milestone.number)
+    return {**tree, "README.md": File(readme(milestone, tree).encode("utf-8"))}
+
+
+def readme(milestone: Milestone, tree: Snapshot) -> str:
+    examples = [path for path in tree if path.startswith("examples/")]
+    return README.format(
+        id=milestone.id,
+        label=milestone.label,
+        summary_en=milestone.summary["en"],
+        summary_zh=milestone.summary["zh"],
+        lines=count_lines(tree),
+        modules=sum(is_code(path) for path in tree),
+        examples=" ".join(f"`{path}`" for path in examples) or "none",
+    )
+
+
+def is_code(path: str) -> bool:
+    return path.startswith("folovllm/") and path.endswith(".py")
+
+
+def count_lines(tree: Snapshot) -> int:
+    """Lines of the package's Python."""
+    return sum(file.data.count(b"\n") for path, file in tree.items() if is_code(path))
+
+
+def write_tree(tree: Snapshot, folder: Path) -> None:
+    for path, file in tree.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.data)
+        if file.executable:
+            target.chmod(0o755)
+
+
+def checkout(course: Course, milestone: Milestone, folder: Path) -> int:
+    """Write `milestone` into a new or empty `folder` and commit it there; returns the number of files."""
+    if folder.exists() and not folder.is_dir():
+        raise MilestoneError(f"DIR must be a folder, but {folder} is a file")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise MilestoneError(f"DIR must be new or empty, but {folder} has files in it; name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    tree = build_tree(course, milestone)
+    write_tree(tree, folder)
+    # A person's global hooks, ignores and signing have no say in this commit.
+    quiet = ["-c", "core.hooksPath=/dev/null", "-c", "core.autocrlf=false", "-c", "commit.gpgSign=false"]
+    git(folder, *quiet, "-c", "init.defaultBranch=main", "init", "--quiet", "--template=")
+    git(folder, *quiet, "add", "--force", "--all")
+    git(folder, *quiet, "commit", "--quiet", "--message", milestone.label, env=IDENTITY)
+    return len(tree)
