@@ -1,0 +1,1 @@
+"""The pieces a decoder is made of: pure tensor modules that know no request."""

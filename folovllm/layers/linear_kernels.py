@@ -1,0 +1,126 @@
+"""How a matrix product with a fixed weight is carried out: one strategy per kind of CPU.
+
+A decode step multiplies every weight matrix by a handful of rows, so its time is the time to *read* the weights.
+`F.linear` keeps the checkpoint's row-major layout, which the CPU's product kernels do not read at full speed. The
+other kernels reorder ("prepack") each weight once after loading into the layout that their inner loop wants:
+
+    native   F.linear                    any device, any dtype; what CUDA uses
+    onednn   oneDNN's blocked layout     float32 on any x86 CPU, bfloat16 where the CPU has bf16 units
+    fbgemm   FBGEMM's fp16 panels        bfloat16 weights on CPUs *without* bf16 units
+
+FBGEMM holds float16 and multiplies in float32. A bfloat16 value is exactly a float16 value while its magnitude lies
+in [2^-14, 65504], because float16 has the longer mantissa; below that it is off by at most 2^-25. A weight outside
+the range keeps the native kernel.
+
+vLLM: model_executor/layers/utils.py (dispatch_cpu_unquantized_gemm)
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+
+from folovllm.utils.devices import cpu_has_bf16_units
+
+FP16_MAX = 65504.0
+# Rows that FBGEMM packs at a time. It wants float32 input, so a vocabulary-sized weight in one piece would need a
+# temporary copy twice its own size; 16,384 rows of 1,024 are 64 MiB.
+SLAB_ROWS = 16_384
+
+
+class LinearKernel(Protocol):
+    """A way to compute `x @ weight.T + bias` for a weight that does not change."""
+
+    name: str
+
+    def unavailable_reason(self, weight: torch.Tensor) -> str | None:
+        """Why this kernel cannot take `weight` here, or None if it can."""
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
+        """Reorder `weight` [out, in] into the kernel's own form. The result is opaque to everybody else."""
+
+    def apply(self, x: torch.Tensor, packed: Any) -> torch.Tensor:
+        """`x` [num_tokens, in] -> [num_tokens, out], in x's dtype."""
+
+
+class NativeKernel:
+    name = "native"
+
+    def unavailable_reason(self, weight: torch.Tensor) -> str | None:
+        return None
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
+        return weight, bias
+
+    def apply(self, x: torch.Tensor, packed: Any) -> torch.Tensor:
+        return F.linear(x, *packed)
+
+
+class OneDnnKernel:
+    """Private operators of torch, the same ones torch.compile emits for a frozen linear layer on CPU."""
+
+    name = "onednn"
+
+    def unavailable_reason(self, weight: torch.Tensor) -> str | None:
+        if weight.device.type != "cpu":
+            return "runs on CPU only"
+        if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+            return "this build of torch has no oneDNN prepacking"
+        if weight.dtype == torch.float32:
+            return None
+        if weight.dtype == torch.bfloat16 and cpu_has_bf16_units():
+            return None
+        return "for float32, and for bfloat16 on a CPU with bf16 units"
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
+        # The hint is a batch size: the blocked layout chosen for 8 rows is also the fastest one measured for 1.
+        return torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), 8), bias
+
+    def apply(self, x: torch.Tensor, packed: Any) -> torch.Tensor:
+        weight, bias = packed
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+class FbgemmKernel:
+    name = "fbgemm"
+
+    def unavailable_reason(self, weight: torch.Tensor) -> str | None:
+        if weight.device.type != "cpu":
+            return "runs on CPU only"
+        if "fbgemm" not in torch.backends.quantized.supported_engines:
+            return "this build of torch has no FBGEMM"
+        if weight.dtype != torch.bfloat16:
+            return "for bfloat16 weights"
+        if cpu_has_bf16_units():
+            return "the CPU has bf16 units: oneDNN is faster"
+        if weight.numel() and not weight.isfinite().all():
+            return "the weight has an infinite or NaN entry"
+        if weight.numel() and max(abs(bound) for bound in torch.aminmax(weight)) > FP16_MAX:
+            return "a weight exceeds float16's range"
+        return None
+
+    def pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
+        slabs = weight.detach().split(SLAB_ROWS)
+        biases = bias.detach().float().split(SLAB_ROWS) if bias is not None else [None] * len(slabs)
+        prepack = torch.ops.quantized.linear_prepack_fp16
+        with warnings.catch_warnings():
+            # torch announces the end of its eager quantization, of which this operator is part.
+            warnings.simplefilter("ignore")
+            return [prepack(w.float(), b) for w, b in zip(slabs, biases, strict=True)]
+
+    def apply(self, x: torch.Tensor, packed: Any) -> torch.Tensor:
+        x32 = x.float()
+        parts = [torch.ops.quantized.linear_dynamic_fp16(x32, slab).to(x.dtype) for slab in packed]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+# In order of preference.
+KERNELS: tuple[LinearKernel, ...] = (OneDnnKernel(), FbgemmKernel(), NativeKernel())
+
+
+def select_linear_kernel(weight: torch.Tensor) -> LinearKernel:
+    """The fastest kernel that can take this weight on this machine; the native one can always."""
+    return next(kernel for kernel in KERNELS if kernel.unavailable_reason(weight) is None)
