@@ -1,0 +1,1 @@
+"""Decoder models on flat tokens, and how their weights get in."""

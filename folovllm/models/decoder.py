@@ -1,0 +1,215 @@
+"""The decoder that Qwen3, Qwen2, Llama and Mistral share. A model file only says which switches are on.
+
+Tokens of all sequences lie flat in one dimension, [num_tokens]: there is no batch dimension and no padding. Only
+attention needs to know where one sequence ends and the next begins, and AttentionMetadata tells it; everything else
+works on rows.
+
+    ids ─ embed ─▶ x ─┬─ norm ─ qkv ─ rope ─ attention ─ o ─▶ (+) ─┬─ norm ─ gate·up ─ down ─▶ (+) ─▶ … ─ norm ─▶ hidden
+                      └──────────────── residual ─────────────┘    └────────── residual ────────┘
+
+vLLM: model_executor/models/llama.py, qwen2.py, qwen3.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from folovllm.attention.layer import Attention
+from folovllm.attention.metadata import AttentionMetadata
+from folovllm.layers.activation import silu_and_mul
+from folovllm.layers.embedding import Embedding, LMHead
+from folovllm.layers.linear import Linear
+from folovllm.layers.norm import RMSNorm
+from folovllm.layers.rotary import RotaryEmbedding, apply_rotary
+
+
+@dataclass(frozen=True)
+class DecoderSpec:
+    """The shape of a decoder and its four switches, read off a Hugging Face configuration by a model file."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    rms_norm_eps: float
+    rope: dict[str, Any]
+    tie_word_embeddings: bool
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    """RMSNorm on each head of q and k before RoPE (Qwen3): keeps their products in range without biases."""
+
+    @classmethod
+    def from_config(cls, config: Any, **switches: bool) -> DecoderSpec:
+        """Read a transformers configuration.
+
+        Raises:
+            ValueError: it asks for what this decoder does not do, by the field's name.
+        """
+        if config.hidden_act != "silu":
+            raise ValueError(
+                f"hidden_act must be 'silu' for {config.architectures}, got {config.hidden_act!r}"
+            )
+        sliding = "sliding_attention" in (getattr(config, "layer_types", None) or ())
+        if sliding or (
+            getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+        ):
+            raise ValueError(
+                f"sliding_window attention is not supported, got sliding_window={config.sliding_window}"
+            )
+        rope = dict(config.rope_parameters)
+        rope["original_max_position_embeddings"] = (
+            rope.get("original_max_position_embeddings") or config.max_position_embeddings
+        )
+        return cls(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_layers=config.num_hidden_layers,
+            num_heads=config.num_attention_heads,
+            num_kv_heads=config.num_key_value_heads,
+            head_size=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            rms_norm_eps=config.rms_norm_eps,
+            rope=rope,
+            tie_word_embeddings=config.tie_word_embeddings,
+            **switches,
+        )
+
+
+class SelfAttention(nn.Module):
+    """Grouped-query attention (Ainslie et al., 2023, arXiv:2305.13245): num_heads / num_kv_heads query heads share
+    one head of K and V, which shrinks the KV cache by that factor."""
+
+    def __init__(self, spec: DecoderSpec) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.head_size = spec.num_heads, spec.num_kv_heads, spec.head_size
+        q_size, kv_size = spec.num_heads * spec.head_size, spec.num_kv_heads * spec.head_size
+        self.qkv_proj = Linear(
+            spec.hidden_size, {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}, bias=spec.qkv_bias
+        )
+        self.o_proj = Linear(q_size, spec.hidden_size, bias=spec.o_bias)
+        self.q_norm = RMSNorm(spec.head_size, spec.rms_norm_eps) if spec.qk_norm else None
+        self.k_norm = RMSNorm(spec.head_size, spec.rms_norm_eps) if spec.qk_norm else None
+        self.attn = Attention(spec.num_heads, spec.num_kv_heads, spec.head_size)
+
+    def forward(
+        self, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], metadata: AttentionMetadata
+    ) -> torch.Tensor:
+        heads = self.qkv_proj(x).view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_size)
+        q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = apply_rotary(q, *rotary), apply_rotary(k, *rotary)
+        return self.o_proj(self.attn(q, k, v, metadata).flatten(1))
+
+
+class MLP(nn.Module):
+    """SwiGLU: down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, spec: DecoderSpec) -> None:
+        super().__init__()
+        size = spec.intermediate_size
+        self.gate_up_proj = Linear(spec.hidden_size, {"gate_proj": size, "up_proj": size}, bias=spec.mlp_bias)
+        self.down_proj = Linear(size, spec.hidden_size, bias=spec.mlp_bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(silu_and_mul(self.gate_up_proj(x)))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, spec: DecoderSpec) -> None:
+        super().__init__()
+        self.self_attn = SelfAttention(spec)
+        self.mlp = MLP(spec)
+        self.input_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        rotary: tuple[torch.Tensor, torch.Tensor],
+        metadata: AttentionMetadata,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(this layer's output not yet added, the residual stream), both [num_tokens, hidden]."""
+        x, residual = self.input_layernorm.add_and_norm(x, residual)
+        x = self.self_attn(x, rotary, metadata)
+        x, residual = self.post_attention_layernorm.add_and_norm(x, residual)
+        return self.mlp(x), residual
+
+
+class Decoder(nn.Module):
+    """Embedding, layers, final norm: everything below the LM head."""
+
+    def __init__(self, spec: DecoderSpec, max_model_len: int) -> None:
+        super().__init__()
+        self.embed_tokens = Embedding(spec.vocab_size, spec.hidden_size)
+        self.layers = nn.ModuleList(DecoderLayer(spec) for _ in range(spec.num_layers))
+        self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
+        self.rotary = RotaryEmbedding(spec.head_size, max_model_len, spec.rope)
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
+    ) -> torch.Tensor:
+        x, residual = self.embed_tokens(input_ids), None
+        rotary = self.rotary(positions)  # the same angles for every layer
+        for layer in self.layers:
+            x, residual = layer(x, residual, rotary, metadata)
+        return self.norm.add_and_norm(x, residual)[0]
+
+
+class DecoderForCausalLM(nn.Module):
+    """A decoder and its LM head. Subclasses provide spec()."""
+
+    @staticmethod
+    def spec(config: Any) -> DecoderSpec:
+        raise NotImplementedError
+
+    def __init__(self, config: Any, max_model_len: int) -> None:
+        super().__init__()
+        self.decoder_spec = spec = self.spec(config)
+        self.model = Decoder(spec, max_model_len)
+        self.lm_head = LMHead(spec.hidden_size, spec.vocab_size)
+        if spec.tie_word_embeddings:
+            self.lm_head.tie_to(self.model.embed_tokens)
+
+    def forward(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
+    ) -> torch.Tensor:
+        """input_ids, positions [num_tokens] int64 -> hidden states [num_tokens, hidden], after the final norm."""
+        return self.model(input_ids, positions, metadata)
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """hidden [num_rows, hidden] -> logits [num_rows, vocab_size].
+
+        A step apart from forward() because sampling needs the last position of each sequence only: for a prompt of
+        1,000 tokens that is 1 row instead of 1,000 against the largest matrix of the model.
+        """
+        return self.lm_head(hidden)
+
+    @property
+    def attention_layers(self) -> list[Attention]:
+        return [module for module in self.modules() if isinstance(module, Attention)]
+
+    def checkpoint_slots(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(name in a Hugging Face checkpoint, the view of our parameter that it fills), for every tensor."""
+        for path, module in self.named_modules():
+            if isinstance(module, LMHead) and module.tied:
+                continue
+            if isinstance(module, Linear):
+                # A stacked layer's parts stand in the checkpoint where the layer stands here, under their own names.
+                prefix = path.rpartition(".")[0] if "" not in module.parts else path
+                for name, view in module.checkpoint_slots():
+                    yield f"{prefix}.{name}", view
+            else:
+                for name, parameter in module.named_parameters(recurse=False):
+                    yield f"{path}.{name}", parameter.data

@@ -1,0 +1,146 @@
+"""Getting weights into a model without ever holding two copies of them.
+
+The model says, for each checkpoint name, which view of its parameters that tensor fills (checkpoint_slots); a stacked
+parameter such as qkv has three such views. Loading is then one loop: read a tensor, find its slot, copy.
+
+    checkpoint                              parameter
+    layers.0.self_attn.q_proj.weight  ──▶  qkv_proj.weight[0:q]
+    layers.0.self_attn.k_proj.weight  ──▶  qkv_proj.weight[q:q+kv]
+    layers.0.self_attn.v_proj.weight  ──▶  qkv_proj.weight[q+kv:]
+
+vLLM: model_executor/model_loader/default_loader.py, dummy_loader.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors import safe_open
+
+from folovllm.errors import ModelLoadError
+from folovllm.layers.linear import Linear
+from folovllm.model_loader import resolve_model_path
+from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.registry import get_model_class
+
+
+def build_model(
+    config: Any,
+    max_model_len: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    weights: Path | None,
+    *,
+    seed: int = 0,
+    pack: bool = True,
+) -> DecoderForCausalLM:
+    """Our model for a transformers configuration, with its weights in place and its linear layers packed.
+
+    Args:
+        weights: a folder with *.safetensors, or None for random numbers of the right shapes ("dummy").
+        pack: False keeps every weight in the checkpoint's layout, for whoever wants to look at them.
+
+    Raises:
+        ModelLoadError: unknown architecture; a missing, extra or misshapen tensor, by name.
+    """
+    model_class = get_model_class(config)
+    with torch.device(device), default_dtype(dtype):
+        model = model_class(config, max_model_len).eval()  # parameters are empty: no memory is touched
+    if weights is None:
+        fill_with_dummy_weights(model, seed)
+    else:
+        load_weights(model, iterate_safetensors(weights))
+    if pack:
+        pack_linear_layers(model)
+    return model
+
+
+def weights_folder(model: str) -> Path:
+    """The local folder with the model's weights, downloaded first if `model` is a hub id."""
+    path = resolve_model_path(model)
+    if not Path(path).is_dir():
+        path = snapshot_download(path, allow_patterns=["*.safetensors", "*.json"])
+    return Path(path)
+
+
+class default_dtype:
+    """torch's default dtype within a `with` block; new parameters take it."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+
+    def __enter__(self) -> None:
+        self.previous = torch.get_default_dtype()
+        torch.set_default_dtype(self.dtype)
+
+    def __exit__(self, *exc: object) -> None:
+        torch.set_default_dtype(self.previous)
+
+
+def iterate_safetensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, tensor) of every tensor in the folder's *.safetensors files, shards in name order."""
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+        for name in names:
+            # Opened anew for each tensor. The file is mapped into memory, and what has been read stays in this
+            # process's resident set as long as the mapping lives: one mapping for all would peak at twice the weights.
+            with safe_open(path, framework="pt") as file:
+                yield name, file.get_tensor(name)
+
+
+@torch.no_grad()
+def load_weights(model: DecoderForCausalLM, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Copy each tensor into its slot, converting its dtype on the way.
+
+    Raises:
+        ModelLoadError: see build_model.
+    """
+    slots = dict(model.checkpoint_slots())
+    for name, tensor in tensors:
+        slot = slots.pop(name, None)
+        if slot is None:
+            if _is_redundant(name, model):
+                continue
+            raise ModelLoadError(
+                f"the checkpoint has a tensor that the model has no place for: {name} {tuple(tensor.shape)}"
+            )
+        if slot.shape != tensor.shape:
+            raise ModelLoadError(
+                f"tensor {name} has shape {tuple(tensor.shape)}, the configuration asks for {tuple(slot.shape)}"
+            )
+        slot.copy_(tensor)
+    if slots:
+        names = sorted(slots)
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        raise ModelLoadError(f"the checkpoint lacks {len(names)} tensor(s): {shown}")
+
+
+def _is_redundant(name: str, model: DecoderForCausalLM) -> bool:
+    """Tensors that some checkpoints carry although they follow from others: a tied head, RoPE's frequencies."""
+    return name.endswith("rotary_emb.inv_freq") or (name == "lm_head.weight" and model.lm_head.tied)
+
+
+@torch.no_grad()
+def fill_with_dummy_weights(model: DecoderForCausalLM, seed: int) -> None:
+    """Small random numbers, the same for the same seed: the shapes and the speed of a model without its file.
+
+    uniform rather than normal: it is several times cheaper to draw, and nobody reads what such a model says.
+    """
+    generator = torch.Generator(device=next(model.parameters()).device).manual_seed(seed)
+    for name, slot in model.checkpoint_slots():
+        if name.endswith("norm.weight"):
+            slot.fill_(1.0)
+        else:
+            slot.uniform_(-0.05, 0.05, generator=generator)
+
+
+def pack_linear_layers(model: DecoderForCausalLM) -> None:
+    """Let each linear layer reorder its weight for this machine, one at a time: the peak is one layer above the sum."""
+    for module in model.modules():
+        if isinstance(module, Linear):
+            module.pack()
