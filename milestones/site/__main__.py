@@ -1,0 +1,70 @@
+"""`python -m milestones.site parity | build`: the gate between the two languages, and the site's builds."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from milestones.site.parity import compare
+from milestones.site.source import ROOT
+
+CONFIGS = {"en": "mkdocs.yml", "zh": "mkdocs.zh.yml"}
+_CHOOSER = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>FoloVLLM</title>
+<script>location.replace((navigator.language.startsWith("zh") ? "zh" : "en") + "/index.html")</script></head>
+<body><a href="en/index.html">English</a> · <a href="zh/index.html" lang="zh">中文</a></body></html>
+"""
+
+
+def parity(docs: Path) -> int:
+    """Prints every difference between the languages; 1 if there is any."""
+    differences = compare(docs)
+    console = Console()
+    if not differences:
+        pages = len(list((docs / "en").rglob("*.md")))
+        console.print(f"parity: {pages} pages are alike in both languages")
+        return 0
+    table = Table(title="docs/en and docs/zh differ", title_justify="left")
+    table.add_column("where", overflow="fold")
+    table.add_column("what", overflow="fold")
+    for difference in differences:
+        table.add_row(difference.where, difference.what.replace("[", "\\["))
+    console.print(table)
+    console.print(f"parity: {len(differences)} differences")
+    return 1
+
+
+def build(builder: str) -> int:
+    """Builds both languages, warnings are errors, and a first page that leads to the reader's own."""
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    quiet = ["--quiet"] if builder == "mkdocs" else ["--clean"]
+    for config in CONFIGS.values():
+        command = [sys.executable, "-m", builder, "build", "--strict", *quiet, "-f", config]
+        print("$", " ".join(["python", *command[1:]]), flush=True)
+        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        if code:
+            return code
+    (ROOT / "site" / "index.html").write_text(_CHOOSER, encoding="utf-8")
+    print("site/index.html is the first page; it opens in a browser as it lies there")
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m milestones.site", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    gate = commands.add_parser("parity", help="compare docs/en with docs/zh")
+    gate.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder that holds en/ and zh/")
+    make = commands.add_parser("build", help="build both languages into site/")
+    make.add_argument("--with", dest="builder", choices=("mkdocs", "zensical"), default="mkdocs")
+    arguments = parser.parse_args(argv)
+    return parity(arguments.docs) if arguments.command == "parity" else build(arguments.builder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""Benchmark tables from the JSON that `folovllm bench ... --json` writes: no figure is typed by hand.
+
+A file is docs/benchmarks/data/NAME.json:
+{"name", "command", "versions": {...}, "hardware": {...} or text, "date",
+ "columns": [...], "rows": [{...}], "notes"?}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from milestones.site.directives import split_pairs, split_where
+from milestones.site.errors import DirectiveError
+from milestones.site.source import ROOT
+
+DATA = ROOT / "docs" / "benchmarks" / "data"
+_REQUIRED = ("name", "command", "versions", "hardware", "date", "columns", "rows")
+_LABELS = {
+    "en": {"command": "Command", "hardware": "Machine", "versions": "Versions", "date": "Date", "sep": ", "},
+    "zh": {"command": "命令", "hardware": "机器", "versions": "版本", "date": "日期", "sep": "，"},
+}
+Row = dict[str, Any]
+
+
+def load(name: str, folder: Path | None = None) -> dict[str, Any]:
+    """The measured data by name; what is missing in it is an error."""
+    folder = folder or DATA
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.json"))) or "none"
+        raise DirectiveError(
+            f"no benchmark {name!r}: {path.name} is not in {folder.name}/ (there are: {known})"
+        )
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise DirectiveError(f"{path.name} is not valid JSON: {error}") from error
+    missing = [key for key in _REQUIRED if key not in data]
+    if missing:
+        raise DirectiveError(f"{path.name} lacks {', '.join(missing)}")
+    return data
+
+
+def format_value(value: Any, spec: str = "") -> str:
+    """A cell's text: about four significant digits, thousands grouped, or what a format spec says."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "✓" if value else "✗"
+    if isinstance(value, int | float):
+        if spec:
+            return format(value, spec)
+        if isinstance(value, int):
+            return f"{value:,}"
+        size = abs(value)
+        digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 1 else 3
+        return f"{value:,.{digits}f}"
+    return str(value)
+
+
+def select(data: dict[str, Any], where: str) -> list[Row]:
+    """The rows whose columns print as `where` says."""
+    wanted = split_where(where)
+    for key in wanted:
+        _check_column(data, key)
+    return [row for row in data["rows"] if all(_plain(row.get(key)) == text for key, text in wanted.items())]
+
+
+def _plain(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _check_column(data: dict[str, Any], key: str) -> None:
+    if key not in data["columns"] and not any(key in row for row in data["rows"]):
+        known = ", ".join(map(str, data["columns"]))
+        raise DirectiveError(f"benchmark {data['name']!r} has no column {key!r}, it has: {known}")
+
+
+def table(
+    data: dict[str, Any], *, columns: str = "", where: str = "", caption: bool = True, lang: str = "en"
+) -> str:
+    """A Markdown table of the chosen columns and rows, and under it how it was measured."""
+    picked = split_pairs(columns) if columns else [(str(c), str(c)) for c in data["columns"]]
+    rows = select(data, where) if where else data["rows"]
+    if not rows:
+        raise DirectiveError(f"benchmark {data['name']!r} has no row where {where}")
+    keys = []
+    for key, heading in picked:
+        column, _, spec = key.partition(":")
+        _check_column(data, column)
+        keys.append((column, spec, column if heading == key else heading))
+    numeric = [all(isinstance(r.get(c), int | float | None) for r in rows) for c, _, _ in keys]
+    lines = [
+        "| " + " | ".join(_cell(heading) for _, _, heading in keys) + " |",
+        "|" + "|".join("--:" if right else "---" for right in numeric) + "|",
+    ]
+    lines += [
+        "| " + " | ".join(_cell(format_value(row.get(c), s)) for c, s, _ in keys) + " |" for row in rows
+    ]
+    if caption:
+        lines += ["", *_caption(data, lang)]
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _caption(data: dict[str, Any], lang: str) -> list[str]:
+    labels = _LABELS[lang]
+    parts = [f"{labels['command']}: `{data['command']}`"]
+    parts += [
+        f"{labels[key]}: {_inline(data[key], labels['sep'])}" for key in ("hardware", "versions", "date")
+    ]
+    if notes := data.get("notes"):
+        parts.append(_inline(notes, " "))
+    return ["<br>\n".join(parts), "{ .measured }"]
+
+
+def _inline(value: Any, separator: str) -> str:
+    if isinstance(value, dict):
+        return separator.join(
+            f"{key} {_inline(item, separator)}" for key, item in value.items() if item is not None
+        )
+    if isinstance(value, list):
+        return separator.join(_inline(item, separator) for item in value)
+    return str(value)
+
+
+_INLINE = re.compile(
+    r"(?P<name>\S+)\s+(?P<column>\S+)(?:\s+where\s+(?P<where>[^|]+?))?(?:\s*\|\s*(?P<spec>\S+))?\s*$"
+)
+
+
+def figure(body: str, folder: Path | None = None) -> str:
+    """One cell for a sentence: `NAME COLUMN [where K=V,...] [| SPEC]`; exactly one row must match."""
+    match = _INLINE.match(body)
+    if match is None:
+        raise DirectiveError(f"cannot read {{{{ bench {body} }}}}: write NAME COLUMN [where K=V] [| .1f]")
+    data = load(match["name"], folder)
+    _check_column(data, match["column"])
+    rows = select(data, match["where"] or "")
+    if len(rows) != 1:
+        raise DirectiveError(f"{{{{ bench {body} }}}} must match one row, it matches {len(rows)}")
+    return format_value(rows[0].get(match["column"]), match["spec"] or "")

@@ -1,0 +1,117 @@
+"""The Markdown extension of the site: puts code, tables and reference entries into a page while it is built.
+
+    ::: code folovllm/request.py Sequence.fork @m0 nodoc title="..."
+    ::: bench NAME columns="batch,ratio=times" where="dtype=bfloat16"
+    ::: api folovllm/sampling_params.py SamplingParams
+    {{ bench NAME ratio where batch=1 | .2f }}
+
+A preprocessor, run before the fenced blocks are read: each directive becomes plain Markdown, which the theme
+then renders like any other. mkdocs and Zensical both run Python-Markdown, so both take it; a piece that is missing
+raises, and that fails either build.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from markdown import Markdown
+from markdown.extensions import Extension
+from markdown.preprocessors import Preprocessor
+
+from milestones.site import api, bench_table
+from milestones.site.directives import DIRECTIVE, INLINE, Directive, FenceTracker, parse_directive
+from milestones.site.errors import DirectiveError
+from milestones.site.source import MODULE_DOC, SourceFile, excerpt, parse
+
+# Python-Markdown's whitespace normalisation has 30, its and pymdownx's fenced blocks have 25.
+_PRIORITY = 28
+
+
+def render_directive(directive: Directive, lang: str = "en") -> str:
+    """The Markdown that stands for one directive."""
+    if directive.kind == "bench":
+        name = _single(directive)
+        options = directive.options
+        return bench_table.table(
+            bench_table.load(name),
+            columns=options.get("columns", ""),
+            where=options.get("where", ""),
+            caption="nocaption" not in directive.flags,
+            lang=lang,
+        )
+    path, *names = directive.words
+    source = parse(path, directive.milestone)
+    if directive.kind == "api":
+        if len(names) != 1:
+            raise DirectiveError(f"api takes a path and one name, got {' '.join(directive.words)}")
+        members = directive.options.get("members")
+        return api.render(source, names[0], members.split(",") if members is not None else None)
+    return _code(directive, source, names)
+
+
+def _single(directive: Directive) -> str:
+    if len(directive.words) != 1:
+        raise DirectiveError(f"bench takes one name, got {' '.join(directive.words)}")
+    return directive.words[0]
+
+
+def _code(directive: Directive, source: SourceFile, names: list[str]) -> str:
+    doc, head = "nodoc" not in directive.flags, "head" in directive.flags
+    text = "\n\n".join(excerpt(source, n, doc=doc, head=head) for n in names) if names else source.text
+    language = "text" if names == [MODULE_DOC] else "python"
+    shown = [name for name in names if name != MODULE_DOC]
+    title = directive.options.get("title") or " · ".join([source.name, *shown])
+    return api.fence(text, f'{language} title="{title}"')
+
+
+class IncludePreprocessor(Preprocessor):
+    """Replaces every directive outside fenced blocks; its indentation stays, so it works in admonitions too."""
+
+    def __init__(self, md: Markdown, lang: str) -> None:
+        super().__init__(md)
+        self.lang = lang
+
+    def run(self, lines: list[str]) -> list[str]:
+        out: list[str] = []
+        fences = FenceTracker()
+        for line in lines:
+            if fences.feed(line):
+                out.append(line)
+            elif match := DIRECTIVE.match(line):
+                out += self._block(match["indent"], match["body"])
+            else:
+                out.append(self._sentence(line))
+        return out
+
+    def _block(self, indent: str, body: str) -> list[str]:
+        try:
+            text = render_directive(parse_directive(body), self.lang)
+        except DirectiveError as error:
+            raise DirectiveError(f"in `::: {body}`: {error}") from error
+        return ["", *(indent + line if line else "" for line in text.splitlines()), ""]
+
+    def _sentence(self, line: str) -> str:
+        if "{{" not in line:
+            return line
+        parts = re.split(r"(`+[^`]*`+)", line)  # what stands in a code span is shown, not run
+        return "".join(
+            p if p.startswith("`") else INLINE.sub(lambda m: bench_table.figure(m["body"]), p) for p in parts
+        )
+
+
+class IncludeExtension(Extension):
+    """`milestones.site.include` under markdown_extensions; `lang` chooses the words of table captions."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.config = {"lang": ["en", "language of the generated words: en or zh"]}
+        super().__init__(**kwargs)
+
+    def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - the name that Python-Markdown calls
+        md.preprocessors.register(
+            IncludePreprocessor(md, self.getConfig("lang")), "folovllm_include", _PRIORITY
+        )
+
+
+def makeExtension(**kwargs: Any) -> IncludeExtension:  # noqa: N802 - the name that Python-Markdown looks for
+    return IncludeExtension(**kwargs)
