@@ -1,0 +1,77 @@
+"""Checks on user-given values: one function per kind of value, all raising the same kind of message.
+
+Every message starts with the field's name and says what is allowed and what was given. Two traps that a
+bare comparison walks into are closed here once: NaN compares false with everything, so `x < 0` lets it
+through, and `bool` is a subclass of `int`, so `n=True` would pass for `n=1`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from folovllm.utils.suggest import did_you_mean
+
+
+def describe(value: object) -> str:
+    """A value as an error message shows it: short, and with its type where the type is the mistake."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def wrong(name: str, must: str, value: object, way_out: str = "") -> ValueError:
+    """The one shape of a message: `name must <must>, got <value>[; way out]`."""
+    return ValueError(f"{name} must {must}, got {describe(value)}" + (f"; {way_out}" if way_out else ""))
+
+
+def check_int(
+    name: str, value: object, minimum: int | None = None, must: str = "", way_out: str = ""
+) -> None:
+    """An int (never a bool) of at least `minimum`. `must` replaces the default wording of the limit."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} must be an integer, got {describe(value)} ({type(value).__name__})")
+    if minimum is not None and value < minimum:
+        default = {0: "be non-negative", 1: "be positive"}.get(minimum, f"be at least {minimum}")
+        raise wrong(name, must or default, value, way_out)
+
+
+def check_float(name: str, value: object) -> float:
+    """A finite number (int or float, never a bool), returned as it is for the range check that follows."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{name} must be a number, got {describe(value)} ({type(value).__name__})")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value}")
+    return value
+
+
+def check_bool(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {describe(value)} ({type(value).__name__})")
+
+
+def check_str(name: str, value: object) -> None:
+    """A string with something in it."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a string, got {describe(value)} ({type(value).__name__})")
+    if not value.strip():
+        raise ValueError(f"{name} must not be empty, got {value!r}")
+
+
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """One of a closed set of strings; a near miss is named."""
+    valid = list(choices)
+    if not isinstance(value, str) or value not in valid:
+        hint = did_you_mean(value, valid) if isinstance(value, str) else ""
+        raise wrong(name, "be one of " + ", ".join(repr(v) for v in valid), value, hint)
+
+
+def check_token_ids(name: str, value: object, allow_empty: bool = True) -> None:
+    """A list of token ids. Whether an id is inside the vocabulary only the engine can tell."""
+    if not isinstance(value, list):
+        raise ValueError(
+            f"{name} must be a list of token ids, got {describe(value)} ({type(value).__name__})"
+        )
+    if not value and not allow_empty:
+        raise ValueError(f"{name} must not be empty, got []")
+    for position, token_id in enumerate(value):
+        check_int(f"{name}[{position}]", token_id, minimum=0)

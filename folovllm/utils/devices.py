@@ -1,0 +1,67 @@
+"""What this machine can do: which device, how much memory, and whether the CPU multiplies bfloat16.
+
+Everything that touches torch imports it inside the function, so that importing this module costs nothing.
+
+vLLM: vllm/platforms/
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+def default_device() -> str:
+    """The device to use when nobody names one: the first CUDA GPU, else the CPU."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def cpu_has_bf16_units() -> bool:
+    """True where the CPU multiplies bfloat16 in hardware (AMX tiles or AVX-512 BF16).
+
+    Without such units each bfloat16 product is widened to float32 first, and a matrix product takes longer
+    than in float32 although it reads half the bytes. The probes are private names of torch: where a build
+    lacks one, the answer is no, which costs speed at worst and never correctness.
+    """
+    import torch
+
+    for probe in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):
+        supported = getattr(torch.cpu, probe, None)
+        if supported is not None and supported():
+            return True
+    return False
+
+
+def total_memory_bytes(device: torch.device) -> int:
+    """The device's whole memory: the GPU's own, or the machine's RAM."""
+    import torch
+
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def free_memory_bytes(device: torch.device) -> int:
+    """Memory that can be taken without pushing anything else out."""
+    import torch
+
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return _linux_available_bytes() or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _linux_available_bytes() -> int | None:
+    """MemAvailable counts reclaimable page cache as free; SC_AVPHYS_PAGES would not."""
+    try:
+        with open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None

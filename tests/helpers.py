@@ -1,0 +1,89 @@
+"""Shared by the tests: tiny Hugging Face models made on the spot, and the greedy oracle.
+
+Hugging Face's own model on the same weights is what every parity test compares with, never another path
+of ours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+from transformers.models.llama import LlamaConfig
+from transformers.models.qwen2 import Qwen2Config
+from transformers.models.qwen3 import Qwen3Config
+
+_CONFIGS: dict[str, type[PreTrainedConfig]] = {
+    "qwen3": Qwen3Config,
+    "qwen2": Qwen2Config,
+    "llama": LlamaConfig,
+}
+
+
+def tiny_hf_config(kind: str, **over: Any) -> PreTrainedConfig:
+    """A configuration of some 100,000 parameters; `over` replaces any of its fields.
+
+    EOS is None so that random text does not end by accident; a test that needs one says which.
+    """
+    values: dict[str, Any] = {
+        "vocab_size": 256,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "max_position_embeddings": 512,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "tie_word_embeddings": False,
+        **over,
+    }
+    return _CONFIGS[kind](**values)
+
+
+def make_hf_model(
+    kind: str, seed: int = 0, dtype: torch.dtype = torch.float32, std: float = 0.2, **over: Any
+) -> torch.nn.Module:
+    """A random model. Hugging Face's own initialisation (std 0.02) makes greedy output repeat one token;
+    0.2 makes it wander, so that a wrong position or a wrong cache entry shows."""
+    generator = torch.Generator().manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(tiny_hf_config(kind, **over))
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            noise = torch.randn(parameter.shape, generator=generator) * std
+            parameter.copy_(1.0 + noise if "norm" in name else noise)
+    model.tie_weights()
+    return model.to(dtype).eval()
+
+
+def make_hf_folder(
+    tmp_path: Path,
+    kind: str = "qwen3",
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    sharded: bool = False,
+    **over: Any,
+) -> Path:
+    """Save a random model as a Hugging Face folder without a tokenizer, sharded in several files if asked."""
+    folder = Path(tmp_path) / f"{kind}-{seed}"
+    model = make_hf_model(kind, seed, dtype, **over)
+    model.save_pretrained(folder, max_shard_size="100KB" if sharded else "10GB")  # type: ignore[operator]
+    return folder
+
+
+@torch.inference_mode()
+def hf_greedy(model: torch.nn.Module, prompt_ids: list[int], max_new_tokens: int) -> list[int]:
+    """What Hugging Face generates greedily: the oracle. Stops at the model's EOS, which is kept."""
+    ids = torch.tensor([prompt_ids], device=next(model.parameters()).device)
+    out = model.generate(  # type: ignore[operator]
+        ids,
+        attention_mask=torch.ones_like(ids),
+        do_sample=False,
+        max_new_tokens=max_new_tokens,
+        use_cache=True,
+    )
+    return [int(t) for t in out[0, len(prompt_ids) :]]
