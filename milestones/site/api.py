@@ -1,7 +1,7 @@
 """A reference entry from the source: the signature as written, then the docstring as Markdown.
 
-For a class: its fields (dataclasses) and then each public method. Nothing is imported and no headings are made:
-the page has its own, with ids of its own.
+For a class: its fields (dataclasses) and then each public method. Nothing is imported and no headings are
+made: the page has its own, with ids of its own.
 """
 
 from __future__ import annotations

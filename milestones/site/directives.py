@@ -1,7 +1,7 @@
 """The grammar of the one-line directives: `::: KIND arguments`, and `{{ bench ... }}` in a sentence.
 
-Both the extension (which renders them) and the parity gate (which compares them) read pages through this file,
-so that what the gate calls the same is what the build renders the same.
+Both the extension (which renders them) and the parity gate (which compares them) read pages through this
+file, so that what the gate calls the same is what the build renders the same.
 """
 
 from __future__ import annotations

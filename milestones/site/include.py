@@ -5,9 +5,9 @@
     ::: api folovllm/sampling_params.py SamplingParams
     {{ bench NAME ratio where batch=1 | .2f }}
 
-A preprocessor, run before the fenced blocks are read: each directive becomes plain Markdown, which the theme
-then renders like any other. mkdocs and Zensical both run Python-Markdown, so both take it; a piece that is missing
-raises, and that fails either build.
+A preprocessor, run before the fenced blocks are read: each directive becomes plain Markdown, which the
+theme then renders like any other. mkdocs and Zensical both run Python-Markdown, so both take it; a piece
+that is missing raises, and that fails either build.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _code(directive: Directive, source: SourceFile, names: list[str]) -> str:
 
 
 class IncludePreprocessor(Preprocessor):
-    """Replaces every directive outside fenced blocks; its indentation stays, so it works in admonitions too."""
+    """Replaces every directive outside fenced blocks; its indentation stays: it works in boxes too."""
 
     def __init__(self, md: Markdown, lang: str) -> None:
         super().__init__(md)

@@ -1,8 +1,8 @@
 """The parity gate: docs/zh and docs/en say the same, as far as a program can tell.
 
-Same files; the same heading ids and levels in the same order; and in each section the same includes, formulas,
-diagrams, code blocks, boxes, images and links. Words are left to people. It also renders every directive once, so
-that all the missing names of all pages come in one list instead of one per build.
+Same files; the same heading ids and levels in the same order; and in each section the same includes,
+formulas, diagrams, code blocks, boxes, images and links. Words are left to people. It also renders every
+directive once, so that all the missing names of all pages come in one list instead of one per build.
 """
 
 from __future__ import annotations

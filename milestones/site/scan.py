@@ -1,7 +1,7 @@
 """What a page consists of, apart from its words: headings, directives, formulas, diagrams, images, links.
 
-A page is cut at its headings, and everything is counted per section, so that a difference between two languages
-is reported where it is.
+A page is cut at its headings, and everything is counted per section, so that a difference between two
+languages is reported where it is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Heading:
 
 @dataclass(slots=True)
 class Section:
-    """A heading and what follows it, up to the next; what stands before the first is a section without one."""
+    """A heading and what follows it, up to the next; before the first, a section without one."""
 
     heading: Heading | None
     line: int

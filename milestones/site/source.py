@@ -1,8 +1,8 @@
 """Finds a piece of Python source by its qualified name, without importing it.
 
-A note shows `Sequence.fork`, not lines 120 to 140: names survive edits, line numbers do not. The file is parsed
-with `ast`, the piece is cut out of the text itself (comments and blank lines stay as they were written), and a name
-that is no longer there is an error, so that a page can never show code that has gone.
+A note shows `Sequence.fork`, not lines 120 to 140: names survive edits, line numbers do not. The file is
+parsed with `ast`, the piece is cut out of the text itself (comments and blank lines stay as they were
+written), and a name that is no longer there is an error, so that a page can never show code that has gone.
 """
 
 from __future__ import annotations
@@ -120,10 +120,10 @@ def first_line(source: SourceFile, node: ast.stmt) -> int:
 def excerpt(source: SourceFile, qualname: str, *, doc: bool = True, head: bool = False) -> str:
     """The text of `qualname`, moved to column 0; `head` cuts a class before its first method."""
     if qualname == MODULE_DOC:
-        docstring = ast.get_docstring(source.tree)
+        docstring = ast.get_docstring(source.tree, clean=False)  # at column 0 already, drawings and all
         if docstring is None:
             raise DirectiveError(f"{source.name} has no module docstring")
-        return docstring
+        return docstring.strip("\n")
     node = find(source, qualname)
     first, last = first_line(source, node), node.end_lineno or node.lineno
     if head:

@@ -1,0 +1,123 @@
+"""The gate sees what differs between two languages, and says where; words it leaves alone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("markdown", reason="the docs extra is not installed")
+
+from milestones.site.parity import compare
+from milestones.site.source import ROOT
+
+EN = """\
+# Paging {#paging}
+
+A block holds 16 tokens, so $n$ tokens need $\\lceil n/16 \\rceil$ blocks. See [the pool](pool.md#free).
+
+## The table {#block-table}
+
+$$
+x = 1
+$$
+
+```mermaid
+flowchart LR
+  A --> B
+```
+
+::: code milestones/site/errors.py DirectiveError nodoc title="the error"
+
+??? question "Why?"
+    Because.
+
+![drawn](drawing.svg)
+"""
+ZH = (
+    EN.replace("Paging", "分页")
+    .replace("The table", "块表")
+    .replace("A block holds 16 tokens, so", "一个块放 16 个 token，所以")
+    .replace("[the pool]", "[块池]")
+    .replace('title="the error"', 'title="错误"')
+    .replace("Because.", "因为如此。")
+)
+
+
+def differences(tmp_path: Path, en: str, zh: str) -> list[str]:
+    for lang, text in (("en", en), ("zh", zh)):
+        (tmp_path / lang).mkdir()
+        (tmp_path / lang / "page.md").write_text(text, encoding="utf-8")
+    return [f"{d.where} {d.what}" for d in compare(tmp_path)]
+
+
+def test_a_faithful_translation_passes(tmp_path: Path) -> None:
+    assert differences(tmp_path, EN, ZH) == []
+
+
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        (
+            "## 块表 {#block-table}",
+            "### 块表 {#block-table}",
+            "headings: en ## {#block-table}; zh ### {#block-table}",
+        ),
+        ("## 块表 {#block-table}", "## 块表 {#table}", "headings: en ## {#block-table}; zh ## {#table}"),
+        ("## 块表 {#block-table}", "## 块表", "heading without an explicit id: 块表"),
+        ("## 块表 {#block-table}", "## 块表 {#块表}", "id must be lower-case ASCII: #块表"),
+        ("## 块表 {#block-table}", "## 块表 {#paging}", "id #paging is already used in line 1"),
+        ("$n$", "n", "#paging: inline formulas: en 2, zh 1"),
+        ("$$\nx = 1\n$$\n", "", "#block-table: block formulas: en 1, zh 0"),
+        ("```mermaid\nflowchart LR\n  A --> B\n```\n", "", "mermaid diagrams: en 1, zh 0"),
+        ("pool.md#free", "pool.md", "link only in zh: pool.md"),
+        ("drawing.svg", "other.svg", "image only in en: drawing.svg"),
+        ("nodoc ", "", "include only in en: code milestones/site/errors.py DirectiveError nodoc"),
+        ('??? question "Why?"\n    因为如此。\n', "", "question boxes: en 1, zh 0"),
+        ("DirectiveError", "DirectiveErrors", "no 'DirectiveErrors' in milestones/site/errors.py"),
+        ("](pool.md", "](../en/pool.md", "links into the other language: ../en/pool.md"),
+        ("```\n", "", "a fenced block is never closed"),
+    ],
+)
+def test_each_kind_of_difference_is_reported_where_it_is(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    assert old in ZH
+    found = differences(tmp_path, EN, ZH.replace(old, new, 1))
+    assert any(message in line for line in found), found
+    assert all(re.search(r"/(en|zh)/page\.md:\d+", line) for line in found)
+
+
+def test_the_order_of_includes_counts(tmp_path: Path) -> None:
+    one, two = (f"::: code milestones/site/errors.py {name}\n" for name in ("DirectiveError", "__doc__"))
+    page = "# T {#t}\n\n"
+    assert any(
+        "another order" in d for d in differences(tmp_path, f"{page}{one}\n{two}", f"{page}{two}\n{one}")
+    )
+
+
+def test_a_page_in_one_language_only_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "en").mkdir()
+    (tmp_path / "zh").mkdir()
+    (tmp_path / "en" / "only.md").write_text("# T {#t}\n", encoding="utf-8")
+    assert [d.what for d in compare(tmp_path)] == ["missing, docs/en/only.md exists"]
+
+
+def test_prices_code_spans_and_fences_hold_no_formulas(tmp_path: Path) -> None:
+    text = "# T {#t}\n\nIt costs \\$5, or `$x$`.\n\n```bash\necho $HOME $PATH\n```\n"
+    assert differences(tmp_path, text, text.replace("`$x$`", "x")) == []
+
+
+def test_the_command_prints_the_place_and_exits_1(tmp_path: Path) -> None:
+    differences(tmp_path, EN, ZH.replace("$n$", "n"))
+    command = [sys.executable, "-m", "milestones.site", "parity", "--docs", str(tmp_path)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert "parity: 1 differences" in result.stdout
+
+
+def test_the_pages_of_this_repository_are_alike() -> None:
+    assert [f"{d.where}: {d.what}" for d in compare(ROOT / "docs")] == []
