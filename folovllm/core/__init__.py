@@ -1,0 +1,1 @@
+"""Decisions about requests, in pure Python: no torch, no model."""

@@ -1,0 +1,1 @@
+"""Text in, the step loop, text out."""

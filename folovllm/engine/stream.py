@@ -1,0 +1,33 @@
+"""From "everything so far" to "what is new": the difference between two outputs of one request.
+
+vLLM: sampling_params.py (RequestOutputKind.DELTA)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+
+from folovllm.outputs import CompletionOutput, RequestOutput
+
+
+@dataclass
+class OutputDelta:
+    """Remembers how much of each completion has been given out."""
+
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """index -> (characters, tokens)."""
+
+    def since_last(self, output: RequestOutput) -> RequestOutput:
+        """`output` with each completion cut down to what it gained since the last call."""
+        return dataclasses.replace(output, outputs=[self._cut(completion) for completion in output.outputs])
+
+    def _cut(self, completion: CompletionOutput) -> CompletionOutput:
+        num_chars, num_tokens = self.seen.get(completion.index, (0, 0))
+        self.seen[completion.index] = len(completion.text), len(completion.token_ids)
+        return dataclasses.replace(
+            completion,
+            text=completion.text[num_chars:],
+            token_ids=completion.token_ids[num_tokens:],
+            logprobs=None if completion.logprobs is None else completion.logprobs[num_tokens:],
+        )

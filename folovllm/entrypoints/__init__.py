@@ -1,0 +1,1 @@
+"""Where people come in: the LLM class and the command line."""

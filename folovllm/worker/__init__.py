@@ -1,0 +1,1 @@
+"""Where requests and tensors meet, and the only place."""
