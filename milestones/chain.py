@@ -4,8 +4,8 @@ A file at mK is the first one found going right from mK; the root comes last:
 
     milestones/m1/x.py -> milestones/m2/x.py -> ... -> x.py
 
-So a file that never changes after it arrives is stored once, at the root. Whether it is there at all is a second question: it
-arrives at the milestone whose `milestone.toml` lists it.
+So a file that never changes after it arrives is stored once, at the root. Whether it is there at all is a
+second question: it arrives at the milestone whose `milestone.toml` lists it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Course:
         return {path: claims[0].number for path in self.universe if (claims := self.claims(path))}
 
     def version(self, path: str, number: int) -> File | None:
-        """`path` as milestone `number` has it, were it there: the first found from there on, the root last."""
+        """`path` as milestone `number` has it, were it there: the first found going right, the root last."""
         for later in range(number, len(self.milestones)):
             if path in self.stored[later]:
                 return self.stored[later][path]
@@ -147,9 +147,10 @@ class Course:
     def _wrong_changes(self) -> list[str]:
         found = []
         for m in self.milestones:
-            where, really = f"milestones/{m.id}/milestone.toml", self.changed(m.number)
-            found += [f"{where}: {p} changes here; add it to `changes`" for p in really if p not in m.changes]
-            found += [f"{where}: {p} is in `changes` but does not change" for p in m.changes if p not in really]
+            where, really = f"milestones/{m.id}/milestone.toml", set(self.changed(m.number))
+            listed = set(m.changes)
+            found += [f"{where}: {p} changes here; add it to `changes`" for p in sorted(really - listed)]
+            found += [f"{where}: {p} is in `changes` but does not change" for p in sorted(listed - really)]
         return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -30,7 +31,7 @@ class Change:
             yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
     def added_and_removed(self) -> tuple[int, int]:
-        body = [line for line in self.lines() if not line.startswith(("+++", "---"))]
+        body = list(self.lines())[2:]  # after the two lines that name the file
         return sum(line[0] == "+" for line in body), sum(line[0] == "-" for line in body)
 
 
@@ -50,6 +51,6 @@ def _text(file: File | None) -> list[str] | None:
     if file is None:
         return []
     try:
-        return file.data.decode("utf-8").splitlines(keepends=True)
+        return list(io.StringIO(file.data.decode("utf-8"), newline="\n"))
     except UnicodeDecodeError:
         return None

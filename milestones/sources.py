@@ -1,7 +1,8 @@
 """Where the files come from: the working tree, or a commit.
 
-Both are read into one plain `dict[path, File]`, so that everything after this is a function of a dictionary, and a test can write
-one down. `verify` and `checkout` look at the working tree (what you see is what you get); `tag` looks at HEAD.
+Both are read into one plain `dict[path, File]`, so that everything after this is a function of a
+dictionary, and a test can write one down. `verify` and `checkout` look at the working tree (what you see
+is what you get); `tag` looks at HEAD.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ IDENTITY = {
 
 @dataclass(frozen=True)
 class File:
-    """A file's content. Two are equal when their content is; `oid` is git's name for it where git has it already."""
+    """A file's content, which is what makes two equal; `oid` is git's name for it where git has it."""
 
     data: bytes
     executable: bool = False
@@ -50,7 +51,12 @@ def git(root: Path, *args: str, stdin: bytes | None = None, env: Mapping[str, st
     clean = {k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
     try:
         done = subprocess.run(
-            ["git", *args], cwd=root, input=stdin, capture_output=True, env={**clean, **(env or {})}, check=False
+            ["git", *args],
+            cwd=root,
+            input=stdin,
+            capture_output=True,
+            env={**clean, **(env or {})},
+            check=False,
         )
     except FileNotFoundError as error:
         raise MilestoneError("git is needed, and was not found on this machine") from error
@@ -63,7 +69,7 @@ def repository_root() -> Path:
     """The folder that holds this package; it has to be a git repository."""
     root = Path(__file__).resolve().parent.parent
     if not (root / ".git").exists():
-        raise MilestoneError(f"{root} is not a git repository: get FoloVLLM with `git clone`, not as an archive")
+        raise MilestoneError(f"{root} is no git repository: get FoloVLLM with `git clone`, not as an archive")
     return root
 
 
@@ -83,10 +89,10 @@ def commit(root: Path, revision: str = "HEAD") -> dict[str, File]:
     entries = []
     for line in git(root, "ls-tree", "-r", "-z", revision).split(b"\0"):
         if line:
-            meta, _, name = line.partition(b"\t")
+            meta, _, path = line.partition(b"\t")
             mode, kind, oid = meta.decode().split()
             if kind == "blob" and mode != "120000":
-                entries.append((os.fsdecode(name), mode, oid))
+                entries.append((os.fsdecode(path), mode, oid))
     blobs = git(root, "cat-file", "--batch", stdin="".join(f"{oid}\n" for _, _, oid in entries).encode())
     snapshot: dict[str, File] = {}
     at = 0

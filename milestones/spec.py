@@ -1,7 +1,8 @@
 """What a `milestone.toml` says, as dataclasses, and the reader that refuses a misspelt one.
 
-A milestone names its files by pattern: `*` stays inside one folder, `**` crosses folders. An exact path beats a pattern, so one
-file of a later milestone may live in a folder that an earlier one claims as a whole.
+A milestone names its files by pattern: `*` stays inside one folder, `**` crosses folders. An exact path
+beats a pattern, so one file of a later milestone may live in a folder that an earlier one claims as a
+whole.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 LANGUAGES = ("en", "zh")
@@ -124,7 +125,7 @@ def _strings(where: str, key: str, value: Any) -> list[str]:
     return value
 
 
-@lru_cache(maxsize=None)
+@cache
 def pattern_regex(pattern: str) -> re.Pattern[str]:
     """`*` matches inside one folder, `**` any number of folders (or, at the end, everything below)."""
     out = ""

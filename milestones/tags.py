@@ -1,7 +1,9 @@
-"""Annotated git tags m0, m1, … on a history of their own, so that `git worktree add` and `git diff m0 m1` work.
+"""Annotated git tags m0, m1, … on a history of their own, so that `git worktree add` and `git diff m0 m1`
+work.
 
-Only git's object store and refs/tags are written (`write-tree`, `commit-tree`, `mktag`): neither the index, nor HEAD, nor a file in the
-working tree changes. Author and date are fixed, so every clone that tags the same commit gets the same hashes.
+Only git's object store and refs/tags are written (`write-tree`, `commit-tree`, `mktag`): neither the
+index, nor HEAD, nor a file in the working tree changes. Author and date are fixed, so every clone that
+tags the same commit gets the same hashes.
 """
 
 from __future__ import annotations
@@ -16,16 +18,18 @@ from milestones.sources import AUTHOR, EMAIL, IDENTITY, TIMESTAMP, Snapshot, git
 from milestones.spec import Milestone, MilestoneError
 from milestones.trees import build_tree
 
+Outcome = Literal["created", "moved", "unchanged"]
+
 
 @dataclass(frozen=True)
 class Tag:
     name: str
     commit: str
-    outcome: Literal["created", "moved", "unchanged"]
+    outcome: Outcome
 
 
 def tag_all(root: Path, course: Course) -> list[Tag]:
-    """Tag every milestone of `course` in the repository at `root`; each commit's parent is the milestone before."""
+    """Tag every milestone in the repository at `root`; each commit's parent is the milestone before it."""
     before = {m.id: _ours_or_none(root, m.id) for m in course.milestones}
     tags: list[Tag] = []
     parent: str | None = None
@@ -35,7 +39,8 @@ def tag_all(root: Path, course: Course) -> list[Tag]:
         old = before[milestone.id]
         if old != tag:
             git(root, "update-ref", f"refs/tags/{milestone.id}", tag)
-        tags.append(Tag(milestone.id, parent, "created" if old is None else "unchanged" if old == tag else "moved"))
+        outcome: Outcome = "created" if old is None else "unchanged" if old == tag else "moved"
+        tags.append(Tag(milestone.id, parent, outcome))
     return tags
 
 
@@ -67,10 +72,13 @@ def _write_tag(root: Path, milestone: Milestone, target: str) -> str:
 
 def _ours_or_none(root: Path, name: str) -> str | None:
     """The tag object that an earlier run made; a tag of that name made by someone else is left alone."""
-    line = git(root, "for-each-ref", "--format=%(objectname) %(taggeremail)", f"refs/tags/{name}").decode().strip()
+    wanted = "--format=%(objectname) %(taggeremail)"
+    line = git(root, "for-each-ref", wanted, f"refs/tags/{name}").decode().strip()
     if not line:
         return None
     oid, _, email = line.partition(" ")
     if email != f"<{EMAIL}>":
-        raise MilestoneError(f"a tag {name} exists that this tool did not make; delete it first: git tag -d {name}")
+        raise MilestoneError(
+            f"this tool did not make the tag {name} that exists; delete it first: git tag -d {name}"
+        )
     return oid

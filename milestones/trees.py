@@ -1,4 +1,5 @@
-"""A milestone as a folder of its own: package, tests, examples, notes, a README, and a git repository with one commit."""
+"""A milestone as a folder of its own: package, tests, examples, notes, a README, and a git repository with
+one commit."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ README = """\
 
 {summary_zh}
 
-This is a whole, working engine: FoloVLLM as it stands at {id}. 这是一个完整可运行的引擎，即 FoloVLLM 在 {id} 时的样子。
+This is a whole, working engine: FoloVLLM as it stands at {id}.
+这是一个完整可运行的引擎，即 FoloVLLM 在 {id} 时的样子。
 
 ```bash
 python3 -m venv .venv && . .venv/bin/activate

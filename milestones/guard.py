@@ -1,0 +1,85 @@
+"""Watches a milestone's tests from the inside: a pytest plugin that `verify` puts on the path of the test
+process.
+
+A green run proves nothing if the package came from elsewhere (an installed one, say), if nothing was
+collected, or if tests were skipped. This file therefore writes what it saw as JSON; it imports nothing of
+`milestones`, because it runs without it. Run as a script it imports every module of the tree instead.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import sys
+from pathlib import Path
+
+import pytest
+
+TREE = "MILESTONE_TREE"  # the tree under test
+REPOSITORY = "MILESTONE_REPOSITORY"  # this repository: nothing may be loaded from it
+REPORT = "MILESTONE_REPORT"  # where the JSON goes
+
+
+def foreign_modules() -> list[str]:
+    """Loaded modules of this project that do not come from the tree."""
+    tree = Path(os.environ[TREE]).resolve()
+    repository = Path(os.environ[REPOSITORY]).resolve()
+    environment = Path(sys.prefix).resolve()  # a .venv inside the repository is no part of it
+    found = []
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str):
+            continue
+        path = Path(file).resolve()
+        if path.is_relative_to(tree) or path.is_relative_to(environment):
+            continue
+        if name.partition(".")[0] == "folovllm" or path.is_relative_to(repository):
+            found.append(f"{name} from {path}")
+    return sorted(found)
+
+
+class Guard:
+    """Counts outcomes, and tells which tests were skipped that had no right to be."""
+
+    def __init__(self) -> None:
+        self.collected = 0
+        self.skipped: list[str] = []
+
+    def pytest_itemcollected(self, item: pytest.Item) -> None:
+        self.collected += 1
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self.skipped.append(report.nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and "gpu" not in report.keywords and not hasattr(report, "wasxfail"):
+            self.skipped.append(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        seen = {"collected": self.collected, "skipped": self.skipped, "foreign": foreign_modules()}
+        Path(os.environ[REPORT]).write_text(json.dumps(seen), encoding="utf-8")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if REPORT in os.environ:
+        config.pluginmanager.register(Guard(), "milestone-guard")
+
+
+def import_everything() -> int:
+    """Import each module of the tree's package; returns how many."""
+    package = importlib.import_module("folovllm")
+    names = [m.name for m in pkgutil.walk_packages(package.__path__, "folovllm.")]
+    for name in names:
+        if not name.endswith(".__main__"):
+            importlib.import_module(name)
+    return len(names)
+
+
+if __name__ == "__main__":
+    count = import_everything()
+    if foreign := foreign_modules():
+        sys.exit("loaded from outside the tree: " + "; ".join(foreign))
+    print(count)

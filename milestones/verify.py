@@ -1,0 +1,207 @@
+"""Proves that each milestone is what it says: a whole engine that passes its own tests, and knows nothing
+of later ones.
+
+Static first (chain, forbidden names, exercises), then each tree is written to a temporary folder, all of
+its modules are imported there, and its tests m0..mK run there, in processes of their own. The tests are
+pristine: written out from this repository.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from milestones import guard
+from milestones.chain import Course, is_managed
+from milestones.sources import File, Snapshot
+from milestones.spec import Milestone, MilestoneError
+from milestones.trees import build_tree, write_tree
+
+TIMEOUT = 15 * 60  # seconds for one milestone's tests
+
+
+@dataclass
+class Result:
+    """What verifying one milestone found."""
+
+    milestone: Milestone
+    modules: int = 0
+    tests: int = 0
+    seconds: float = 0.0
+    note: str = ""
+    problems: list[str] = field(default_factory=list)
+
+
+def verify(
+    root: Path,
+    course: Course,
+    chosen: list[Milestone],
+    *,
+    run_all: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[Result]:
+    """Verify `chosen`. Where a milestone equals the root, the root's own test run has run its tests: they
+    are only collected, unless `run_all`."""
+    results = []
+    for milestone in chosen:
+        start = time.monotonic()
+        result = Result(milestone, problems=static_problems(course, milestone))
+        tree = build_tree(course, milestone)
+        with tempfile.TemporaryDirectory(prefix=f"folovllm-{milestone.id}-") as scratch:
+            bench = Bench(root, Path(scratch).resolve(), tree)
+            progress(f"{milestone.id}: importing every module")
+            bench.import_modules(result)
+            same = equals_root(course, tree)
+            if same and not run_all:
+                progress(f"{milestone.id}: collecting its tests")
+                bench.run_tests(result, "--collect-only")
+                result.note = "same files as the root: run by `make test`"
+            else:
+                progress(f"{milestone.id}: running its tests")
+                bench.run_tests(result)
+        result.seconds = time.monotonic() - start
+        results.append(result)
+    return results
+
+
+def equals_root(course: Course, tree: Snapshot) -> bool:
+    """Whether the tree's code and tests are, file for file, the root's."""
+    shared = {path: file for path, file in course.snapshot.items() if is_managed(path)}
+    return shared == {path: file for path, file in tree.items() if is_managed(path)}
+
+
+def static_problems(course: Course, milestone: Milestone) -> list[str]:
+    tree = course.tree(milestone.number)
+    return [*forbidden_names(milestone, tree), *broken_exercises(milestone, tree)]
+
+
+def forbidden_names(milestone: Milestone, tree: Snapshot) -> list[str]:
+    """Places where the code names what only a later milestone has."""
+    if not milestone.forbidden:
+        return []
+    word = re.compile(r"\b(" + "|".join(map(re.escape, milestone.forbidden)) + r")\b")
+    found = []
+    for path, file in tree.items():
+        if path.endswith(".py"):
+            for number, line in enumerate(file.data.decode("utf-8").split("\n"), 1):
+                if match := word.search(line):
+                    found.append(f"{path}:{number}: {match.group(1)} belongs to a later milestone")
+    return found
+
+
+def broken_exercises(milestone: Milestone, tree: Snapshot) -> list[str]:
+    """Exercises whose function is not there."""
+    found = []
+    for exercise in milestone.exercises:
+        file = tree.get(exercise.file)
+        where = f"milestones/{milestone.id}/milestone.toml: exercise {exercise.id}"
+        if file is None:
+            found.append(f"{where}: {exercise.file} is not in {milestone.id}")
+        elif exercise.name not in function_names(file):
+            found.append(f"{where}: {exercise.file} has no function {exercise.name}")
+    return found
+
+
+def function_names(file: File) -> set[str]:
+    """Qualified names of all functions: `f`, `Class.method`."""
+    names: set[str] = set()
+
+    def walk(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                names.add(prefix + child.name)
+            elif isinstance(child, ast.ClassDef):
+                walk(child, f"{prefix}{child.name}.")
+            else:
+                walk(child, prefix)
+
+    walk(ast.parse(file.data), "")
+    return names
+
+
+class Bench:
+    """A folder with one tree in it, and processes that see that tree and nothing else of this project."""
+
+    def __init__(self, root: Path, scratch: Path, tree: Snapshot) -> None:
+        self.tree = scratch / "tree"
+        self.report = scratch / "report.json"
+        plugins = scratch / "plugins"
+        plugins.mkdir()
+        shutil.copy(guard.__file__, plugins / "milestone_guard.py")
+        self.plugin = plugins / "milestone_guard.py"
+        write_tree(tree, self.tree)
+        self.env = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "GIT_"))},
+            "PYTHONPATH": f"{self.tree}{os.pathsep}{plugins}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            guard.TREE: str(self.tree),
+            guard.REPOSITORY: str(root),
+        }
+
+    def run(self, *args: str, **env: str) -> tuple[int, str]:
+        try:
+            done = subprocess.run(
+                [sys.executable, *args],
+                cwd=self.tree,
+                env={**self.env, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=TIMEOUT,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return 1, f"did not finish within {TIMEOUT} s"
+        return done.returncode, done.stdout
+
+    def import_modules(self, result: Result) -> None:
+        code, output = self.run(str(self.plugin))
+        if code:
+            result.problems.append(f"importing the package failed: {tail(output)}")
+        else:
+            result.modules = int(output.splitlines()[-1])
+
+    def run_tests(self, result: Result, *options: str) -> None:
+        numbers = range(result.milestone.number + 1)
+        folders = [f"tests/m{k}" for k in numbers if (self.tree / f"tests/m{k}").is_dir()]
+        self.report.unlink(missing_ok=True)
+        code, output = self.run(
+            *("-m", "pytest", "-p", "milestone_guard", "-p", "no:cacheprovider", *options, *folders),
+            **{guard.REPORT: str(self.report)},
+        )
+        if code:
+            result.problems.append(f"its tests failed: {tail(output, 30)}")
+        if not self.report.is_file():
+            result.problems.append("its tests left no report")
+            return
+        seen = json.loads(self.report.read_text(encoding="utf-8"))
+        result.tests = seen["collected"]
+        if not result.tests:
+            result.problems.append("no test was collected")
+        result.problems += [f"{test} was skipped" for test in seen["skipped"]]
+        result.problems += [f"loaded from outside the tree: {module}" for module in seen["foreign"]]
+
+
+def tail(text: str, lines: int = 12) -> str:
+    return "\n".join(text.strip().splitlines()[-lines:])
+
+
+def choose(course: Course, names: list[str]) -> list[Milestone]:
+    """The milestones called so; all of them when none is named."""
+    if not names:
+        return course.milestones
+    chosen = [course.get(name) for name in names]
+    if len({m.id for m in chosen}) < len(chosen):
+        raise MilestoneError(f"each milestone once, got {' '.join(names)}")
+    return chosen
