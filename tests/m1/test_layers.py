@@ -1,0 +1,161 @@
+"""Each layer against float64 or against transformers' own numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from folovllm.layers.activation import silu_and_mul
+from folovllm.layers.embedding import Embedding, LMHead
+from folovllm.layers.linear import Linear
+from folovllm.layers.linear_kernels import KERNELS, FbgemmKernel, NativeKernel, select_linear_kernel
+from folovllm.layers.norm import RMSNorm
+from folovllm.layers.rotary import RotaryEmbedding, apply_rotary, rope_frequencies
+
+# How far a result may be from float64, relative to the largest entry: a few roundings of the dtype.
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
+
+
+def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((got.double() - want).abs().max() / want.abs().max())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("num_tokens", [1, 2, 17])
+@pytest.mark.parametrize("bias", [False, True])
+def test_every_available_kernel_computes_the_linear_layer(kernel, dtype, num_tokens, bias):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(96, 64, generator=generator).to(dtype)
+    b = torch.randn(96, generator=generator).to(dtype) if bias else None
+    x = torch.randn(num_tokens, 64, generator=generator).to(dtype)
+    if (reason := kernel.unavailable_reason(weight)) is not None:
+        assert reason  # a kernel that cannot run says why
+        return
+    got = kernel.apply(x, kernel.pack(weight, b))
+    want = F.linear(x.double(), weight.double(), None if b is None else b.double())
+    assert got.dtype == dtype
+    assert relative_error(got, want) < TOLERANCE[dtype]
+
+
+def test_fbgemm_slabs_join_to_the_whole_product(monkeypatch):
+    monkeypatch.setattr("folovllm.layers.linear_kernels.SLAB_ROWS", 40)
+    weight, bias, x = torch.randn(100, 8).bfloat16(), torch.randn(100).bfloat16(), torch.randn(3, 8).bfloat16()
+    kernel = FbgemmKernel()
+    packed = kernel.pack(weight, bias)
+    assert len(packed) == 3
+    want = F.linear(x.double(), weight.double(), bias.double())
+    assert relative_error(kernel.apply(x, packed), want) < TOLERANCE[torch.bfloat16]
+
+
+@pytest.mark.parametrize("entry", [1e6, float("inf"), float("nan")])
+def test_a_weight_that_float16_cannot_hold_keeps_the_native_kernel(entry, monkeypatch):
+    monkeypatch.setattr("folovllm.layers.linear_kernels.cpu_has_bf16_units", lambda: False)
+    weight = torch.ones(4, 4).bfloat16()
+    assert select_linear_kernel(weight).name == "fbgemm"
+    weight[1, 2] = entry
+    assert isinstance(select_linear_kernel(weight), NativeKernel)
+
+
+def test_stacked_linear_names_the_view_each_checkpoint_tensor_fills():
+    layer = Linear(3, {"q_proj": 4, "k_proj": 2, "v_proj": 2}, bias=True)
+    slots = dict(layer.checkpoint_slots())
+    shapes = {name: tuple(view.shape) for name, view in slots.items()}
+    assert shapes == {
+        "q_proj.weight": (4, 3), "k_proj.weight": (2, 3), "v_proj.weight": (2, 3),
+        "q_proj.bias": (4,), "k_proj.bias": (2,), "v_proj.bias": (2,),
+    }  # fmt: skip
+    slots["k_proj.weight"].fill_(7)
+    assert (layer.weight[4:6] == 7).all()
+
+
+def test_packing_drops_the_original_weight_unless_somebody_else_reads_it():
+    layer = Linear(8, 16)
+    layer.weight.data.normal_()
+    layer.pack()
+    assert layer.kernel.name == "onednn"
+    assert layer.weight.numel() == 0
+
+    embedding, head = Embedding(16, 8), LMHead(8, 16)
+    embedding.weight.data.normal_()
+    head.tie_to(embedding)
+    head.pack()
+    assert embedding.weight.shape == (16, 8)
+    hidden = torch.randn(2, 8)
+    torch.testing.assert_close(head(hidden), hidden @ embedding.weight.T)
+
+
+def test_rms_norm_by_hand():
+    norm = RMSNorm(2, eps=0.0)
+    norm.weight.data = torch.tensor([1.0, 10.0])
+    # mean of squares of (1, 7) is 25
+    torch.testing.assert_close(norm(torch.tensor([[1.0, 7.0]])), torch.tensor([[0.2, 14.0]]))
+
+
+def test_add_and_norm_returns_the_sum_as_the_residual():
+    norm = RMSNorm(4, eps=1e-6)
+    norm.weight.data.fill_(1)
+    x, residual = torch.randn(3, 4), torch.randn(3, 4)
+    normed, total = norm.add_and_norm(x, residual)
+    torch.testing.assert_close(total, x + residual)
+    torch.testing.assert_close(normed, norm(x + residual))
+
+
+def test_silu_and_mul_by_hand():
+    # silu(0) = 0; silu(large) = large
+    torch.testing.assert_close(silu_and_mul(torch.tensor([[0.0, 100.0, 3.0, 2.0]])), torch.tensor([[0.0, 200.0]]))
+
+
+def test_rotary_turns_element_i_with_element_i_plus_half():
+    # head_dim 4, theta 1: both planes turn by one radian a position
+    rotary = RotaryEmbedding(4, max_position=3, rope={"rope_type": "default", "rope_theta": 1.0})
+    x = torch.tensor([1.0, 0.0, 0.0, 0.0]).view(1, 1, 4)
+    turned = apply_rotary(x, *rotary(torch.tensor([2])))
+    angle = torch.tensor(2.0)
+    torch.testing.assert_close(turned.flatten(), torch.stack([angle.cos(), angle * 0, angle.sin(), angle * 0]))
+
+
+def test_rotary_products_depend_on_the_distance_only():
+    rotary = RotaryEmbedding(16, max_position=200, rope={"rope_type": "default", "rope_theta": 1e4})
+    q, k = torch.randn(1, 1, 16), torch.randn(1, 1, 16)
+
+    def product(at_q: int, at_k: int) -> torch.Tensor:
+        turned = [apply_rotary(x, *rotary(torch.tensor([at]))) for x, at in ((q, at_q), (k, at_k))]
+        return (turned[0] * turned[1]).sum()
+
+    torch.testing.assert_close(product(7, 3), product(104, 100), atol=1e-4, rtol=1e-4)
+
+
+ROPE_SCALINGS = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "llama3": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+    "yarn with its own factor": {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "attention_factor": 1.5,
+    },
+    "yarn untruncated": {
+        "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128, "truncate": False,
+        "beta_fast": 16, "beta_slow": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROPE_SCALINGS)
+def test_rope_scaling_agrees_with_transformers(name):
+    rope = {"rope_theta": 10_000.0, **ROPE_SCALINGS[name]}
+    config = LlamaConfig(hidden_size=128, num_attention_heads=2, max_position_embeddings=512, rope_parameters=rope)
+    want, want_factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, torch.device("cpu"))
+    got, factor = rope_frequencies(64, rope)
+    torch.testing.assert_close(got, want)
+    assert factor == pytest.approx(want_factor)
+
+
+def test_an_unknown_rope_type_lists_the_known_ones():
+    with pytest.raises(ValueError, match=r"rope_type 'spiral' is not supported; known: default, linear, llama3, yarn"):
+        rope_frequencies(16, {"rope_type": "spiral", "rope_theta": 1e4})
