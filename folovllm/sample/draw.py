@@ -1,0 +1,118 @@
+"""Draws one column per row with probability proportional to its weight, in two ways that agree.
+
+- Inverse CDF: lay the weights end to end, throw one uniform number at the line, take the column it falls on.
+- Exponential race: column i finishes at time Exp(1) / weight_i; the first to finish is i with probability
+  weight_i / sum of weights. No sums, no search, hence the better one where thousands of threads run at once.
+
+Neither can return a column of weight zero. Both consume exactly one call of a row's own generator.
+
+vLLM: v1/sample/ops/topk_topp_sampler.py (random_sample)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from folovllm.sample.filters import Candidates
+
+Generators = Sequence[torch.Generator | None]
+
+# Rows wider than this are searched in two levels: blocks first, then inside the block.
+_BLOCK = 128
+_ONE_LEVEL = 4096
+
+
+def uniforms(generators: Generators, device: torch.device) -> Tensor:
+    """One float64 in [0, 1) per row, [b, 1]: from the row's own generator, or from torch's default one."""
+    unseeded = [row for row, generator in enumerate(generators) if generator is None]
+    drawn = torch.rand(len(unseeded), dtype=torch.float64, device=device)
+    if len(unseeded) == len(generators):
+        return drawn.unsqueeze(-1)
+    out = torch.empty(len(generators), dtype=torch.float64, device=device)
+    out[unseeded] = drawn
+    for row, generator in enumerate(generators):
+        if generator is not None:
+            out[row] = torch.rand((), dtype=torch.float64, device=device, generator=generator)
+    return out.unsqueeze(-1)
+
+
+def exponentials(shape: torch.Size, generators: Generators, device: torch.device) -> Tensor:
+    """Exp(1) noise [b, K] float32; a seeded row's comes from its own generator in one call."""
+    noise = torch.empty(shape, dtype=torch.float32, device=device)
+    unseeded = [row for row, generator in enumerate(generators) if generator is None]
+    if len(unseeded) == len(generators):
+        return noise.exponential_()
+    if unseeded:
+        noise[unseeded] = torch.empty(len(unseeded), shape[1], device=device).exponential_()
+    for row, generator in enumerate(generators):
+        if generator is not None:
+            noise[row].exponential_(generator=generator)
+    return noise
+
+
+def draw_inverse_cdf(candidates: Candidates, uniform: Tensor) -> Tensor:
+    """Token ids [b] where `uniform` [b, 1] falls on the candidates' cumulative weights."""
+    weights, cumulative = candidates.weights, candidates.cumulative
+    if candidates.ids is None and weights.shape[-1] > _ONE_LEVEL:
+        return _two_level_inverse_cdf(weights, uniform)
+    if cumulative is None:
+        cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
+    if candidates.keep is None:
+        total = cumulative[:, -1:]
+    else:
+        total = cumulative.gather(1, candidates.keep - 1)
+    return _as_token_ids(candidates.ids, _search(cumulative, uniform * total, total))
+
+
+def draw_exponential_race(candidates: Candidates, noise: Tensor) -> Tensor:
+    """Token ids [b] of the winners of the race; `noise` [b, K] is Exp(1), never zero."""
+    weights = candidates.weights
+    if candidates.keep is not None:
+        columns = torch.arange(weights.shape[-1], device=weights.device)
+        weights = weights.masked_fill(columns >= candidates.keep, 0.0)
+    return _as_token_ids(candidates.ids, (weights / noise).argmax(dim=-1, keepdim=True))
+
+
+def _as_token_ids(ids: Tensor | None, column: Tensor) -> Tensor:
+    return (column if ids is None else ids.gather(1, column)).squeeze(-1)
+
+
+def _search(cumulative: Tensor, target: Tensor, total: Tensor) -> Tensor:
+    """The column whose share of the line holds `target`: [b, 1].
+
+    right=True steps over columns of weight zero. uniform * total may round up to the total itself: the second
+    search finds the last column with any weight, which is where that belongs.
+    """
+    column = torch.searchsorted(cumulative, target, right=True)
+    last = torch.searchsorted(cumulative, total)
+    return column.minimum(last).clamp(max=cumulative.shape[-1] - 1)
+
+
+def _two_level_inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
+    """The same draw from [b, vocab]: pick a block of 128 by the blocks' sums, then a column inside it.
+
+    A running sum over 151,936 float32 loses the tail (a weight of 1e-8 no longer moves a sum near 1) and over
+    float64 costs as much as the softmax. Sums of 128 are accurate and vectorised, and only 1,187 of them need
+    float64.
+    """
+    vocab_size = weights.shape[-1]
+    whole = vocab_size // _BLOCK * _BLOCK
+    sums = weights[:, :whole].unflatten(1, (-1, _BLOCK)).sum(dim=-1)
+    if whole < vocab_size:
+        sums = torch.cat([sums, weights[:, whole:].sum(dim=-1, keepdim=True)], dim=1)
+    cumulative = sums.cumsum(dim=-1, dtype=torch.float64)
+    total = cumulative[:, -1:]
+    target = uniform * total
+    block = _search(cumulative, target, total)
+    # The rest of the uniform number, as a share of the block: [0, 1).
+    end, size = cumulative.gather(1, block), sums.gather(1, block).double()
+    share = ((target - (end - size)) / size).clamp(0.0, 1.0)
+
+    columns = block * _BLOCK + torch.arange(_BLOCK, device=weights.device)
+    inside = weights.gather(1, columns.clamp(max=vocab_size - 1)).double()
+    inside = inside.masked_fill(columns >= vocab_size, 0.0).cumsum(dim=-1)
+    total = inside[:, -1:]
+    return (block * _BLOCK + _search(inside, share * total, total)).clamp(max=vocab_size - 1).squeeze(-1)

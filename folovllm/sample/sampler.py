@@ -1,0 +1,171 @@
+"""The sampler: logits [B, vocab] in, one token per row out, and logprobs where they were asked for.
+
+    masks ─▶ bias ─▶ custom ─▶ penalties ─▶ temperature ─▶ top-k ─▶ top-p ─▶ min-p ─▶ draw
+    └─ edits of a few logits, float32 ──┘   └─ among the likeliest tokens, float64 ──────┘
+
+Raw logprobs are the log-softmax of the logits as they came in; processed ones describe what the token was
+drawn from.
+
+vLLM: v1/sample/sampler.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from folovllm.sample.draw import draw_exponential_race, draw_inverse_cdf, exponentials, uniforms
+from folovllm.sample.filters import (
+    Candidates,
+    covered,
+    full_weights,
+    sorted_candidates,
+    top_k,
+    wide_min_p,
+    wide_top_p,
+)
+from folovllm.sample.logprobs import LogprobsTensors, candidate_logprobs, gather_logprobs
+from folovllm.sample.metadata import RowGroup, SamplingMetadata
+
+# Candidates, and which rows of the group they are for.
+Pool = tuple[Sequence[int], Candidates]
+
+_GREEDY_BLOCK = 128
+
+__all__ = ["LogprobsTensors", "Sampler", "SamplerOutput", "gather_logprobs"]
+
+
+@dataclass(slots=True)
+class SamplerOutput:
+    """One step's tokens; `logprobs` is None when no row needs any."""
+
+    token_ids: Tensor  # [B] int64
+    logprobs: LogprobsTensors | None = None
+
+
+class Sampler:
+    """Draws one token per row. Holds no state: that is in the metadata's rows and their generators.
+
+    `draw`: "inverse_cdf" is faster on a CPU, "exponential_race" on a GPU; "auto" goes by the logits' device.
+    """
+
+    def __init__(self, draw: Literal["auto", "inverse_cdf", "exponential_race"] = "auto") -> None:
+        self.draw = draw
+
+    def __call__(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """`logits` [B, vocab] of any float type, which are not written to; row i is row i of the metadata."""
+        token_ids = torch.empty(metadata.num_rows, dtype=torch.int64, device=logits.device)
+        reports: list[tuple[Tensor, LogprobsTensors]] = []
+        for group in metadata.groups:
+            raw = group.select(logits)
+            edited = apply_edits(raw, group)
+            pools = [] if group.path == "greedy" else find_candidates(edited, group)
+            drawn = self._draw(pools, group) if pools else greedy(edited)
+            token_ids[group.rows] = drawn
+            if metadata.num_logprobs is not None:
+                reports += _report(group, raw, edited, pools, drawn, metadata.num_logprobs)
+        if metadata.num_logprobs is None:
+            return SamplerOutput(token_ids)
+        logprobs = LogprobsTensors.empty(token_ids, min(metadata.num_logprobs, logits.shape[-1]))
+        for rows, report in reports:
+            logprobs.put(rows, report)
+        return SamplerOutput(token_ids, logprobs)
+
+    def _draw(self, pools: list[Pool], group: RowGroup) -> Tensor:
+        drawn = torch.empty_like(group.rows)
+        for rows, candidates in pools:
+            device = candidates.weights.device
+            generators = [group.generators[row] for row in rows]
+            if self.draw == "exponential_race" or (self.draw == "auto" and device.type != "cpu"):
+                noise = exponentials(candidates.weights.shape, generators, device)
+                token_ids = draw_exponential_race(candidates, noise)
+            else:
+                token_ids = draw_inverse_cdf(candidates, uniforms(generators, device))
+            if len(pools) == 1:
+                return token_ids
+            drawn[torch.tensor(rows, device=device)] = token_ids
+        return drawn
+
+
+def apply_edits(logits: Tensor, group: RowGroup) -> Tensor:
+    """The group's masks, biases, processors and penalties, on a float32 copy; no copy when all are idle."""
+    active = [edit for edit in group.edits if not edit.processor.is_idle()]
+    if not active:
+        return logits
+    logits = logits.to(torch.float32, copy=True)
+    for edit in active:
+        logits = edit.apply(logits)
+    return logits
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """The first of the largest logits of each row, [b].
+
+    As in filters.top_k, maxima of blocks come at memory speed, where argmax alone reads one number at a time.
+    """
+    vocab_size, block = logits.shape[-1], _GREEDY_BLOCK
+    num_blocks = vocab_size // block
+    if logits.is_cuda or num_blocks < block:
+        return logits.argmax(dim=-1)
+    # Consecutive columns form a block, and the tail is one more: the first best block holds the first best
+    # column.
+    maxima = logits[:, : num_blocks * block].unflatten(1, (num_blocks, block)).amax(dim=-1)
+    tail = logits[:, num_blocks * block :]
+    if tail.shape[-1]:
+        maxima = torch.cat([maxima, tail.amax(dim=-1, keepdim=True)], dim=1)
+    columns = maxima.argmax(dim=-1, keepdim=True) * block + torch.arange(block, device=logits.device)
+    columns = columns.clamp(max=vocab_size - 1)
+    return columns.gather(1, logits.gather(1, columns).argmax(dim=-1, keepdim=True)).squeeze(-1)
+
+
+def find_candidates(logits: Tensor, group: RowGroup) -> list[Pool]:
+    """Temperature, top-k, top-p and min-p: who may be drawn. More pools where rows need a wider look."""
+    everyone = range(len(group.rows))
+    if group.path == "full":
+        return [(everyone, Candidates(full_weights(logits, group.temperature)))]
+    vocab_size = logits.shape[-1]
+    mass = None
+    if group.path == "top_p" and group.width < vocab_size:
+        mass = full_weights(logits, group.temperature).sum(dim=-1, keepdim=True).double()
+    values, ids = top_k(logits, group.width)
+    found = sorted_candidates(values, ids, group.temperature, group.top_k, group.top_p, group.min_p, mass)
+    if group.path == "top_k" or group.width == vocab_size:
+        return [(everyone, found)]
+    inside = covered(found, group.top_p * mass if mass is not None else group.top_p, group.min_p).tolist()
+    if all(inside):
+        return [(everyone, found)]
+    near = [row for row in everyone if inside[row]]
+    pools: list[Pool] = [(near, found.take(near))] if near else []
+    for row in everyone:
+        if not inside[row]:
+            one = slice(row, row + 1)
+            settings = logits[one], group.temperature[one]
+            if group.path == "top_p":
+                pools.append(([row], wide_top_p(*settings, group.top_p[one], group.min_p[one])))
+            else:
+                pools.append(([row], wide_min_p(*settings, group.min_p[one])))
+    return pools
+
+
+def _report(
+    group: RowGroup, raw: Tensor, edited: Tensor, pools: list[Pool], drawn: Tensor, k: int
+) -> list[tuple[Tensor, LogprobsTensors]]:
+    """Logprobs of the group's rows that asked, with those rows' places in the batch."""
+    reports = []
+    if (rows := group.raw_rows) is not None:
+        logprobs = raw[rows].float().log_softmax(dim=-1)
+        reports.append((group.rows[rows], gather_logprobs(logprobs, k, drawn[rows])))
+    if (rows := group.processed_rows) is not None:
+        if group.path == "greedy":  # nothing is drawn: the distribution is the one whose maximum was taken
+            logprobs = edited[rows].float().log_softmax(dim=-1)
+        else:
+            logprobs = torch.empty(edited.shape, device=edited.device)
+            for members, candidates in pools:
+                logprobs[list(members)] = candidate_logprobs(candidates, edited.shape[-1])
+            logprobs = logprobs[rows]
+        reports.append((group.rows[rows], gather_logprobs(logprobs, k, drawn[rows])))
+    return reports
