@@ -1,0 +1,300 @@
+"""Find a model, decide how to hold it, and load Hugging Face's own implementation of it.
+
+There are three ways to name a model: "embedded", a local Hugging Face folder, or a hub id. What the loaded
+model is for: it is the oracle. Every other way to compute the same tokens is compared with it.
+
+vLLM: model_executor/model_loader/, transformers_utils/config.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from folovllm.config import EMBEDDED_MODEL, ModelConfig
+from folovllm.errors import ModelLoadError
+from folovllm.utils.checks import wrong
+from folovllm.utils.devices import cpu_has_bf16_units, default_device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+EMBEDDED_FOLDER = Path(__file__).parent / "assets" / "embedded"
+DEFAULT_MAX_MODEL_LEN = 2048
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def get_model_and_tokenizer(
+    model_config: ModelConfig, device: torch.device | str | None = None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    """The Hugging Face model and its tokenizer (None under skip_tokenizer_init)."""
+    tokenizer = None if model_config.skip_tokenizer_init else load_tokenizer(model_config)
+    return ModelLoader(model_config).load(device), tokenizer
+
+
+class ModelLoader:
+    """Loads what a ModelConfig names, as Hugging Face's model in evaluation mode."""
+
+    def __init__(self, model_config: ModelConfig) -> None:
+        self.model_config = model_config
+
+    def load(self, device: torch.device | str | None = None) -> PreTrainedModel:
+        """The model on `device` (None: the one that model_config leads to), in the resolved dtype."""
+        import torch
+
+        where = resolve_device(self.model_config) if device is None else torch.device(device)
+        hf_config = load_hf_config(self.model_config)
+        dtype = resolve_dtype(self.model_config, hf_config, where)
+        if self.model_config.load_format == "dummy":
+            return self._dummy(hf_config, dtype, where)
+        return self._checkpoint(hf_config, dtype, where)
+
+    def _checkpoint(
+        self, hf_config: PreTrainedConfig, dtype: torch.dtype, device: torch.device
+    ) -> PreTrainedModel:
+        """Read the weights into a model that takes no memory before they come.
+
+        A `device_map` selects accelerate's low-memory path: the modules are built on the meta device, which
+        has shapes and no storage, and each tensor goes from the file straight to its device in its final
+        dtype. Built the plain way, a model would be filled with random numbers first, only to be overwritten,
+        and would lie in CPU memory on its way to a GPU.
+        """
+        from transformers import AutoModelForCausalLM
+
+        path = resolve_model_path(self.model_config.model)
+        with _readable_errors(self.model_config.model):
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                path,
+                config=hf_config,
+                dtype=dtype,
+                device_map={"": device},
+                trust_remote_code=self.model_config.trust_remote_code,
+                ignore_mismatched_sizes=True,  # they come back in the report, and are refused below by name
+                output_loading_info=True,
+            )
+        model, report = loaded
+        # transformers fills what a checkpoint lacks with random numbers and goes on: text would come out,
+        # and it would be nonsense.
+        for problem, keys in (
+            ("lacks", sorted(report["missing_keys"])),
+            ("has another shape for", sorted(key[0] for key in report["mismatched_keys"])),
+        ):
+            if keys:
+                names = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+                raise ModelLoadError(
+                    f"model {self.model_config.model!r}: its checkpoint {problem} {names}; "
+                    "is config.json the one that belongs to these weights?"
+                )
+        return model.eval()  # type: ignore[no-any-return]
+
+    def _dummy(
+        self, hf_config: PreTrainedConfig, dtype: torch.dtype, device: torch.device
+    ) -> PreTrainedModel:
+        """Random weights of the configuration's shape, the same ones for the same seed."""
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        with torch.random.fork_rng(), device:  # built where it will live, the global generator untouched
+            torch.manual_seed(self.model_config.seed)
+            model = AutoModelForCausalLM.from_config(
+                hf_config, dtype=dtype, trust_remote_code=self.model_config.trust_remote_code
+            )
+        return model.eval()  # type: ignore[no-any-return]
+
+
+def resolve_model_path(model: str, *, weights: bool = True, tokenizer: bool = False) -> str:
+    """The folder behind a name, checked; a hub id is passed on as it is.
+
+    `weights` and `tokenizer` say whether the caller is about to read those. A folder that lacks something
+    the caller needs is refused with everything that it lacks.
+    """
+    folder = EMBEDDED_FOLDER if model == EMBEDDED_MODEL else Path(model).expanduser()
+    if not folder.exists() and model != EMBEDDED_MODEL:
+        if _HUB_ID.fullmatch(model):
+            return model
+        raise ModelLoadError(f"model must be 'embedded', a folder or a hub id, got {model!r}: no such folder")
+    if folder.is_file():
+        raise ModelLoadError(f"model must be a folder, got the file {model!r}; name the folder it is in")
+    missing = _missing_files(folder)
+    needed = {"config": True, "weights": weights, "tokenizer": tokenizer}
+    if any(needed[part] for part in missing):
+        hint = ""
+        if "weights" in missing and any(folder.glob("*.bin")):
+            hint = "; its *.bin weights are pickles, which can run code: convert them with save_pretrained"
+        raise ModelLoadError(
+            f"model folder {str(folder)!r} is not complete, it lacks {', '.join(missing.values())}{hint}"
+        )
+    return str(folder)
+
+
+def _missing_files(folder: Path) -> dict[str, str]:
+    """What a Hugging Face folder should have and this one has not: part -> what to call it in a message."""
+    missing = {}
+    if not (folder / "config.json").is_file():
+        missing["config"] = "config.json"
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        lost = [name for name in shards if not (folder / name).is_file()]
+        if lost:
+            missing["weights"] = f"{len(lost)} of {len(shards)} weight files ({', '.join(lost[:3])})"
+    elif not any(folder.glob("*.safetensors")):
+        missing["weights"] = "*.safetensors (weights)"
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        missing["tokenizer"] = "tokenizer.json (or tokenizer.model)"
+    return missing
+
+
+def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
+    """The model's config.json, as transformers reads it."""
+    from transformers import AutoConfig
+
+    path = resolve_model_path(model_config.model, weights=model_config.load_format != "dummy")
+    with _readable_errors(model_config.model):
+        return AutoConfig.from_pretrained(  # type: ignore[no-any-return]
+            path, trust_remote_code=model_config.trust_remote_code
+        )
+
+
+def resolve_device(model_config: ModelConfig) -> torch.device:
+    """The device that was asked for, if it is there; the first GPU, else the CPU, when none was."""
+    import torch
+
+    device = torch.device(model_config.device or default_device())
+    count = torch.cuda.device_count() if device.type == "cuda" else 1
+    if (device.index or 0) >= count:
+        raise ValueError(
+            f"device must exist, got {model_config.device!r} where torch finds {count} CUDA devices; "
+            "use device='cpu', or None to let it be picked"
+        )
+    return device
+
+
+def resolve_dtype(
+    model_config: ModelConfig, hf_config: PreTrainedConfig, device: torch.device
+) -> torch.dtype:
+    """The dtype of weights and activations: what was asked for, else by the rule for "auto".
+
+    On CUDA: the checkpoint's own. It was trained in it, half the bytes of float32 are half the time of a
+    decode step, and the hardware multiplies it natively.
+
+    On a CPU: bfloat16 if that is the checkpoint's own and the CPU has units that multiply it (AMX or
+    AVX-512 BF16), else float32. Without the units every product is widened to float32 first, and what the
+    smaller weights save in memory traffic is lost in conversions. Widening bfloat16 to float32 is exact,
+    so the weights stay what they were; only the activations gain precision. float16 is never picked on a
+    CPU: its units are rarer still, and its largest number, 65504, is in reach of some activations.
+    """
+    import torch
+
+    asked = model_config.torch_dtype
+    if asked is not None:
+        return asked
+    own = getattr(hf_config, "dtype", None)
+    if not isinstance(own, torch.dtype):  # old or hand-written files may not say
+        own = torch.float32
+    if device.type == "cuda":
+        return own
+    return own if own == torch.bfloat16 and cpu_has_bf16_units() else torch.float32
+
+
+def resolve_max_model_len(hf_config: PreTrainedConfig, requested: int | None) -> int:
+    """The longest prompt and output together: what was asked for, else what the model can do, else 2048.
+
+    A model has learnt positions up to `max_position_embeddings`; beyond, RoPE turns to angles it never saw.
+    RoPE scaling stretches that, and config.json counts it in one of two ways. linear and dynamic keep the
+    unstretched length there, so it is multiplied by the factor; yarn names the unstretched length itself
+    (`original_max_position_embeddings`), which is multiplied instead. llama3 and longrope write the
+    stretched length into `max_position_embeddings`, so nothing is left to do.
+    """
+    limit = _model_limit(hf_config)
+    if requested is None:
+        return limit or DEFAULT_MAX_MODEL_LEN
+    if limit is not None and requested > limit:
+        raise wrong("max_model_len", f"be at most {limit}, the length the model was made for", requested)
+    return requested
+
+
+def _model_limit(hf_config: PreTrainedConfig) -> int | None:
+    length = getattr(hf_config, "max_position_embeddings", None)
+    if length is None:
+        return None
+    # transformers 5 keeps all of RoPE in rope_parameters; remote code may still have the old name.
+    rope = getattr(hf_config, "rope_parameters", None) or getattr(hf_config, "rope_scaling", None) or {}
+    kind = rope.get("rope_type", rope.get("type"))
+    if kind == "yarn":
+        length = rope.get("original_max_position_embeddings", length)
+    if kind in ("yarn", "linear", "dynamic"):
+        return int(length * rope.get("factor", 1.0))
+    return int(length)
+
+
+def load_tokenizer(model_config: ModelConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer, padding on the left.
+
+    A batch of prompts of unequal length needs padding to become a rectangle. A decoder goes on from the
+    last column, so that column must hold each prompt's last token: padded on the right, the shorter ones
+    would be continued from a padding token. (Flat tokens need no padding at all; the oracle does.)
+    """
+    from transformers import AutoTokenizer
+
+    if model_config.tokenizer_mode == "slow":
+        raise ModelLoadError(
+            "tokenizer_mode 'slow' is not available: transformers 5 loads fast tokenizers only; use 'auto'"
+        )
+    name = model_config.tokenizer or model_config.model
+    # A folder given for its tokenizer alone need not hold a model.
+    whole_model = name in (model_config.model, EMBEDDED_MODEL)
+    path = resolve_model_path(name, weights=False, tokenizer=True) if whole_model else name
+    with _readable_errors(name):
+        tokenizer = AutoTokenizer.from_pretrained(
+            path, trust_remote_code=model_config.trust_remote_code, padding_side="left"
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token  # masked anyway, so any id will do
+    return tokenizer  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class GenerationDefaults:
+    """What the model's makers say about generating: here, the ids that end a text."""
+
+    eos_token_ids: frozenset[int]
+
+
+def load_generation_config(model_config: ModelConfig) -> GenerationDefaults:
+    """From generation_config.json; where there is none, or it names no EOS, from config.json.
+
+    A chat model has several ends: one for the turn, one for the text. Missing one of them, it would talk on
+    in both roles.
+    """
+    from transformers import GenerationConfig
+
+    path = resolve_model_path(model_config.model, weights=False)
+    try:
+        eos = GenerationConfig.from_pretrained(path).eos_token_id
+    except OSError:  # many older repositories have none
+        eos = None
+    if eos is None:
+        eos = getattr(load_hf_config(model_config), "eos_token_id", None)
+    ids = [] if eos is None else [eos] if isinstance(eos, int) else eos
+    return GenerationDefaults(eos_token_ids=frozenset(ids))
+
+
+@contextmanager
+def _readable_errors(model: str) -> Iterator[None]:
+    """transformers' own errors run over many lines and rarely name the model: keep one line, and name it."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if isinstance(error, ModelLoadError):
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelLoadError(f"model {model!r} cannot be loaded: {reason}") from error
