@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 
 from milestones.site.errors import DirectiveError
 from milestones.site.source import Definition, SourceFile, excerpt, find, first_line
 
+_SECTIONS = ("Args:", "Raises:", "Returns:", "Yields:")
 _DRAWING = re.compile(r"[─│┌┐└┘├┤▶◀▲▼]")
 
 
@@ -28,7 +30,8 @@ def render(source: SourceFile, qualname: str, members: list[str] | None = None) 
 
 
 def _class(source: SourceFile, qualname: str, node: ast.ClassDef, members: list[str] | None) -> str:
-    parts = [_code(excerpt(source, qualname, doc=False, head=True)), _docstring(node)]
+    head = excerpt(source, qualname, doc=False, head=True)
+    parts = [_code(head) if "\n" in head else "", _docstring(node)]  # a head of one line says nothing new
     methods = {
         stmt.name: stmt for stmt in node.body if isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef)
     }
@@ -83,9 +86,34 @@ def _docstring(node: ast.stmt) -> str:
 
 
 def _paragraph(text: str) -> str:
-    """Prose stays prose; what is laid out by hand (indented lines, drawings) keeps its layout."""
+    """Prose stays prose, `Args:` becomes a list, and what is laid out by hand (drawings) keeps its layout."""
+    first, _, rest = text.partition("\n")
+    if first in _SECTIONS and rest:
+        return f"**{first.removesuffix(':')}**\n\n" + "\n".join(_items(rest))
     if _DRAWING.search(text) or any(line.startswith("  ") for line in text.splitlines()):
         return fence(text, "text")
+    return _prose(text)
+
+
+def _items(text: str) -> list[str]:
+    """`name: what` items of a section, one bullet each; deeper lines go on with the one before."""
+    lines = textwrap.dedent(text).splitlines()
+    joined: list[str] = []
+    for line in lines:
+        if line.startswith(" ") and joined:
+            joined[-1] += " " + line.strip()
+        else:
+            joined.append(line)
+    items = []
+    for line in joined:
+        name, colon, what = line.partition(": ")
+        named = colon and re.fullmatch(r"[*\w]+(, [*\w]+)*", name)
+        items.append(f"- `{name}`: {_prose(what)}" if named else f"- {_prose(line)}")
+    return items
+
+
+def _prose(text: str) -> str:
+    """Escapes what Markdown would take for markup, outside code spans."""
     return "".join(part if part.startswith("`") else _escape(part) for part in re.split(r"(`[^`]*`)", text))
 
 

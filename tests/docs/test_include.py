@@ -39,6 +39,15 @@ class Thing:
 
         return 2 * self.size
 
+    def grow(self, by: int) -> int:
+        """Grow.
+
+        Args:
+            by: how much,
+                in `steps`.
+        """
+        return self.size + by
+
     def _hidden(self) -> None:
         """Not public."""
 '''
@@ -217,6 +226,7 @@ def test_a_reference_entry_has_fields_docs_and_public_methods_only(convert: Call
     assert "class Thing:\n    size: int = 1\n```" in text
     assert "def __init__(self, size: int) -> None\n```" in text
     assert "@property\ndef twice(self) -> int\n```\n\nTwice the size." in text
+    assert "**Args**\n\n- `by`: how much, in `steps`." in text
     assert "_hidden" not in text
     assert "`*stars*` and a &lt; b." in text
 
