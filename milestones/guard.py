@@ -14,8 +14,10 @@ import os
 import pkgutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
+if TYPE_CHECKING:  # as a script it runs without pytest, and starts sooner
+    import pytest
 
 TREE = "MILESTONE_TREE"  # the tree under test
 REPOSITORY = "MILESTONE_REPOSITORY"  # this repository: nothing may be loaded from it

@@ -64,11 +64,13 @@ def parse_milestone(number: int, text: str) -> Milestone:
     """Read one milestone.toml; every error starts with the file's name."""
     where = f"milestones/m{number}/milestone.toml"
     try:
-        table = tomllib.loads(text)
+        table = {"exercises": [], **tomllib.loads(text)}
     except tomllib.TOMLDecodeError as error:
         raise MilestoneError(f"{where}: {error}") from error
     _check_keys(where, table, {f.name for f in fields(Milestone)} - {"number"})
-    exercises = [_parse_exercise(f"{where}: exercise {i + 1}", e) for i, e in enumerate(table["exercises"])]
+    if not isinstance(table["exercises"], list):
+        raise MilestoneError(f"{where}: exercises must be written as [[exercises]] tables")
+    exercises = [_parse_exercise(f"{where}: exercise {i}", e) for i, e in enumerate(table["exercises"], 1)]
     ids = [e.id for e in exercises]
     for twice in sorted({i for i in ids if ids.count(i) > 1}):
         raise MilestoneError(f"{where}: two exercises are called {twice!r}")

@@ -79,6 +79,6 @@ def _ours_or_none(root: Path, name: str) -> str | None:
     oid, _, email = line.partition(" ")
     if email != f"<{EMAIL}>":
         raise MilestoneError(
-            f"this tool did not make the tag {name} that exists; delete it first: git tag -d {name}"
+            f"a tag {name} exists that this tool did not make; delete it first: git tag -d {name}"
         )
     return oid

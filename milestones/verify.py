@@ -141,7 +141,7 @@ class Bench:
         self.plugin = plugins / "milestone_guard.py"
         write_tree(tree, self.tree)
         self.env = {
-            **{k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "GIT_"))},
+            **{k: v for k, v in os.environ.items() if k not in ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST")},
             "PYTHONPATH": f"{self.tree}{os.pathsep}{plugins}",
             "PYTHONDONTWRITEBYTECODE": "1",
             guard.TREE: str(self.tree),

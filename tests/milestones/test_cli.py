@@ -1,0 +1,79 @@
+"""The commands as a person types them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from milestones import cli
+from milestones.sources import git
+
+
+@pytest.fixture(autouse=True)
+def in_the_tiny_course(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "repository_root", lambda: repository)
+    monkeypatch.setattr(cli.console, "_width", 120)
+
+
+def test_list_shows_each_milestone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 0
+    printed = capsys.readouterr().out
+    assert "m0  Ground" in printed
+    assert "引擎" in printed
+
+
+def test_show_tells_what_arrives_and_what_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "m1"]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        printed.index("folovllm/engine.py") < printed.index("changes") < printed.index("folovllm/__init__.py")
+    )
+
+
+def test_diff_prints_a_patch_and_stat_prints_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["diff", "m0", "m1", "folovllm/__init__.py"]) == 0
+    assert capsys.readouterr().out.endswith("-VERSION = 0\n+VERSION = 1\n")
+    assert cli.main(["diff", "m0", "m1", "folovllm/engine.py", "--stat"]) == 0
+    assert "+5" in capsys.readouterr().out
+
+
+def test_tag_makes_the_tags_and_warns_of_what_is_not_in_them(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (repository / "folovllm/engine.py").write_text("changed\n")
+    assert cli.main(["tag"]) == 0
+    assert "uncommitted: folovllm/engine.py" in capsys.readouterr().out
+    assert git(repository, "tag", "--list") == b"m0\nm1\n"
+    assert git(repository, "show", "m1:folovllm/engine.py").startswith(b"from folovllm.base")
+
+
+def test_tag_refuses_a_head_with_problems(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (repository / "folovllm/stray.py").write_text("")
+    git(repository, "add", "--all")
+    git(repository, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "stray")
+    assert cli.main(["tag"]) == 2
+    assert "folovllm/stray.py: belongs to no milestone" in capsys.readouterr().err
+    assert git(repository, "tag", "--list") == b""
+
+
+def test_checkout_says_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["checkout", "m0", str(tmp_path / "out")]) == 0
+    assert "M0: Ground: 7 files in" in capsys.readouterr().out
+
+
+def test_verify_ends_with_a_table_and_an_exit_code(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["verify", "--static"]) == 0
+    assert "m1  passed" in capsys.readouterr().out
+    (repository / "folovllm/base.py").write_text("Engine = 1\n")
+    assert cli.main(["verify", "--static"]) == 1
+    printed = capsys.readouterr().out
+    assert "error: m0: folovllm/base.py:1: Engine belongs to a later milestone" in printed
+    assert "m0  failed" in printed
+
+
+def test_bad_input_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["show", "m9"]) == 2
+    assert capsys.readouterr().err == "error: no milestone is called 'm9'; there are m0, m1\n"

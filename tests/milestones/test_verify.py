@@ -1,0 +1,130 @@
+"""`verify` must fail for each way in which a milestone can be broken, and say why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from milestones.chain import Course
+from milestones.sources import File, working_tree
+from milestones.verify import Bench, Result, choose, equals_root, function_names, static_problems, verify
+from tests.milestones.conftest import M0, make_course
+
+ROOT = Path(__file__).resolve().parents[2]
+Problems = Callable[[str], list[str]]
+
+
+@pytest.fixture(autouse=True)
+def no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tiny course needs none, and its processes start in half the time."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> Problems:
+    """Run m0's tests with this text as its only test file; what the guard has against it."""
+
+    def run(test_file: str) -> list[str]:
+        course = make_course(**{"tests/m0/test_base.py": test_file})
+        result = Result(course.get("m0"))
+        Bench(ROOT, tmp_path, course.tree(0)).run_tests(result)
+        return result.problems
+
+    return run
+
+
+def test_a_sound_milestone_passes_with_all_tests_so_far() -> None:
+    course = make_course()
+    (result,) = verify(ROOT, course, [course.get("m1")], run_all=True)
+    assert result.problems == []
+    assert (result.modules, result.tests) == (2, 2)
+
+
+def test_the_milestone_that_is_the_root_is_collected_and_not_run() -> None:
+    """A test that would fail shows that it did not run."""
+    course = make_course(**{"tests/m1/test_engine.py": "def test_no():\n    assert False\n"})
+    assert equals_root(course, course.tree(1))
+    assert not equals_root(course, course.tree(0))
+    (result,) = verify(ROOT, course, [course.get("m1")])
+    assert (result.problems, result.tests) == ([], 2)
+
+
+def test_a_module_that_does_not_import_fails_the_milestone(tmp_path: Path) -> None:
+    course = make_course(**{"folovllm/base.py": "from folovllm.engine import Nothing\n"})
+    result = Result(course.get("m0"))
+    Bench(ROOT, tmp_path, course.tree(0)).import_modules(result)
+    (problem,) = result.problems
+    assert problem.startswith("importing the package failed: ")
+    assert "No module named 'folovllm.engine'" in problem
+
+
+def test_a_failing_test_fails_the_milestone(problems: Problems) -> None:
+    (problem,) = problems("def test_no():\n    assert False\n")
+    assert "1 failed" in problem
+
+
+def test_a_skipped_test_fails_the_milestone_unless_it_needs_a_gpu(problems: Problems) -> None:
+    gpu = "@pytest.mark.gpu\ndef test_gpu():\n    pytest.skip('no GPU')\n"
+    skip = "def test_skip():\n    pytest.skip('not today')\n"
+    assert problems(f"import pytest\n{gpu}{skip}") == ["tests/m0/test_base.py::test_skip was skipped"]
+
+
+def test_a_skipped_file_fails_the_milestone(problems: Problems) -> None:
+    found = problems("import pytest\npytest.skip('not today', allow_module_level=True)\n")
+    assert "tests/m0/test_base.py was skipped" in found
+
+
+def test_a_milestone_without_tests_fails(problems: Problems) -> None:
+    assert "no test was collected" in problems("x = 1\n")
+
+
+def test_modules_from_elsewhere_fail_the_milestone(problems: Problems) -> None:
+    """A test that drops the tree from the path gets this repository's package, and is caught."""
+    found = problems(
+        "import sys\nsys.modules.pop('folovllm', None)\n"
+        f"sys.path.insert(0, {str(ROOT)!r})\nimport folovllm, milestones\ndef test_x(): pass\n"
+    )
+    starts = [f"loaded from outside the tree: {name} from " for name in ("folovllm", "milestones")]
+    assert [any(p.startswith(start) for p in found) for start in starts] == [True, True]
+
+
+def test_a_later_name_is_found_with_its_line() -> None:
+    course = make_course(**{"folovllm/base.py": "x = 1\n# as in Engine.run\nEngines = 2\n"})
+    assert static_problems(course, course.get("m0"))[0] == (
+        "folovllm/base.py:2: Engine belongs to a later milestone"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("Base.double", "Base.triple", "exercise double: folovllm/base.py has no function Base.triple"),
+        ('file = "folovllm/base.py"', 'file = "folovllm/engine.py"', "folovllm/engine.py is not in m0"),
+    ],
+)
+def test_an_exercise_must_name_a_function_that_is_there(old: str, new: str, problem: str) -> None:
+    course = make_course(**{"milestones/m0/milestone.toml": M0.replace(old, new)})
+    (found,) = static_problems(course, course.get("m0"))
+    assert found.endswith(problem)
+
+
+def test_functions_are_found_by_qualified_name() -> None:
+    code = "class A:\n    class B:\n        async def f(self): ...\nif A:\n    def g(): ...\n"
+    assert function_names(File(code.encode())) == {"A.B.f", "g"}
+
+
+def test_each_milestone_is_chosen_once() -> None:
+    course = make_course()
+    assert [m.id for m in choose(course, [])] == ["m0", "m1"]
+    with pytest.raises(Exception, match="each milestone once"):
+        choose(course, ["m0", "M0"])
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the repository, not an archive of it")
+def test_this_repository_is_in_order() -> None:
+    """Every file belongs to a milestone, every stored version is needed, every exercise is there."""
+    course = Course.load(working_tree(ROOT))
+    assert course.problems() == []
+    assert [p for m in course.milestones for p in static_problems(course, m)] == []
