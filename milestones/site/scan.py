@@ -21,6 +21,7 @@ _CODE_SPAN = re.compile(r"(?P<ticks>`+)(?P<code>.+?)(?P=ticks)")
 _IMAGE = re.compile(r"!\[[^\]]*\]\((?P<target>[^)\s]+)[^)]*\)")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)[^)]*\)")
 _FORMULA = re.compile(r"(?<![\\$])\$(?=\S)(?P<tex>[^$\n]+?)(?<=\S)\$(?![\d$])")
+_PLACEHOLDER = re.compile(r"@@\w+@@|\b(?:TODO|FIXME|TBD)\b")
 _ADMONITION = re.compile(r"^[ \t]*(?:!!!|\?\?\?\+?|===)[ \t]+(?P<kind>[a-z]+)?")
 
 
@@ -103,6 +104,8 @@ def _scan_line(page: Page, number: int, line: str) -> None:
     if match := _ADMONITION.match(line):
         section.counts[f"{match['kind'] or 'tab'} boxes"] += 1
     text = _CODE_SPAN.sub("", line)
+    if match := _PLACEHOLDER.search(text):
+        page.problems.append((number, f"a placeholder is left: {match[0]}"))
     for match in INLINE.finditer(text):
         section.figures[" ".join(match["body"].split())] += 1
         page.figures.append((number, match["body"]))

@@ -79,6 +79,7 @@ def test_a_faithful_translation_passes(tmp_path: Path) -> None:
         ('??? question "Why?"\n    因为如此。\n', "", "question boxes: en 1, zh 0"),
         ("DirectiveError", "DirectiveErrors", "no 'DirectiveErrors' in milestones/site/errors.py"),
         ("](pool.md", "](../en/pool.md", "links into the other language: ../en/pool.md"),
+        ("因为如此", "@@WHY@@", "a placeholder is left: @@WHY@@"),
         ("```\n", "", "a fenced block is never closed"),
     ],
 )
