@@ -17,6 +17,8 @@ _EXPORTS = {
     "EngineConfig": "folovllm.config",
     "ModelConfig": "folovllm.config",
     "SchedulerConfig": "folovllm.config",
+    "LLMEngine": "folovllm.engine.llm_engine",
+    "LLM": "folovllm.entrypoints.llm",
     "FoloVLLMError": "folovllm.errors",
     "IllegalTransition": "folovllm.errors",
     "ModelLoadError": "folovllm.errors",
