@@ -54,12 +54,10 @@ class ModelLoader:
         hf_config = load_hf_config(self.model_config)
         dtype = resolve_dtype(self.model_config, hf_config, where)
         if self.model_config.load_format == "dummy":
-            return self._dummy(hf_config, dtype, where)
-        return self._checkpoint(hf_config, dtype, where)
+            return self._fill(hf_config, dtype, where)
+        return self._read(hf_config, dtype, where)
 
-    def _checkpoint(
-        self, hf_config: PreTrainedConfig, dtype: torch.dtype, device: torch.device
-    ) -> PreTrainedModel:
+    def _read(self, hf_config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """Read the weights into a model that takes no memory before they come.
 
         A `device_map` selects accelerate's low-memory path: the modules are built on the meta device, which
@@ -95,9 +93,7 @@ class ModelLoader:
                 )
         return model.eval()  # type: ignore[no-any-return]
 
-    def _dummy(
-        self, hf_config: PreTrainedConfig, dtype: torch.dtype, device: torch.device
-    ) -> PreTrainedModel:
+    def _fill(self, hf_config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """Random weights of the configuration's shape, the same ones for the same seed."""
         import torch
         from transformers import AutoModelForCausalLM
@@ -291,9 +287,11 @@ def load_generation_config(model_config: ModelConfig) -> GenerationDefaults:
 @contextmanager
 def _readable_errors(model: str) -> Iterator[None]:
     """transformers' own errors run over many lines and rarely name the model: keep one line, and name it."""
+    from safetensors import SafetensorError
+
     try:
         yield
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         if isinstance(error, ModelLoadError):
             raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

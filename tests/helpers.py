@@ -87,3 +87,21 @@ def hf_greedy(model: torch.nn.Module, prompt_ids: list[int], max_new_tokens: int
         use_cache=True,
     )
     return [int(t) for t in out[0, len(prompt_ids) :]]
+
+
+def add_byte_tokenizer(folder: Path) -> None:
+    """Save a tokenizer whose token i is byte i, and <eos> = 256, so that expected ids can be read off a text.
+
+    The model beside it needs a vocabulary of at least 257.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    # Byte-level BPE writes each byte as a printable character; this is its own table, in byte order.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [b for b in range(256) if b not in printable]
+    symbol = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(rest)}
+    tokenizer = Tokenizer(models.BPE(vocab={symbol[b]: b for b in range(256)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)

@@ -1,0 +1,14 @@
+"""No test may reach for the network, and the loaders' progress bars would bury what pytest prints.
+
+Set here, before anything imports transformers: both are read when it is imported.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# The tests' tensors are tiny: a second thread wins nothing, and on a busy machine every step waits for it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -1,0 +1,64 @@
+"""What an import costs: the package and its plain data load neither torch nor transformers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import folovllm
+
+HEAVY = ("torch", "transformers", "accelerate", "safetensors", "numpy", "rich")
+
+
+def modules_after(code: str) -> list[str]:
+    """Which of the heavy packages a fresh interpreter has loaded after running `code`."""
+    code += f"\nimport sys, json; print(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded: list[str] = json.loads(done.stdout.splitlines()[-1])
+    return loaded
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import folovllm",
+        "from folovllm import config, sampling_params, request, outputs, errors",
+        "from folovllm import model_loader\nfrom folovllm.utils import devices, ids, logging, seed",
+        "import folovllm as f; f.Request('r', 'hi', [1], f.SamplingParams(n=2)).sequences[0].fork('r-2')",
+    ],
+    ids=["package", "plain data", "loader and utils", "plain data at work"],
+)
+def test_nothing_heavy_is_imported(code: str) -> None:
+    assert modules_after(code) == []
+
+
+def test_the_probe_sees_a_heavy_import() -> None:
+    assert "torch" in modules_after(
+        "from folovllm import ModelConfig; ModelConfig('m', dtype='float32').torch_dtype"
+    )
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "ModelConfig CacheConfig SchedulerConfig EngineConfig SamplingParams SamplingType",
+        "Request RequestStatus Sequence SequenceData SequenceStatus",
+        "RequestOutput CompletionOutput RequestMetrics Logprob",
+        "ModelLoader get_model_and_tokenizer",
+        "FoloVLLMError ModelLoadError PromptTooLongError IllegalTransition",
+    ],
+)
+def test_public_names_resolve(names: str) -> None:
+    for name in names.split():
+        assert getattr(folovllm, name).__name__ == name
+        assert name in folovllm.__all__
+        assert name in dir(folovllm)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'folovllm' has no attribute 'LLMM'"):
+        _ = folovllm.LLMM
+    assert not hasattr(folovllm, "nothing")

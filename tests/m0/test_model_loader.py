@@ -1,0 +1,274 @@
+"""Loading Hugging Face's model: whole, sharded and dummy weights, and what a broken folder is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import accelerate
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from folovllm import ModelConfig, ModelLoader, ModelLoadError, get_model_and_tokenizer, model_loader
+from folovllm.model_loader import (
+    EMBEDDED_FOLDER,
+    load_generation_config,
+    load_hf_config,
+    load_tokenizer,
+    resolve_model_path,
+)
+from tests.helpers import add_byte_tokenizer, hf_greedy, make_hf_folder, make_hf_model
+
+PROMPT = [5, 99, 17, 3]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole model: weights and tokenizer. Tests that change it make their own."""
+    made = make_hf_folder(tmp_path_factory.mktemp("whole"), "qwen3", vocab_size=260)
+    add_byte_tokenizer(made)
+    return made
+
+
+# --- loading
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "qwen2", "llama"])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_loaded_weights_generate_what_the_saved_ones_did(kind: str, sharded: bool, tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, kind, sharded=sharded)
+    assert len(list(made.glob("*.safetensors"))) > 1 or not sharded
+    loaded = ModelLoader(ModelConfig(str(made), dtype="float32")).load("cpu")
+    assert not loaded.training
+    assert hf_greedy(loaded, PROMPT, 16) == hf_greedy(make_hf_model(kind), PROMPT, 16)
+
+
+def test_a_tied_head_is_the_embedding_itself(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "qwen3", tie_word_embeddings=True)
+    loaded = ModelLoader(ModelConfig(str(made))).load("cpu")
+    assert loaded.lm_head.weight.data_ptr() == loaded.model.embed_tokens.weight.data_ptr()
+
+
+def test_model_and_tokenizer_come_together(folder: Path) -> None:
+    model, tokenizer = get_model_and_tokenizer(ModelConfig(str(folder)), "cpu")
+    assert model.device.type == "cpu"
+    assert tokenizer is not None
+    assert tokenizer("Hi")["input_ids"] == [ord("H"), ord("i")]
+
+
+def test_without_a_tokenizer_the_folder_needs_none(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "qwen3")
+    model, tokenizer = get_model_and_tokenizer(ModelConfig(str(made), skip_tokenizer_init=True), "cpu")
+    assert tokenizer is None
+    assert len(hf_greedy(model, PROMPT, 4)) == 4
+
+
+def test_loading_builds_no_weights_before_they_are_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The low-memory path: parameters are on the meta device when the model is built."""
+    from transformers import Qwen3ForCausalLM
+
+    seen = set()
+    original = Qwen3ForCausalLM.__init__
+
+    def spy(self: Qwen3ForCausalLM, *args: object, **kwargs: object) -> None:
+        original(self, *args, **kwargs)
+        seen.update(p.device.type for p in self.parameters())
+
+    monkeypatch.setattr(Qwen3ForCausalLM, "__init__", spy)
+    model = ModelLoader(ModelConfig(str(folder))).load("cpu")
+    assert seen == {"meta"}
+    assert {p.device.type for p in model.parameters()} == {"cpu"}
+    assert accelerate.utils.find_device(model.state_dict()) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_arrive_in_the_dtype_that_was_asked_for(folder: Path, dtype: str) -> None:
+    model = ModelLoader(ModelConfig(str(folder), dtype=dtype)).load("cpu")
+    assert {p.dtype for p in model.parameters()} == {getattr(torch, dtype)}
+
+
+def test_dummy_weights_need_only_the_configuration(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "qwen3")
+    (made / "model.safetensors").unlink()
+    config = ModelConfig(str(made), load_format="dummy", seed=1)
+    a, b = ModelLoader(config).load("cpu"), ModelLoader(config).load("cpu")
+    other = ModelLoader(ModelConfig(str(made), load_format="dummy", seed=2)).load("cpu")
+    assert torch.equal(a.lm_head.weight, b.lm_head.weight)
+    assert not torch.equal(a.lm_head.weight, other.lm_head.weight)
+
+
+def test_dummy_weights_leave_the_global_generator_alone(folder: Path) -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    ModelLoader(ModelConfig(str(folder), load_format="dummy")).load("cpu")
+    assert torch.equal(torch.rand(3), expected)
+
+
+# --- checkpoints that do not fit
+
+
+def test_a_missing_tensor_is_named_and_not_filled_with_noise(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "qwen3")
+    tensors = load_file(made / "model.safetensors")
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, made / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=r"its checkpoint lacks model\.layers\.1\.mlp\.up_proj\.weight;"):
+        ModelLoader(ModelConfig(str(made))).load("cpu")
+
+
+def test_a_misshapen_tensor_is_named(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "qwen3")
+    tensors = load_file(made / "model.safetensors")
+    tensors["model.norm.weight"] = torch.ones(3)
+    save_file(tensors, made / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=r"its checkpoint has another shape for model\.norm\.weight;"):
+        ModelLoader(ModelConfig(str(made))).load("cpu")
+
+
+def test_many_missing_tensors_are_counted(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "qwen3")
+    keep = {"model.embed_tokens.weight": load_file(made / "model.safetensors")["model.embed_tokens.weight"]}
+    save_file(keep, made / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=r"its checkpoint lacks lm_head\.weight, .* and 19 more;"):
+        ModelLoader(ModelConfig(str(made))).load("cpu")
+
+
+def test_a_truncated_download_is_a_load_error(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "qwen3")
+    weights = made / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ModelLoadError, match="cannot be loaded: "):
+        ModelLoader(ModelConfig(str(made))).load("cpu")
+
+
+# --- naming a model
+
+
+def refusal(folder: Path, **needs: bool) -> str:
+    with pytest.raises(ModelLoadError) as caught:
+        resolve_model_path(str(folder), **needs)
+    return str(caught.value)
+
+
+def test_a_whole_folder_resolves_to_itself(folder: Path) -> None:
+    assert resolve_model_path(str(folder), weights=True, tokenizer=True) == str(folder)
+
+
+def test_an_empty_folder_is_told_all_that_it_lacks(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == (
+        f"model folder {str(tmp_path)!r} is not complete, it lacks config.json, *.safetensors (weights), "
+        "tokenizer.json (or tokenizer.model)"
+    )
+
+
+def test_only_what_is_needed_is_demanded(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert resolve_model_path(str(tmp_path), weights=False) == str(tmp_path)
+    assert "*.safetensors (weights)" in refusal(tmp_path, weights=True)
+    (tmp_path / "model.safetensors").touch()
+    assert resolve_model_path(str(tmp_path)) == str(tmp_path)
+    assert refusal(tmp_path, tokenizer=True).endswith("it lacks tokenizer.json (or tokenizer.model)")
+
+
+def test_pickled_weights_are_explained(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model.bin").touch()
+    assert "its *.bin weights are pickles, which can run code" in refusal(tmp_path)
+
+
+def test_a_lost_shard_is_named(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "llama", sharded=True)
+    shards = sorted(made.glob("*.safetensors"))
+    shards[1].unlink()
+    assert f"it lacks 1 of {len(shards)} weight files ({shards[1].name})" in refusal(made)
+
+
+def test_a_path_that_is_not_there_is_not_taken_for_a_hub_id(tmp_path: Path) -> None:
+    missing = str(tmp_path / "nope")
+    message = f"model must be 'embedded', a folder or a hub id, got {missing!r}: no such folder"
+    assert refusal(Path(missing)) == message
+
+
+def test_a_file_is_not_a_folder(folder: Path) -> None:
+    assert refusal(folder / "config.json").startswith("model must be a folder, got the file ")
+
+
+@pytest.mark.parametrize("hub_id", ["Qwen/Qwen3-0.6B", "gpt2", "meta-llama/Llama-3.2-1B"])
+def test_a_hub_id_is_passed_on(hub_id: str) -> None:
+    assert resolve_model_path(hub_id) == hub_id
+
+
+def test_a_hub_id_that_cannot_be_fetched_is_named() -> None:
+    with pytest.raises(ModelLoadError, match="^model 'nobody/nothing' cannot be loaded: "):
+        load_hf_config(ModelConfig("nobody/nothing"))
+
+
+def test_a_configuration_that_is_no_json_is_a_load_error(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{ not json")
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(ModelLoadError, match=r"^model '.*' cannot be loaded: "):
+        load_hf_config(ModelConfig(str(tmp_path)))
+
+
+def test_embedded_is_the_folder_in_the_package(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Path(model_loader.__file__).parent / "assets" / "embedded" == EMBEDDED_FOLDER
+    monkeypatch.setattr(model_loader, "EMBEDDED_FOLDER", folder)
+    assert resolve_model_path("embedded") == str(folder)
+    model, tokenizer = get_model_and_tokenizer(ModelConfig("embedded"), "cpu")
+    assert tokenizer is not None
+    assert len(hf_greedy(model, tokenizer("Hi")["input_ids"], 4)) == 4
+
+
+def test_a_package_without_its_model_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_loader, "EMBEDDED_FOLDER", tmp_path / "gone")
+    with pytest.raises(ModelLoadError, match=r"model folder '.*gone' is not complete, it lacks config\.json"):
+        resolve_model_path("embedded")
+
+
+# --- the tokenizer and the ends of a text
+
+
+def test_the_tokenizer_pads_on_the_left(folder: Path) -> None:
+    tokenizer = load_tokenizer(ModelConfig(str(folder)))
+    batch = tokenizer(["abc", "a"], padding=True)
+    assert batch["input_ids"][1][-1] == ord("a")  # the last column holds each prompt's last token
+    assert batch["attention_mask"] == [[1, 1, 1], [0, 0, 1]]
+
+
+def test_a_tokenizer_may_come_from_a_folder_of_its_own(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "qwen3")
+    only_tokenizer = tmp_path / "tokenizer"
+    only_tokenizer.mkdir()
+    add_byte_tokenizer(only_tokenizer)
+    tokenizer = load_tokenizer(ModelConfig(str(made), tokenizer=str(only_tokenizer)))
+    assert tokenizer("A")["input_ids"] == [65]
+
+
+def test_a_slow_tokenizer_is_refused_not_ignored(folder: Path) -> None:
+    with pytest.raises(ModelLoadError, match="^tokenizer_mode 'slow' is not available"):
+        load_tokenizer(ModelConfig(str(folder), tokenizer_mode="slow"))
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "expected"),
+    [
+        ([7, 8], 9, {7, 8}),  # what the makers say about generating wins
+        (7, 9, {7}),
+        (None, 9, {9}),
+        (None, [9, 10], {9, 10}),
+        (None, None, set()),
+        ("no file", 9, {9}),
+    ],
+)
+def test_eos_ids(generation: object, config: object, expected: set[int], tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "qwen3")
+    (made / "generation_config.json").unlink()
+    if generation != "no file":
+        (made / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
+    settings = json.loads((made / "config.json").read_text())
+    (made / "config.json").write_text(json.dumps({**settings, "eos_token_id": config}))
+    assert load_generation_config(ModelConfig(str(made))).eos_token_ids == expected

@@ -1,0 +1,241 @@
+"""Requests and sequences: names, accessors, fork, and the derived status."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from folovllm import (
+    Logprob,
+    Request,
+    RequestStatus,
+    SamplingParams,
+    Sequence,
+    SequenceData,
+    SequenceStatus,
+)
+
+S = SequenceStatus
+
+
+def make_sequence(status: SequenceStatus = S.WAITING) -> Sequence:
+    return Sequence("r-0", "r", SequenceData([1, 2, 3]), SamplingParams(), status=status)
+
+
+def make_request(**params: Any) -> Request:
+    return Request("r", "a prompt", [1, 2, 3], SamplingParams(**params))
+
+
+# --- tokens
+
+
+def test_accessors_count_prompt_and_output_apart() -> None:
+    data = SequenceData([1, 2, 3])
+    data.add_token_id(7)
+    data.add_token_id(8)
+    assert (data.get_len(), data.get_prompt_len(), data.get_output_len()) == (5, 3, 2)
+    assert data.get_token_ids() == [1, 2, 3, 7, 8]
+    assert data.output_token_ids == [7, 8]
+
+
+def test_last_token_is_the_prompts_until_there_is_an_output() -> None:
+    data = SequenceData([1, 2, 3])
+    assert data.get_last_token_id() == 3
+    data.add_token_id(9)
+    assert data.get_last_token_id() == 9
+
+
+def test_two_sequence_datas_do_not_share_their_default_output() -> None:
+    a, b = SequenceData([1]), SequenceData([1])
+    a.add_token_id(5)
+    assert b.output_token_ids == []
+
+
+def test_get_token_ids_is_the_callers_to_change() -> None:
+    data = SequenceData([1, 2])
+    data.get_token_ids().append(99)
+    assert data.get_token_ids() == [1, 2]
+
+
+def test_a_sequence_has_the_same_accessors() -> None:
+    sequence = make_sequence()
+    sequence.add_token_id(7)
+    assert (sequence.get_len(), sequence.get_prompt_len(), sequence.get_output_len()) == (4, 3, 1)
+    assert sequence.get_token_ids() == [1, 2, 3, 7]
+    assert sequence.get_last_token_id() == 7
+
+
+def test_sequences_with_equal_contents_are_different_sequences() -> None:
+    a, b = make_sequence(), make_sequence()
+    assert a != b
+    assert len({a, b}) == 2
+
+
+# --- fork
+
+
+def grown_sequence() -> Sequence:
+    sequence = make_sequence(S.RUNNING)
+    sequence.add_token_id(7)
+    sequence.block_ids.append(4)
+    sequence.output_logprobs.append({7: Logprob(-0.5, 1, "x")})
+    sequence.prompt_logprobs = [None, {2: Logprob(-1.0, 1)}, {3: Logprob(-2.0, 1)}]
+    sequence.cumulative_logprob = -0.5
+    sequence.num_computed_tokens = 3
+    return sequence
+
+
+def test_a_fork_has_come_as_far_as_its_parent() -> None:
+    parent = grown_sequence()
+    child = parent.fork("r-1")
+    assert (child.seq_id, child.request_id, child.status) == ("r-1", "r", S.RUNNING)
+    assert child.get_token_ids() == [1, 2, 3, 7]
+    assert child.block_ids == [4]
+    assert child.output_logprobs == parent.output_logprobs
+    assert child.prompt_logprobs == parent.prompt_logprobs
+    assert (child.cumulative_logprob, child.num_computed_tokens) == (-0.5, 3)
+    assert child.sampling_params is parent.sampling_params
+
+
+@pytest.mark.parametrize("writer", ["parent", "child"])
+def test_after_a_fork_neither_sees_what_the_other_does(writer: str) -> None:
+    parent = grown_sequence()
+    child = parent.fork("r-1")
+    writes, other = (parent, child) if writer == "parent" else (child, parent)
+    writes.add_token_id(8)
+    writes.data.prompt_token_ids[0] = 99
+    writes.block_ids.append(5)
+    writes.output_logprobs.append({8: Logprob(-3.0)})
+    writes.prompt_logprobs.append(None)  # type: ignore[union-attr]
+    writes.cumulative_logprob -= 3.0
+    writes.transition(S.FINISHED_STOPPED)
+    assert other.get_token_ids() == [1, 2, 3, 7]
+    assert other.block_ids == [4]
+    assert len(other.output_logprobs) == 1
+    assert len(other.prompt_logprobs or []) == 3
+    assert other.cumulative_logprob == -0.5
+    assert other.status is S.RUNNING
+
+
+def test_a_fork_copies_every_field() -> None:
+    """A field added to Sequence and forgotten in fork() would silently start anew in the child."""
+    from dataclasses import fields
+
+    parent = grown_sequence()
+    parent.stop_reason = "END"
+    child = parent.fork("r-1")
+    for f in fields(Sequence):
+        if f.name not in ("seq_id", "data"):
+            assert getattr(child, f.name) == getattr(parent, f.name), f.name
+
+
+def test_a_fork_of_a_fork_is_independent_too() -> None:
+    parent = grown_sequence()
+    grandchild = parent.fork("r-1").fork("r-2")
+    grandchild.add_token_id(8)
+    assert parent.get_output_len() == 1
+
+
+# --- requests
+
+
+def test_a_request_makes_best_of_sequences_and_names_them() -> None:
+    request = make_request(n=2, best_of=3)
+    assert [s.seq_id for s in request.sequences] == ["r-0", "r-1", "r-2"]
+    assert [s.index for s in request.sequences] == [0, 1, 2]
+    assert {s.request_id for s in request.sequences} == {"r"}
+    assert {s.status for s in request.sequences} == {S.WAITING}
+
+
+def test_index_survives_dashes_in_the_request_id() -> None:
+    request = Request("chat-2024-07", None, [1], SamplingParams(n=12))
+    assert [s.index for s in request.sequences] == list(range(12))
+
+
+def test_a_sequence_named_otherwise_has_no_index() -> None:
+    with pytest.raises(ValueError, match=r"^seq_id must end in '-<number>' to have an index, got 'child'$"):
+        _ = make_sequence().fork("child").index
+
+
+def test_sequences_of_one_request_do_not_share_tokens() -> None:
+    prompt = [1, 2, 3]
+    request = Request("r", None, prompt, SamplingParams(n=2))
+    request.sequences[0].add_token_id(9)
+    request.sequences[0].data.prompt_token_ids[0] = 99
+    prompt.append(4)
+    assert request.sequences[1].get_token_ids() == [1, 2, 3]
+    assert request.prompt_token_ids == [1, 2, 3]
+
+
+def test_get_seqs_by_status() -> None:
+    request = make_request(n=3)
+    request.sequences[1].transition(S.RUNNING)
+    assert request.get_num_seqs() == 3
+    assert request.get_seqs(S.RUNNING) == [request.sequences[1]]
+    assert request.get_num_seqs(S.WAITING) == 2
+    assert request.get_num_seqs(S.SWAPPED) == 0
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        ([S.WAITING, S.WAITING], "WAITING"),
+        ([S.WAITING, S.RUNNING], "RUNNING"),
+        ([S.SWAPPED, S.WAITING], "SWAPPED"),
+        ([S.SWAPPED, S.RUNNING], "RUNNING"),
+        ([S.FINISHED_STOPPED, S.WAITING], "WAITING"),
+        ([S.FINISHED_STOPPED, S.FINISHED_STOPPED], "FINISHED_STOPPED"),
+        ([S.FINISHED_STOPPED, S.FINISHED_LENGTH_CAPPED], "FINISHED_LENGTH_CAPPED"),
+        ([S.FINISHED_STOPPED, S.FINISHED_ABORTED], "FINISHED_ABORTED"),
+        ([S.FINISHED_STOPPED, S.FINISHED_IGNORED], "FINISHED_STOPPED"),
+        ([S.FINISHED_IGNORED, S.FINISHED_IGNORED], "FINISHED_ABORTED"),
+    ],
+)
+def test_status_is_derived_from_the_sequences(statuses: list[SequenceStatus], expected: str) -> None:
+    request = make_request(n=len(statuses))
+    for sequence, status in zip(request.sequences, statuses, strict=True):
+        sequence.status = status
+    assert request.status is RequestStatus[expected]
+    assert (
+        request.is_finished() is RequestStatus.is_finished(request.status) is expected.startswith("FINISHED")
+    )
+
+
+def test_status_cannot_be_stored() -> None:
+    with pytest.raises(AttributeError):
+        make_request().status = RequestStatus.RUNNING  # type: ignore[misc]
+
+
+def test_arrival_time_is_now_and_the_metrics_know_it() -> None:
+    before = time.time()
+    request = make_request()
+    assert before <= request.arrival_time <= time.time()
+    assert request.metrics.arrival_time == request.arrival_time
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"request_id": ""}, "request_id must not be empty, got ''"),
+        ({"request_id": 7}, "request_id must be a string, got 7 (int)"),
+        ({"prompt": 7}, "prompt must be a string or None, got 7"),
+        ({"prompt_token_ids": []}, "prompt_token_ids must not be empty, got []"),
+        ({"prompt_token_ids": "abc"}, "prompt_token_ids must be a list of token ids, got 'abc' (str)"),
+        ({"prompt_token_ids": [1, 2.0]}, "prompt_token_ids[1] must be an integer, got 2.0 (float)"),
+        ({"prompt_token_ids": [-1]}, "prompt_token_ids[0] must be non-negative, got -1"),
+        ({"prompt_token_ids": [True]}, "prompt_token_ids[0] must be an integer, got True (bool)"),
+        ({"sampling_params": None}, "sampling_params must be a SamplingParams, got None"),
+        ({"arrival_time": float("nan")}, "arrival_time must be a finite number, got nan"),
+        ({"priority": 0.5}, "priority must be an integer, got 0.5 (float)"),
+    ],
+    ids=str,
+)
+def test_a_wrong_request_is_refused_in_these_words(fields: dict[str, Any], message: str) -> None:
+    good: dict[str, Any] = {
+        "request_id": "r", "prompt": None, "prompt_token_ids": [1], "sampling_params": SamplingParams()
+    }  # fmt: skip
+    with pytest.raises(ValueError) as caught:
+        Request(**{**good, **fields})
+    assert str(caught.value) == message

@@ -1,0 +1,206 @@
+"""SamplingParams: defaults, what each field refuses and in which words, and what the settings amount to."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from folovllm import SamplingParams, SamplingType
+
+NAN, INF = float("nan"), float("inf")
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"n": 0}, "n must be at least 1, got 0"),
+    ({"n": True}, "n must be an integer, got True (bool)"),
+    ({"n": 2.0}, "n must be an integer, got 2.0 (float)"),
+    ({"n": None}, "n must be an integer, got None (NoneType)"),
+    ({"best_of": 0}, "best_of must be at least 1, got 0"),
+    ({"best_of": "2"}, "best_of must be an integer, got '2' (str)"),
+    ({"best_of": 2, "n": 3}, "best_of (2) must be >= n (3)"),
+    ({"presence_penalty": 2.1}, "presence_penalty must be in [-2, 2], got 2.1; 0 turns it off"),
+    ({"presence_penalty": NAN}, "presence_penalty must be a finite number, got nan"),
+    ({"presence_penalty": None}, "presence_penalty must be a number, got None (NoneType)"),
+    ({"frequency_penalty": -2.1}, "frequency_penalty must be in [-2, 2], got -2.1; 0 turns it off"),
+    ({"frequency_penalty": INF}, "frequency_penalty must be a finite number, got inf"),
+    ({"repetition_penalty": 0}, "repetition_penalty must be positive, got 0; 1 turns it off"),
+    ({"repetition_penalty": -1.0}, "repetition_penalty must be positive, got -1.0"),
+    ({"repetition_penalty": NAN}, "repetition_penalty must be a finite number, got nan"),
+    ({"temperature": -0.1}, "temperature must be non-negative, got -0.1; 0 is greedy"),
+    ({"temperature": NAN}, "temperature must be a finite number, got nan"),
+    ({"temperature": INF}, "temperature must be a finite number, got inf"),
+    ({"temperature": "hot"}, "temperature must be a number, got 'hot' (str)"),
+    ({"temperature": True}, "temperature must be a number, got True (bool)"),
+    ({"top_p": 0}, "top_p must be in (0, 1], got 0; 1 keeps every token"),
+    ({"top_p": 1.01}, "top_p must be in (0, 1], got 1.01"),
+    ({"top_p": NAN}, "top_p must be a finite number, got nan"),
+    ({"top_k": 0}, "top_k must be -1 (disabled) or at least 1, got 0"),
+    ({"top_k": -2}, "top_k must be -1 (disabled) or at least 1, got -2"),
+    ({"top_k": 1.5}, "top_k must be an integer, got 1.5 (float)"),
+    ({"min_p": -0.1}, "min_p must be in [0, 1], got -0.1; 0 keeps every token"),
+    ({"min_p": 1.1}, "min_p must be in [0, 1], got 1.1"),
+    ({"min_p": NAN}, "min_p must be a finite number, got nan"),
+    ({"seed": -1}, "seed must be in [0, 9223372036854775807], got -1; use None for an unseeded draw"),
+    ({"seed": 2**63}, "seed must be in [0, 9223372036854775807], got 9223372036854775808"),
+    ({"seed": 1.0}, "seed must be an integer, got 1.0 (float)"),
+    ({"seed": False}, "seed must be an integer, got False (bool)"),
+    ({"stop": ""}, "stop must not be empty, got ''"),
+    ({"stop": ["a", ""]}, "stop[1] must not be empty, got ''"),
+    ({"stop": ["a", 1]}, "stop[1] must be a string, got 1 (int)"),
+    ({"stop": 1}, "stop must be a string or a list of strings, got 1"),
+    ({"stop": "x", "detokenize": False}, "stop needs text to search in, got ['x'] with detokenize=False"),
+    ({"stop_token_ids": 5}, "stop_token_ids must be a list of token ids, got 5 (int)"),
+    ({"stop_token_ids": [1, -1]}, "stop_token_ids[1] must be non-negative, got -1"),
+    ({"stop_token_ids": [True]}, "stop_token_ids[0] must be an integer, got True (bool)"),
+    ({"stop_token_ids": ["</s>"]}, "stop_token_ids[0] must be an integer, got '</s>' (str)"),
+    ({"bad_words": [""]}, "bad_words[0] must not be empty, got ''"),
+    ({"bad_words": {"a": 1}}, "bad_words must be a string or a list of strings, got {'a': 1}"),
+    ({"include_stop_str_in_output": 1}, "include_stop_str_in_output must be True or False, got 1 (int)"),
+    ({"ignore_eos": "no"}, "ignore_eos must be True or False, got 'no' (str)"),
+    (
+        {"max_tokens": 0},
+        "max_tokens must be at least 1, got 0; use None to go on to the model's max_model_len",
+    ),
+    ({"max_tokens": 1e3}, "max_tokens must be an integer, got 1000.0 (float)"),
+    ({"min_tokens": -1}, "min_tokens must be non-negative, got -1"),
+    ({"min_tokens": 17}, "min_tokens (17) must be <= max_tokens (16)"),
+    ({"logprobs": -1}, "logprobs must be non-negative, got -1; use None to turn it off"),
+    ({"logprobs": True}, "logprobs must be an integer, got True (bool)"),
+    ({"prompt_logprobs": -1}, "prompt_logprobs must be non-negative, got -1; use None to turn it off"),
+    ({"logprobs_mode": "Raw"}, "logprobs_mode must be one of 'raw', 'processed', got 'Raw'; did you mean"),
+    ({"detokenize": None}, "detokenize must be True or False, got None (NoneType)"),
+    ({"skip_special_tokens": 0}, "skip_special_tokens must be True or False, got 0 (int)"),
+    ({"logit_bias": [1]}, "logit_bias must be a dict of token id to bias, got [1]"),
+    ({"logit_bias": {"1": 2.0}}, "logit_bias key must be an integer, got '1' (str)"),
+    ({"logit_bias": {-1: 2.0}}, "logit_bias key must be non-negative, got -1"),
+    ({"logit_bias": {7: NAN}}, "logit_bias[7] must be a finite number, got nan"),
+    ({"logit_bias": {7: "x"}}, "logit_bias[7] must be a number, got 'x' (str)"),
+    ({"allowed_token_ids": []}, "allowed_token_ids must not be empty, got []"),
+    ({"allowed_token_ids": [-1]}, "allowed_token_ids[0] must be non-negative, got -1"),
+    ({"extra_args": ["a"]}, "extra_args must be a dict, got ['a']"),
+    ({"use_beam_search": 1}, "use_beam_search must be True or False, got 1 (int)"),
+    ({"length_penalty": NAN}, "length_penalty must be a finite number, got nan"),
+    ({"length_penalty": 0.5}, "length_penalty must be 1.0, got 0.5; it only acts with use_beam_search=True"),
+    ({"early_stopping": "always"}, "early_stopping must be True, False or 'never', got 'always'"),
+    ({"early_stopping": True}, "early_stopping must be False, got True; it only acts with use_beam_search"),
+]  # fmt: skip
+
+BEAMS_REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"temperature": 0.7}, "temperature must be 0 or 1 with use_beam_search=True, got 0.7"),
+    ({"top_p": 0.9}, "top_p must be 1.0 with use_beam_search=True, got 0.9"),
+    ({"top_k": 5}, "top_k must be -1 with use_beam_search=True, got 5"),
+    ({"min_p": 0.1}, "min_p must be 0.0 with use_beam_search=True, got 0.1"),
+    ({"seed": 1}, "seed must be None with use_beam_search=True, got 1"),
+]
+
+
+@pytest.mark.parametrize(("kwargs", "message"), REFUSED, ids=[str(k) for k, _ in REFUSED])
+def test_wrong_value_is_refused_in_these_words(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        SamplingParams(**kwargs)
+    assert str(caught.value).startswith(message)
+
+
+def test_every_field_has_a_refused_value() -> None:
+    tried = {name for kwargs, _ in REFUSED for name in kwargs}
+    assert [f.name for f in fields(SamplingParams) if f.init and f.name not in tried] == []
+
+
+@pytest.mark.parametrize(("kwargs", "message"), BEAMS_REFUSED)
+def test_beam_search_refuses_what_only_shapes_a_draw(kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        SamplingParams(use_beam_search=True, best_of=4, **kwargs)
+    assert str(caught.value) == message
+
+
+def test_a_long_wrong_value_is_cut_in_the_message() -> None:
+    with pytest.raises(ValueError) as caught:
+        SamplingParams(extra_args=list(range(1000)))  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 120
+
+
+def test_bounds_themselves_are_allowed() -> None:
+    SamplingParams(presence_penalty=-2, frequency_penalty=2, top_p=1, top_k=1, min_p=0, seed=0, min_tokens=16)
+    SamplingParams(
+        min_p=1, seed=2**63 - 1, logprobs=0, prompt_logprobs=0, max_tokens=1, repetition_penalty=0.01
+    )
+
+
+def test_max_tokens_none_leaves_min_tokens_unbounded() -> None:
+    assert SamplingParams(max_tokens=None, min_tokens=1000).max_tokens is None
+
+
+def test_best_of_defaults_to_n() -> None:
+    assert SamplingParams(n=3).best_of == 3
+    assert SamplingParams(n=2, best_of=5).best_of == 5
+
+
+def test_lists_are_normalised() -> None:
+    params = SamplingParams(stop="\n", bad_words="no")  # type: ignore[arg-type]
+    assert (params.stop, params.bad_words, params.stop_token_ids) == (["\n"], ["no"], [])
+    assert SamplingParams().stop == []
+
+
+def test_what_the_caller_does_to_its_lists_later_changes_nothing() -> None:
+    stop, ids, bias = ["a"], [1], {1: 1.0}
+    params = SamplingParams(stop=stop, stop_token_ids=ids, allowed_token_ids=ids, logit_bias=bias)
+    stop.append("b")
+    ids.append(2)
+    bias[2] = 2.0
+    assert (params.stop, params.stop_token_ids, params.allowed_token_ids) == (["a"], [1], [1])
+    assert params.logit_bias == {1: 1.0}
+
+
+def test_clone_is_deep() -> None:
+    params = SamplingParams(stop=["a"], logit_bias={1: 1.0}, extra_args={"deep": {"list": [1]}})
+    copy = params.clone()
+    assert copy == params
+    copy.extra_args["deep"]["list"].append(2)  # type: ignore[index]
+    copy.stop.append("b")  # type: ignore[union-attr]
+    assert params.extra_args == {"deep": {"list": [1]}}
+    assert params.stop == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "expected"),
+    [
+        ({}, SamplingType.RANDOM),
+        ({"seed": 0}, SamplingType.RANDOM_SEED),
+        ({"temperature": 0}, SamplingType.GREEDY),
+        ({"temperature": 0.0, "seed": 1}, SamplingType.GREEDY),
+        ({"temperature": 9e-6}, SamplingType.GREEDY),
+        ({"temperature": 1e-5}, SamplingType.RANDOM),
+        ({"use_beam_search": True, "best_of": 4}, SamplingType.BEAM),
+        ({"use_beam_search": True, "best_of": 4, "temperature": 0}, SamplingType.BEAM),
+    ],
+)
+def test_sampling_type(kwargs: dict[str, Any], expected: SamplingType) -> None:
+    params = SamplingParams(**kwargs)
+    assert params.sampling_type is expected
+    assert params.is_greedy is (expected is SamplingType.GREEDY)
+
+
+def test_greedy_refuses_several_equal_sequences() -> None:
+    message = (
+        r"^best_of must be 1 when using greedy sampling \(temperature 0\), got 2; raise the temperature$"
+    )
+    with pytest.raises(ValueError, match=message):
+        SamplingParams(temperature=0, best_of=2)
+    with pytest.raises(ValueError, match=message):
+        SamplingParams(temperature=0, n=2)
+
+
+def test_beam_settings_are_accepted_with_beams() -> None:
+    params = SamplingParams(use_beam_search=True, n=2, best_of=4, length_penalty=0.5, early_stopping="never")
+    assert (params.best_of, params.length_penalty, params.early_stopping) == (4, 0.5, "never")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "needed"),
+    [({}, False), ({"logprobs": 0}, True), ({"n": 2}, False), ({"n": 1, "best_of": 2}, True)],
+)
+def test_logprobs_are_needed_when_asked_for_or_to_choose_the_best(
+    kwargs: dict[str, Any], needed: bool
+) -> None:
+    assert SamplingParams(**kwargs).needs_logprobs is needed

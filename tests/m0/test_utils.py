@@ -1,0 +1,74 @@
+"""The small helpers: ids, seeds, suggestions, logging, devices."""
+
+from __future__ import annotations
+
+import logging
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from folovllm.utils import devices
+from folovllm.utils.ids import Counter
+from folovllm.utils.logging import init_logger
+from folovllm.utils.seed import set_seed
+from folovllm.utils.suggest import did_you_mean, nearest_name
+
+
+def test_two_counters_count_on_their_own() -> None:
+    a, b = Counter(), Counter(start=10)
+    assert [next(a), next(a), next(b), next(a)] == [0, 1, 10, 2]
+
+
+def test_set_seed_reaches_every_global_generator() -> None:
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    set_seed(7)
+    first = draw()
+    set_seed(7)
+    assert draw() == first
+    set_seed(8)
+    assert all(x != y for x, y in zip(draw(), first, strict=True))
+
+
+def test_set_seed_takes_a_seed_that_numpy_alone_would_refuse() -> None:
+    set_seed(2**40)
+
+
+def test_nearest_name() -> None:
+    assert nearest_name("blocksize", ["block_size", "seed"]) == "block_size"
+    assert nearest_name("zzz", ["block_size", "seed"]) is None
+    assert did_you_mean("blocksize", ["block_size"]) == "did you mean 'block_size'?"
+    assert did_you_mean("zzz", ["block_size"]) == ""
+
+
+def test_loggers_share_one_handler_and_leave_the_root_alone() -> None:
+    before = list(logging.getLogger().handlers)
+    a, b = init_logger("folovllm.a"), init_logger("elsewhere")
+    assert (a.name, b.name) == ("folovllm.a", "folovllm.elsewhere")
+    assert len(logging.getLogger("folovllm").handlers) == 1
+    assert logging.getLogger().handlers == before
+
+
+@pytest.mark.parametrize(
+    ("amx", "avx512", "expected"), [(True, False, True), (False, True, True), (False, False, False)]
+)
+def test_bf16_units_are_either_kind(
+    amx: bool, avx512: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512, raising=False)
+    assert devices.cpu_has_bf16_units() is expected
+
+
+def test_a_torch_without_the_probes_has_no_bf16_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported", raising=False)
+    monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
+    assert devices.cpu_has_bf16_units() is False
+
+
+def test_free_memory_is_part_of_the_whole() -> None:
+    cpu = torch.device("cpu")
+    assert 0 < devices.free_memory_bytes(cpu) <= devices.total_memory_bytes(cpu)
