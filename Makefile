@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test check lint types imports milestones docs clean
 
@@ -19,7 +19,7 @@ check: test lint types imports milestones docs
 lint: $(VENV)/.installed-dev
 	@$(BIN)/python -m ruff check .
 
-types: $(VENV)/.installed-dev
+types: $(VENV)/.installed-dev $(VENV)/.installed-test
 	@$(BIN)/python -m mypy
 
 imports: $(VENV)/.installed-dev
@@ -47,6 +47,6 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Setting up $(VENV) for '$*': downloading and installing what is not there yet (a few minutes, this once) ..."
+	@echo "Setting up $(VENV) ($*): downloading and installing what is not there yet (a few minutes, this once) ..."
 	@$(INSTALL) -e '.[$*]'
 	@touch $@
