@@ -17,8 +17,9 @@ from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
+from folovllm.sample.logprobs import gather_logprobs
 from folovllm.sample.metadata import SamplingMetadata, SamplingRow, make_generator
-from folovllm.sample.sampler import Sampler, gather_logprobs
+from folovllm.sample.sampler import Sampler
 from folovllm.worker.kv_cache import ContiguousKVCache
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from folovllm.sample.sampler import LogprobsTensors
+from folovllm.sample.logprobs import LogprobsTensors
 
 
 @dataclass(slots=True)
