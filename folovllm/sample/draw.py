@@ -86,8 +86,8 @@ def _search(cumulative: Tensor, target: Tensor, total: Tensor) -> Tensor:
     right=True steps over columns of weight zero. uniform * total may round up to the total itself: the second
     search finds the last column with any weight, which is where that belongs.
     """
-    column = torch.searchsorted(cumulative, target, right=True)
-    last = torch.searchsorted(cumulative, total)
+    column = torch.searchsorted(cumulative, target.contiguous(), right=True)
+    last = torch.searchsorted(cumulative, total.contiguous())
     return column.minimum(last).clamp(max=cumulative.shape[-1] - 1)
 
 

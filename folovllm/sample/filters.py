@@ -14,15 +14,33 @@ vLLM: v1/sample/ops/topk_topp_sampler.py
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-# Tokens looked at first when top-p or min-p comes without top-k.
+# Without top-k, top-p and min-p look at so many of the likeliest tokens first. A row whose top-p set is
+# larger looks at WIDER times as many, then at all. The step between saves most rows the sort: a fifth of its
+# time for 16,384 of 151,936.
 NARROW_WIDTH = 1024
-# How far the sum of float32 weights may be off, relative to 1: the fallback keeps more tokens than it needs
-# by this.
-_SUM_SLACK = 1e-3
+WIDER = 16
+
+
+Path = Literal["greedy", "top_k", "top_p", "min_p", "full"]
+
+
+@dataclass(slots=True)
+class Filters:
+    """One setting per row, [b, 1] each; a filter that is off has a value that lets everything through."""
+
+    temperature: Tensor  # float64
+    top_k: Tensor  # int64, the vocabulary's size where off
+    top_p: Tensor  # float64, inf where off
+    min_p: Tensor  # float64, 0 where off
+
+    def take(self, rows: list[int]) -> Filters:
+        """The same for some of the rows."""
+        return Filters(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows])
 
 
 @dataclass(slots=True)
@@ -48,6 +66,10 @@ class Candidates:
         )
 
 
+# Candidates, and which rows they are for.
+Pool = tuple[list[int], Candidates]
+
+
 def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row in falling order, and where they are; exactly k, also where logits are equal.
 
@@ -58,6 +80,9 @@ def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     vocab_size = logits.shape[-1]
     block = 32 if k <= 256 else 8
     num_blocks = vocab_size // block
+    if k == vocab_size:
+        values, ids = logits.sort(dim=-1, descending=True)
+        return values, ids
     if logits.is_cuda or k * block * 2 > vocab_size:
         values, ids = logits.topk(k, dim=-1)
         return values, ids
@@ -80,63 +105,61 @@ def full_weights(logits: Tensor, temperature: Tensor) -> Tensor:
     return weights.sub_(weights.amax(dim=-1, keepdim=True)).div_(temperature.float()).exp_()
 
 
-def sorted_candidates(
-    values: Tensor,
-    ids: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    mass: Tensor | None = None,
-) -> Candidates:
-    """Candidates from logits `values` [b, K] in falling order; every setting is [b, 1], top_p=inf is off.
+def find_candidates(logits: Tensor, filters: Filters, path: Path, width: int) -> list[Pool]:
+    """Who may be drawn, for rows of one path: one pool, or more where some need a wider look."""
+    rows, vocab_size = list(range(len(logits))), logits.shape[-1]
+    if path == "full":
+        return [(rows, Candidates(full_weights(logits, filters.temperature)))]
+    if path == "top_k" or width == vocab_size:
+        return [(rows, _among_likeliest(logits, filters, width, None))]
+    mass = None
+    if path == "top_p":
+        mass = full_weights(logits, filters.temperature).sum(dim=-1, keepdim=True).double()
+    pools: list[Pool] = []
+    while True:
+        found = _among_likeliest(logits, filters, width, mass)
+        inside = [True] * len(rows) if width == vocab_size else _is_complete(found, filters, mass)
+        if all(inside):
+            return [*pools, (rows, found)]
+        near, far = ([i for i, yes in enumerate(inside) if yes is wanted] for wanted in (True, False))
+        if near:
+            pools.append(([rows[i] for i in near], found.take(near)))
+        rows, logits, filters = [rows[i] for i in far], logits[far], filters.take(far)
+        if mass is None:
+            return [*pools, (rows, _above_min_p(logits, filters))]
+        mass, width = mass[far], min(width * WIDER, vocab_size)
 
-    Top-p's line is drawn at top_p * mass: `mass` is the weight of all tokens where K does not hold them all,
-    and by default that of the top_k ones, for top-k comes first.
+
+def _among_likeliest(logits: Tensor, filters: Filters, width: int, mass: Tensor | None) -> Candidates:
+    """The `width` largest logits of each row, and how many of them stay.
+
+    Top-p's line is at top_p * mass: `mass` [b, 1] is the weight of all tokens where the `width` likeliest are
+    not all that top-p chooses from, and by default that of the top_k ones, as top-k comes first.
     """
+    values, ids = top_k(logits, width)
     values = values.double()
-    weights = ((values - values[:, :1]) / temperature).exp()
+    weights = ((values - values[:, :1]) / filters.temperature).exp()
     cumulative = weights.cumsum(dim=-1)
-    limit = top_k.clamp(max=values.shape[-1])
+    limit = filters.top_k.clamp(max=width)
     if mass is None:
         mass = cumulative.gather(1, limit - 1)
-    keep = prefix_length(weights, cumulative, top_p * mass, min_p).minimum(limit)
+    # A token is in while the sum BEFORE it has not reached the line: so the one that crosses the line is in.
+    kept = (cumulative - weights < filters.top_p * mass) & (weights >= filters.min_p)
+    keep = kept.sum(dim=-1, keepdim=True).clamp(min=1).minimum(limit)
     return Candidates(weights, ids, keep, cumulative)
 
 
-def prefix_length(weights: Tensor, cumulative: Tensor, line: Tensor, min_weight: Tensor) -> Tensor:
-    """How many of the falling weights [b, K] stay: [b, 1], at least 1.
-
-    A token is in while the sum BEFORE it has not reached `line`: so the one that crosses the line is in.
-    """
-    kept = (cumulative - weights < line) & (weights >= min_weight)
-    return kept.sum(dim=-1, keepdim=True).clamp(min=1)
-
-
-def covered(candidates: Candidates, line: Tensor, min_p: Tensor) -> Tensor:
-    """[b] bool: no token beyond the candidates can be in: top-p's line or min-p's bound lies within."""
-    assert candidates.cumulative is not None
-    reached = candidates.cumulative[:, -1:] >= line
-    return (reached | (candidates.weights[:, -1:] < min_p)).squeeze(-1)
+def _is_complete(found: Candidates, filters: Filters, mass: Tensor | None) -> list[bool]:
+    """Per row, whether no token beyond `found` can be in: top-p's line or min-p's bound lies within it."""
+    assert found.cumulative is not None
+    complete = found.weights[:, -1:] < filters.min_p
+    if mass is not None:
+        complete |= found.cumulative[:, -1:] >= filters.top_p * mass
+    answer: list[bool] = complete.squeeze(-1).tolist()
+    return answer
 
 
-def wide_min_p(logits: Tensor, temperature: Tensor, min_p: Tensor) -> Candidates:
-    """Candidates over the whole vocabulary under min-p alone: a comparison, no order needed."""
-    weights = full_weights(logits, temperature)
-    return Candidates(weights.masked_fill_(weights < min_p, 0.0))
-
-
-def wide_top_p(logits: Tensor, temperature: Tensor, top_p: Tensor, min_p: Tensor) -> Candidates:
-    """Candidates of ONE row [1, vocab] whose top-p set is larger than NARROW_WIDTH; top_p below 1.
-
-    A token below (1 - top_p) * mean weight is never in that set: all such tokens together weigh less than
-    (1 - top_p) of everything, so the others reach top_p without them. Only what is left gets sorted.
-    """
-    weights = full_weights(logits, temperature)
-    mass = weights.sum(dim=-1, keepdim=True).double()
-    floor = ((1 - top_p) * mass / weights.shape[-1] * (1 - _SUM_SLACK)).maximum(min_p)
-    ids = (weights[0] >= floor[0].float()).nonzero().T  # [1, survivors]
-    weights, order = weights.gather(1, ids).double().sort(dim=-1, descending=True, stable=True)
-    cumulative = weights.cumsum(dim=-1)
-    keep = prefix_length(weights, cumulative, top_p * mass, min_p)
-    return Candidates(weights, ids.gather(1, order), keep, cumulative)
+def _above_min_p(logits: Tensor, filters: Filters) -> Candidates:
+    """Min-p alone, over the whole vocabulary: a comparison, no order needed."""
+    weights = full_weights(logits, filters.temperature)
+    return Candidates(weights.masked_fill_(weights < filters.min_p, 0.0))

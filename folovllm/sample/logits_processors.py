@@ -30,7 +30,7 @@ class LogitsProcessor:
 
     @classmethod
     def validate(cls, params: SamplingParams) -> None:
-        """Raise ValueError when extra_args holds a value that apply cannot use; asked as a request comes in."""
+        """Raise ValueError when extra_args holds a value that apply cannot use. Asked as requests come."""
 
     def update(self, rows: Sequence[SamplingRow]) -> None:
         """The rows that apply will see from here on."""

@@ -17,12 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from folovllm.sample.filters import NARROW_WIDTH
+from folovllm.sample.filters import NARROW_WIDTH, Filters, Path
 from folovllm.sample.logits_processors import (
     LogitBias,
     LogitsProcessor,
@@ -31,8 +30,6 @@ from folovllm.sample.logits_processors import (
 )
 from folovllm.sample.penalties import Penalties, TokenCounts
 from folovllm.sampling_params import SamplingParams
-
-Path = Literal["greedy", "top_k", "top_p", "min_p", "full"]
 
 # A CPU group holds at most this many logits (6 rows of 151,936): its temporaries then stay in memory that the
 # allocator reuses. Buffers of 39 MB are mapped afresh at every use: 26 ms for a copy that otherwise takes 3.
@@ -78,16 +75,13 @@ class EditedRows:
 
 @dataclass(slots=True)
 class RowGroup:
-    """Rows that take the same path. Settings are [b, 1]; a filter that is off lets everything through."""
+    """Rows that take the same path."""
 
     path: Path
     width: int  # how many of the likeliest tokens the path looks at
     rows: Tensor  # [b] their places in the batch
     start: int | None  # set when they are consecutive: then a slice, which copies nothing, selects them
-    temperature: Tensor  # float64
-    top_k: Tensor  # int64
-    top_p: Tensor  # float64, inf where off
-    min_p: Tensor  # float64
+    filters: Filters
     generators: list[torch.Generator | None]
     edits: list[EditedRows]
     raw_rows: Tensor | None  # rows OF THE GROUP that report logprobs of the model's own logits
@@ -175,10 +169,12 @@ def _make_group(
         width=width,
         rows=torch.tensor(places, device=device),
         start=places[0] if places[-1] - places[0] == len(places) - 1 else None,
-        temperature=column([p.temperature for p in params]),
-        top_k=column([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params], torch.int64),
-        top_p=column([p.top_p if p.top_p < 1.0 else torch.inf for p in params]),
-        min_p=column([p.min_p for p in params]),
+        filters=Filters(
+            temperature=column([p.temperature for p in params]),
+            top_k=column([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params], torch.int64),
+            top_p=column([p.top_p if p.top_p < 1.0 else torch.inf for p in params]),
+            min_p=column([p.min_p for p in params]),
+        ),
         generators=[row.generator for row in rows],
         edits=_make_edits(rows, device),
         raw_rows=_index([i for i, p in reporting if p.logprobs_mode == "raw"], device),

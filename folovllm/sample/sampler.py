@@ -11,7 +11,6 @@ vLLM: v1/sample/sampler.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,20 +18,9 @@ import torch
 from torch import Tensor
 
 from folovllm.sample.draw import draw_exponential_race, draw_inverse_cdf, exponentials, uniforms
-from folovllm.sample.filters import (
-    Candidates,
-    covered,
-    full_weights,
-    sorted_candidates,
-    top_k,
-    wide_min_p,
-    wide_top_p,
-)
+from folovllm.sample.filters import Pool, find_candidates
 from folovllm.sample.logprobs import LogprobsTensors, candidate_logprobs, gather_logprobs
 from folovllm.sample.metadata import RowGroup, SamplingMetadata
-
-# Candidates, and which rows of the group they are for.
-Pool = tuple[Sequence[int], Candidates]
 
 _GREEDY_BLOCK = 128
 
@@ -63,8 +51,12 @@ class Sampler:
         for group in metadata.groups:
             raw = group.select(logits)
             edited = apply_edits(raw, group)
-            pools = [] if group.path == "greedy" else find_candidates(edited, group)
-            drawn = self._draw(pools, group) if pools else greedy(edited)
+            pools: list[Pool] = []
+            if group.path == "greedy":
+                drawn = greedy(edited)
+            else:
+                pools = find_candidates(edited, group.filters, group.path, group.width)
+                drawn = self._draw(pools, group)
             token_ids[group.rows] = drawn
             if metadata.num_logprobs is not None:
                 reports += _report(group, raw, edited, pools, drawn, metadata.num_logprobs)
@@ -122,35 +114,6 @@ def greedy(logits: Tensor) -> Tensor:
     return columns.gather(1, logits.gather(1, columns).argmax(dim=-1, keepdim=True)).squeeze(-1)
 
 
-def find_candidates(logits: Tensor, group: RowGroup) -> list[Pool]:
-    """Temperature, top-k, top-p and min-p: who may be drawn. More pools where rows need a wider look."""
-    everyone = range(len(group.rows))
-    if group.path == "full":
-        return [(everyone, Candidates(full_weights(logits, group.temperature)))]
-    vocab_size = logits.shape[-1]
-    mass = None
-    if group.path == "top_p" and group.width < vocab_size:
-        mass = full_weights(logits, group.temperature).sum(dim=-1, keepdim=True).double()
-    values, ids = top_k(logits, group.width)
-    found = sorted_candidates(values, ids, group.temperature, group.top_k, group.top_p, group.min_p, mass)
-    if group.path == "top_k" or group.width == vocab_size:
-        return [(everyone, found)]
-    inside = covered(found, group.top_p * mass if mass is not None else group.top_p, group.min_p).tolist()
-    if all(inside):
-        return [(everyone, found)]
-    near = [row for row in everyone if inside[row]]
-    pools: list[Pool] = [(near, found.take(near))] if near else []
-    for row in everyone:
-        if not inside[row]:
-            one = slice(row, row + 1)
-            settings = logits[one], group.temperature[one]
-            if group.path == "top_p":
-                pools.append(([row], wide_top_p(*settings, group.top_p[one], group.min_p[one])))
-            else:
-                pools.append(([row], wide_min_p(*settings, group.min_p[one])))
-    return pools
-
-
 def _report(
     group: RowGroup, raw: Tensor, edited: Tensor, pools: list[Pool], drawn: Tensor, k: int
 ) -> list[tuple[Tensor, LogprobsTensors]]:
@@ -165,7 +128,7 @@ def _report(
         else:
             logprobs = torch.empty(edited.shape, device=edited.device)
             for members, candidates in pools:
-                logprobs[list(members)] = candidate_logprobs(candidates, edited.shape[-1])
+                logprobs[members] = candidate_logprobs(candidates, edited.shape[-1])
             logprobs = logprobs[rows]
         reports.append((group.rows[rows], gather_logprobs(logprobs, k, drawn[rows])))
     return reports
