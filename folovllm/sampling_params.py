@@ -145,13 +145,8 @@ class SamplingParams:
         if self.best_of < self.n:
             raise ValueError(f"best_of ({self.best_of}) must be >= n ({self.n})")
         if self.max_tokens is not None:
-            check_int(
-                "max_tokens",
-                self.max_tokens,
-                1,
-                "be at least 1",
-                "use None to go on to the model's max_model_len",
-            )
+            way_out = "use None to go on to the model's max_model_len"
+            check_int("max_tokens", self.max_tokens, 1, must="be at least 1", way_out=way_out)
         check_int("min_tokens", self.min_tokens, 0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens ({self.min_tokens}) must be <= max_tokens ({self.max_tokens})")
