@@ -1,4 +1,9 @@
-"""The commands: list, show, checkout, diff, tag, verify. Bad input ends with one line and exit code 2."""
+"""The commands: list, show, checkout, diff, tag, verify. Bad input ends with one line and exit code 2.
+
+`tag`, `checkout` and a `diff` into a pipe need nothing but Python and git, so that they work in a clone
+before anything is installed; the other commands draw tables with rich, which is imported where it is
+needed.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +11,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.syntax import Syntax
-from rich.table import Table
-from rich.text import Text
-
 from milestones import verify as verification
 from milestones.chain import Course
 from milestones.diffs import compare
 from milestones.sources import commit, repository_root, uncommitted, working_tree
 from milestones.spec import MilestoneError
 from milestones.tags import tag_all
-from milestones.trees import build_tree, checkout, count_lines
+from milestones.trees import build_tree, checkout
 
-console = Console(highlight=False)
 DESCRIPTION = "FoloVLLM, milestone by milestone."
 
 
@@ -28,8 +27,15 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return args.run(repository_root(), args)
     except MilestoneError as error:
-        Console(stderr=True, highlight=False).print(Text(f"error: {error}", style="red"), soft_wrap=True)
-        return 2
+        print(f"error: {error}", file=sys.stderr)
+    except ModuleNotFoundError as error:
+        if error.name != "rich":
+            raise
+        print(
+            "error: this command needs rich: `make test` sets up .venv, then use .venv/bin/python",
+            file=sys.stderr,
+        )
+    return 2
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -69,42 +75,17 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run_list(root: Path, args: argparse.Namespace) -> int:
-    course = Course.load(working_tree(root))
-    table = grid("", "milestone", "里程碑", "files", "lines of Python", "exercises")
-    for m in course.milestones:
-        tree = course.tree(m.number)
-        package = sum(path.startswith("folovllm/") for path in tree)
-        sizes = (str(package), f"{count_lines(tree):,}", str(len(m.exercises)))
-        table.add_row(m.id, m.title["en"], m.title["zh"], *sizes)
-    console.print(table)
-    console.print("\nfiles and lines are those of folovllm/. Next: python -m milestones show m0", style="dim")
+    from milestones.report import print_list
+
+    print_list(Course.load(working_tree(root)))
     return 0
 
 
 def run_show(root: Path, args: argparse.Namespace) -> int:
+    from milestones.report import print_milestone
+
     course = Course.load(working_tree(root))
-    m = course.get(args.milestone)
-    console.print(Text(f"{m.label} · {m.title['zh']}", style="bold"))
-    console.print(Text(m.summary["en"]))
-    console.print(Text(m.summary["zh"]))
-    arriving = course.arriving(m.number)
-    tree = course.tree(m.number)
-    tops = {"tests": "tests/", "examples": "examples/", "notes": "docs/"}
-    groups = {heading: [p for p in arriving if p.startswith(top)] for heading, top in tops.items()}
-    rest = [p for p in arriving if not p.startswith(tuple(tops.values()))]
-    for heading, paths in {"files": rest, **groups, "changes": course.changed(m.number)}.items():
-        if paths:
-            console.print(Text(f"\n{heading}", style="bold"))
-            for path in paths:
-                lines = tree[path].data.count(b"\n") if path.endswith((".py", ".md")) else None
-                size = "" if lines is None else f"{lines:>5} lines"
-                console.print(Text(f"  {path:<52}{size}"), soft_wrap=True)
-    if m.exercises:
-        console.print(Text("\nexercises", style="bold"))
-        for exercise in m.exercises:
-            console.print(Text(f"  {exercise.id:<16}{exercise.file}  {exercise.name}"))
-            console.print(Text(f"{'':18}{exercise.task['en']}"))
-    console.print(f"\nNext: python -m milestones checkout {m.id} ../{m.id}", style="dim")
+    print_milestone(course, course.get(args.milestone))
     return 0
 
 
@@ -112,8 +93,7 @@ def run_checkout(root: Path, args: argparse.Namespace) -> int:
     course = Course.load(working_tree(root))
     milestone = course.get(args.milestone)
     count = checkout(course, milestone, args.folder)
-    done = f"{milestone.label}: {count} files in {args.folder}, committed. Its README.md says how to run it."
-    console.print(Text(done), soft_wrap=True)
+    print(f"{milestone.label}: {count} files in {args.folder}, committed. Its README.md says how to run it.")
     return 0
 
 
@@ -122,16 +102,15 @@ def run_diff(root: Path, args: argparse.Namespace) -> int:
     old, new = course.get(args.old), course.get(args.new)
     changes = compare(build_tree(course, old), build_tree(course, new), args.path)
     if args.stat:
-        table = grid("path", "added", "removed")
-        for change in changes:
-            added, removed = change.added_and_removed()
-            counts = (Text(f"+{added}", style="green"), Text(f"-{removed}", style="red"))
-            table.add_row(Text(change.path), *counts)
-        console.print(table)
+        from milestones.report import print_stat
+
+        print_stat(changes)
         return 0
     text = "".join(line for change in changes for line in change.lines())
-    if console.is_terminal:
-        console.print(Syntax(text, "diff", background_color="default"))
+    if sys.stdout.isatty():
+        from milestones.report import print_patch
+
+        print_patch(text)
     else:
         sys.stdout.write(text)
     return 0
@@ -143,48 +122,24 @@ def run_tag(root: Path, args: argparse.Namespace) -> int:
     if problems := course.problems():
         raise MilestoneError("HEAD cannot be tagged:\n  " + "\n  ".join(problems))
     for tag in tag_all(root, course):
-        console.print(f"{tag.name}  {tag.commit[:12]}  {tag.outcome}")
+        print(f"{tag.name}  {tag.commit[:12]}  {tag.outcome}")
     if changed := uncommitted(root):
         some = f"{changed[0]} and {len(changed) - 1} more" if len(changed) > 1 else changed[0]
-        note = f"note: the tags hold what HEAD holds; not in them, because uncommitted: {some}"
-        console.print(Text(note, style="yellow"), soft_wrap=True)
-    console.print("Next: git worktree add ../m0 m0, or git diff m0 m1", style="dim")
+        print(f"note: the tags hold what HEAD holds; not in them, because uncommitted: {some}")
+    print("Next: git worktree add ../m0 m0, or git diff m0 m1")
     return 0
 
 
 def run_verify(root: Path, args: argparse.Namespace) -> int:
+    from milestones import report
+
     course = Course.load(working_tree(root))
     chosen = verification.choose(course, args.milestones)
-    problems = course.problems()
     if args.static:
         results = [verification.Result(m, note="static only") for m in chosen]
         for result in results:
             result.problems += verification.static_problems(course, result.milestone)
     else:
-        with console.status("") as status:
-
-            def progress(text: str) -> None:
-                status.update(text)
-                if not console.is_terminal:
-                    console.print(text)
-
+        with report.progress() as progress:
             results = verification.verify(root, course, chosen, run_all=args.all, progress=progress)
-    return print_results(problems, results)
-
-
-def print_results(problems: list[str], results: list[verification.Result]) -> int:
-    table = grid("", "result", "modules", "tests", "seconds", "")
-    for r in results:
-        verdict = Text("failed", style="red") if r.problems else Text("passed", style="green")
-        table.add_row(r.milestone.id, verdict, str(r.modules), str(r.tests), f"{r.seconds:.1f}", r.note)
-    lines = [*problems, *(f"{r.milestone.id}: {p}" for r in results for p in r.problems)]
-    for line in lines:
-        console.print(Text(f"error: {line}", style="red"), soft_wrap=True)
-    console.print(table)
-    chain = f"{len(problems)} problems" if problems else "in order"
-    console.print(f"the chain of stored versions: {chain}")
-    return 1 if lines else 0
-
-
-def grid(*headings: str) -> Table:
-    return Table(*headings, box=None, pad_edge=False)
+    return 0 if report.print_results(course.problems(), results) else 1

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from milestones import cli
+from milestones import cli, report
 from milestones.sources import git
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
 def in_the_tiny_course(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "repository_root", lambda: repository)
-    monkeypatch.setattr(cli.console, "_width", 120)
+    monkeypatch.setattr(report.console, "_width", 120)
 
 
 def test_list_shows_each_milestone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,3 +81,19 @@ def test_verify_ends_with_a_table_and_an_exit_code(
 def test_bad_input_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "m9"]) == 2
     assert capsys.readouterr().err == "error: no milestone is called 'm9'; there are m0, m1\n"
+
+
+def test_tag_and_checkout_run_where_no_package_is_installed(repository: Path, tmp_path: Path) -> None:
+    """-S leaves site-packages out, as in a fresh clone with the system's Python."""
+    script = (
+        "import sys; from pathlib import Path; from milestones import cli; "
+        f"cli.repository_root = lambda: Path({str(repository)!r}); "
+        "codes = [cli.main(args.split()) for args in sys.argv[1:]]; "
+        "assert 'rich' not in sys.modules; print(codes)"
+    )
+    commands = ["tag", f"checkout m0 {tmp_path / 'out'}", "diff m0 m1 folovllm", "list"]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", script, *commands], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[0, 0, 0, 2]"
+    assert done.stderr.startswith("error: this command needs rich")

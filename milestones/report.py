@@ -1,0 +1,98 @@
+"""What the tool shows as tables, by rich. `tag` and `checkout` print plain lines instead and need no
+package at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+
+from milestones.chain import Course
+from milestones.diffs import Change
+from milestones.spec import Milestone
+from milestones.trees import count_lines
+from milestones.verify import Result
+
+console = Console(highlight=False)
+
+
+def grid(*headings: str) -> Table:
+    return Table(*headings, box=None, pad_edge=False)
+
+
+def print_list(course: Course) -> None:
+    table = grid("", "milestone", "里程碑", "files", "lines of Python", "exercises")
+    for m in course.milestones:
+        tree = course.tree(m.number)
+        package = sum(path.startswith("folovllm/") for path in tree)
+        sizes = (str(package), f"{count_lines(tree):,}", str(len(m.exercises)))
+        table.add_row(m.id, m.title["en"], m.title["zh"], *sizes)
+    console.print(table)
+    console.print("\nfiles and lines are those of folovllm/. Next: python -m milestones show m0", style="dim")
+
+
+def print_milestone(course: Course, m: Milestone) -> None:
+    console.print(Text(f"{m.label} · {m.title['zh']}", style="bold"))
+    console.print(Text(m.summary["en"]))
+    console.print(Text(m.summary["zh"]))
+    tree, arriving = course.tree(m.number), course.arriving(m.number)
+    tops = {"tests": "tests/", "examples": "examples/", "notes": "docs/"}
+    groups = {heading: [p for p in arriving if p.startswith(top)] for heading, top in tops.items()}
+    rest = [p for p in arriving if not p.startswith(tuple(tops.values()))]
+    for heading, paths in {"files": rest, **groups, "changes": course.changed(m.number)}.items():
+        if paths:
+            console.print(Text(f"\n{heading}", style="bold"))
+        for path in paths:
+            lines = tree[path].data.count(b"\n") if path.endswith((".py", ".md")) else None
+            console.print(Text(f"  {path:<52}{'' if lines is None else f'{lines:>5} lines'}"), soft_wrap=True)
+    if m.exercises:
+        console.print(Text("\nexercises", style="bold"))
+    for exercise in m.exercises:
+        console.print(Text(f"  {exercise.id:<16}{exercise.file}  {exercise.name}"))
+        console.print(Text(f"{'':18}{exercise.task['en']}"))
+    console.print(f"\nNext: python -m milestones checkout {m.id} ../{m.id}", style="dim")
+
+
+def print_patch(text: str) -> None:
+    console.print(Syntax(text, "diff", background_color="default"))
+
+
+def print_stat(changes: list[Change]) -> None:
+    table = grid("path", "added", "removed")
+    for change in changes:
+        added, removed = change.added_and_removed()
+        counts = (Text(f"+{added}", style="green"), Text(f"-{removed}", style="red"))
+        table.add_row(Text(change.path), *counts)
+    console.print(table)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A line that says what is going on: in place on a terminal, one under the other in a log."""
+    with console.status("") as status:
+
+        def show(text: str) -> None:
+            status.update(text)
+            if not console.is_terminal:
+                console.print(text)
+
+        yield show
+
+
+def print_results(problems: list[str], results: list[Result]) -> bool:
+    """The final table; whether all is well."""
+    lines = [*problems, *(f"{r.milestone.id}: {p}" for r in results for p in r.problems)]
+    for line in lines:
+        console.print(Text(f"error: {line}", style="red"), soft_wrap=True)
+    table = grid("", "result", "modules", "tests", "seconds", "")
+    for r in results:
+        verdict = Text("failed", style="red") if r.problems else Text("passed", style="green")
+        table.add_row(r.milestone.id, verdict, str(r.modules), str(r.tests), f"{r.seconds:.1f}", r.note)
+    console.print(table)
+    chain = f"{len(problems)} problems" if problems else "in order"
+    console.print(f"the chain of stored versions: {chain}")
+    return not lines
