@@ -19,50 +19,13 @@ from markdown import Markdown
 from markdown.extensions import Extension
 from markdown.preprocessors import Preprocessor
 
-from milestones.site import api, bench_table
-from milestones.site.directives import DIRECTIVE, INLINE, Directive, FenceTracker, parse_directive
+from milestones.site import bench_table
+from milestones.site.directives import DIRECTIVE, INLINE, FenceTracker, parse_directive
 from milestones.site.errors import DirectiveError
-from milestones.site.source import MODULE_DOC, SourceFile, excerpt, parse
+from milestones.site.render import render_directive
 
 # Python-Markdown's whitespace normalisation has 30, its and pymdownx's fenced blocks have 25.
 _PRIORITY = 28
-
-
-def render_directive(directive: Directive, lang: str = "en") -> str:
-    """The Markdown that stands for one directive."""
-    if directive.kind == "bench":
-        name = _single(directive)
-        options = directive.options
-        return bench_table.table(
-            bench_table.load(name),
-            columns=options.get("columns", ""),
-            where=options.get("where", ""),
-            caption="nocaption" not in directive.flags,
-            lang=lang,
-        )
-    path, *names = directive.words
-    source = parse(path, directive.milestone)
-    if directive.kind == "api":
-        if len(names) != 1:
-            raise DirectiveError(f"api takes a path and one name, got {' '.join(directive.words)}")
-        members = directive.options.get("members")
-        return api.render(source, names[0], members.split(",") if members is not None else None)
-    return _code(directive, source, names)
-
-
-def _single(directive: Directive) -> str:
-    if len(directive.words) != 1:
-        raise DirectiveError(f"bench takes one name, got {' '.join(directive.words)}")
-    return directive.words[0]
-
-
-def _code(directive: Directive, source: SourceFile, names: list[str]) -> str:
-    doc, head = "nodoc" not in directive.flags, "head" in directive.flags
-    text = "\n\n".join(excerpt(source, n, doc=doc, head=head) for n in names) if names else source.text
-    language = "text" if names == [MODULE_DOC] else "python"
-    shown = [name for name in names if name != MODULE_DOC]
-    title = directive.options.get("title") or " · ".join([source.name, *shown])
-    return api.fence(text, f'{language} title="{title}"')
 
 
 class IncludePreprocessor(Preprocessor):

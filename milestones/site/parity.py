@@ -15,7 +15,7 @@ from pathlib import Path
 
 from milestones.site.bench_table import figure
 from milestones.site.errors import DirectiveError
-from milestones.site.include import render_directive
+from milestones.site.render import render_directive
 from milestones.site.scan import Heading, Page, Section, scan
 
 LANGUAGES = ("en", "zh")

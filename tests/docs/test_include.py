@@ -80,10 +80,9 @@ def convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     monkeypatch.setattr(bench_table, "DATA", tmp_path / "data")
 
     def run(text: str, lang: str = "en") -> str:
-        extensions = ["tables", "attr_list", "pymdownx.superfences", "milestones.site.include"]
+        extensions = ["tables", "attr_list", "milestones.site.include"]
         configs = {"milestones.site.include": {"lang": lang}}
         md = markdown.Markdown(extensions=extensions, extension_configs=configs)
-        md.preprocessors.deregister("fenced_code_block")  # the Markdown that the fences would be made from
         html = md.convert(textwrap.dedent(text))
         run.markdown = "\n".join(md.lines)  # type: ignore[attr-defined]
         return html

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("markdown", reason="the docs extra is not installed")
-
 from milestones.site.parity import compare
 from milestones.site.source import ROOT
 
