@@ -1,0 +1,202 @@
+"""The sampler as a whole: greedy, mixed batches, and only the work that a batch's members ask for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from folovllm import SamplingParams
+from folovllm.sample.metadata import SamplingMetadata, validate_against_vocab
+from folovllm.sample.sampler import Sampler, greedy
+from tests.m1.sampling_reference import CPU, make_row, sample
+
+GREEDY = SamplingParams(temperature=0)
+
+
+class OperatorLog(TorchDispatchMode):
+    """Writes down each ATen operator that runs, and how many elements it allocates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, int]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        first = out[0] if isinstance(out, (tuple, list)) else out
+        is_view = func._schema.returns and any(r.alias_info is not None for r in func._schema.returns)
+        size = first.numel() if isinstance(first, torch.Tensor) and not is_view else 0
+        self.calls.append((func.overloadpacket.__name__, size))
+        return out
+
+    @property
+    def names(self) -> set[str]:
+        return {name for name, _ in self.calls}
+
+
+def logits_of(rows: int, vocab_size: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+def run_logged(logits: torch.Tensor, params: list[SamplingParams]) -> OperatorLog:
+    metadata = SamplingMetadata.build([make_row(p) for p in params], logits.shape[-1], CPU)
+    with OperatorLog() as log:
+        Sampler()(logits, metadata)
+    return log
+
+
+@pytest.mark.parametrize("vocab_size", [1, 50, 16_384, 50_257, 151_936])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_greedy_is_the_first_of_the_largest_logits(vocab_size: int, dtype: torch.dtype) -> None:
+    logits = logits_of(4, vocab_size).to(dtype)
+    ties = logits_of(4, vocab_size).round().to(dtype)
+    for x in (logits, ties):
+        first = [row.index(max(row)) for row in x.tolist()]
+        assert sample(x, [make_row(GREEDY)] * 4).token_ids.tolist() == first
+
+
+def test_greedy_finds_the_largest_wherever_it_stands() -> None:
+    vocab_size = 20_001
+    places = [0, 127, 128, 19_967, 19_968, 20_000]
+    logits = torch.zeros(len(places), vocab_size)
+    logits[range(len(places)), places] = 1.0
+    assert greedy(logits).tolist() == places
+
+
+def test_an_all_greedy_batch_does_nothing_but_argmax() -> None:
+    assert run_logged(logits_of(5, 1000), [GREEDY] * 5).names <= {"empty", "slice", "argmax", "index_put_"}
+
+
+def test_an_all_greedy_batch_of_a_large_vocabulary_computes_no_probability() -> None:
+    log = run_logged(logits_of(5, 50_257), [GREEDY] * 5)
+    assert not log.names & {
+        "exp",
+        "exp_",
+        "_softmax",
+        "_log_softmax",
+        "sort",
+        "topk",
+        "cumsum",
+        "rand",
+        "div",
+    }
+
+
+def test_top_k_never_allocates_in_the_size_of_the_vocabulary() -> None:
+    logits = logits_of(4, 50_257)
+    log = run_logged(logits, [SamplingParams(top_k=40, top_p=0.9, min_p=0.01)] * 4)
+    assert "topk" in log.names
+    assert not log.names & {"sort", "scatter", "scatter_", "_softmax"}
+    assert max(size for _, size in log.calls) < logits.numel() / 4
+
+
+def test_temperature_alone_never_sorts() -> None:
+    assert not run_logged(logits_of(2, 50_257), [SamplingParams()] * 2).names & {"sort", "topk"}
+
+
+def test_logprobs_cost_nothing_when_nobody_asks() -> None:
+    assert "_log_softmax" not in run_logged(logits_of(2, 500), [SamplingParams(), GREEDY]).names
+    assert "_log_softmax" in run_logged(logits_of(2, 500), [SamplingParams(logprobs=1), GREEDY]).names
+
+
+def test_edits_that_are_over_copy_no_logits() -> None:
+    """min_tokens is reached: nothing is masked any more, so the model's own logits are used as they are."""
+    row = make_row(SamplingParams(temperature=0, min_tokens=2), output=[1, 1], eos=[3])
+    metadata = SamplingMetadata.build([row], 500, CPU)
+    with OperatorLog() as log:
+        Sampler()(logits_of(1, 500), metadata)
+    assert "_to_copy" not in log.names
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-9, 9.9e-6])
+def test_a_greedy_row_among_random_ones_is_exact(temperature: float) -> None:
+    logits = logits_of(3, 300)
+    rows = [
+        make_row(p)
+        for p in (SamplingParams(), SamplingParams(temperature=temperature), SamplingParams(top_k=5))
+    ]
+    for _ in range(20):
+        assert sample(logits, rows).token_ids[1] == logits[1].argmax()
+
+
+def test_each_row_of_a_mixed_batch_obeys_its_own_settings() -> None:
+    vocab_size = 3000
+    settings = [
+        GREEDY,
+        SamplingParams(top_k=3),
+        SamplingParams(top_p=1e-6),
+        SamplingParams(min_p=1.0),
+        SamplingParams(allowed_token_ids=[7, 9]),
+        SamplingParams(top_k=500, top_p=1e-6),
+        SamplingParams(),
+        GREEDY,
+    ]
+    logits = logits_of(len(settings), vocab_size)
+    best = logits.argsort(dim=-1, descending=True)
+    rows = [make_row(p) for p in settings]
+    for _ in range(30):
+        tokens = sample(logits, rows).token_ids
+        assert all(tokens[i] == best[i, 0] for i in (0, 2, 3, 5, 7))
+        assert tokens[1] in best[1, :3]
+        assert int(tokens[4]) in (7, 9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_models_logits_are_not_written_to(dtype: torch.dtype) -> None:
+    settings = [
+        GREEDY,
+        SamplingParams(presence_penalty=1.0, logit_bias={3: 1.0}, logprobs=2),
+        SamplingParams(top_p=0.9, allowed_token_ids=[1, 2]),
+        SamplingParams(min_p=0.1, logprobs=1, logprobs_mode="processed"),
+    ]
+    logits = logits_of(4, 2000).to(dtype)
+    before = logits.clone()
+    sample(logits, [make_row(p, prompt=[1, 2], output=[5]) for p in settings])
+    assert torch.equal(logits, before)
+
+
+def test_a_large_batch_split_into_groups_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("folovllm.sample.metadata._MAX_GROUP_LOGITS", 200)
+    logits = logits_of(23, 100)
+    for params in (
+        SamplingParams(top_k=1),
+        SamplingParams(min_p=1.0),
+        SamplingParams(temperature=0, min_tokens=1),
+    ):
+        output = sample(logits, [make_row(params)] * 23)
+        assert output.token_ids.tolist() == logits.argmax(dim=-1).tolist()
+
+
+def test_logits_that_are_not_numbers_still_give_ids_of_the_vocabulary() -> None:
+    """A broken model must not make an index error that takes the engine down with it."""
+    logits = torch.full((5, 5000), torch.nan)
+    settings = [GREEDY, *(SamplingParams(**kw) for kw in ({}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}))]
+    tokens = sample(logits, [make_row(p) for p in settings]).token_ids
+    assert ((tokens >= 0) & (tokens < 5000)).all()
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("stop_token_ids", [3, 50]),
+        ("allowed_token_ids", [50]),
+        ("logit_bias", {99: 1.0}),
+    ],
+)
+def test_ids_outside_the_vocabulary_are_refused(field: str, value: object) -> None:
+    bad = 99 if field == "logit_bias" else 50
+    message = rf"^{field} must hold token ids in \[0, 50\), the model's vocabulary, got {bad}$"
+    with pytest.raises(ValueError, match=message):
+        validate_against_vocab(SamplingParams(**{field: value}), 50)
+
+
+@pytest.mark.parametrize("field", ["logprobs", "prompt_logprobs"])
+def test_more_logprobs_than_tokens_are_refused(field: str) -> None:
+    validate_against_vocab(SamplingParams(**{field: 50}), 50)
+    with pytest.raises(ValueError, match=f"^{field} must be at most 50, the model's vocabulary, got 51"):
+        validate_against_vocab(SamplingParams(**{field: 51}), 50)
+
+
+def test_ids_inside_the_vocabulary_are_accepted() -> None:
+    params = SamplingParams(stop_token_ids=[0, 49], allowed_token_ids=[0, 49], logit_bias={0: 1.0, 49: -1.0})
+    validate_against_vocab(params, 50)
