@@ -19,6 +19,7 @@ from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.errors import ModelLoadError
 from folovllm.utils.checks import wrong
 from folovllm.utils.devices import cpu_has_bf16_units, default_device
+from folovllm.utils.logging import init_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,6 +54,7 @@ class ModelLoader:
         where = resolve_device(self.model_config) if device is None else torch.device(device)
         hf_config = load_hf_config(self.model_config)
         dtype = resolve_dtype(self.model_config, hf_config, where)
+        init_logger(__name__).info("loading %s as %s on %s", self.model_config.model, dtype, where)
         if self.model_config.load_format == "dummy":
             return self._fill(hf_config, dtype, where)
         return self._read(hf_config, dtype, where)
@@ -292,7 +294,5 @@ def _readable_errors(model: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, SafetensorError) as error:
-        if isinstance(error, ModelLoadError):
-            raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelLoadError(f"model {model!r} cannot be loaded: {reason}") from error

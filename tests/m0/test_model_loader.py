@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import accelerate
@@ -18,6 +19,7 @@ from folovllm.model_loader import (
     load_tokenizer,
     resolve_model_path,
 )
+from folovllm.utils.logging import init_logger
 from tests.helpers import add_byte_tokenizer, hf_greedy, make_hf_folder, make_hf_model
 
 PROMPT = [5, 99, 17, 3]
@@ -106,6 +108,17 @@ def test_dummy_weights_leave_the_global_generator_alone(folder: Path) -> None:
     torch.manual_seed(0)
     ModelLoader(ModelConfig(str(folder), load_format="dummy")).load("cpu")
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_log_says_what_was_decided(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logger = init_logger("folovllm.model_loader")
+    logger.addHandler(caplog.handler)  # our loggers do not propagate to the root, where pytest listens
+    try:
+        with caplog.at_level(logging.INFO, logger=logger.name):
+            ModelLoader(ModelConfig(str(folder), dtype="bfloat16")).load("cpu")
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert caplog.messages == [f"loading {folder} as torch.bfloat16 on cpu"]
 
 
 # --- checkpoints that do not fit
