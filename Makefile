@@ -29,9 +29,9 @@ milestones: $(VENV)/.installed-test
 	@$(BIN)/python -m milestones verify
 
 docs: $(VENV)/.installed-docs
-	@$(BIN)/python -m mkdocs build --quiet --strict -f mkdocs.yml
-	@$(BIN)/python -m mkdocs build --quiet --strict -f mkdocs.zh.yml
 	@$(BIN)/python -m milestones.site parity
+	@$(BIN)/python -m milestones.site build --with zensical
+	@$(BIN)/python -m milestones.site build
 
 clean:
 	rm -rf $(VENV) site
