@@ -39,9 +39,7 @@ class AttentionBackend(ABC):
         """Shape of one layer's cache; index 0 of the first dimension is K, 1 is V."""
         return (2, num_blocks, block_size, self.num_kv_heads, self.head_size)
 
-    def write(
-        self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor
-    ) -> None:
+    def write(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
         """Store k, v [num_tokens, num_kv_heads, head_size] at their slots."""
         flat = kv_cache.view(2, -1, self.num_kv_heads, self.head_size)  # blocks end to end: a slot is a row
         flat[0].index_copy_(0, slot_mapping, k)

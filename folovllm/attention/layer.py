@@ -28,9 +28,7 @@ class Attention(nn.Module):
     def bind(self, backend: AttentionBackend, kv_cache: torch.Tensor) -> None:
         self.backend, self.kv_cache = backend, kv_cache
 
-    def forward(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, metadata: AttentionMetadata
-    ) -> torch.Tensor:
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         """q [num_tokens, num_heads, head_size], k and v [num_tokens, num_kv_heads, head_size] -> q's shape."""
         if self.backend is None or self.kv_cache is None:
             raise RuntimeError("the attention layer has no KV cache: call bind() before the first forward")

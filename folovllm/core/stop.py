@@ -20,7 +20,7 @@ def check_stop(seq: Sequence, eos_token_ids: frozenset[int], max_model_len: int)
         token_id = seq.get_last_token_id()
         if not params.ignore_eos and token_id in eos_token_ids:
             return SequenceStatus.FINISHED_STOPPED
-        if token_id in params.stop_token_ids:
+        if token_id in (params.stop_token_ids or ()):
             seq.stop_reason = token_id
             return SequenceStatus.FINISHED_STOPPED
     if params.max_tokens is not None and num_output >= params.max_tokens:

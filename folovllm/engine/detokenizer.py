@@ -32,9 +32,7 @@ class SupportsDecode(Protocol):
 class IncrementalDetokenizer:
     """Text of one sequence's output so far, in `text`; `add` returns what a token adds to it."""
 
-    def __init__(
-        self, tokenizer: SupportsDecode, prompt_token_ids: list[int], *, skip_special_tokens: bool
-    ) -> None:
+    def __init__(self, tokenizer: SupportsDecode, prompt_token_ids: list[int], *, skip_special_tokens: bool) -> None:
         self.tokenizer, self.skip_special_tokens = tokenizer, skip_special_tokens
         self.ids = prompt_token_ids[-CONTEXT_TOKENS:]
         self.prefix_offset = 0
@@ -47,7 +45,7 @@ class IncrementalDetokenizer:
         return self._advance(final=False)
 
     def finish(self) -> str:
-        """What is left when no more tokens come: an incomplete character shows as U+FFFD, as a decoder would show it."""
+        """What is left when no more tokens come: an incomplete character shows as U+FFFD."""
         return self._advance(final=True)
 
     def _advance(self, *, final: bool) -> str:

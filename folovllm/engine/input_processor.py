@@ -46,21 +46,15 @@ class InputProcessor:
     def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, str):
             if self.tokenizer is None:
-                raise ValueError(
-                    "prompt is text, but skip_tokenizer_init leaves no tokenizer: give token ids instead"
-                )
+                raise ValueError("prompt is text, but skip_tokenizer_init leaves no tokenizer: give token ids instead")
             return prompt, list(self.tokenizer(prompt)["input_ids"])
         if isinstance(prompt, Mapping):
             if "prompt_token_ids" not in prompt:
-                raise ValueError(
-                    f"prompt must have the key 'prompt_token_ids', got the keys {sorted(prompt)}"
-                )
+                raise ValueError(f"prompt must have the key 'prompt_token_ids', got the keys {sorted(prompt)}")
             return prompt.get("prompt"), list(prompt["prompt_token_ids"])
         if isinstance(prompt, Sequence):
-            return None, list(prompt)
-        raise TypeError(
-            f"prompt must be a str, a list of token ids or {{'prompt_token_ids': [...]}}, got {prompt!r}"
-        )
+            return None, [*prompt]  # type: ignore[list-item]
+        raise TypeError(f"prompt must be a str, a list of token ids or {{'prompt_token_ids': [...]}}, got {prompt!r}")
 
     def _check_prompt(self, token_ids: list[int]) -> None:
         if not token_ids:
@@ -72,12 +66,12 @@ class InputProcessor:
                 raise ValueError(f"prompt_token_ids must be in [0, {self.vocab_size}), got {token_id}")
         if len(token_ids) >= self.max_model_len:
             raise PromptTooLongError(
-                f"prompt has {len(token_ids)} tokens, but max_model_len is {self.max_model_len} and must leave room for "
-                f"at least one new token: shorten the prompt or raise max_model_len"
+                f"prompt has {len(token_ids)} tokens, but max_model_len is {self.max_model_len} and must leave room "
+                f"for at least one new token: shorten the prompt or raise max_model_len"
             )
 
     def _resolve_params(self, params: SamplingParams | None, prompt_len: int) -> SamplingParams:
-        """A copy of its own, so that what the caller does to theirs later changes nothing here; max_tokens filled in."""
+        """A copy, so that what the caller does to theirs later changes nothing here; with max_tokens filled in."""
         if params is None:
             params = SamplingParams()
         if not isinstance(params, SamplingParams):
@@ -93,7 +87,7 @@ class InputProcessor:
         params = params.clone()
         if params.max_tokens is None:
             params.max_tokens = self.max_model_len - prompt_len
-        params.bad_words_token_ids = self._tokenize_bad_words(params.bad_words)
+        params.bad_words_token_ids = self._tokenize_bad_words(params.bad_words or [])
         return params
 
     def _tokenize_bad_words(self, words: list[str]) -> list[list[int]]:
@@ -116,15 +110,11 @@ def chat_to_prompt(tokenizer: Any | None, messages: list[dict[str, str]], **temp
     put a second BOS before the first.
     """
     if tokenizer is None:
-        raise ValueError(
-            "messages need a tokenizer, but skip_tokenizer_init leaves none: give token ids to generate()"
-        )
+        raise ValueError("messages need a tokenizer, but skip_tokenizer_init leaves none: give token ids to generate()")
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError("messages need a chat template, but this model's tokenizer has none: use generate()")
     if not messages or not all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in messages):
         raise ValueError(f"messages must be a list of {{'role': ..., 'content': ...}}, got {messages!r}")
-    text = tokenizer.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=True, **template_args
-    )
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template_args)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     return {"prompt": text, "prompt_token_ids": list(ids)}

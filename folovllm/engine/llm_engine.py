@@ -49,9 +49,7 @@ class LLMEngine:
         scheduler_config: SchedulerConfig | None = None,
     ) -> None:
         if isinstance(config, ModelConfig):
-            config = EngineConfig(
-                config, cache_config or CacheConfig(), scheduler_config or SchedulerConfig()
-            )
+            config = EngineConfig(config, cache_config or CacheConfig(), scheduler_config or SchedulerConfig())
         refuse_reserved_fields(config)
         set_seed(config.model_config.seed)
         model_config = config.model_config
@@ -66,12 +64,8 @@ class LLMEngine:
         self.tokenizer = None if model_config.skip_tokenizer_init else load_tokenizer(model_config)
         self.eos_token_ids = frozenset(load_generation_config(model_config).eos_token_ids)
         backend = select_backend(model_config.attention_backend, self.device)
-        weights: Path | None = (
-            None if model_config.load_format == "dummy" else weights_folder(model_config.model)
-        )
-        model = build_model(
-            hf_config, self.max_model_len, self.dtype, self.device, weights, seed=model_config.seed
-        )
+        weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
+        model = build_model(hf_config, self.max_model_len, self.dtype, self.device, weights, seed=model_config.seed)
         self.runner = ModelRunner(
             model,
             backend,
@@ -132,9 +126,7 @@ class LLMEngine:
         """Whether step() has anything to do or to hand out."""
         return bool(self._requests or self._outputs)
 
-    def generate_stream(
-        self, prompt: Prompt, params: SamplingParams | None = None
-    ) -> Iterator[RequestOutput]:
+    def generate_stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[RequestOutput]:
         """Generate for one prompt; yields, per step, only what is new (text, token_ids and logprobs are deltas).
 
         Other requests may be in the engine and other streams may be open: whoever steps, each gets its own outputs.

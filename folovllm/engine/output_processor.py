@@ -31,8 +31,9 @@ class SequenceOutput:
                 tokenizer, seq.data.prompt_token_ids, skip_special_tokens=self.params.skip_special_tokens
             )
         self.text = ""
+        self.stops = list(self.params.stop or ())
         keep_stop = self.params.include_stop_str_in_output
-        self.holdback = 0 if keep_stop else max((len(stop) for stop in self.params.stop), default=1) - 1
+        self.holdback = 0 if keep_stop else max((len(stop) for stop in self.stops), default=1) - 1
 
     def add_token(self, token_id: int, ended: SequenceStatus | None) -> SequenceStatus | None:
         """Extend the text by the newest token.
@@ -50,16 +51,16 @@ class SequenceOutput:
             if ended is not None:
                 added += self.detokenizer.finish()
         self.text += added
-        if added and not ended_by_token and self.seq.get_output_len() >= self.params.min_tokens:
-            if self._cut_at_stop(len(added)):
-                return SequenceStatus.FINISHED_STOPPED
+        may_stop = added and not ended_by_token and self.seq.get_output_len() >= self.params.min_tokens
+        if may_stop and self._cut_at_stop(len(added)):
+            return SequenceStatus.FINISHED_STOPPED
         return ended
 
     def _cut_at_stop(self, num_added: int) -> bool:
         """Whether a stop string ends in the newest `num_added` characters; the earliest one cuts the text."""
         found = [
             (at, stop)
-            for stop in self.params.stop
+            for stop in self.stops
             if (at := self.text.find(stop, max(0, len(self.text) - num_added - len(stop) + 1))) >= 0
         ]
         if not found:
@@ -156,7 +157,7 @@ class OutputProcessor:
             request.prompt_logprobs = [None, *map(self._decode_row, step.prompt_logprobs)]
 
     def _decode_row(self, row: LogprobsRow) -> dict[int, Logprob]:
-        """{token id: Logprob}, the chosen token first. The others follow in falling order, so their rank is their place."""
+        """{token id: Logprob}, the chosen token first. The others come in falling order: their rank is their place."""
         ranks = [row.rank, *range(1, len(row.token_ids))]
         decoded: dict[int, Logprob] = {}
         for token_id, logprob, rank in zip(row.token_ids, row.logprobs, ranks, strict=True):

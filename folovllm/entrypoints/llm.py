@@ -31,9 +31,7 @@ class LLM:
     """
 
     def __init__(self, model: str | None = None, **kwargs: Any) -> None:
-        self.engine = LLMEngine(
-            EngineConfig.from_kwargs(model=EMBEDDED_MODEL if model is None else model, **kwargs)
-        )
+        self.engine = LLMEngine(EngineConfig.from_kwargs(model=EMBEDDED_MODEL if model is None else model, **kwargs))
         self._request_ids = Counter()
 
     def get_tokenizer(self) -> Any:
@@ -60,7 +58,8 @@ class LLM:
         if isinstance(sampling_params, Sequence):
             if len(sampling_params) != len(prompt_list):
                 raise ValueError(
-                    f"sampling_params must be one or as many as the prompts, got {len(sampling_params)} for {len(prompt_list)}"
+                    f"sampling_params must be one or as many as the prompts, "
+                    f"got {len(sampling_params)} for {len(prompt_list)}"
                 )
             params_list = list(sampling_params)
         else:
@@ -70,7 +69,7 @@ class LLM:
         try:
             for prompt, params in zip(prompt_list, params_list, strict=True):
                 request_id = f"request-{next(self._request_ids)}"
-                self.engine.add_request(request_id, prompt, params)
+                self.engine.add_request(request_id, prompt, params)  # type: ignore[arg-type]
                 request_ids.append(request_id)
             return self._run(request_ids, show_progress=use_tqdm)
         except BaseException:  # an interrupt, too, must not leave half of the requests behind

@@ -10,6 +10,6 @@ import torch.nn.functional as F
 
 
 def silu_and_mul(gate_up: torch.Tensor) -> torch.Tensor:
-    """[num_tokens, 2 * intermediate], gate beside up as the stacked linear leaves them -> [num_tokens, intermediate]."""
+    """[num_tokens, 2 * intermediate], gate beside up, -> [num_tokens, intermediate]."""
     gate, up = gate_up.chunk(2, dim=-1)
     return F.silu(gate) * up

@@ -27,25 +27,33 @@ class RotaryEmbedding(nn.Module):
         max_position: positions 0 .. max_position - 1 are tabulated, in float32.
     """
 
+    cos_sin: torch.Tensor
+
     def __init__(self, head_dim: int, max_position: int, rope: dict[str, Any]) -> None:
         super().__init__()
         inv_freq, magnitude = rope_frequencies(head_dim, rope)
         angles = torch.outer(torch.arange(max_position, dtype=torch.float32), inv_freq)
         # [max_position, 2, head_dim/2], float32 whatever the model's dtype: bfloat16 has 8 bits for the angle.
-        self.register_buffer(
-            "cos_sin", torch.stack((angles.cos(), angles.sin()), dim=1) * magnitude, persistent=False
-        )
+        self.register_buffer("cos_sin", torch.stack((angles.cos(), angles.sin()), dim=1) * magnitude, persistent=False)
 
     def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """positions [num_tokens] -> cos, sin, each [num_tokens, 1, head_dim/2]: one row serves all heads."""
-        cos, sin = self.cos_sin[positions].unsqueeze(2).unbind(1)
-        return cos, sin
+        """positions [num_tokens] -> cos, sin, each [num_tokens, 1, head_dim]: one row serves all heads.
+
+        Widened to head_dim here, once a step, in the form that apply_rotary uses in every layer.
+        """
+        cos, sin = self.cos_sin[positions].unbind(1)
+        return torch.cat((cos, cos), dim=-1).unsqueeze(1), torch.cat((-sin, sin), dim=-1).unsqueeze(1)
 
 
 def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [num_tokens, num_heads, head_dim] turned by its tokens' angles; computed in float32, returned in x's dtype."""
-    a, b = x.float().chunk(2, dim=-1)
-    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
+    """x [num_tokens, num_heads, head_dim] turned by its tokens' angles; computed in float32, returned in x's dtype.
+
+    With x = (a, b) in halves, the turned vector is (a cos - b sin, b cos + a sin) = x cos + (b, a) (-sin, sin), and
+    (b, a) is x rolled by half its length: three operations instead of the six of the first form.
+    """
+    wide = x.float()
+    swapped = wide.roll(x.shape[-1] // 2, dims=-1)
+    return torch.addcmul(wide * cos, swapped, sin).to(x.dtype)
 
 
 def rope_frequencies(head_dim: int, rope: dict[str, Any]) -> tuple[torch.Tensor, float]:

@@ -56,16 +56,10 @@ class DecoderSpec:
             ValueError: it asks for what this decoder does not do, by the field's name.
         """
         if config.hidden_act != "silu":
-            raise ValueError(
-                f"hidden_act must be 'silu' for {config.architectures}, got {config.hidden_act!r}"
-            )
+            raise ValueError(f"hidden_act must be 'silu' for {config.architectures}, got {config.hidden_act!r}")
         sliding = "sliding_attention" in (getattr(config, "layer_types", None) or ())
-        if sliding or (
-            getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-        ):
-            raise ValueError(
-                f"sliding_window attention is not supported, got sliding_window={config.sliding_window}"
-            )
+        if sliding or (getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)):
+            raise ValueError(f"sliding_window attention is not supported, got sliding_window={config.sliding_window}")
         rope = dict(config.rope_parameters)
         rope["original_max_position_embeddings"] = (
             rope.get("original_max_position_embeddings") or config.max_position_embeddings
@@ -157,9 +151,7 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
         self.rotary = RotaryEmbedding(spec.head_size, max_model_len, spec.rope)
 
-    def forward(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
-    ) -> torch.Tensor:
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         x, residual = self.embed_tokens(input_ids), None
         rotary = self.rotary(positions)  # the same angles for every layer
         for layer in self.layers:
@@ -182,9 +174,7 @@ class DecoderForCausalLM(nn.Module):
         if spec.tie_word_embeddings:
             self.lm_head.tie_to(self.model.embed_tokens)
 
-    def forward(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata
-    ) -> torch.Tensor:
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         """input_ids, positions [num_tokens] int64 -> hidden states [num_tokens, hidden], after the final norm."""
         return self.model(input_ids, positions, metadata)
 

@@ -11,6 +11,4 @@ class LlamaForCausalLM(DecoderForCausalLM):
     @staticmethod
     def spec(config: Any) -> DecoderSpec:
         bias = getattr(config, "attention_bias", False)  # Mistral's configuration has neither field
-        return DecoderSpec.from_config(
-            config, qkv_bias=bias, o_bias=bias, mlp_bias=getattr(config, "mlp_bias", False)
-        )
+        return DecoderSpec.from_config(config, qkv_bias=bias, o_bias=bias, mlp_bias=getattr(config, "mlp_bias", False))

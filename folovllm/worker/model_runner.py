@@ -58,9 +58,7 @@ class ModelRunner:
         if seq.num_computed_tokens == 0:
             self._begin(seq)
         if seq.seq_id != self._running or self._sampling is None:
-            raise RuntimeError(
-                f"sequence {seq.seq_id!r} lost its KV cache to {self._running!r} before it finished"
-            )
+            raise RuntimeError(f"sequence {seq.seq_id!r} lost its KV cache to {self._running!r} before it finished")
         start = seq.num_computed_tokens
         new_tokens = seq.get_token_ids()[start:]
         hidden = self._forward(new_tokens, start)

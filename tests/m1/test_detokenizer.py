@@ -26,7 +26,9 @@ def test_chinese_appears_a_character_at_a_time():
     assert detokenizer.text == "汉字"
 
 
-@pytest.mark.parametrize("text", ["plain", "naïve café", "分页注意力 is paged attention", "👩‍🚀 a\n\t b", "  two  spaces "])
+@pytest.mark.parametrize(
+    "text", ["plain", "naïve café", "分页注意力 is paged attention", "👩‍🚀 a\n\t b", "  two  spaces "]
+)
 def test_the_pieces_join_to_the_text(text):
     added, detokenizer = feed(text.encode(), prompt=[BOS, *b"prompt "])
     assert "".join(added) == text == detokenizer.text
