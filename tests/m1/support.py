@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from folovllm.engine.llm_engine import LLMEngine
+from folovllm.outputs import CompletionOutput, RequestOutput
 from folovllm.request import Sequence
+from folovllm.sampling_params import SamplingParams
 from folovllm.worker.model_runner_output import ModelRunnerOutput
 from tests.helpers import make_hf_folder
 
@@ -64,3 +67,23 @@ class ScriptedRunner:
         script = self.scripts[seq.index % len(self.scripts)]
         at = seq.get_output_len()
         return ModelRunnerOutput(script[at] if at < len(script) else EOS)
+
+
+def run(engine: LLMEngine) -> tuple[dict[str, RequestOutput], list[RequestOutput]]:
+    """Step to the end: {request_id: final output}, and every output on the way."""
+    seen: list[RequestOutput] = []
+    while engine.has_unfinished_requests():
+        seen += engine.step()
+    return {output.request_id: output for output in seen if output.finished}, seen
+
+
+def say(engine: LLMEngine, script: str, params: SamplingParams, prompt: str = "hi") -> CompletionOutput:
+    """The completion of a sequence that says `script`."""
+    ScriptedRunner(engine, script)
+    engine.add_request("r", prompt, params)
+    return run(engine)[0]["r"].outputs[0]
+
+
+def params(**kwargs: Any) -> SamplingParams:
+    """With more than the default 16 tokens."""
+    return SamplingParams(**{"max_tokens": 40, **kwargs})
