@@ -37,8 +37,8 @@ def print_list(course: Course) -> None:
 
 def print_milestone(course: Course, m: Milestone) -> None:
     console.print(Text(f"{m.label} · {m.title['zh']}", style="bold"))
-    console.print(Text(m.summary["en"]))
-    console.print(Text(m.summary["zh"]))
+    console.print(Text(m.summary["en"]), soft_wrap=True)
+    console.print(Text(m.summary["zh"]), soft_wrap=True)
     tree, arriving = course.tree(m.number), course.arriving(m.number)
     tops = {"tests": "tests/", "examples": "examples/", "notes": "docs/"}
     groups = {heading: [p for p in arriving if p.startswith(top)] for heading, top in tops.items()}
@@ -53,7 +53,7 @@ def print_milestone(course: Course, m: Milestone) -> None:
         console.print(Text("\nexercises", style="bold"))
     for exercise in m.exercises:
         console.print(Text(f"  {exercise.id:<16}{exercise.file}  {exercise.name}"))
-        console.print(Text(f"{'':18}{exercise.task['en']}"))
+        console.print(Text(f"{'':18}{exercise.task['en']}"), soft_wrap=True)
     console.print(f"\nNext: python -m milestones checkout {m.id} ../{m.id}", style="dim")
 
 

@@ -16,8 +16,8 @@ README = """\
 
 {summary_zh}
 
-This is a whole, working engine: FoloVLLM as it stands at {id}.
-这是一个完整可运行的引擎，即 FoloVLLM 在 {id} 时的样子。
+FoloVLLM as it stands at {id}: everything up to here, and nothing later.
+这是 FoloVLLM 在 {id} 时的样子：到此为止的一切，不含之后的内容。
 
 ```bash
 python3 -m venv .venv && . .venv/bin/activate
@@ -28,7 +28,7 @@ python -m pytest
 | | |
 |---|---|
 | package · 代码 | {lines:,} lines in {modules} files under `folovllm/` |
-| tests · 测试 | `tests/m0` … `tests/{id}` |
+| tests · 测试 | {tests} |
 | examples · 示例 | {examples} |
 | notes · 讲义 | `docs/en/{id}/`, `docs/zh/{id}/` |
 """
@@ -49,6 +49,7 @@ def readme(milestone: Milestone, tree: Snapshot) -> str:
         summary_zh=milestone.summary["zh"],
         lines=count_lines(tree),
         modules=sum(is_code(path) for path in tree),
+        tests=" … ".join(f"`tests/{name}`" for name in dict.fromkeys(("m0", milestone.id))),
         examples=" ".join(f"`{path}`" for path in examples) or "none",
     )
 
