@@ -32,13 +32,12 @@ class InputProcessor:
 
     def process(self, request_id: str, prompt: Prompt, params: SamplingParams | None) -> Request:
         """Raises:
-        TypeError: the prompt or the parameters are of no known kind.
-        ValueError: an empty prompt, an id outside the vocabulary, text without a tokenizer.
+        ValueError: a prompt of no known kind, an empty one, an id outside the vocabulary, text without a tokenizer.
         PromptTooLongError: no room is left for even one new token.
         NotImplementedError: use_beam_search.
         """
         if not isinstance(request_id, str):
-            raise TypeError(f"request_id must be a string, got {request_id!r}")
+            raise ValueError(f"request_id must be a string, got {request_id!r}")
         text, token_ids = self._tokenize(prompt)
         self._check_prompt(token_ids)
         return Request(request_id, text, token_ids, self._resolve_params(params, len(token_ids)))
@@ -54,14 +53,14 @@ class InputProcessor:
             return prompt.get("prompt"), list(prompt["prompt_token_ids"])
         if isinstance(prompt, Sequence):
             return None, [*prompt]  # type: ignore[list-item]
-        raise TypeError(f"prompt must be a str, a list of token ids or {{'prompt_token_ids': [...]}}, got {prompt!r}")
+        raise ValueError(f"prompt must be a str, a list of token ids or {{'prompt_token_ids': [...]}}, got {prompt!r}")
 
     def _check_prompt(self, token_ids: list[int]) -> None:
         if not token_ids:
             raise ValueError("prompt must have at least one token, got none")
         for token_id in token_ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int):
-                raise TypeError(f"prompt_token_ids must be integers, got {token_id!r}")
+                raise ValueError(f"prompt_token_ids must be integers, got {token_id!r}")
             if not 0 <= token_id < self.vocab_size:
                 raise ValueError(f"prompt_token_ids must be in [0, {self.vocab_size}), got {token_id}")
         if len(token_ids) >= self.max_model_len:
@@ -75,7 +74,7 @@ class InputProcessor:
         if params is None:
             params = SamplingParams()
         if not isinstance(params, SamplingParams):
-            raise TypeError(f"sampling_params must be SamplingParams, got {params!r}")
+            raise ValueError(f"sampling_params must be SamplingParams, got {params!r}")
         if params.use_beam_search:
             raise NotImplementedError("Beam search is not supported yet: use_beam_search must be False")
         validate_against_vocab(params, self.vocab_size)

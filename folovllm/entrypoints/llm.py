@@ -52,7 +52,7 @@ class LLM:
             use_tqdm: show a progress bar.
 
         Raises:
-            ValueError, TypeError: a prompt or its parameters cannot be served; then none of this call's are.
+            ValueError: a prompt or its parameters cannot be served; then none of this call's are.
         """
         prompt_list = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
         if isinstance(sampling_params, Sequence):

@@ -1,18 +1,18 @@
-"""Shared by M1's tests: a byte-level tokenizer, a model folder that has it, and an engine whose tokens are scripted."""
+"""Shared by M1's tests: a byte-level tokenizer, a model folder that has it, and requests whose tokens are scripted."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.outputs import CompletionOutput, RequestOutput
-from folovllm.request import Sequence
+from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from folovllm.sampling_params import SamplingParams
-from folovllm.worker.model_runner_output import ModelRunnerOutput
 from tests.helpers import make_hf_folder
 
 BOS, EOS = 256, 257
@@ -55,18 +55,26 @@ def make_text_model(tmp_path: Path, **over: object) -> Path:
     return folder
 
 
-class ScriptedRunner:
-    """Stands in for the ModelRunner: sequence i of a request says scripts[i], byte by byte, then EOS."""
+@register_logits_processor("script")
+class Script(LogitsProcessor):
+    """Makes sequence i of a request say extra_args["script"][i], token by token, then EOS.
 
-    def __init__(self, engine: LLMEngine, *scripts: str | list[int]) -> None:
-        self.scripts = [list(s.encode()) if isinstance(s, str) else s for s in scripts]
-        self.vocab_size = engine.runner.vocab_size
-        engine.runner = self  # type: ignore[assignment]
+    The tokens are forced where users may force them, so a test that scripts its text runs through all of the engine.
+    """
 
-    def execute(self, seq: Sequence) -> ModelRunnerOutput:
-        script = self.scripts[seq.index % len(self.scripts)]
-        at = seq.get_output_len()
-        return ModelRunnerOutput(script[at] if at < len(script) else EOS)
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        for position, row in enumerate(self.rows):
+            scripts = (row.params.extra_args or {})["script"]
+            index = 0 if row.generator is None else row.generator.initial_seed() % len(scripts)  # the seed is 0 + i
+            script, at = scripts[index], len(row.output_token_ids)
+            logits[position] = -torch.inf
+            logits[position, script[at] if at < len(script) else EOS] = 0.0
+        return logits
+
+
+def scripted(*scripts: str, **kwargs: Any) -> SamplingParams:
+    """Parameters under which the request's sequences say `scripts`, byte by byte, then EOS."""
+    return params(extra_args={"script": [list(script.encode()) for script in scripts]}, seed=0, **kwargs)
 
 
 def run(engine: LLMEngine) -> tuple[dict[str, RequestOutput], list[RequestOutput]]:
@@ -77,11 +85,17 @@ def run(engine: LLMEngine) -> tuple[dict[str, RequestOutput], list[RequestOutput
     return {output.request_id: output for output in seen if output.finished}, seen
 
 
-def say(engine: LLMEngine, script: str, params: SamplingParams, prompt: str = "hi") -> CompletionOutput:
+def say(engine: LLMEngine, script: str, prompt: str = "hi", **kwargs: Any) -> CompletionOutput:
     """The completion of a sequence that says `script`."""
-    ScriptedRunner(engine, script)
-    engine.add_request("r", prompt, params)
+    engine.add_request("r", prompt, scripted(script, **kwargs))
     return run(engine)[0]["r"].outputs[0]
+
+
+def assert_empty(engine: LLMEngine) -> None:
+    """Nothing of any request is left in the engine."""
+    assert not engine.has_unfinished_requests()
+    assert engine._requests == {}
+    assert engine.output_processor._sequences == {}
 
 
 def params(**kwargs: Any) -> SamplingParams:

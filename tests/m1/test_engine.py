@@ -1,19 +1,15 @@
-"""The engine around a model: several sequences, streams, aborts, order, metrics.
-
-Where the tokens matter and not the model, a scripted runner says them.
-"""
+"""The engine around a model: several sequences, streams, aborts, order, metrics."""
 
 from __future__ import annotations
 
 import pytest
 
 from folovllm.request import SequenceStatus
-from tests.m1.support import ScriptedRunner, params, run
+from tests.m1.support import assert_empty, params, run, scripted
 
 
 def test_n_sequences_end_each_in_its_own_way(engine):
-    ScriptedRunner(engine, "first", "second one")
-    engine.add_request("r", "x", params(n=2, max_tokens=8))
+    engine.add_request("r", "x", scripted("first", "second one", n=2, max_tokens=8))
     output = run(engine)[0]["r"]
     assert [(c.index, c.text, c.finish_reason) for c in output.outputs] == [
         (0, "first", "stop"),
@@ -22,8 +18,7 @@ def test_n_sequences_end_each_in_its_own_way(engine):
 
 
 def test_a_request_of_n_is_finished_when_all_are(engine):
-    ScriptedRunner(engine, "a", "bb", "ccc")
-    engine.add_request("r", "x", params(n=3))
+    engine.add_request("r", "x", scripted("a", "bb", "ccc", n=3))
     _, seen = run(engine)
     assert [out.finished for out in seen] == [False] * (len(seen) - 1) + [True]
 
@@ -81,9 +76,8 @@ def test_stream_deltas_join_to_the_whole(engine):
 
 
 def test_streams_and_requests_side_by_side_lose_nothing(engine):
-    ScriptedRunner(engine, "hello")
-    engine.add_request("r", "x", params())
-    first, second = engine.generate_stream("y", params()), engine.generate_stream("z", params())
+    engine.add_request("r", "x", scripted("hello"))
+    first, second = engine.generate_stream("y", scripted("hello")), engine.generate_stream("z", scripted("hello"))
     text = next(second).outputs[0].text  # drives the engine through everybody else's steps
     text += "".join(out.outputs[0].text for out in second)
     assert text == "hello"
@@ -96,8 +90,7 @@ def test_closing_a_stream_aborts_its_request(engine):
     stream = engine.generate_stream("x", params())
     next(stream)
     stream.close()
-    assert not engine.has_unfinished_requests()
-    assert engine.output_processor._sequences == {}
+    assert_empty(engine)
 
 
 def test_requests_run_in_the_order_of_arrival(engine):
@@ -107,9 +100,8 @@ def test_requests_run_in_the_order_of_arrival(engine):
 
 
 def test_an_aborted_request_is_silent_and_the_others_go_on(engine):
-    ScriptedRunner(engine, "text")
     for name in ("a", "b"):
-        engine.add_request(name, "x", params())
+        engine.add_request(name, "x", scripted("text"))
     engine.step()
     request = engine._requests["a"]
     engine.abort_request("a")
@@ -124,7 +116,7 @@ def test_an_aborted_request_is_silent_and_the_others_go_on(engine):
 def test_a_finished_engine_holds_nothing(engine):
     engine.add_request("r", "x", params(n=3, seed=0))
     run(engine)
-    assert (engine._requests, engine._outputs, engine.output_processor._sequences) == ({}, [], {})
+    assert_empty(engine)
 
 
 def test_metrics_are_in_order(engine):

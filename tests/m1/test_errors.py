@@ -8,14 +8,14 @@ import torch
 from folovllm import EngineConfig, LLMEngine, ModelConfig
 from folovllm.errors import PromptTooLongError
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
-from tests.m1.support import VOCAB_SIZE, ScriptedRunner, params, run
+from tests.m1.support import VOCAB_SIZE, params, run, scripted
 
 REFUSED = {
     "empty prompt": ([], {}, ValueError, "prompt must have at least one token"),
     "id too large": ([VOCAB_SIZE], {}, ValueError, r"prompt_token_ids must be in \[0, 258\), got 258"),
     "negative id": ([-1], {}, ValueError, r"prompt_token_ids must be in \[0, 258\), got -1"),
-    "no integer": ([1, "two"], {}, TypeError, "prompt_token_ids must be integers, got 'two'"),
-    "a number": (7, {}, TypeError, "prompt must be a str, a list of token ids or"),
+    "no integer": ([1, "two"], {}, ValueError, "prompt_token_ids must be integers, got 'two'"),
+    "a number": (7, {}, ValueError, "prompt must be a str, a list of token ids or"),
     "wrong key": ({"tokens": [1]}, {}, ValueError, "prompt must have the key 'prompt_token_ids', got the keys"),
     "too long": ([1] * 64, {}, PromptTooLongError, "prompt has 64 tokens, but max_model_len is 64"),
     "beams": ([1], {"use_beam_search": True, "best_of": 2}, NotImplementedError, "Beam search is not supported"),
@@ -29,11 +29,10 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_bad_request_is_refused_and_leaves_nothing(case, engine):
     prompt, kwargs, error, text = REFUSED[case]
-    ScriptedRunner(engine, "fine")
-    engine.add_request("before", "x", params())
+    engine.add_request("before", "x", scripted("fine"))
     with pytest.raises(error, match=text):
         engine.add_request("bad", prompt, params(**kwargs))
-    engine.add_request("after", "x", params())
+    engine.add_request("after", "x", scripted("fine"))
     done, _ = run(engine)
     assert {name: out.outputs[0].text for name, out in done.items()} == {"before": "fine", "after": "fine"}
 
