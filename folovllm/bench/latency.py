@@ -1,0 +1,148 @@
+"""One request at a time: how long to the first token, how long between tokens, how near that is to the floor.
+
+The floor of a decode step is the time to read every weight once. Its share is
+
+    roofline = (weight bytes / measured bandwidth) / median time per token
+
+with the bandwidth measured between the runs, by this process, with as many threads.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from dataclasses import dataclass, field
+
+from folovllm.bench.peers import BandwidthProbe, Contestant, FoloVLLM, HuggingFace, Run, load_hf_model
+from folovllm.bench.report import Report, Row
+from folovllm.bench.workload import (
+    BenchModel,
+    bytes_per_decode_step,
+    progress_bar,
+    random_prompts,
+    require_at_least,
+)
+
+COLUMNS = [
+    "engine",
+    "dtype",
+    "batch",
+    "prompt_tokens",
+    "output_tokens",
+    "ttft_ms",
+    "tpot_ms",
+    "itl_p50_ms",
+    "itl_p95_ms",
+    "itl_p99_ms",
+    "decode_tokens_per_s",
+    "prefill_speedup",
+    "decode_speedup",
+    "weights_gb",
+    "bandwidth_gb_per_s",
+    "roofline",
+]
+# Below this the weights may stay in the CPU's caches, and a share of the memory's bandwidth
+# would say nothing.
+CACHE_BYTES = 256 * 2**20
+
+
+@dataclass
+class Samples:
+    """What the rounds of one contestant gave."""
+
+    ttft: list[float] = field(default_factory=list)
+    tpot: list[float] = field(default_factory=list)
+    """Mean time per token after the first, one for each round."""
+    gaps: list[float] = field(default_factory=list)
+
+    def add(self, run: Run) -> None:
+        gaps = [step.seconds for step in run if not step.prefill]
+        self.ttft.append(run.prefill_seconds)
+        self.tpot.append(statistics.mean(gaps))
+        self.gaps += gaps
+
+
+def run(
+    model: BenchModel,
+    *,
+    command: str,
+    dtype: str,
+    peer: str | None = None,
+    device: str | None = None,
+    input_len: int = 128,
+    output_len: int = 32,
+    rounds: int = 5,
+) -> Report:
+    """Rounds of ours, the bandwidth probe, the peer: a slow minute of the machine slows all of them."""
+    require_at_least(1, input_len=input_len, rounds=rounds)
+    require_at_least(2, output_len=output_len)
+    with progress_bar(2 + 2 * (rounds + 1)) as tick:
+        tick("loading folovllm")
+        ours = FoloVLLM(model, dtype, device, input_len + output_len)
+        contestants: list[Contestant] = [ours]
+        if peer == "hf":
+            tick("loading hf")
+            contestants.append(HuggingFace(load_hf_model(model, dtype, device)))
+        probe = BandwidthProbe(ours.engine.device)
+        samples = {contestant.name: Samples() for contestant in contestants}
+        prompts = random_prompts(rounds + 1, input_len, ours.engine.runner.vocab_size)
+        for number, prompt in enumerate(prompts):
+            label = f"round {number}/{rounds}" if number else "warm-up"
+            for contestant in contestants:
+                tick(f"{label}: {contestant.name}")
+                gc.collect()  # here, and not in the middle of somebody's run
+                result = contestant.run([prompt], output_len)
+                probe.measure()
+                if number:
+                    samples[contestant.name].add(result)
+                else:
+                    probe.samples.clear()
+    weight_bytes = _weight_bytes(model, ours)
+    rows = [
+        {"dtype": dtype, "prompt_tokens": input_len, "output_tokens": output_len}
+        | _row(name, samples, probe.bytes_per_s, weight_bytes)
+        for name in samples
+    ]
+    ordered = [{column: row[column] for column in COLUMNS} for row in rows]
+    notes = [
+        f"Medians of {rounds} rounds after a warm-up, one process, in turn.",
+        "tpot: mean over a run's tokens after the first.",
+        "roofline: (weights / bandwidth) / tpot, the bandwidth measured between the runs.",
+    ]
+    if weight_bytes < CACHE_BYTES:
+        notes.append("The weights are small enough to stay in caches: no roofline.")
+    return Report("latency", f"Latency, {model.label}", command, COLUMNS, ordered, notes)
+
+
+def _weight_bytes(model: BenchModel, ours: FoloVLLM) -> int:
+    from folovllm.model_loader import load_hf_config
+
+    return bytes_per_decode_step(load_hf_config(ours.engine.model_config), ours.engine.dtype)
+
+
+def _row(name: str, samples: dict[str, Samples], bandwidth: float, weight_bytes: int) -> Row:
+    mine, ours, peer = samples[name], samples["folovllm"], samples.get("hf")
+    tpot, ttft = statistics.median(mine.tpot), statistics.median(mine.ttft)
+    against_peer = peer is not None and mine is ours
+    return {
+        "engine": name,
+        "batch": 1,
+        "ttft_ms": ttft * 1e3,
+        "tpot_ms": tpot * 1e3,
+        **{f"itl_p{p}_ms": percentile(mine.gaps, p) * 1e3 for p in (50, 95, 99)},
+        "decode_tokens_per_s": 1 / tpot,
+        "prefill_speedup": statistics.median(peer.ttft) / ttft if peer and against_peer else None,
+        "decode_speedup": statistics.median(peer.tpot) / tpot if peer and against_peer else None,
+        "weights_gb": weight_bytes / 1e9,
+        "bandwidth_gb_per_s": bandwidth / 1e9,
+        "roofline": weight_bytes / bandwidth / tpot if weight_bytes >= CACHE_BYTES else None,
+    }
+
+
+def percentile(values: list[float], percent: float) -> float:
+    """Linear between the two nearest ranks, as numpy does it."""
+    ordered = sorted(values)
+    position = (len(ordered) - 1) * percent / 100
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)

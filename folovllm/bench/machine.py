@@ -1,0 +1,88 @@
+"""What a measurement was made on: versions and hardware, for the caption under every table."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from folovllm import __version__
+from folovllm.utils.devices import total_memory_bytes
+
+# What matters to a matrix product: torch's name of the capability -> the name people use.
+_FEATURES = {
+    "avx2": "AVX2",
+    "fma3": "FMA",
+    "f16c": "F16C",
+    "avx512_f": "AVX-512",
+    "avx512_bf16": "AVX512-BF16",
+    "avx512_vnni": "AVX512-VNNI",
+    "avx512_fp16": "AVX512-FP16",
+    "amx_tile": "AMX",
+    "amx_bf16": "AMX-BF16",
+    "amx_int8": "AMX-INT8",
+    "neon": "NEON",
+    "sve": "SVE",
+    "sve2": "SVE2",
+    "bf16": "BF16",
+}
+# The same from /proc/cpuinfo, for a torch that cannot tell.
+_CPUINFO_NAMES = {"fma": "fma3", "avx512f": "avx512_f", "asimd": "neon"}
+
+
+def versions() -> dict[str, str]:
+    found = {"folovllm": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    for package in ("transformers",):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "units": "/".join(cpu_features()) or None,
+        "memory_gib": round(total_memory_bytes(torch.device("cpu")) / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    if torch.cuda.is_available():
+        facts["gpus"] = [_gpu(index) for index in range(torch.cuda.device_count())]
+    return facts
+
+
+def _gpu(index: int) -> str:
+    gpu = torch.cuda.get_device_properties(index)
+    return (
+        f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {gpu.multi_processor_count} SMs, "
+        f"compute capability {gpu.major}.{gpu.minor}, CUDA {torch.version.cuda}"
+    )
+
+
+def cpu_name() -> str:
+    for line in _cpuinfo():
+        if line.lower().startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def cpu_features() -> list[str]:
+    probe = getattr(torch.cpu, "get_capabilities", None)
+    if probe is not None:
+        present = {name for name, value in probe().items() if value is True}
+    else:
+        flags = next((line for line in _cpuinfo() if line.lower().startswith(("flags", "features"))), "")
+        present = {_CPUINFO_NAMES.get(flag, flag) for flag in flags.partition(":")[2].split()}
+    return [label for name, label in _FEATURES.items() if name in present]
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.is_file() else []

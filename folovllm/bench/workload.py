@@ -1,0 +1,96 @@
+"""What a benchmark needs before it starts: a model (a folder, or just a shape), prompts, progress."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from folovllm.bench.shapes import SHAPES
+
+
+@dataclass(frozen=True)
+class BenchModel:
+    """How to name the model to the engine and to its peers."""
+
+    label: str
+    path: str
+    load_format: Literal["auto", "dummy"]
+    """"dummy" for a shape: the folder then holds a config.json and nothing else."""
+
+
+@contextmanager
+def bench_model(model: str | None, shape: str) -> Iterator[BenchModel]:
+    """`model` if given, else a folder with the configuration of `shape`, there as long as the block runs."""
+    if model is not None:
+        yield BenchModel(Path(model).name, model, "auto")
+        return
+    with tempfile.TemporaryDirectory(prefix="folovllm-bench-") as folder:
+        shape_config(shape).save_pretrained(folder)
+        yield BenchModel(f"{shape} shape, random weights", folder, "dummy")
+
+
+def shape_config(shape: str) -> Any:
+    import torch
+    from transformers.models.qwen3 import Qwen3Config
+
+    return Qwen3Config(
+        **SHAPES[shape],
+        architectures=["Qwen3ForCausalLM"],
+        dtype=torch.bfloat16,
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+
+
+def empty_model(config: Any, dtype: Any) -> Any:
+    """Hugging Face's model of this configuration on the meta device: every shape, no memory."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype)
+
+
+def bytes_per_decode_step(config: Any, dtype: Any) -> int:
+    """Weight bytes that one decode step must read: all, but of an untied embedding only a row per token."""
+    model = empty_model(config, dtype)
+    total = sum(parameter.numel() for parameter in model.parameters())  # a tied weight is counted once
+    if not config.tie_word_embeddings:
+        total -= model.get_input_embeddings().weight.numel()
+    return int(total * dtype.itemsize)
+
+
+def random_prompts(count: int, length: int, vocab_size: int, seed: int = 0) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(vocab_size) for _ in range(length)] for _ in range(count)]
+
+
+def require_at_least(minimum: int, **values: int) -> None:
+    for name, value in values.items():
+        if value < minimum:
+            raise ValueError(f"{name} must be at least {minimum}, got {value}")
+
+
+@contextmanager
+def progress_bar(total: int) -> Iterator[Any]:
+    """Yields tick(text): one more step begins, and this is what it does. Drawn on stderr, gone when done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total)
+        started = 0
+
+        def tick(text: str) -> None:
+            nonlocal started
+            progress.update(task, description=text, completed=started)
+            started += 1
+
+        yield tick
