@@ -1,0 +1,10 @@
+"""`python -m folovllm` is the `folovllm` command."""
+
+from __future__ import annotations
+
+import sys
+
+from folovllm.entrypoints.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main())

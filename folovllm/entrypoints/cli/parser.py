@@ -1,0 +1,103 @@
+"""Arguments that several commands share, and a parser whose errors are one line that says what is right."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from folovllm.sampling_params import SamplingParams
+from folovllm.utils.suggest import did_you_mean
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with one-line errors, no guessing of abbreviated options, a suggestion for a misspelt one."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+        self.set_defaults(parser=self)
+
+    def parse(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
+        """Like parse_args; the result also has `parser`, the chosen command's, and `argv`, what was typed."""
+        typed = list(sys.argv[1:] if argv is None else argv)
+        args, unknown = self.parse_known_args(typed)
+        args.argv = typed
+        if unknown:
+            chosen: Parser = args.parser
+            known = [option for action in chosen._actions for option in action.option_strings]
+            hint = did_you_mean(unknown[0].partition("=")[0], known)
+            chosen.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
+        return args
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {one_line(message)} (see {self.prog} --help)\n")
+
+
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults that say something: not None, not the False of a plain switch."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or isinstance(action.default, bool):
+            return action.help
+        return super()._get_help_string(action)
+
+
+def one_line(error: object) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--model",
+        default="embedded",
+        help="a local Hugging Face folder, a hub id, or 'embedded', the small model that ships here",
+    )
+    group.add_argument("--tokenizer", help="folder or hub id of another tokenizer")
+    group.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    group.add_argument("--device", help="cpu, cuda or cuda:<index>; picked when not given")
+    group.add_argument("--max-model-len", type=int, metavar="N", help="longest prompt and output together, in tokens")
+    group.add_argument("--load-format", default="auto", help="auto, or dummy: random weights of the model's shape")
+
+
+def model_kwargs(args: argparse.Namespace) -> dict[str, Any]:
+    """Keywords for LLM(), checked: a wrong value is refused here, before anything heavy is imported."""
+    from folovllm.config import EngineConfig
+    from folovllm.model_loader import resolve_model_path
+
+    names = ("model", "tokenizer", "dtype", "device", "max_model_len", "load_format")
+    kwargs = {name: getattr(args, name) for name in names}
+    EngineConfig.from_kwargs(**kwargs)
+    resolve_model_path(args.model, weights=args.load_format != "dummy", tokenizer=args.tokenizer is None)
+    return kwargs
+
+
+# option -> (type, help); the default of each is SamplingParams' own unless a command names another.
+_SAMPLING: dict[str, tuple[Any, str]] = {
+    "max_tokens": (int, "stop after this many new tokens"),
+    "min_tokens": (int, "do not stop before this many"),
+    "temperature": (float, "0 is greedy, higher is more varied"),
+    "top_p": (float, "keep the smallest set of tokens whose probability reaches this"),
+    "top_k": (int, "keep this many of the likeliest tokens; -1: all"),
+    "min_p": (float, "drop tokens less likely than this times the likeliest"),
+    "seed": (int, "the same seed gives the same text"),
+    "repetition_penalty": (float, "above 1: against tokens of the prompt and the output"),
+    "presence_penalty": (float, "against tokens that occurred in the output, once each"),
+    "frequency_penalty": (float, "against tokens that occurred in the output, once per occurrence"),
+}
+
+
+def add_sampling_arguments(parser: argparse.ArgumentParser, **defaults: Any) -> None:
+    group = parser.add_argument_group("sampling")
+    for name, (kind, text) in _SAMPLING.items():
+        default = defaults.get(name, getattr(SamplingParams, name))
+        option, metavar = f"--{name.replace('_', '-')}", "N" if kind is int else "X"
+        group.add_argument(option, type=kind, default=default, metavar=metavar, help=text)
+    group.add_argument("--stop", action="append", metavar="TEXT", help="stop at this text; may be given again")
+    group.add_argument("--ignore-eos", action="store_true", help="go on after the end-of-text token")
+
+
+def sampling_params(args: argparse.Namespace, **more: Any) -> SamplingParams:
+    values = {name: getattr(args, name) for name in (*_SAMPLING, "stop", "ignore_eos")}
+    return SamplingParams(**values, **more)
