@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.outputs import CompletionOutput, RequestOutput
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from folovllm.sampling_params import SamplingParams
-from tests.helpers import make_hf_folder
+from tests.helpers import add_byte_tokenizer, make_hf_folder
 
-BOS, EOS = 256, 257
+EOS, BOS = 256, 257
 VOCAB_SIZE = 258
 CHAT_TEMPLATE = (
     "<bos>{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
@@ -24,27 +25,14 @@ CHAT_TEMPLATE = (
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per byte, id = byte, so that every multi-byte character is several tokens. Adds BOS to plain text."""
-    alphabet = _byte_to_char()
-    vocab = {alphabet[byte]: byte for byte in range(256)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", chat_template=CHAT_TEMPLATE
-    )
-    from tokenizers.processors import TemplateProcessing
-
-    fast.backend_tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", BOS)])
-    assert (fast.bos_token_id, fast.eos_token_id) == (BOS, EOS)
-    return fast
-
-
-def _byte_to_char() -> list[str]:
-    """The printable stand-in of each byte in a byte-level vocabulary, asked of the library itself."""
-    keep = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = iter(range(256, 512))
-    return [chr(byte) if byte in keep else chr(next(others)) for byte in range(256)]
+    """tests.helpers' tokenizer (token i is byte i, so every multi-byte character is several tokens), plus a BOS that
+    it puts before plain text, and a chat template."""
+    with TemporaryDirectory() as folder:
+        add_byte_tokenizer(Path(folder))
+        tokenizer = AutoTokenizer.from_pretrained(folder, bos_token="<bos>", chat_template=CHAT_TEMPLATE)
+    assert (tokenizer.eos_token_id, tokenizer.bos_token_id) == (EOS, BOS)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", BOS)])
+    return tokenizer
 
 
 def make_text_model(tmp_path: Path, **over: object) -> Path:
