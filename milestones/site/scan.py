@@ -21,7 +21,7 @@ _CODE_SPAN = re.compile(r"(?P<ticks>`+)(?P<code>.+?)(?P=ticks)")
 _IMAGE = re.compile(r"!\[[^\]]*\]\((?P<target>[^)\s]+)[^)]*\)")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)[^)]*\)")
 _FORMULA = re.compile(r"(?<![\\$])\$(?=\S)(?P<tex>[^$\n]+?)(?<=\S)\$(?![\d$])")
-_PLACEHOLDER = re.compile(r"@@\w+@@|\b(?:TODO|FIXME|TBD)\b")
+_PLACEHOLDER = re.compile(r"@@\w+@@|\b(?:TODO|FIXME|TBD)\b|^[ \t]*[A-Z]+_[A-Z0-9_]+[ \t]*$")
 _ADMONITION = re.compile(r"^[ \t]*(?:!!!|\?\?\?\+?|===)[ \t]+(?P<kind>[a-z]+)?")
 
 
