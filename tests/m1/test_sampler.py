@@ -57,14 +57,15 @@ def test_greedy_is_the_first_of_the_largest_logits(vocab_size: int, dtype: torch
 
 def test_greedy_finds_the_largest_wherever_it_stands() -> None:
     vocab_size = 20_001
-    places = [0, 127, 128, 19_967, 19_968, 20_000]
+    places = [0, 127, 128, 19_967, 19_968, 20_000]  # 156 blocks of 128 end at 19,968
     logits = torch.zeros(len(places), vocab_size)
+    assert logits.numel() >= 1 << 16  # else this is argmax itself
     logits[range(len(places)), places] = 1.0
     assert greedy(logits).tolist() == places
 
 
 def test_an_all_greedy_batch_does_nothing_but_argmax() -> None:
-    assert run_logged(logits_of(5, 1000), [GREEDY] * 5).names <= {"empty", "slice", "argmax", "index_put_"}
+    assert run_logged(logits_of(5, 1000), [GREEDY] * 5).names <= {"empty", "slice", "argmax"}
 
 
 def test_an_all_greedy_batch_of_a_large_vocabulary_computes_no_probability() -> None:
