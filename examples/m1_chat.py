@@ -16,7 +16,8 @@ for question in ("What is a KV cache?", "什么是前缀缓存？"):
     output = llm.chat(messages, params, use_tqdm=False)[0]
     answer = output.outputs[0].text
     messages.append({"role": "assistant", "content": answer})
-    print(f"> {question}\n{answer}\n  ({len(output.prompt_token_ids)} tokens in, {len(output.outputs[0].token_ids)} out)")
+    num_in, num_out = len(output.prompt_token_ids), len(output.outputs[0].token_ids)
+    print(f"> {question}\n{answer}\n  ({num_in} tokens in, {num_out} out)")
 
 # What the model really read in the second turn: the chat template has written both turns into one text.
 print(f"\nthe second prompt:\n{output.prompt}")

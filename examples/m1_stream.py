@@ -6,6 +6,7 @@ Run it: python examples/m1_stream.py
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 
 from folovllm import LLM, SamplingParams
 
@@ -18,7 +19,7 @@ start = time.perf_counter()
 for delta in engine.generate_stream("从前", SamplingParams(temperature=0.8, seed=5, max_tokens=64)):
     times.append(time.perf_counter())
     print(delta.outputs[0].text, end="", flush=True)
-gaps = sorted(later - earlier for earlier, later in zip(times, times[1:], strict=False))
+gaps = sorted(later - earlier for earlier, later in pairwise(times))
 print(f"\n\n{len(times)} tokens, the first after {(times[0] - start) * 1e3:.0f} ms")
 print(f"between tokens: median {gaps[len(gaps) // 2] * 1e3:.1f} ms, longest {gaps[-1] * 1e3:.1f} ms")
 

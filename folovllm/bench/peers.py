@@ -9,13 +9,14 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
 
 from folovllm.bench.workload import BenchModel
 
-PEERS = ("hf",)
+PROBE_BYTES = 512 * 2**20
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class HuggingFace:
         mask = torch.ones_like(ids)
         clock = _Clock()
         self.model.generate(ids, attention_mask=mask, generation_config=config, streamer=clock)
-        gaps = [later - earlier for earlier, later in zip(clock.times, clock.times[1:], strict=False)]
+        gaps = [later - earlier for earlier, later in pairwise(clock.times)]
         if len(gaps) != num_tokens:
             raise RuntimeError(f"generate() gave {len(gaps)} tokens instead of {num_tokens}")
         return Run(Step(gap, len(prompts), number == 0) for number, gap in enumerate(gaps))
@@ -162,7 +163,7 @@ class BandwidthProbe:
     """How fast this machine reads memory now: the sum of a float32 tensor far larger than any cache."""
 
     def __init__(self, device: torch.device) -> None:
-        self.tensor = torch.ones(2**27, device=device)  # 512 MiB
+        self.tensor = torch.ones(PROBE_BYTES // 4, device=device)
         self.samples: list[float] = []
 
     def measure(self) -> None:

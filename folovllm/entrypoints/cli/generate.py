@@ -117,7 +117,7 @@ def _print_whole(llm: LLM, texts: list[str], prompts: list[Any], params: Samplin
 
     from folovllm.entrypoints.cli.session import logprobs_lines, notes, summarize
 
-    for text, output in zip(texts, llm.generate(prompts, params), strict=True):
+    for text, output in zip(texts, llm.generate(prompts, params, use_tqdm=sys.stdout.isatty()), strict=True):
         _print_prompt(text, always=len(texts) > 1)
         for completion in output.outputs:
             if len(output.outputs) > 1:
