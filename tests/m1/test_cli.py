@@ -1,0 +1,253 @@
+"""The command line: starts without torch, refuses bad input in one line, and prints what the engine generates."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import folovllm
+from folovllm import LLM, SamplingParams
+from folovllm.entrypoints.cli import demo
+from folovllm.entrypoints.cli.main import main
+from tests.m1.support import make_text_model
+
+ROOT = Path(folovllm.__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_text_model(tmp_path_factory.mktemp("cli")))
+
+
+def run(argv: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    try:
+        code = main(argv)
+    except SystemExit as exit_:  # argparse's own way out
+        code = int(exit_.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+# Start-up.
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["--help"], ["generate", "--help"], ["bench", "latency", "--help"], ["generate", "--nonsense", "x"],
+     ["generate", "x", "--temperature", "-1"], ["generate", "x", "--model", "/no/such/folder"],
+     ["bench", "latency", "--json", "/no/such/folder/x.json"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_help_and_bad_usage_import_neither_torch_nor_transformers(argv: list[str]) -> None:
+    code = (
+        "import sys\nfrom folovllm.entrypoints.cli.main import main\n"
+        f"try: code = main({argv!r})\nexcept SystemExit as exit: code = exit.code\n"
+        "print(code, [name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    expected = 0 if "--help" in argv else 2
+    assert done.stdout.splitlines()[-1] == f"{expected} []", done.stderr
+
+
+def test_module_is_the_command() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "folovllm", "--version"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, f"folovllm {folovllm.__version__}\n")
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["generat"], "invalid choice: 'generat'"),
+        (["generate", "x", "--temprature", "0"], "did you mean '--temperature'?"),
+        (["generate", "x", "--max-token", "3"], "did you mean '--max-tokens'?"),  # no abbreviations
+        (["generate", "x", "--n", "two"], "invalid int value: 'two'"),
+        (["generate"], "required: PROMPT"),
+        (["generate", ""], "prompt must not be empty"),
+        (["generate", "-", "-"], "- reads all of stdin"),
+        (["generate", "x", "--top-p", "0"], "top_p must be in (0, 1]"),
+        (["generate", "x", "--temperature", "nan"], "temperature must be"),
+        (["generate", "x", "--n", "0"], "n must be at least 1"),
+        (["generate", "x", "--n", "2", "--temperature", "0"], "best_of must be 1 when using greedy sampling"),
+        (["generate", "x", "--n", "2", "--stream"], "--stream prints one text"),
+        (["generate", "x", "--dtype", "int8"], "dtype must be one of"),
+        (["generate", "x", "--load-format", "x"], "load_format must be one of"),
+        (["generate", "x", "--max-model-len", "0"], "max_model_len must be"),
+        (["generate", "x", "--model", "/no/such/folder"], "no such folder"),
+        (["chat", "--model", "/no/such/folder"], "no such folder"),
+        (["bench", "latency", "--shape", "gpt-5"], "invalid choice: 'gpt-5'"),
+        (["bench", "latency", "--model", "/no/such/folder"], "no such folder"),
+        (["bench", "latency", "--rounds", "0"], "rounds must be at least 1, got 0"),
+        (["bench", "latency", "--output-len", "1"], "output_len must be at least 2, got 1"),
+        (["bench", "latency", "--threads", "0"], "threads must be at least 1, got 0"),
+        (["bench", "throughput", "--num-requests", "0"], "num_requests must be at least 1, got 0"),
+        (["bench", "sampler", "--batch-sizes", "0"], "batch_sizes must be at least 1, got 0"),
+        (["bench", "load", "--json", "/no/such/folder/x.json"], "json must be in an existing folder"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_2(argv: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(argv, capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: ")
+    assert text in err
+
+
+def test_what_only_the_model_can_refuse_is_one_line_too(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(["generate", "x" * 600, "--model", model], capsys)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: prompt has 601 tokens, but max_model_len is 512")
+
+
+# generate.
+
+
+def greedy(model: str, prompt: Any, **fields: Any) -> list[int]:
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, **fields)
+    return LLM(model).generate(prompt, params, use_tqdm=False)[0].outputs[0].token_ids
+
+
+GREEDY = ["--temperature", "0", "--max-tokens", "8", "--ignore-eos"]
+
+
+def test_generate_prints_the_text_alone_on_stdout(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    expected = LLM(model).get_tokenizer().decode(greedy(model, "hello"), skip_special_tokens=True)
+    for extra in ([], ["--no-stream"]):
+        code, out, err = run(["generate", "hello", "--model", model, *GREEDY, *extra], capsys)
+        assert (code, out) == (0, expected + "\n")
+        assert "8 tokens: the first after" in err
+        assert "finish_reason length" in err
+
+
+def test_generate_json_is_one_object_for_each_prompt(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["generate", "hello", "汉字", "--model", model, "--json", *GREEDY], capsys)
+    first, second = (json.loads(line) for line in out.splitlines())
+    assert code == 0
+    assert first["outputs"][0]["token_ids"] == greedy(model, "hello")
+    assert (second["prompt"], second["finished"]) == ("汉字", True)
+    assert second["metrics"]["ttft"] > 0
+
+
+def test_generate_json_stream_gives_deltas(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(["generate", "hello", "--model", model, "--json", "--stream", *GREEDY], capsys)
+    deltas = [json.loads(line)["outputs"][0]["token_ids"] for line in out.splitlines()]
+    assert deltas == [[token_id] for token_id in greedy(model, "hello")]
+
+
+def test_generate_reads_stdin(model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))  # the shell's newline is not part of the prompt
+    _, out, _ = run(["generate", "-", "--model", model, "--json", *GREEDY], capsys)
+    assert json.loads(out)["prompt"] == "hello"
+
+
+def test_generate_chat_goes_through_the_template(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(["generate", "hello", "--chat", "--model", model, "--json", *GREEDY], capsys)
+    assert json.loads(out)["prompt"] == "<bos>user: hello\nassistant: "
+
+
+def test_generate_hands_every_option_on(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[SamplingParams] = []
+
+    def add_request(self: Any, request_id: str, prompt: Any, params: SamplingParams) -> None:
+        seen.append(params)
+        raise ValueError("enough")
+
+    monkeypatch.setattr("folovllm.engine.llm_engine.LLMEngine.add_request", add_request)
+    options = {"n": 2, "max_tokens": 9, "min_tokens": 3, "temperature": 0.5, "top_p": 0.7, "top_k": 5, "min_p": 0.1,
+               "seed": 3, "repetition_penalty": 1.5, "presence_penalty": 0.25, "frequency_penalty": 0.75,
+               "logprobs": 2}  # fmt: skip
+    argv = [item for name, value in options.items() for item in (f"--{name.replace('_', '-')}", str(value))]
+    run(["generate", "x", "--model", model, *argv, "--stop", "a", "--stop", "b", "--ignore-eos"], capsys)
+    assert seen == [SamplingParams(**options, stop=["a", "b"], ignore_eos=True)]
+
+
+def test_two_runs_without_a_seed_differ_and_with_one_agree(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def tokens(*extra: str) -> list[int]:
+        _, out, _ = run(["generate", "hello", "--model", model, "--json", "--max-tokens", "40", *extra], capsys)
+        token_ids: list[int] = json.loads(out)["outputs"][0]["token_ids"]
+        return token_ids
+
+    assert tokens() != tokens()
+    assert tokens("--seed", "3") == tokens("--seed", "3")
+
+
+def test_generate_logprobs_shows_the_likeliest(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(["generate", "x", "--model", model, "--logprobs", "2", *GREEDY], capsys)
+    assert code == 0
+    # A heading, a line per token, the summary.
+    assert len(err.splitlines()) == 10
+
+
+def test_interrupt_ends_with_130_and_keeps_what_was_printed(
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt_after(3, monkeypatch)
+    code, out, err = run(["generate", "hello", "--model", model, *GREEDY], capsys)
+    assert code == 130
+    assert "3 tokens" in err
+    assert out.endswith("\n")
+
+
+def interrupt_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the midst of a forward pass, after that many others."""
+    from folovllm.worker.model_runner import ModelRunner
+
+    original, count = ModelRunner.execute, 0
+
+    def execute(self: Any, seq: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == steps + 1:
+            raise KeyboardInterrupt
+        return original(self, seq)
+
+    monkeypatch.setattr(ModelRunner, "execute", execute)
+
+
+# info and demo.
+
+
+def test_info_json_says_what_can_run(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["info", "--json"], capsys)
+    data = json.loads(out)
+    assert code == 0
+    assert {"python", "torch", "transformers", "folovllm"} <= set(data["versions"])
+    assert data["hardware"]["threads"] >= 1
+    assert data["attention_backends"]["dense"] is None
+    # The last resort can always run; whatever cannot says why.
+    assert all(kernels["native"] is None for kernels in data["linear_kernels"].values())
+    reasons = [reason for kernels in data["linear_kernels"].values() for reason in kernels.values()]
+    assert all(reason is None or len(reason) > 5 for reason in reasons)
+    assert set(data["auto_dtype"]) == {"bfloat16", "float32"}
+
+
+def test_info_prints_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["info"], capsys)
+    assert code == 0
+    assert len(out.splitlines()) <= 24
+    assert "picked" in out
+
+
+def test_demo_answers_in_both_languages_and_tells_a_story(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["demo"], capsys)
+    assert code == 0
+    for question in demo.QUESTIONS:
+        answer = out.partition(question)[2].strip().splitlines()[0]
+        assert len(answer) > 10
+    assert any("一" <= char <= "鿿" for char in out.partition(demo.QUESTIONS[1])[2])
+    assert demo.STORY in out
+    assert "tokens/s" in out.splitlines()[-2]

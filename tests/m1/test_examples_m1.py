@@ -1,0 +1,68 @@
+"""Every example of this milestone runs from a clone with no argument, and says what it sets out to say."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SAYS = {
+    "m1_generate.py": ["'Once upon a time': 4 prompt tokens", "  [1] ", "finish_reason 'stop'", "ms per token"],
+    "m1_chat.py": ["> What is a KV cache?", "> 什么是前缀缓存？", "the second prompt:\n<|im_start|>user\nWhat is"],
+    "m1_stream.py": ["64 tokens, the first after", "left after 5 tokens; unfinished requests: False"],
+    "m1_sampling.py": ["greedy, frequency_penalty=2", "greedy, stop at the first period"],
+    "m1_logprobs.py": ["the likeliest", "all of them together: log p = -", "perplexity"],
+    "m1_sigmoid_logprobs.py": ["sigmoid"],
+}
+
+
+@pytest.fixture(scope="module")
+def printed() -> dict[str, str]:
+    """What each example prints. In this process, since in fresh ones nine tenths of the time would be imports."""
+    texts = {}
+    for name in SAYS:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+        texts[name] = out.getvalue()
+    return texts
+
+
+def test_every_example_of_the_milestone_is_tried() -> None:
+    assert {path.name for path in (ROOT / "examples").glob("m1_*.py")} == set(SAYS)
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_example_says_what_it_sets_out_to_say(name: str, printed: dict[str, str]) -> None:
+    for text in SAYS[name]:
+        assert text in printed[name]
+
+
+@pytest.mark.slow
+def test_example_runs_as_a_script(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, str(ROOT / "examples" / "m1_stream.py")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "unfinished requests: False" in done.stdout
+
+
+def test_the_same_seed_gives_the_same_text_in_the_sampling_example(
+    printed: dict[str, str],
+) -> None:
+    lines = printed["m1_sampling.py"].splitlines()
+    by_label = {line[:34].strip(): line[34:] for line in lines}
+    assert by_label["temperature 0.7"] == by_label["temperature 0.7, the same seed"]
+    assert by_label["temperature 0.7"] != by_label["temperature 0.7, another seed"]
+
+
+def test_fluent_text_is_less_perplexing_than_shuffled(printed: dict[str, str]) -> None:
+    lines = [line for line in printed["m1_logprobs.py"].splitlines() if line.startswith("perplexity")]
+    fluent, shuffled = (float(line.split()[1]) for line in lines)
+    assert fluent < shuffled
