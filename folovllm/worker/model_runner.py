@@ -60,7 +60,7 @@ class ModelRunner:
         if seq.seq_id != self._running or self._sampling is None:
             raise RuntimeError(f"sequence {seq.seq_id!r} lost its KV cache to {self._running!r} before it finished")
         start = seq.num_computed_tokens
-        new_tokens = seq.get_token_ids()[start:]
+        new_tokens = seq.get_token_ids() if start == 0 else [seq.get_last_token_id()]
         hidden = self._forward(new_tokens, start)
         seq.num_computed_tokens += len(new_tokens)
 
