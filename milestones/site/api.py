@@ -32,9 +32,7 @@ def render(source: SourceFile, qualname: str, members: list[str] | None = None) 
 def _class(source: SourceFile, qualname: str, node: ast.ClassDef, members: list[str] | None) -> str:
     head = excerpt(source, qualname, doc=False, head=True)
     parts = [_code(head) if "\n" in head else "", _docstring(node)]  # a head of one line says nothing new
-    methods = {
-        stmt.name: stmt for stmt in node.body if isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    methods = {stmt.name: stmt for stmt in node.body if isinstance(stmt, ast.FunctionDef | ast.AsyncFunctionDef)}
     if members is None:
         members = [name for name, method in methods.items() if _is_public(method)]
     for name in members:

@@ -19,8 +19,15 @@ from milestones.site.source import ROOT
 DATA = ROOT / "docs" / "benchmarks" / "data"
 _REQUIRED = ("name", "command", "versions", "hardware", "date", "columns", "rows")
 _LABELS = {
-    "en": {"command": "Command", "hardware": "Machine", "versions": "Versions", "date": "Date", "sep": ", "},
-    "zh": {"command": "命令", "hardware": "机器", "versions": "版本", "date": "日期", "sep": "，"},
+    "en": {
+        "same": "In every row",
+        "command": "Command",
+        "hardware": "Machine",
+        "versions": "Versions",
+        "date": "Date",
+        "sep": ", ",
+    },
+    "zh": {"same": "各行相同", "command": "命令", "hardware": "机器", "versions": "版本", "date": "日期", "sep": "，"},
 }
 Row = dict[str, Any]
 
@@ -31,9 +38,7 @@ def load(name: str, folder: Path | None = None) -> dict[str, Any]:
     path = folder / f"{name}.json"
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in folder.glob("*.json"))) or "none"
-        raise DirectiveError(
-            f"no benchmark {name!r}: {path.name} is not in {folder.name}/ (there are: {known})"
-        )
+        raise DirectiveError(f"no benchmark {name!r}: {path.name} is not in {folder.name}/ (there are: {known})")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
@@ -79,42 +84,66 @@ def _check_column(data: dict[str, Any], key: str) -> None:
         raise DirectiveError(f"benchmark {data['name']!r} has no column {key!r}, it has: {known}")
 
 
-def table(
-    data: dict[str, Any], *, columns: str = "", where: str = "", caption: bool = True, lang: str = "en"
-) -> str:
-    """A Markdown table of the chosen columns and rows, and under it how it was measured."""
-    picked = split_pairs(columns) if columns else [(str(c), str(c)) for c in data["columns"]]
+def table(data: dict[str, Any], *, columns: str = "", where: str = "", caption: bool = True, lang: str = "en") -> str:
+    """A Markdown table of the chosen columns and rows, and under it how it was measured.
+
+    Without a choice of columns, those that say the same in every row go into the caption: the eye is for what differs.
+    """
     rows = select(data, where) if where else data["rows"]
     if not rows:
         raise DirectiveError(f"benchmark {data['name']!r} has no row where {where}")
+    shared = [] if columns else [key for key in map(str, data["columns"]) if _is_shared(key, rows)]
+    picked = split_pairs(columns) or [(key, key) for key in map(str, data["columns"]) if key not in shared]
     keys = []
     for key, heading in picked:
         column, _, spec = key.partition(":")
         _check_column(data, column)
-        keys.append((column, spec, column if heading == key else heading))
+        keys.append((column, spec, _heading(column) if heading == key else heading))
     numeric = [all(isinstance(r.get(c), int | float | None) for r in rows) for c, _, _ in keys]
     lines = [
         "| " + " | ".join(_cell(heading) for _, _, heading in keys) + " |",
         "|" + "|".join("--:" if right else "---" for right in numeric) + "|",
     ]
-    lines += [
-        "| " + " | ".join(_cell(format_value(row.get(c), s)) for c, s, _ in keys) + " |" for row in rows
-    ]
+    lines += ["| " + " | ".join(_cell(format_value(row.get(c), s)) for c, s, _ in keys) + " |" for row in rows]
     if caption:
-        lines += ["", *_caption(data, lang)]
+        same = [f"{_heading(key)} {format_value(rows[0][key])}" for key in shared if rows[0][key] is not None]
+        lines += ["", *_caption(data, lang, same)]
     return "\n".join(lines)
+
+
+def all_tables(lang: str = "en", folder: Path | None = None) -> str:
+    """Every stored measurement, by name: what the benchmarks page shows."""
+    names = sorted(path.stem for path in (folder or DATA).glob("*.json"))
+    if not names:
+        raise DirectiveError(f"there is no benchmark in {(folder or DATA).name}/")
+    found = [load(name, folder) for name in names]
+    return "\n\n".join(f"**{data.get('title', data['name'])}**\n\n{table(data, lang=lang)}" for data in found)
+
+
+def _is_shared(key: str, rows: list[Row]) -> bool:
+    return len(rows) > 1 and all(row.get(key) == rows[0].get(key) for row in rows)
+
+
+# How a column's name ends -> how its heading does; the longer endings first.
+_UNITS = {"_tokens_per_s": " tokens/s", "_gb_per_s": " GB/s", "_ms": " ms", "_gb": " GB", "_s": " s"}
+
+
+def _heading(key: str) -> str:
+    for ending, unit in _UNITS.items():
+        if key.endswith(ending) and key != ending[1:]:
+            return key.removesuffix(ending).replace("_", " ") + unit
+    return key.replace("_", " ")
 
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _caption(data: dict[str, Any], lang: str) -> list[str]:
+def _caption(data: dict[str, Any], lang: str, same: list[str]) -> list[str]:
     labels = _LABELS[lang]
-    parts = [f"{labels['command']}: `{data['command']}`"]
-    parts += [
-        f"{labels[key]}: {_inline(data[key], labels['sep'])}" for key in ("hardware", "versions", "date")
-    ]
+    parts = [f"{labels['same']}: {labels['sep'].join(same)}"] if same else []
+    parts.append(f"{labels['command']}: `{data['command']}`")
+    parts += [f"{labels[key]}: {_inline(data[key], labels['sep'])}" for key in ("hardware", "versions", "date")]
     if notes := data.get("notes"):
         parts.append(_inline(notes, " "))
     return ["<br>\n".join(parts), "{ .measured }"]
@@ -122,17 +151,13 @@ def _caption(data: dict[str, Any], lang: str) -> list[str]:
 
 def _inline(value: Any, separator: str) -> str:
     if isinstance(value, dict):
-        return separator.join(
-            f"{key} {_inline(item, separator)}" for key, item in value.items() if item is not None
-        )
+        return separator.join(f"{key} {_inline(item, separator)}" for key, item in value.items() if item is not None)
     if isinstance(value, list):
         return separator.join(_inline(item, separator) for item in value)
     return str(value)
 
 
-_INLINE = re.compile(
-    r"(?P<name>\S+)\s+(?P<column>\S+)(?:\s+where\s+(?P<where>[^|]+?))?(?:\s*\|\s*(?P<spec>\S+))?\s*$"
-)
+_INLINE = re.compile(r"(?P<name>\S+)\s+(?P<column>\S+)(?:\s+where\s+(?P<where>[^|]+?))?(?:\s*\|\s*(?P<spec>\S+))?\s*$")
 
 
 def figure(body: str, folder: Path | None = None) -> str:

@@ -77,9 +77,7 @@ def parse_directive(body: str) -> Directive:
         else:
             words.append(token)
     if not words:
-        raise DirectiveError(
-            f"{kind} needs a name, as in `::: {kind} {'NAME' if kind == 'bench' else 'PATH NAME'}`"
-        )
+        raise DirectiveError(f"{kind} needs a name, as in `::: {kind} {'NAME' if kind == 'bench' else 'PATH NAME'}`")
     return Directive(kind, tuple(words), frozenset(seen_flags), seen_options, milestone)
 
 

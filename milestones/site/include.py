@@ -71,9 +71,7 @@ class IncludeExtension(Extension):
         super().__init__(**kwargs)
 
     def extendMarkdown(self, md: Markdown) -> None:  # noqa: N802 - the name that Python-Markdown calls
-        md.preprocessors.register(
-            IncludePreprocessor(md, self.getConfig("lang")), "folovllm_include", _PRIORITY
-        )
+        md.preprocessors.register(IncludePreprocessor(md, self.getConfig("lang")), "folovllm_include", _PRIORITY)
 
 
 def makeExtension(**kwargs: Any) -> IncludeExtension:  # noqa: N802 - the name that Python-Markdown looks for

@@ -34,9 +34,7 @@ def compare(docs: Path) -> list[Difference]:
     first, second = ({p.relative_to(docs / lang) for p in (docs / lang).rglob("*.md")} for lang in LANGUAGES)
     found = []
     for lang, other, missing in (("zh", "en", first - second), ("en", "zh", second - first)):
-        found += [
-            Difference(f"docs/{lang}/{p}", f"missing, docs/{other}/{p} exists") for p in sorted(missing)
-        ]
+        found += [Difference(f"docs/{lang}/{p}", f"missing, docs/{other}/{p} exists") for p in sorted(missing)]
     for lang in LANGUAGES:
         for name in sorted(first if lang == "en" else second):
             found += _alone(docs, scan(docs / lang / name))
@@ -91,16 +89,12 @@ def _headings(docs: Path, en: Page, zh: Page) -> Iterator[Difference]:
             continue
         lines = [(page.headings[i].line if i < len(page.headings) else 1) for page, i in ((en, a), (zh, c))]
         where = f"{_at(docs, en, lines[0])}\n{_at(docs, zh, lines[1])}"
-        yield Difference(
-            where, f"headings: en {', '.join(ours[a:b]) or 'none'}; zh {', '.join(theirs[c:d]) or 'none'}"
-        )
+        yield Difference(where, f"headings: en {', '.join(ours[a:b]) or 'none'}; zh {', '.join(theirs[c:d]) or 'none'}")
 
 
 def _section(en: Section, zh: Section) -> Iterator[str]:
     if en.includes != zh.includes:
-        yield from _only("include", Counter(en.includes), Counter(zh.includes)) or [
-            "includes in another order"
-        ]
+        yield from _only("include", Counter(en.includes), Counter(zh.includes)) or ["includes in another order"]
     for kind in sorted(en.counts.keys() | zh.counts.keys()):
         if en.counts[kind] != zh.counts[kind]:
             yield f"{kind}: en {en.counts[kind]}, zh {zh.counts[kind]}"
@@ -110,6 +104,4 @@ def _section(en: Section, zh: Section) -> Iterator[str]:
 
 
 def _only(kind: str, en: Counter[str], zh: Counter[str]) -> list[str]:
-    return [f"{kind} only in en: {item}" for item in en - zh] + [
-        f"{kind} only in zh: {item}" for item in zh - en
-    ]
+    return [f"{kind} only in en: {item}" for item in en - zh] + [f"{kind} only in zh: {item}" for item in zh - en]

@@ -12,6 +12,8 @@ def render_directive(directive: Directive, lang: str = "en") -> str:
     """The Markdown that stands for one directive."""
     if directive.kind == "bench":
         name = _single(directive)
+        if name == "*":
+            return bench_table.all_tables(lang)
         options = directive.options
         return bench_table.table(
             bench_table.load(name),

@@ -139,9 +139,7 @@ def _check_headings(page: Page) -> None:
         if not _ASCII_ID.match(heading.id):
             page.problems.append((heading.line, f"id must be lower-case ASCII: #{heading.id}"))
         if heading.id in seen:
-            page.problems.append(
-                (heading.line, f"id #{heading.id} is already used in line {seen[heading.id]}")
-            )
+            page.problems.append((heading.line, f"id #{heading.id} is already used in line {seen[heading.id]}"))
         seen.setdefault(heading.id, heading.line)
     ones = [heading for heading in page.headings if heading.level == 1]
     if len(ones) != 1 or page.headings[0].level != 1:

@@ -77,9 +77,7 @@ def find(source: SourceFile, qualname: str) -> ast.stmt:
         names = {name: stmt for stmt, name in _definitions(body)}
         if part not in names:
             where = ".".join(walked) or source.name
-            raise DirectiveError(
-                f"{source.name} has no {qualname}: no {part!r} in {where}" + _hint(part, names)
-            )
+            raise DirectiveError(f"{source.name} has no {qualname}: no {part!r} in {where}" + _hint(part, names))
         node = names[part]
         walked.append(part)
         body = node.body if isinstance(node, Definition) else []

@@ -54,6 +54,7 @@ class Thing:
 
 DATA = {
     "name": "decode",
+    "title": "Decoding",
     "command": "folovllm bench throughput --json",
     "versions": {"torch": "2.13.0"},
     "hardware": {"cpu": "a CPU", "cores": 2},
@@ -194,6 +195,16 @@ def test_the_caption_speaks_the_language_of_the_site(convert: Callable[..., str]
     assert "命令: " in convert("::: bench decode\n", lang="zh")
 
 
+def test_columns_that_say_the_same_in_every_row_go_into_the_caption(convert: Callable[[str], str]) -> None:
+    text = shown(convert, "::: bench decode")
+    assert text.startswith("| batch | tokens per s | ratio |")
+    assert "In every row: dtype bfloat16<br>" in text
+
+
+def test_all_measurements_can_be_shown_at_once(convert: Callable[[str], str]) -> None:
+    assert shown(convert, "::: bench *").startswith("**Decoding**\n\n| batch | ")
+
+
 def test_one_figure_in_a_sentence(convert: Callable[[str], str]) -> None:
     html = convert("It is {{ bench decode ratio where batch=1 | .1f }} times as fast.")
     assert "It is 1.5 times as fast." in html
@@ -207,9 +218,7 @@ def test_one_figure_in_a_sentence(convert: Callable[[str], str]) -> None:
         ("decode", "write NAME COLUMN"),
     ],
 )
-def test_a_figure_that_is_not_one_cell_is_an_error(
-    convert: Callable[[str], str], body: str, message: str
-) -> None:
+def test_a_figure_that_is_not_one_cell_is_an_error(convert: Callable[[str], str], body: str, message: str) -> None:
     with pytest.raises(DirectiveError, match=message):
         convert(f"It is {{{{ bench {body} }}}} times as fast.")
 

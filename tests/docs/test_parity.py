@@ -81,9 +81,7 @@ def test_a_faithful_translation_passes(tmp_path: Path) -> None:
         ("```\n", "", "a fenced block is never closed"),
     ],
 )
-def test_each_kind_of_difference_is_reported_where_it_is(
-    tmp_path: Path, old: str, new: str, message: str
-) -> None:
+def test_each_kind_of_difference_is_reported_where_it_is(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in ZH
     found = differences(tmp_path, EN, ZH.replace(old, new, 1))
     assert any(message in line for line in found), found
@@ -93,9 +91,7 @@ def test_each_kind_of_difference_is_reported_where_it_is(
 def test_the_order_of_includes_counts(tmp_path: Path) -> None:
     one, two = (f"::: code milestones/site/errors.py {name}\n" for name in ("DirectiveError", "__doc__"))
     page = "# T {#t}\n\n"
-    assert any(
-        "another order" in d for d in differences(tmp_path, f"{page}{one}\n{two}", f"{page}{two}\n{one}")
-    )
+    assert any("another order" in d for d in differences(tmp_path, f"{page}{one}\n{two}", f"{page}{two}\n{one}"))
 
 
 def test_a_page_in_one_language_only_is_reported(tmp_path: Path) -> None:
