@@ -25,8 +25,9 @@ def cpu_has_bf16_units() -> bool:
     """True where the CPU multiplies bfloat16 in hardware (AMX tiles or AVX-512 BF16).
 
     Without such units each bfloat16 product is widened to float32 first: torch's matrix product is then about
-    as fast as float32's at one row, although it reads half the bytes, and several times slower at a hundred. The probes are private names of torch: where a build
-    lacks one, the answer is no, which costs speed at worst and never correctness.
+    as fast as float32's at one row, although it reads half the bytes, and several times slower at a hundred.
+    The probes are private names of torch: where a build lacks one, the answer is no, which costs speed at
+    worst and never correctness.
     """
     import torch
 
