@@ -11,9 +11,9 @@ vLLM: v1/engine/llm_engine.py
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Set
+from collections.abc import Generator, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from folovllm.attention.backend import select_backend
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
@@ -34,6 +34,7 @@ from folovllm.outputs import RequestOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.reserved import refuse_reserved_fields
 from folovllm.sampling_params import SamplingParams
+from folovllm.utils.checks import wrong
 from folovllm.utils.ids import Counter
 from folovllm.utils.seed import set_seed
 from folovllm.worker.model_runner import ModelRunner
@@ -50,6 +51,10 @@ class LLMEngine:
     ) -> None:
         if isinstance(config, ModelConfig):
             config = EngineConfig(config, cache_config or CacheConfig(), scheduler_config or SchedulerConfig())
+        elif not isinstance(config, EngineConfig):
+            raise wrong("config", "be an EngineConfig or a ModelConfig", config)
+        elif cache_config is not None or scheduler_config is not None:
+            raise ValueError("cache_config and scheduler_config must not be given: an EngineConfig has both")
         refuse_reserved_fields(config)
         set_seed(config.model_config.seed)
         model_config = config.model_config
@@ -79,6 +84,7 @@ class LLMEngine:
         self._requests: dict[str, Request] = {}  # unfinished, in order of arrival
         self._outputs: list[RequestOutput] = []  # made while somebody else was stepping the engine
         self._stream_ids = Counter()
+        self._streamed: set[str] = set()  # requests whose outputs are for their open stream, and not for step()
 
     def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None) -> None:
         """Queue a request.
@@ -86,17 +92,21 @@ class LLMEngine:
         Raises:
             ValueError: request_id is in use; or see InputProcessor.process. A refused request leaves nothing behind.
         """
-        if request_id in self._requests:
+        if self._holds(request_id):
             raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
         request = self.input_processor.process(request_id, prompt, params)
         self._requests[request_id] = request
         self.output_processor.begin(request)
 
     def step(self) -> list[RequestOutput]:
-        """Run one step; returns the outputs that changed, each with everything its request has so far."""
+        """Run one step; returns the outputs that changed, each with everything its request has so far.
+
+        Outputs of open streams are kept for them.
+        """
         if self._requests:
             self._outputs.append(self._run_one())
-        outputs, self._outputs = self._outputs, []
+        outputs = [output for output in self._outputs if output.request_id not in self._streamed]
+        self._outputs = [output for output in self._outputs if output.request_id in self._streamed]
         return outputs
 
     def step_for(self, request_ids: Set[str]) -> list[RequestOutput]:
@@ -124,35 +134,44 @@ class LLMEngine:
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has anything to do or to hand out."""
-        return bool(self._requests or self._outputs)
+        return bool(self._requests) or any(output.request_id not in self._streamed for output in self._outputs)
 
-    def generate_stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[RequestOutput]:
+    def _holds(self, request_id: str) -> bool:
+        """Whether the request runs, or has outputs that nobody has fetched."""
+        return request_id in self._requests or any(output.request_id == request_id for output in self._outputs)
+
+    def generate_stream(
+        self, prompt: Prompt, params: SamplingParams | None = None
+    ) -> Generator[RequestOutput, None, None]:
         """Generate for one prompt; yields, per step, only what is new (text, token_ids and logprobs are deltas).
 
         Other requests may be in the engine and other streams may be open: whoever steps, each gets its own outputs.
-        Closing the iterator before its end aborts the request.
+        Closing the iterator before its end aborts the request; aborting the request ends the iterator.
 
         Raises:
             ValueError: see add_request; also best_of > n, whose winners are known only at the end.
         """
-        if params is not None and params.best_of != params.n:
+        if isinstance(params, SamplingParams) and params.best_of != params.n:
             raise ValueError(f"best_of ({params.best_of}) must equal n ({params.n}) when streaming")
         request_id = f"stream-{next(self._stream_ids)}"
         # Here and not in the generator, so that a bad request fails at the call, not at the first next().
         self.add_request(request_id, prompt, params)
-        return self._stream(request_id)
+        stream = self._stream(request_id)
+        next(stream)  # into its try block: closing a generator that never began runs nothing of it
+        return cast("Generator[RequestOutput, None, None]", stream)
 
-    def _stream(self, request_id: str) -> Iterator[RequestOutput]:
+    def _stream(self, request_id: str) -> Generator[RequestOutput | None, None, None]:
+        """None first, then the deltas."""
         delta = OutputDelta()
-        finished = False
+        self._streamed.add(request_id)
         try:
-            while not finished:
+            yield None
+            while self._holds(request_id):
                 for output in self.step_for({request_id}):
-                    finished = output.finished
                     yield delta.since_last(output)
         finally:
-            if not finished:
-                self.abort_request(request_id)
+            self._streamed.discard(request_id)
+            self.abort_request(request_id)  # nothing to do once it has finished
 
     def _run_one(self) -> RequestOutput:
         """One token for the oldest unfinished sequence."""

@@ -93,6 +93,36 @@ def test_closing_a_stream_aborts_its_request(engine):
     assert_empty(engine)
 
 
+def test_a_stream_that_never_began_can_be_closed(engine):
+    engine.generate_stream("x", params()).close()
+    assert_empty(engine)
+
+
+def test_aborting_a_streams_request_ends_the_stream(engine):
+    stream = engine.generate_stream("x", params())
+    engine.abort_request(next(stream).request_id)
+    assert list(stream) == []
+    assert_empty(engine)
+
+
+def test_step_leaves_an_open_stream_its_outputs(engine):
+    stream = engine.generate_stream("x", scripted("hello"))
+    text = next(stream).outputs[0].text
+    assert run(engine) == ({}, [])  # steps the stream's request to its end
+    assert text + "".join(out.outputs[0].text for out in stream) == "hello"
+    assert_empty(engine)
+
+
+def test_a_request_id_is_in_use_until_its_outputs_are_fetched(engine):
+    engine.add_request("r", "x", scripted("a"))
+    text = "".join(out.outputs[0].text for out in engine.generate_stream("y", scripted("b")))
+    with pytest.raises(ValueError, match="request_id 'r' belongs to an unfinished request"):
+        engine.add_request("r", "z", scripted("c"))
+    assert (text, run(engine)[0]["r"].outputs[0].text) == ("b", "a")
+    engine.add_request("r", "z", scripted("c"))
+    assert run(engine)[0]["r"].outputs[0].text == "c"
+
+
 def test_requests_run_in_the_order_of_arrival(engine):
     for name in ("c", "a", "b"):
         engine.add_request(name, "x", params(max_tokens=2))
