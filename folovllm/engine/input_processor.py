@@ -50,8 +50,11 @@ class InputProcessor:
         if isinstance(prompt, Mapping):
             if "prompt_token_ids" not in prompt:
                 raise ValueError(f"prompt must have the key 'prompt_token_ids', got the keys {sorted(prompt)}")
-            return prompt.get("prompt"), list(prompt["prompt_token_ids"])
-        if isinstance(prompt, Sequence):
+            token_ids = prompt["prompt_token_ids"]
+            if not _is_list(token_ids):
+                raise ValueError(f"prompt_token_ids must be a list of token ids, got {token_ids!r}")
+            return prompt.get("prompt"), [*token_ids]
+        if _is_list(prompt):
             return None, [*prompt]  # type: ignore[list-item]
         raise ValueError(f"prompt must be a str, a list of token ids or {{'prompt_token_ids': [...]}}, got {prompt!r}")
 
@@ -100,6 +103,11 @@ class InputProcessor:
                 if ids and ids not in sequences:
                     sequences.append(ids)
         return sequences
+
+
+def _is_list(value: object) -> bool:
+    """bytes are a sequence of integers, too, but somebody who gives them means a text."""
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
 
 
 def chat_to_prompt(tokenizer: Any | None, messages: list[dict[str, str]], **template_args: Any) -> Prompt:

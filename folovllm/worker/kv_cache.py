@@ -35,6 +35,7 @@ class ContiguousKVCache:
         """Make room for one sequence of up to `num_tokens`. What the last sequence left is overwritten, not cleared."""
         if num_tokens <= self.capacity:
             return
+        self.capacity = 0  # until all layers have theirs: memory may run out on the way
         shape = self.backend.kv_cache_shape(num_blocks=1, block_size=num_tokens)
         for layer in self.layers:
             layer.kv_cache = None  # the old tensor goes before its successor comes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from folovllm import EngineConfig, LLMEngine, ModelConfig
+from folovllm import CacheConfig, EngineConfig, LLMEngine, ModelConfig
 from folovllm.errors import PromptTooLongError
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from tests.m1.support import VOCAB_SIZE, params, run, scripted
@@ -16,6 +16,9 @@ REFUSED = {
     "negative id": ([-1], {}, ValueError, r"prompt_token_ids must be in \[0, 258\), got -1"),
     "no integer": ([1, "two"], {}, ValueError, "prompt_token_ids must be integers, got 'two'"),
     "a number": (7, {}, ValueError, "prompt must be a str, a list of token ids or"),
+    "bytes": (b"text", {}, ValueError, "prompt must be a str, a list of token ids or"),
+    "ids that are none": ({"prompt_token_ids": None}, {}, ValueError, "prompt_token_ids must be a list of token ids"),
+    "ids that are text": ({"prompt_token_ids": "1"}, {}, ValueError, "prompt_token_ids must be a list of token ids"),
     "wrong key": ({"tokens": [1]}, {}, ValueError, "prompt must have the key 'prompt_token_ids', got the keys"),
     "too long": ([1] * 64, {}, PromptTooLongError, "prompt has 64 tokens, but max_model_len is 64"),
     "beams": ([1], {"use_beam_search": True, "best_of": 2}, NotImplementedError, "Beam search is not supported"),
@@ -46,6 +49,8 @@ def test_a_request_id_in_use_is_refused(engine):
 def test_streaming_a_best_of_request_is_refused(engine):
     with pytest.raises(ValueError, match=r"best_of \(3\) must equal n \(1\) when streaming"):
         engine.generate_stream("x", params(best_of=3))
+    with pytest.raises(ValueError, match="sampling_params must be SamplingParams"):
+        engine.generate_stream("x", {"n": 1})
 
 
 def test_changing_the_callers_params_later_changes_nothing(engine):
@@ -66,6 +71,37 @@ def test_a_failing_logits_processor_takes_only_its_own_request_down(engine):
     with pytest.raises(RuntimeError, match="boom"):
         engine.step()
     assert len(run(engine)[0]["good"].outputs[0].token_ids) == 3
+
+
+def test_running_out_of_memory_for_the_cache_takes_one_request_down(engine, monkeypatch):
+    def reserve_one_layer(shape, _empty=torch.empty, _left=[1], **kwargs):  # noqa: B006  counts its calls
+        if _left[0] == 0:
+            raise RuntimeError("out of memory")
+        _left[0] -= 1
+        return _empty(shape, **kwargs)
+
+    short, long = (params(max_tokens=n, ignore_eos=True) for n in (3, 50))
+    engine.add_request("first", "x", short)
+    run(engine)
+    engine.add_request("long", "x", long)
+    with monkeypatch.context() as patch:
+        patch.setattr("folovllm.worker.kv_cache.torch.empty", reserve_one_layer)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            run(engine)
+    engine.add_request("next", "x", short)
+    assert len(run(engine)[0]["next"].outputs[0].token_ids) == 3
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (("a model",), "^config must be an EngineConfig or a ModelConfig, got 'a model'$"),
+        ((EngineConfig(ModelConfig("m")), CacheConfig()), "^cache_config and scheduler_config must not be given: "),
+    ],
+)
+def test_an_engine_ignores_none_of_its_arguments(args, text):
+    with pytest.raises(ValueError, match=text):
+        LLMEngine(*args)
 
 
 RESERVED = {
