@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +18,10 @@ from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.errors import ModelLoadError
 from folovllm.utils.checks import wrong
 from folovllm.utils.devices import cpu_has_bf16_units, default_device
+from folovllm.utils.load_errors import readable_errors
 from folovllm.utils.logging import init_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -70,7 +68,7 @@ class ModelLoader:
         from transformers import AutoModelForCausalLM
 
         path = resolve_model_path(self.model_config.model)
-        with _readable_errors(self.model_config.model):
+        with readable_errors(self.model_config.model):
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 path,
                 config=hf_config,
@@ -138,17 +136,28 @@ def _missing_files(folder: Path) -> dict[str, str]:
     missing = {}
     if not (folder / "config.json").is_file():
         missing["config"] = "config.json"
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        shards = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        lost = [name for name in shards if not (folder / name).is_file()]
-        if lost:
-            missing["weights"] = f"{len(lost)} of {len(shards)} weight files ({', '.join(lost[:3])})"
-    elif not any(folder.glob("*.safetensors")):
+    files = checkpoint_files(folder)
+    if not files:
         missing["weights"] = "*.safetensors (weights)"
+    elif lost := [file.name for file in files if not file.is_file()]:
+        missing["weights"] = f"{len(lost)} of {len(files)} weight files ({', '.join(lost[:3])})"
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         missing["tokenizer"] = "tokenizer.json (or tokenizer.model)"
     return missing
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """The files that hold the weights: model.safetensors, else those that the index names, else all there are.
+
+    Some repositories hold the weights twice, the second time under other names (consolidated.safetensors).
+    """
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        return sorted(folder.glob("*.safetensors"))
+    with readable_errors(str(folder)):
+        return sorted({folder / name for name in json.loads(index.read_text("utf-8"))["weight_map"].values()})
 
 
 def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
@@ -156,7 +165,7 @@ def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
     from transformers import AutoConfig
 
     path = resolve_model_path(model_config.model, weights=model_config.load_format != "dummy")
-    with _readable_errors(model_config.model):
+    with readable_errors(model_config.model):
         return AutoConfig.from_pretrained(  # type: ignore[no-any-return]
             path, trust_remote_code=model_config.trust_remote_code
         )
@@ -252,7 +261,7 @@ def load_tokenizer(model_config: ModelConfig) -> PreTrainedTokenizerBase:
     # A folder given for its tokenizer alone need not hold a model.
     whole_model = name in (model_config.model, EMBEDDED_MODEL)
     path = resolve_model_path(name, weights=False, tokenizer=True) if whole_model else name
-    with _readable_errors(name):
+    with readable_errors(name):
         tokenizer = AutoTokenizer.from_pretrained(
             path, trust_remote_code=model_config.trust_remote_code, padding_side="left"
         )
@@ -285,15 +294,3 @@ def load_generation_config(model_config: ModelConfig) -> GenerationDefaults:
         eos = getattr(load_hf_config(model_config), "eos_token_id", None)
     ids = [] if eos is None else [eos] if isinstance(eos, int) else eos
     return GenerationDefaults(eos_token_ids=frozenset(ids))
-
-
-@contextmanager
-def _readable_errors(model: str) -> Iterator[None]:
-    """transformers' own errors run over many lines and rarely name the model: keep one line, and name it."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelLoadError(f"model {model!r} cannot be loaded: {reason}") from error

@@ -19,13 +19,18 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from folovllm.errors import ModelLoadError
 from folovllm.layers.linear import Linear
-from folovllm.model_loader import resolve_model_path
+from folovllm.model_loader import checkpoint_files, resolve_model_path
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import get_model_class
+from folovllm.utils.load_errors import readable_errors
+
+# What a snapshot of a hub repository must hold, and what of it nobody reads: the makers' own format, other exports.
+WANTED_FILES = ["*.safetensors", "*.json"]
+UNWANTED_FILES = ["consolidated*", "*/*"]
 
 
 def build_model(
@@ -63,7 +68,8 @@ def weights_folder(model: str) -> Path:
     """The local folder with the model's weights, downloaded first if `model` is a hub id."""
     path = resolve_model_path(model)
     if not Path(path).is_dir():
-        path = snapshot_download(path, allow_patterns=["*.safetensors", "*.json"])
+        with readable_errors(model):
+            path = snapshot_download(path, allow_patterns=WANTED_FILES, ignore_patterns=UNWANTED_FILES)
     return Path(path)
 
 
@@ -82,10 +88,17 @@ class default_dtype:
 
 
 def iterate_safetensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of every tensor in the folder's *.safetensors files, shards in name order."""
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            names = list(file.keys())
+    """(name, tensor) of every tensor of the checkpoint in the folder, shards in name order.
+
+    Raises:
+        ModelLoadError: a file is broken, by name.
+    """
+    for path in checkpoint_files(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = list(file.keys())
+        except SafetensorError as error:
+            raise ModelLoadError(f"{path} cannot be read: {error}; was it downloaded to its end?") from error
         for name in names:
             # Opened anew for each tensor. The file is mapped into memory, and what has been read stays in this
             # process's resident set as long as the mapping lives: one mapping for all would peak at twice the weights.

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from folovllm import ModelConfig, ModelLoader, ModelLoadError, get_model_and_tokenizer, model_loader
 from folovllm.model_loader import (
     EMBEDDED_FOLDER,
+    checkpoint_files,
     load_generation_config,
     load_hf_config,
     load_tokenizer,
@@ -196,6 +197,24 @@ def test_a_lost_shard_is_named(tmp_path: Path) -> None:
     shards = sorted(made.glob("*.safetensors"))
     shards[1].unlink()
     assert f"it lacks 1 of {len(shards)} weight files ({shards[1].name})" in refusal(made)
+
+
+def test_an_index_that_is_no_json_is_a_load_error(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "llama", sharded=True)
+    (made / "model.safetensors.index.json").write_text("<html>")
+    assert refusal(made).startswith(f"model {str(made)!r} cannot be loaded: ")
+
+
+def test_the_files_read_are_those_that_transformers_reads(tmp_path: Path) -> None:
+    def names() -> list[str]:
+        return [file.name for file in checkpoint_files(tmp_path)]
+
+    (tmp_path / "consolidated.safetensors").touch()  # the makers' own format, beside transformers'
+    assert names() == ["consolidated.safetensors"]
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"b": "2", "a": "1", "c": "2"}}')
+    assert names() == ["1", "2"]
+    (tmp_path / "model.safetensors").touch()
+    assert names() == ["model.safetensors"]
 
 
 def test_a_path_that_is_not_there_is_not_taken_for_a_hub_id(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ import shutil
 
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, MistralConfig
 
 from folovllm.attention.backends.dense import DenseBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.errors import ModelLoadError
-from folovllm.models.weights import build_model
+from folovllm.models.weights import UNWANTED_FILES, WANTED_FILES, build_model
 from tests.helpers import make_hf_folder, make_hf_model, tiny_hf_config
 
 CPU = torch.device("cpu")
@@ -152,6 +153,30 @@ def test_tensors_that_follow_from_others_may_be_there(tmp_path):
     edit(tensors)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     build(folder)
+
+
+def test_weights_that_a_folder_holds_twice_are_read_once(tmp_path):
+    folder = make_hf_folder(tmp_path)
+    want = flat_logits(build(folder), [torch.arange(9)])
+    save_file({"layers.0.attention.wk.weight": torch.zeros(2, 3)}, folder / "consolidated.safetensors")
+    assert torch.equal(flat_logits(build(folder), [torch.arange(9)]), want)
+
+
+def test_a_snapshot_leaves_out_what_nobody_reads():
+    files = [
+        "README.md", "config.json", "tokenizer.json", "model-1-of-2.safetensors", "model.safetensors.index.json",
+        "consolidated.safetensors", "original/model.safetensors", "onnx/config.json", "pytorch_model.bin",
+    ]  # fmt: skip
+    kept = filter_repo_objects(files, allow_patterns=WANTED_FILES, ignore_patterns=UNWANTED_FILES)
+    assert list(kept) == files[1:5]
+
+
+def test_a_truncated_file_is_named(tmp_path):
+    folder = make_hf_folder(tmp_path)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ModelLoadError, match=r"model.safetensors cannot be read: .*; was it downloaded to its end\?"):
+        build(folder)
 
 
 def test_an_unknown_architecture_lists_the_known_ones(tmp_path):
