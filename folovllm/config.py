@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 # The name of the small model that ships inside the package, and what `model=None` means.
 EMBEDDED_MODEL = "embedded"
 
+# The largest seed that every generator takes.
+_MAX_SEED = 2**63 - 1
+
 # The spellings a user may give, and torch's own name for each.
 _DTYPES = {
     "float32": "float32",
@@ -65,6 +68,8 @@ class ModelConfig:
         if self.max_model_len is not None:
             check_int("max_model_len", self.max_model_len, 1)
         check_int("seed", self.seed, 0)
+        if self.seed > _MAX_SEED:
+            raise wrong("seed", f"be in [0, {_MAX_SEED}]", self.seed)
         if self.device is not None and not (
             isinstance(self.device, str) and re.fullmatch(r"cpu|cuda(:\d+)?", self.device)
         ):

@@ -33,6 +33,7 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
     (ModelConfig, {"max_model_len": True}, "max_model_len must be an integer, got True (bool)"),
     (ModelConfig, {"max_model_len": NAN}, "max_model_len must be an integer, got nan (float)"),
     (ModelConfig, {"seed": -1}, "seed must be non-negative, got -1"),
+    (ModelConfig, {"seed": 2**63}, "seed must be in [0, 9223372036854775807], got 9223372036854775808"),
     (ModelConfig, {"seed": None}, "seed must be an integer, got None (NoneType)"),
     (ModelConfig, {"seed": True}, "seed must be an integer, got True (bool)"),
     (
