@@ -105,5 +105,17 @@ def _yarn(inv_freq: torch.Tensor, head_dim: int, rope: dict[str, Any]) -> tuple[
     keep = 1 - ramp.clamp(0, 1)
     magnitude = rope.get("attention_factor")
     if magnitude is None:
-        magnitude = 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+        magnitude = _yarn_magnitude(factor, rope.get("mscale"), rope.get("mscale_all_dim"))
     return inv_freq * keep + inv_freq / factor * (1 - keep), float(magnitude)
+
+
+def _yarn_magnitude(factor: float, mscale: float | None, mscale_all_dim: float | None) -> float:
+    """How much longer q and k get, which makes attention's softmax sharper; grows with the logarithm of `factor`.
+
+    A checkpoint trained with another slope says so in mscale, relative to mscale_all_dim.
+    """
+
+    def growth(slope: float) -> float:
+        return 0.1 * slope * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    return growth(mscale) / growth(mscale_all_dim) if mscale and mscale_all_dim else growth(1.0)

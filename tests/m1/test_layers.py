@@ -139,6 +139,10 @@ ROPE_SCALINGS = {
     "yarn with its own factor": {
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "attention_factor": 1.5,
     },
+    "yarn with a slope of its own": {
+        "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
+        "mscale": 0.7, "mscale_all_dim": 1.0,
+    },
     "yarn untruncated": {
         "rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128, "truncate": False,
         "beta_fast": 16, "beta_slow": 2,
