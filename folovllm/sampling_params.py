@@ -55,7 +55,8 @@ class SamplingParams:
     `include_stop_str_in_output`), `max_tokens` (None: up to the model's length); none of the first three
     before `min_tokens` tokens.
     Reports: `logprobs` / `prompt_logprobs` likeliest tokens per position, beside the token itself.
-    `logprobs_mode` "raw" reads them from the model's own logits, "processed" after everything above.
+    `logprobs_mode` "raw" reads `logprobs` from the model's own logits, "processed" after everything above;
+    `prompt_logprobs` are always raw, as nothing is drawn there.
     Text: `detokenize=False` leaves the text empty; `skip_special_tokens` hides EOS and its like.
     Own code: `extra_args` reaches custom logits processors.
     Beam search: `use_beam_search=True` with `best_of` as the width, `length_penalty`, `early_stopping`.
