@@ -9,6 +9,7 @@ vLLM: model_executor/model_loader/, transformers_utils/config.py
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -260,8 +261,8 @@ def load_tokenizer(model_config: ModelConfig) -> PreTrainedTokenizerBase:
     name = model_config.tokenizer or model_config.model
     # A folder given for its tokenizer alone need not hold a model.
     whole_model = name in (model_config.model, EMBEDDED_MODEL)
-    path = resolve_model_path(name, weights=False, tokenizer=True) if whole_model else name
-    with readable_errors(name):
+    path = resolve_model_path(name, weights=False, tokenizer=True) if whole_model else os.path.expanduser(name)
+    with readable_errors(name, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(
             path, trust_remote_code=model_config.trust_remote_code, padding_side="left"
         )

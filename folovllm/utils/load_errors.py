@@ -12,7 +12,7 @@ from folovllm.errors import ModelLoadError
 
 
 @contextmanager
-def readable_errors(model: str) -> Iterator[None]:
+def readable_errors(name: str, what: str = "model") -> Iterator[None]:
     """transformers' own errors run over many lines and rarely name the model: keep one line, and name it."""
     from safetensors import SafetensorError
 
@@ -20,4 +20,4 @@ def readable_errors(model: str) -> Iterator[None]:
         yield
     except (OSError, ValueError, SafetensorError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelLoadError(f"model {model!r} cannot be loaded: {reason}") from error
+        raise ModelLoadError(f"{what} {name!r} cannot be loaded: {reason}") from error

@@ -278,6 +278,18 @@ def test_a_tokenizer_may_come_from_a_folder_of_its_own(tmp_path: Path) -> None:
     assert tokenizer("A")["input_ids"] == [65]
 
 
+def test_a_tokenizer_in_the_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    add_byte_tokenizer(tmp_path / "mine")
+    assert load_tokenizer(ModelConfig("nobody/nothing", tokenizer="~/mine"))("A")["input_ids"] == [65]
+
+
+def test_a_tokenizer_that_is_not_there_is_named_as_one(folder: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"^tokenizer '/no/such/folder' cannot be loaded: "):
+        load_tokenizer(ModelConfig(str(folder), tokenizer="/no/such/folder"))
+
+
 def test_a_slow_tokenizer_is_refused_not_ignored(folder: Path) -> None:
     with pytest.raises(ModelLoadError, match="^tokenizer_mode 'slow' is not available"):
         load_tokenizer(ModelConfig(str(folder), tokenizer_mode="slow"))
