@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 from folovllm.utils.suggest import did_you_mean
 
+FLOAT32_MAX = 3.4e38
+
 
 def describe(value: object) -> str:
     """A value as an error message shows it: short, and with its type where the type is the mistake."""
@@ -36,11 +38,13 @@ def check_int(
 
 
 def check_float(name: str, value: object) -> float:
-    """A finite number (int or float, never a bool), returned as it is for the range check that follows."""
+    """A number that float32 can hold (int or float, never a bool), returned for the range check that follows."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{name} must be a number, got {describe(value)} ({type(value).__name__})")
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} must be a finite number, got {value}")
+    if abs(value) > FLOAT32_MAX:  # it would become infinite among the logits, and inf - inf is NaN
+        raise wrong(name, f"be at most {FLOAT32_MAX} in size, what float32 can hold", value)
     return value
 
 

@@ -27,6 +27,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"repetition_penalty": 0}, "repetition_penalty must be positive, got 0; 1 turns it off"),
     ({"repetition_penalty": -1.0}, "repetition_penalty must be positive, got -1.0"),
     ({"repetition_penalty": NAN}, "repetition_penalty must be a finite number, got nan"),
+    ({"temperature": 10**400}, "temperature must be at most 3.4e+38 in size, what float32 can hold, got 1000"),
+    ({"logit_bias": {3: -1e39}}, "logit_bias[3] must be at most 3.4e+38 in size, what float32 can hold, got -1e+39"),
     ({"temperature": -0.1}, "temperature must be non-negative, got -0.1; 0 is greedy"),
     ({"temperature": NAN}, "temperature must be a finite number, got nan"),
     ({"temperature": INF}, "temperature must be a finite number, got inf"),
