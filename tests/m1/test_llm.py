@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from rich.progress import Progress
 
 from folovllm import LLM, SamplingParams
 from tests.m1.support import BOS, make_text_model
@@ -66,6 +69,14 @@ def test_an_interrupted_call_leaves_nothing(llm, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         llm.generate(["a", "b"], SHORT, use_tqdm=False)
     assert not llm.engine.has_unfinished_requests()
+
+
+def test_the_progress_bar_shows_tokens_per_second(llm, monkeypatch):
+    speeds = []
+    monkeypatch.setattr(Progress, "update", lambda self, task, speed: speeds.append(speed))
+    llm.generate("x", SHORT)
+    assert len(speeds) == 4
+    assert re.fullmatch(r"[\d.]+ tokens/s", speeds[-1])
 
 
 def test_requests_of_others_are_neither_lost_nor_taken(llm):
