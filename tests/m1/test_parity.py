@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from folovllm import LLM, SamplingParams
+from folovllm import LLM, ModelConfig, SamplingParams, get_model_and_tokenizer
 from tests.helpers import hf_greedy, make_hf_folder
 from tests.m1.test_models import MODELS
 
@@ -29,6 +29,15 @@ def test_greedy_tokens_equal_hugging_face(name, tmp_path):
     outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
     for prompt, output in zip(prompts, outputs, strict=True):
         assert output.prompt_token_ids == prompt
+        assert output.outputs[0].token_ids == hf_greedy(oracle, prompt, 64), f"prompt of {len(prompt)} tokens"
+
+
+def test_greedy_tokens_of_the_embedded_model_equal_hugging_face():
+    oracle, tokenizer = get_model_and_tokenizer(ModelConfig("embedded", dtype="float32"), "cpu")
+    story = tokenizer("Once upon a time")["input_ids"]
+    prompts = [*random_prompts(len(tokenizer)), story]
+    llm = LLM(dtype="float32", device="cpu")
+    for prompt, output in zip(prompts, llm.generate(prompts, GREEDY, use_tqdm=False), strict=True):
         assert output.outputs[0].token_ids == hf_greedy(oracle, prompt, 64), f"prompt of {len(prompt)} tokens"
 
 
