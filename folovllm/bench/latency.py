@@ -71,7 +71,7 @@ def run(
     device: str | None = None,
     input_len: int = 128,
     output_len: int = 32,
-    rounds: int = 5,
+    rounds: int = 3,
 ) -> Report:
     """Rounds of ours, the bandwidth probe, the peer: a slow minute of the machine slows all of them."""
     require_at_least(1, input_len=input_len, rounds=rounds)
@@ -91,7 +91,7 @@ def run(
             for contestant in contestants:
                 tick(f"{label}: {contestant.name}")
                 gc.collect()  # here, and not in the middle of somebody's run
-                result = contestant.run([prompt], output_len)
+                result = contestant.run([prompt], output_len if number else 2)
                 probe.measure()
                 if number:
                     samples[contestant.name].add(result)

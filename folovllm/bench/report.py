@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -49,19 +50,22 @@ class Report:
     def save(self, path: Path) -> None:
         path.write_text(self.to_json() + "\n", encoding="utf-8")
 
+    def show(self, console: Console) -> None:
+        """The table, between what is common to its rows and the notes."""
+        console.print(Text(self.title, style="bold"))
+        shared = [key for key in self.columns if self._is_shared(key)]
+        if shared:
+            console.print(Text(", ".join(f"{_heading(key)} {format_number(self.rows[0][key])}" for key in shared)))
+        console.print()
+        console.print(self.render())
+        console.print()
+        for note in self.notes:
+            console.print(Text(note, style="dim"))
+
     def render(self) -> Table:
-        # Columns that say the same in every row go into the title: the eye is for what differs.
-        shared = [key for key in self.columns if len(self.rows) > 1 and self._is_shared(key)]
-        shown = [key for key in self.columns if key not in shared]
-        subtitle = ", ".join(f"{_heading(key)} {format_number(self.rows[0][key])}" for key in shared)
-        table = Table(
-            title=Text(self.title + (f"\n{subtitle}" if subtitle else "")),
-            caption=Text("\n".join(self.notes)) if self.notes else None,
-            title_justify="left",
-            caption_justify="left",
-            box=None,
-            pad_edge=False,
-        )
+        # What is the same in every row stands above the table: the eye is for what differs.
+        shown = [key for key in self.columns if not self._is_shared(key)]
+        table = Table(box=None, pad_edge=False)
         if len(self.rows) < len(shown):  # taller than wide: it then fits a terminal of 80 columns
             self._fill_turned(table, shown)
         else:
@@ -86,7 +90,7 @@ class Report:
 
     def _is_shared(self, key: str) -> bool:
         values = [row[key] for row in self.rows]
-        return values[0] is not None and all(value == values[0] for value in values)
+        return len(values) > 1 and values[0] is not None and all(value == values[0] for value in values)
 
 
 # How a column's name ends -> how its heading does; the longer endings first.

@@ -36,7 +36,7 @@ def run(
     peer: str | None = None,
     device: str | None = None,
     num_requests: int = 4,
-    input_len: int = 128,
+    input_len: int = 32,
     output_len: int = 32,
     peer_batch_size: int = 1,
     rounds: int = 3,

@@ -25,13 +25,13 @@ def add_parser(commands: Any) -> None:
     command.add_argument("--num-requests", type=int, metavar="N", default=4, help="requests in each round")
     text = "also let the peer take this many at a time"
     command.add_argument("--peer-batch-size", type=int, metavar="N", default=1, help=text)
-    _add_lengths(command, rounds=3)
+    _add_lengths(command, input_len=32)
     command.set_defaults(run=run_throughput)
 
     text = "One request at a time: time to first token, time between tokens, share of the memory bandwidth."
     command = kinds.add_parser("latency", help="one request at a time: ms per token", description=text)
     _add_model(command)
-    _add_lengths(command, rounds=5)
+    _add_lengths(command, input_len=128)
     command.set_defaults(run=run_latency)
 
     text = "Seconds and peak memory to load a checkpoint, in fresh processes."
@@ -68,10 +68,10 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer", choices=["hf"], help="in turn with Hugging Face's generate")
 
 
-def _add_lengths(parser: argparse.ArgumentParser, *, rounds: int) -> None:
-    parser.add_argument("--input-len", type=int, metavar="N", default=128, help="prompt tokens of a request")
+def _add_lengths(parser: argparse.ArgumentParser, *, input_len: int) -> None:
+    parser.add_argument("--input-len", type=int, metavar="N", default=input_len, help="prompt tokens of a request")
     parser.add_argument("--output-len", type=int, metavar="N", default=32, help="new tokens of a request")
-    parser.add_argument("--rounds", type=int, metavar="N", default=rounds, help="measured rounds; medians are shown")
+    parser.add_argument("--rounds", type=int, metavar="N", default=3, help="measured rounds; medians are shown")
     _add_output(parser)
 
 
@@ -149,8 +149,7 @@ def _show(args: argparse.Namespace, report: Any) -> int:
         return 0
     from rich.console import Console
 
-    console = Console(highlight=False)
-    console.print(report.render())
+    report.show(Console(highlight=False))
     if args.json:
         print(f"written: {args.json}", file=sys.stderr)
     return 0
