@@ -33,8 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from folovllm.engine.input_processor import chat_to_prompt
 
     loaded = time.perf_counter() - start
-    threads = _describe(llm)
-    show.print(f"loaded in {loaded:.1f} s: {threads}\n", style="dim")
+    show.print(f"loaded in {loaded:.1f} s: {_describe(llm)}\n", style="dim")
 
     greedy = SamplingParams(temperature=0, max_tokens=120)
     varied = SamplingParams(temperature=0.8, top_p=0.95, seed=2, max_tokens=160)
@@ -61,5 +60,6 @@ def _describe(llm: Any) -> str:
     import torch
 
     engine = llm.engine
-    where = "GPU" if engine.device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    threads = torch.get_num_threads()
+    where = "GPU" if engine.device.type == "cuda" else f"{threads} CPU thread{'s' if threads > 1 else ''}"
     return f"{str(engine.dtype).removeprefix('torch.')} on {where}, up to {engine.max_model_len:,} tokens"
