@@ -10,8 +10,18 @@ from hypothesis import strategies as st
 
 from folovllm import SamplingParams
 from folovllm.sample import draw as draws
-from folovllm.sample.filters import Candidates, top_k
-from tests.m1.sampling_reference import assert_fits, distribution, distribution_of, draw_many, make_row
+from folovllm.sample.filters import Candidates, find_candidates, top_k
+from folovllm.sample.metadata import SamplingMetadata
+from folovllm.sample.sampler import Sampler
+from tests.m1.sampling_reference import (
+    CPU,
+    assert_fits,
+    distribution,
+    distribution_of,
+    draw_many,
+    make_row,
+    sample,
+)
 
 DRAWS = 20_000
 FILTERS = {
@@ -39,15 +49,14 @@ def test_draws_follow_the_exact_distribution(name: str, draw: str) -> None:
     assert_fits(counts, distribution(logits.tolist(), **FILTERS[name]))
 
 
-# 64 tokens are looked at first here, then 16 times as many, then all. The first look decides "steep" logits.
+# 64 tokens are looked at first here. That decides "steep" logits; "flat" ones need a look at all.
 WIDE = {
-    "steep top_p": (400, 3.0, {"top_p": 0.9}),
-    "steep min_p": (400, 3.0, {"min_p": 0.02}),
-    "steep top_p+min_p": (400, 3.0, {"top_p": 0.97, "min_p": 0.02, "temperature": 0.9}),
-    "flat top_p": (400, 0.3, {"top_p": 0.7}),
-    "flat min_p": (400, 0.3, {"min_p": 0.2}),
-    "flat top_p+min_p": (400, 0.3, {"top_p": 0.7, "min_p": 0.35}),
-    "flattest top_p": (1400, 0.3, {"top_p": 0.9}),
+    "steep top_p": (3.0, {"top_p": 0.9}),
+    "steep min_p": (3.0, {"min_p": 0.02}),
+    "steep top_p+min_p": (3.0, {"top_p": 0.97, "min_p": 0.02, "temperature": 0.9}),
+    "flat top_p": (0.3, {"top_p": 0.7}),
+    "flat min_p": (0.3, {"min_p": 0.2}),
+    "flat top_p+min_p": (0.3, {"top_p": 0.7, "min_p": 0.35}),
 }
 
 
@@ -56,18 +65,35 @@ def test_sets_beyond_the_first_look_follow_the_exact_distribution(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("folovllm.sample.metadata.NARROW_WIDTH", 64)
-    vocab_size, scale, filters = WIDE[name]
-    logits = normal_logits(vocab_size, scale)
+    scale, filters = WIDE[name]
+    logits = normal_logits(400, scale)
     expected = distribution(logits.tolist(), **filters)
     assert (np.count_nonzero(expected) > 64) == name.startswith("flat")
-    assert_fits(draw_many(logits, SamplingParams(**filters), DRAWS), expected)
+    if name.startswith("flat"):  # the wider look goes row by row: let 20,000 rows share one
+        (group,) = SamplingMetadata.build([make_row(SamplingParams(**filters))], 400, CPU).groups
+        ((_, found),) = find_candidates(logits.unsqueeze(0), group.filters, group.path, group.width)
+        torch.manual_seed(1234)
+        tokens = draws.draw_inverse_cdf(
+            Candidates(found.weights.expand(DRAWS, -1)), torch.rand(DRAWS, 1, dtype=torch.float64)
+        )
+        counts = np.bincount(tokens.numpy(), minlength=400)
+    else:
+        counts = draw_many(logits, SamplingParams(**filters), DRAWS)
+    assert_fits(counts, expected)
 
 
-def test_the_race_agrees_where_the_first_look_does_not_reach_top_p(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("folovllm.sample.metadata.NARROW_WIDTH", 64)
-    logits = normal_logits(400, 0.3)
-    expected = distribution(logits.tolist(), top_p=0.7)
-    assert_fits(draw_many(logits, SamplingParams(top_p=0.7), DRAWS, "exponential_race"), expected)
+def test_equal_logits_beyond_the_first_look_are_cut_where_the_line_is_crossed() -> None:
+    params = SamplingParams(top_p=0.75, logprobs=4000, logprobs_mode="processed")
+    assert np.count_nonzero(distribution_of(torch.zeros(4000), make_row(params))) == 3000
+
+
+@pytest.mark.parametrize("draw", ["inverse_cdf", "exponential_race"])
+def test_rows_that_need_a_wider_look_and_rows_that_do_not_share_a_batch(draw: str) -> None:
+    logits = torch.stack([normal_logits(3000, scale) for scale in (0.1, 9.0, 0.1)])
+    kept = [distribution(row.tolist(), top_p=0.6) > 0 for row in logits]
+    for _ in range(50):
+        tokens = sample(logits, [make_row(SamplingParams(top_p=0.6))] * 3, Sampler(draw)).token_ids.tolist()
+        assert all(kept[row][token_id] for row, token_id in enumerate(tokens))
 
 
 @pytest.mark.parametrize("filters", [{"top_p": 0.9}, {"top_k": 100, "top_p": 0.95}], ids=str)
@@ -76,12 +102,12 @@ def test_draws_from_thousands_of_tokens_follow_the_exact_distribution(filters: d
     assert_fits(draw_many(logits, SamplingParams(**filters), DRAWS), distribution(logits.tolist(), **filters))
 
 
-@pytest.mark.parametrize("scale, sizes", [(3.0, (1, 1024)), (1.0, (1024, 16384)), (0.2, (16384, 20000))])
-def test_each_width_of_the_look_keeps_the_set_of_the_definition(scale: float, sizes: tuple[int, int]) -> None:
-    logits = normal_logits(20_000, scale)
+@pytest.mark.parametrize("scale, sizes", [(4.0, (1, 1024)), (1.5, (1024, 20_000)), (0.2, (20_000, 30_000))])
+def test_small_and_large_sets_are_those_of_the_definition(scale: float, sizes: tuple[int, int]) -> None:
+    logits = normal_logits(30_000, scale)
     expected = distribution(logits.tolist(), top_p=0.9)
     assert sizes[0] < np.count_nonzero(expected) <= sizes[1]
-    params = SamplingParams(top_p=0.9, logprobs=20_000, logprobs_mode="processed")
+    params = SamplingParams(top_p=0.9, logprobs=30_000, logprobs_mode="processed")
     np.testing.assert_allclose(distribution_of(logits, make_row(params)), expected, rtol=1e-4, atol=1e-12)
 
 
@@ -98,8 +124,7 @@ def test_the_token_that_crosses_the_line_of_top_p_is_in() -> None:
 
 
 def test_top_p_that_is_reached_exactly_takes_no_further_token() -> None:
-    logits = torch.tensor([2.0, 1.0, 1.0]).log()  # .5 .25 .25
-    counts = draw_many(logits, SamplingParams(top_p=0.75), 2000)
+    counts = draw_many(torch.zeros(4), SamplingParams(top_p=0.5), 2000)  # equal logits: sums without rounding
     assert np.count_nonzero(counts) == 2
 
 
