@@ -19,6 +19,7 @@ from folovllm.attention.backend import select_backend
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.core.stop import check_stop
 from folovllm.engine.input_processor import InputProcessor, Prompt
+from folovllm.engine.outbox import Outbox
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stream import OutputDelta
 from folovllm.model_loader import (
@@ -82,9 +83,8 @@ class LLMEngine:
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.max_model_len)
         self.output_processor = OutputProcessor(self.tokenizer)
         self._requests: dict[str, Request] = {}  # unfinished, in order of arrival
-        self._outputs: list[RequestOutput] = []  # made while somebody else was stepping the engine
+        self._outbox = Outbox()
         self._stream_ids = Counter()
-        self._streamed: set[str] = set()  # requests whose outputs are for their open stream, and not for step()
 
     def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None) -> None:
         """Queue a request.
@@ -102,29 +102,27 @@ class LLMEngine:
         """Run one step; returns the outputs that changed, each with everything its request has so far.
 
         Outputs of open streams are kept for them.
+
+        Raises:
+            Exception: whatever a request's own logits processor raised. That request is gone; the others go on.
         """
         if self._requests:
-            self._outputs.append(self._run_one())
-        outputs = [output for output in self._outputs if output.request_id not in self._streamed]
-        self._outputs = [output for output in self._outputs if output.request_id in self._streamed]
-        return outputs
+            self._advance()
+        return self._outbox.take_unclaimed()
 
     def step_for(self, request_ids: Set[str]) -> list[RequestOutput]:
         """Outputs of these requests only, stepping the engine once if none is at hand; other requests' are kept.
 
-        So several users of one engine (open streams, a generate() among them) each get what is theirs.
+        So several users of one engine (open streams, a generate() among them) each get what is theirs, errors too.
         """
-        mine = [output for output in self._outputs if output.request_id in request_ids]
-        if not mine and self._requests:
-            self._outputs.append(self._run_one())
-            mine = [output for output in self._outputs if output.request_id in request_ids]
-        self._outputs = [output for output in self._outputs if output.request_id not in request_ids]
-        return mine
+        if self._requests and not self._outbox.holds(request_ids):
+            self._advance()
+        return self._outbox.take(request_ids)
 
     def abort_request(self, request_id: str) -> None:
         """Drop a request, wherever it is; it gives no further output. An unknown or finished one is no error."""
         request = self._requests.pop(request_id, None)
-        self._outputs = [output for output in self._outputs if output.request_id != request_id]
+        self._outbox.drop(request_id)
         if request is None:
             return
         for seq in request.sequences:
@@ -134,11 +132,11 @@ class LLMEngine:
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has anything to do or to hand out."""
-        return bool(self._requests) or any(output.request_id not in self._streamed for output in self._outputs)
+        return bool(self._requests) or self._outbox.holds_unclaimed()
 
     def _holds(self, request_id: str) -> bool:
         """Whether the request runs, or has outputs that nobody has fetched."""
-        return request_id in self._requests or any(output.request_id == request_id for output in self._outputs)
+        return request_id in self._requests or self._outbox.holds({request_id})
 
     def generate_stream(
         self, prompt: Prompt, params: SamplingParams | None = None
@@ -163,31 +161,32 @@ class LLMEngine:
     def _stream(self, request_id: str) -> Generator[RequestOutput | None, None, None]:
         """None first, then the deltas."""
         delta = OutputDelta()
-        self._streamed.add(request_id)
+        self._outbox.claim(request_id)
         try:
             yield None
             while self._holds(request_id):
                 for output in self.step_for({request_id}):
                     yield delta.since_last(output)
         finally:
-            self._streamed.discard(request_id)
+            self._outbox.release(request_id)
             self.abort_request(request_id)  # nothing to do once it has finished
 
-    def _run_one(self) -> RequestOutput:
+    def _advance(self) -> None:
         """One token for the oldest unfinished sequence."""
         request, seq = self._next_sequence()
         try:
             step = self.runner.execute(seq)
-        except Exception:
+        except Exception as error:
             # A logits processor of the request's own may have failed: it goes, the others go on.
             self.abort_request(request.request_id)
-            raise
+            self._outbox.fail(request.request_id, error)
+            return
         seq.add_token_id(step.token_id)
         ended = check_stop(seq, self.eos_token_ids, self.max_model_len)
         output = self.output_processor.process(request, seq, step, ended)
         if output.finished:
             del self._requests[request.request_id]
-        return output
+        self._outbox.put(output)
 
     def _next_sequence(self) -> tuple[Request, Sequence]:
         request = next(iter(self._requests.values()))

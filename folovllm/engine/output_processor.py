@@ -11,6 +11,7 @@ vLLM: v1/engine/output_processor.py, v1/engine/detokenizer.py, v1/engine/logprob
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -51,7 +52,8 @@ class SequenceOutput:
             if ended is not None:
                 added += self.detokenizer.finish()
         self.text += added
-        may_stop = added and not ended_by_token and self.seq.get_output_len() >= self.params.min_tokens
+        # As for EOS, the first token that may end the sequence is the one after min_tokens.
+        may_stop = added and not ended_by_token and self.seq.get_output_len() > self.params.min_tokens
         if may_stop and self._cut_at_stop(len(added)):
             return SequenceStatus.FINISHED_STOPPED
         return ended
@@ -121,7 +123,7 @@ class OutputProcessor:
             prompt_logprobs=request.prompt_logprobs,
             outputs=outputs,
             finished=finished,
-            metrics=request.metrics,
+            metrics=dataclasses.replace(request.metrics),  # as they are at this step
         )
 
     def _choose_best(self, request: Request) -> list[Sequence]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from folovllm import CacheConfig, EngineConfig, LLMEngine, ModelConfig
+from folovllm import LLM, CacheConfig, EngineConfig, LLMEngine, ModelConfig
 from folovllm.errors import PromptTooLongError
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
-from tests.m1.support import VOCAB_SIZE, params, run, scripted
+from tests.m1.support import VOCAB_SIZE, assert_empty, params, run, scripted
 
 REFUSED = {
     "empty prompt": ([], {}, ValueError, "prompt must have at least one token"),
@@ -60,12 +60,13 @@ def test_changing_the_callers_params_later_changes_nothing(engine):
     assert len(run(engine)[0]["r"].outputs[0].token_ids) == 3
 
 
-def test_a_failing_logits_processor_takes_only_its_own_request_down(engine):
-    @register_logits_processor("explode")
-    class Explode(LogitsProcessor):
-        def apply(self, logits):
-            raise RuntimeError("boom")
+@register_logits_processor("explode")
+class Explode(LogitsProcessor):
+    def apply(self, logits):
+        raise RuntimeError("boom")
 
+
+def test_a_failing_logits_processor_takes_only_its_own_request_down(engine):
     engine.add_request("bad", "x", params(extra_args={"explode": True}))
     engine.add_request("good", "x", params(max_tokens=3, ignore_eos=True))
     with pytest.raises(RuntimeError, match="boom"):
@@ -135,3 +136,17 @@ def test_text_without_a_tokenizer_is_refused(text_model_folder):
         engine.add_request("r", [1], params(stop="x"))
     engine.add_request("r", [1], params(max_tokens=2, ignore_eos=True))
     assert run(engine)[0]["r"].outputs[0].text == ""
+
+
+def test_a_failure_reaches_the_one_who_asked_and_nobody_else(text_model_folder):
+    llm = LLM(str(text_model_folder), dtype="float32", device="cpu")
+    bad = params(extra_args={"explode": True})
+    stream = llm.engine.generate_stream("x", bad)
+    llm.engine.add_request("bad", "x", bad)
+    assert len(llm.generate("good", params(max_tokens=3, ignore_eos=True), use_tqdm=False)[0].outputs[0].token_ids) == 3
+    with pytest.raises(RuntimeError, match="boom"):
+        next(stream)
+    assert llm.engine.has_unfinished_requests()
+    with pytest.raises(RuntimeError, match="boom"):
+        llm.engine.step()
+    assert_empty(llm.engine)

@@ -72,6 +72,11 @@ def test_a_stop_string_before_min_tokens_does_not_stop(engine):
     assert completion.text == "a.b"
 
 
+def test_the_first_token_that_may_complete_a_stop_string_is_the_one_after_min_tokens(engine):
+    assert say(engine, "a.b.c", stop=".", min_tokens=1).text == "a"
+    assert say(engine, "a.b.c", stop=".", min_tokens=2).text == "a.b"
+
+
 def test_what_was_held_back_comes_out_when_no_stop_string_follows(engine):
     assert say(engine, "the E", stop="END").text == "the E"
 
