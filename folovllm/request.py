@@ -130,7 +130,6 @@ class Sequence:
     block_ids: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0  # tokens whose keys and values are in the cache
     output_logprobs: list[dict[int, Logprob]] = field(default_factory=list)
-    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     cumulative_logprob: float = 0.0
     stop_reason: int | str | None = None
 
@@ -189,7 +188,6 @@ class Sequence:
             block_ids=list(self.block_ids),
             num_computed_tokens=self.num_computed_tokens,
             output_logprobs=list(self.output_logprobs),
-            prompt_logprobs=None if self.prompt_logprobs is None else list(self.prompt_logprobs),
             cumulative_logprob=self.cumulative_logprob,
             stop_reason=self.stop_reason,
         )

@@ -176,6 +176,9 @@ class SamplingParams:
                 raise wrong(name, "be in [-2, 2]", getattr(self, name), "0 turns it off")
         if check_float("repetition_penalty", self.repetition_penalty) <= 0:
             raise wrong("repetition_penalty", "be positive", self.repetition_penalty, "1 turns it off")
+        # Logits are divided or multiplied by it in float32, which must not overflow.
+        if not 1e-6 <= self.repetition_penalty <= 1e6:
+            raise wrong("repetition_penalty", "be in [1e-06, 1e+06]", self.repetition_penalty, "1 turns it off")
 
     def _check_vocabulary(self) -> None:
         if self.logit_bias is not None:
@@ -201,9 +204,10 @@ class SamplingParams:
                 way_out = "it only acts with use_beam_search=True"
                 raise wrong(name, f"be {default}", getattr(self, name), way_out)
         # n greedy sequences would be n times the same text.
-        if self.is_greedy and self.best_of is not None and self.best_of > 1:
-            must = "be 1 when using greedy sampling (temperature 0)"
-            raise wrong("best_of", must, self.best_of, "raise the temperature")
+        for name in ("n", "best_of"):
+            if self.is_greedy and getattr(self, name) > 1:
+                must = "be 1 when using greedy sampling (temperature 0)"
+                raise wrong(name, must, getattr(self, name), "raise the temperature")
 
     def _check_beam_settings(self) -> None:
         """Beams are ranked by the model's own probabilities: what shapes a draw would be ignored."""

@@ -81,7 +81,6 @@ def grown_sequence() -> Sequence:
     sequence.add_token_id(7)
     sequence.block_ids.append(4)
     sequence.output_logprobs.append({7: Logprob(-0.5, 1, "x")})
-    sequence.prompt_logprobs = [None, {2: Logprob(-1.0, 1)}, {3: Logprob(-2.0, 1)}]
     sequence.cumulative_logprob = -0.5
     sequence.num_computed_tokens = 3
     return sequence
@@ -94,7 +93,6 @@ def test_a_fork_has_come_as_far_as_its_parent() -> None:
     assert child.get_token_ids() == [1, 2, 3, 7]
     assert child.block_ids == [4]
     assert child.output_logprobs == parent.output_logprobs
-    assert child.prompt_logprobs == parent.prompt_logprobs
     assert (child.cumulative_logprob, child.num_computed_tokens) == (-0.5, 3)
     assert child.sampling_params is parent.sampling_params
 
@@ -108,13 +106,11 @@ def test_after_a_fork_neither_sees_what_the_other_does(writer: str) -> None:
     writes.data.prompt_token_ids[0] = 99
     writes.block_ids.append(5)
     writes.output_logprobs.append({8: Logprob(-3.0)})
-    writes.prompt_logprobs.append(None)  # type: ignore[union-attr]
     writes.cumulative_logprob -= 3.0
     writes.transition(S.FINISHED_STOPPED)
     assert other.get_token_ids() == [1, 2, 3, 7]
     assert other.block_ids == [4]
     assert len(other.output_logprobs) == 1
-    assert len(other.prompt_logprobs or []) == 3
     assert other.cumulative_logprob == -0.5
     assert other.status is S.RUNNING
 
