@@ -17,6 +17,7 @@ vLLM: model_executor/layers/utils.py (dispatch_cpu_unquantized_gemm)
 
 from __future__ import annotations
 
+import platform
 import warnings
 from typing import Any, Protocol
 
@@ -67,6 +68,8 @@ class OneDnnKernel:
     def unavailable_reason(self, weight: torch.Tensor) -> str | None:
         if weight.device.type != "cpu":
             return "runs on CPU only"
+        if platform.machine() not in ("x86_64", "AMD64"):
+            return "packs for x86 CPUs"
         if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
             return "this build of torch has no oneDNN prepacking"
         if weight.dtype == torch.float32:
@@ -90,17 +93,14 @@ class FbgemmKernel:
     def unavailable_reason(self, weight: torch.Tensor) -> str | None:
         if weight.device.type != "cpu":
             return "runs on CPU only"
-        if "fbgemm" not in torch.backends.quantized.supported_engines:
+        has_operator = hasattr(torch.ops.quantized, "linear_prepack_fp16")
+        if not has_operator or "fbgemm" not in torch.backends.quantized.supported_engines:
             return "this build of torch has no FBGEMM"
         if weight.dtype != torch.bfloat16:
             return "for bfloat16 weights"
         if cpu_has_bf16_units():
             return "the CPU has bf16 units: oneDNN is faster"
-        if weight.numel() and not weight.isfinite().all():
-            return "the weight has an infinite or NaN entry"
-        if weight.numel() and max(abs(bound) for bound in torch.aminmax(weight)) > FP16_MAX:
-            return "a weight exceeds float16's range"
-        return None
+        return None if fits_float16(weight) else "the weight has an entry outside float16's range"
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
         slabs = weight.detach().split(SLAB_ROWS)
@@ -115,6 +115,11 @@ class FbgemmKernel:
         x32 = x.float()
         parts = [torch.ops.quantized.linear_dynamic_fp16(x32, slab).to(x.dtype) for slab in packed]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+
+
+def fits_float16(weight: torch.Tensor) -> bool:
+    """Whether every entry is finite and at most 65,504 in size. NaN fails every comparison, so it does not fit."""
+    return weight.numel() == 0 or all(bool(bound.abs() <= FP16_MAX) for bound in torch.aminmax(weight))
 
 
 # In order of preference.
