@@ -20,6 +20,7 @@ DATA = ROOT / "docs" / "benchmarks" / "data"
 _REQUIRED = ("name", "command", "versions", "hardware", "date", "columns", "rows")
 _LABELS = {
     "en": {
+        "none": "No measurement is stored in this repository.",
         "same": "In every row",
         "command": "Command",
         "hardware": "Machine",
@@ -27,7 +28,15 @@ _LABELS = {
         "date": "Date",
         "sep": ", ",
     },
-    "zh": {"same": "各行相同", "command": "命令", "hardware": "机器", "versions": "版本", "date": "日期", "sep": "，"},
+    "zh": {
+        "none": "仓库里还没有存下测量结果。",
+        "same": "各行相同",
+        "command": "命令",
+        "hardware": "机器",
+        "versions": "版本",
+        "date": "日期",
+        "sep": "，",
+    },
 }
 Row = dict[str, Any]
 
@@ -115,7 +124,7 @@ def all_tables(lang: str = "en", folder: Path | None = None) -> str:
     """Every stored measurement, by name: what the benchmarks page shows."""
     names = sorted(path.stem for path in (folder or DATA).glob("*.json"))
     if not names:
-        raise DirectiveError(f"there is no benchmark in {(folder or DATA).name}/")
+        return _LABELS[lang]["none"]
     found = [load(name, folder) for name in names]
     return "\n\n".join(f"**{data.get('title', data['name'])}**\n\n{table(data, lang=lang)}" for data in found)
 

@@ -205,6 +205,11 @@ def test_all_measurements_can_be_shown_at_once(convert: Callable[[str], str]) ->
     assert shown(convert, "::: bench *").startswith("**Decoding**\n\n| batch | ")
 
 
+def test_where_nothing_was_measured_the_page_says_so(tmp_path: Path) -> None:
+    assert bench_table.all_tables("en", tmp_path) == "No measurement is stored in this repository."
+    assert bench_table.all_tables("zh", tmp_path) == "仓库里还没有存下测量结果。"
+
+
 def test_one_figure_in_a_sentence(convert: Callable[[str], str]) -> None:
     html = convert("It is {{ bench decode ratio where batch=1 | .1f }} times as fast.")
     assert "It is 1.5 times as fast." in html
