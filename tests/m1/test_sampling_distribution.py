@@ -89,11 +89,16 @@ def test_equal_logits_beyond_the_first_look_are_cut_where_the_line_is_crossed() 
 
 @pytest.mark.parametrize("draw", ["inverse_cdf", "exponential_race"])
 def test_rows_that_need_a_wider_look_and_rows_that_do_not_share_a_batch(draw: str) -> None:
-    logits = torch.stack([normal_logits(3000, scale) for scale in (0.1, 9.0, 0.1)])
-    kept = [distribution(row.tolist(), top_p=0.6) > 0 for row in logits]
-    for _ in range(50):
-        tokens = sample(logits, [make_row(SamplingParams(top_p=0.6))] * 3, Sampler(draw)).token_ids.tolist()
-        assert all(kept[row][token_id] for row, token_id in enumerate(tokens))
+    scales, lines = (9.0, 0.1, 9.0, 0.1), (0.99, 0.5, 0.3, 0.9)
+    logits = torch.stack([normal_logits(3000, scale) for scale in scales])
+    rows = [make_row(SamplingParams(top_p=p, logprobs=3000, logprobs_mode="processed")) for p in lines]
+    output = sample(logits, rows, Sampler(draw))
+    assert output.logprobs is not None
+    for row, top_p in enumerate(lines):
+        expected = distribution(logits[row].tolist(), top_p=top_p)
+        ids, logprobs = output.logprobs.token_ids[row, 1:], output.logprobs.logprobs[row, 1:]
+        np.testing.assert_allclose(logprobs.double().exp(), expected[ids], rtol=1e-4, atol=1e-12)
+        assert expected[output.token_ids[row]] > 0
 
 
 @pytest.mark.parametrize("filters", [{"top_p": 0.9}, {"top_k": 100, "top_p": 0.95}], ids=str)
