@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from folovllm.config import EMBEDDED_MODEL, EngineConfig
@@ -118,5 +119,7 @@ def _is_one_prompt(prompts: Any) -> bool:
 
 
 def _progress(*, enabled: bool) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TextColumn("{task.fields[speed]}"), transient=True, disable=not enabled)
+    speed = TextColumn("{task.fields[speed]}")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), speed)
+    # On stderr, so that what a program prints stays its own.
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not enabled)

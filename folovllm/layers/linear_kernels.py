@@ -28,8 +28,8 @@ from folovllm.utils.devices import cpu_has_bf16_units
 
 FP16_MAX = 65504.0
 # Rows that FBGEMM packs at a time. It wants float32 input, so a vocabulary-sized weight in one piece would need a
-# temporary copy twice its own size; 16,384 rows of 1,024 are 64 MiB.
-SLAB_ROWS = 16_384
+# temporary copy twice its own size; 4,096 rows of 1,024 are 16 MiB.
+SLAB_ROWS = 4_096
 
 
 class LinearKernel(Protocol):

@@ -26,6 +26,7 @@ from folovllm.layers.linear import Linear
 from folovllm.model_loader import checkpoint_files, resolve_model_path
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import get_model_class
+from folovllm.utils.devices import release_freed_memory
 from folovllm.utils.load_errors import readable_errors
 
 # What a snapshot of a hub repository must hold, and what of it nobody reads: the makers' own format, other exports.
@@ -157,3 +158,4 @@ def pack_linear_layers(model: DecoderForCausalLM) -> None:
     for module in model.modules():
         if isinstance(module, Linear):
             module.pack()
+            release_freed_memory()  # weights of a few MB are freed into the heap, where they would stay

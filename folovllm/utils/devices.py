@@ -66,3 +66,18 @@ def _linux_available_bytes() -> int | None:
     except OSError:
         pass
     return None
+
+
+def release_freed_memory() -> None:
+    """Give memory that has been freed back to the system, where the C library can (glibc's malloc_trim).
+
+    glibc keeps freed pieces of up to 32 MB for itself. While one form of the weights is replaced by another,
+    piece by piece, that would add up to a second copy.
+    """
+    import ctypes
+    import sys
+
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have no such function
+        if trim is not None:
+            trim(0)
