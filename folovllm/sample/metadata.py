@@ -33,7 +33,7 @@ from folovllm.sampling_params import SamplingParams
 
 # A CPU group holds at most this many logits (6 rows of 151,936): its temporaries then stay in memory that the
 # allocator reuses. Buffers of 39 MB are mapped afresh at every use: 26 ms for a copy that otherwise takes 3.
-_MAX_GROUP_LOGITS = 1 << 20
+MAX_GROUP_LOGITS = 1 << 20
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class SamplingMetadata:
         for (path, width, edited), places in members.items():
             size = len(places)
             if device.type == "cpu" and (path != "greedy" or edited):
-                size = max(1, _MAX_GROUP_LOGITS // vocab_size)
+                size = max(1, MAX_GROUP_LOGITS // vocab_size)
             for first in range(0, len(places), size):
                 part = places[first : first + size]
                 members_of_part = [rows[place] for place in part]

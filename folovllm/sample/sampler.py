@@ -14,16 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from folovllm.sample.draw import draw_exponential_race, draw_inverse_cdf, exponentials, uniforms
 from folovllm.sample.filters import Pool, find_candidates
 from folovllm.sample.logprobs import LogprobsTensors, candidate_logprobs, gather_logprobs
-from folovllm.sample.metadata import RowGroup, SamplingMetadata
-
-_GREEDY_BLOCK = 128
-_GREEDY_MIN_LOGITS = 1 << 16
+from folovllm.sample.metadata import MAX_GROUP_LOGITS, RowGroup, SamplingMetadata
 
 __all__ = ["LogprobsTensors", "Sampler", "SamplerOutput", "gather_logprobs"]
 
@@ -101,25 +99,16 @@ def apply_edits(logits: Tensor, group: RowGroup) -> Tensor:
 def greedy(logits: Tensor) -> Tensor:
     """The first of the largest logits of each row, [b].
 
-    As in filters.top_k, maxima of blocks come at memory speed, where argmax alone looks at one number after
-    the other: 6 times as fast for 8 rows of 151,936. The extra operators cost as much as an argmax over
-    50,000 numbers.
+    On a CPU by numpy, whose argmax is vectorised where torch's looks at one number after the other: 5 to 20
+    times as fast. It knows no bfloat16, so such rows are converted, a few at a time to stay in the caches.
     """
-    vocab_size, block = logits.shape[-1], _GREEDY_BLOCK
-    if logits.is_cuda or logits.numel() < _GREEDY_MIN_LOGITS or vocab_size < 8 * block:
+    if logits.device.type != "cpu":
         return logits.argmax(dim=-1)
-    # Consecutive columns form a block: the first of the best blocks holds the first of the best columns.
-    blocks = logits.unfold(1, block, block)  # [b, whole blocks, block], no copy
-    maxima = blocks.amax(dim=-1)
-    best = maxima.argmax(dim=-1, keepdim=True)
-    inside = blocks.gather(1, best.unsqueeze(-1).expand(-1, 1, block)).squeeze(1)
-    columns = best * block + inside.argmax(dim=-1, keepdim=True)
-    if vocab_size % block:
-        # The columns after the last whole block. The window overlaps it, so a column of it must be larger to
-        # win.
-        largest, place = logits[:, -block:].max(dim=-1, keepdim=True)
-        columns = torch.where(largest > maxima.gather(1, best), place + (vocab_size - block), columns)
-    return columns.squeeze(-1)
+    if logits.dtype != torch.float32 and len(logits) > 1 and logits.numel() > MAX_GROUP_LOGITS:
+        return torch.cat(
+            [greedy(part) for part in logits.split(max(1, MAX_GROUP_LOGITS // logits.shape[-1]))]
+        )
+    return torch.from_numpy(np.argmax(logits.detach().float().numpy(), axis=-1))
 
 
 def _report(

@@ -57,30 +57,24 @@ def test_greedy_is_the_first_of_the_largest_logits(vocab_size: int, dtype: torch
 
 def test_greedy_finds_the_largest_wherever_it_stands() -> None:
     vocab_size = 20_001
-    places = [0, 127, 128, 19_967, 19_968, 20_000]  # 156 blocks of 128 end at 19,968
+    places = [0, 127, 128, 19_967, 19_968, 20_000]
     logits = torch.zeros(len(places), vocab_size)
-    assert logits.numel() >= 1 << 16  # else this is argmax itself
     logits[range(len(places)), places] = 1.0
     assert greedy(logits).tolist() == places
+    assert greedy(logits.bfloat16()).tolist() == places
 
 
-def test_an_all_greedy_batch_does_nothing_but_argmax() -> None:
-    assert run_logged(logits_of(5, 1000), [GREEDY] * 5).names <= {"empty", "slice", "argmax"}
-
-
-def test_an_all_greedy_batch_of_a_large_vocabulary_computes_no_probability() -> None:
-    log = run_logged(logits_of(5, 50_257), [GREEDY] * 5)
-    assert not log.names & {
-        "exp",
-        "exp_",
-        "_softmax",
-        "_log_softmax",
-        "sort",
-        "topk",
-        "cumsum",
-        "rand",
-        "div",
-    }
+@pytest.mark.parametrize("vocab_size", [1000, 50_257])
+def test_an_all_greedy_batch_does_nothing_but_argmax(vocab_size: int) -> None:
+    log = run_logged(logits_of(5, vocab_size), [GREEDY] * 5)
+    assert log.names <= {
+        "empty",
+        "slice",
+        "detach",
+        "lift_fresh",
+        "argmax",
+    }  # views, and the tokens' own tensor
+    assert max(size for _, size in log.calls) <= 5
 
 
 def test_top_k_never_allocates_in_the_size_of_the_vocabulary() -> None:
@@ -157,7 +151,7 @@ def test_the_models_logits_are_not_written_to(dtype: torch.dtype) -> None:
 
 
 def test_a_large_batch_split_into_groups_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("folovllm.sample.metadata._MAX_GROUP_LOGITS", 200)
+    monkeypatch.setattr("folovllm.sample.metadata.MAX_GROUP_LOGITS", 200)
     logits = logits_of(23, 100)
     for params in (
         SamplingParams(top_k=1),
