@@ -42,8 +42,8 @@ class AttentionBackend(ABC):
     def write(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
         """Store k, v [num_tokens, num_kv_heads, head_size] at their slots."""
         flat = kv_cache.view(2, -1, self.num_kv_heads, self.head_size)  # blocks end to end: a slot is a row
-        flat[0].index_copy_(0, slot_mapping, k)
-        flat[1].index_copy_(0, slot_mapping, v)
+        flat[0].index_copy_(0, slot_mapping, k.to(kv_cache.dtype))
+        flat[1].index_copy_(0, slot_mapping, v.to(kv_cache.dtype))
 
     @abstractmethod
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:

@@ -27,8 +27,9 @@ import torch.nn.functional as F
 from folovllm.utils.devices import cpu_has_bf16_units
 
 FP16_MAX = 65504.0
-# Rows that FBGEMM packs at a time. It wants float32 input, so a vocabulary-sized weight in one piece would need a
-# temporary copy twice its own size; 4,096 rows of 1,024 are 16 MiB.
+# FBGEMM packs from float32, so a vocabulary-sized weight in one piece would need a temporary copy twice its own size:
+# such a weight is packed, and multiplied, in slabs (4,096 rows of 1,024 are 16 MiB). A layer's weights are not.
+MAX_UNSLICED_ROWS = 16_384
 SLAB_ROWS = 4_096
 
 
@@ -57,7 +58,8 @@ class NativeKernel:
         return weight, bias
 
     def apply(self, x: torch.Tensor, packed: Any) -> torch.Tensor:
-        return F.linear(x, *packed)
+        weight, bias = packed
+        return F.linear(x.to(weight.dtype), weight, bias).to(x.dtype)
 
 
 class OneDnnKernel:
@@ -103,8 +105,9 @@ class FbgemmKernel:
         return None if fits_float16(weight) else "the weight has an entry outside float16's range"
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
-        slabs = weight.detach().split(SLAB_ROWS)
-        biases = bias.detach().float().split(SLAB_ROWS) if bias is not None else [None] * len(slabs)
+        rows = SLAB_ROWS if len(weight) > MAX_UNSLICED_ROWS else max(1, len(weight))
+        slabs = weight.detach().split(rows)
+        biases = bias.detach().float().split(rows) if bias is not None else [None] * len(slabs)
         prepack = torch.ops.quantized.linear_prepack_fp16
         with warnings.catch_warnings():
             # torch announces the end of its eager quantization, of which this operator is part.
@@ -113,8 +116,8 @@ class FbgemmKernel:
 
     def apply(self, x: torch.Tensor, packed: Any) -> torch.Tensor:
         x32 = x.float()
-        parts = [torch.ops.quantized.linear_dynamic_fp16(x32, slab).to(x.dtype) for slab in packed]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
+        parts = [torch.ops.quantized.linear_dynamic_fp16(x32, slab) for slab in packed]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)).to(x.dtype)
 
 
 def fits_float16(weight: torch.Tensor) -> bool:

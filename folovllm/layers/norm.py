@@ -9,6 +9,8 @@ vLLM: model_executor/layers/layernorm.py
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -32,3 +34,28 @@ class RMSNorm(nn.Module):
         """
         residual = x if residual is None else x + residual
         return self.forward(residual), residual
+
+
+class QKNorm(RMSNorm):
+    """RMSNorm of each head of q and k: one weight for all heads of q, one for all heads of k (Qwen3).
+
+    The heads lie side by side as the stacked projection leaves them, so one pass serves both.
+    """
+
+    def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, eps: float) -> None:
+        super().__init__(head_size, eps)
+        self.weight = nn.Parameter(torch.empty(2, head_size), requires_grad=False)
+        self.repeats = (num_heads, num_kv_heads)
+        self._per_head: torch.Tensor | None = None
+
+    def checkpoint_slots(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """(name below this layer's parent, the view it fills)."""
+        yield "q_norm.weight", self.weight.data[0]
+        yield "k_norm.weight", self.weight.data[1]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x [num_tokens, num_heads + num_kv_heads, head_size], q's heads first."""
+        if self._per_head is None:  # made at the first forward, when the weights are there
+            q, k = (w.expand(n, -1) for w, n in zip(self.weight, self.repeats, strict=True))
+            self._per_head = torch.cat((q, k))
+        return F.rms_norm(x, x.shape[-1:], None, self.eps) * self._per_head

@@ -24,7 +24,7 @@ from folovllm.attention.metadata import AttentionMetadata
 from folovllm.layers.activation import silu_and_mul
 from folovllm.layers.embedding import Embedding, LMHead
 from folovllm.layers.linear import Linear
-from folovllm.layers.norm import RMSNorm
+from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.layers.rotary import RotaryEmbedding, apply_rotary
 
 
@@ -91,18 +91,19 @@ class SelfAttention(nn.Module):
             spec.hidden_size, {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}, bias=spec.qkv_bias
         )
         self.o_proj = Linear(q_size, spec.hidden_size, bias=spec.o_bias)
-        self.q_norm = RMSNorm(spec.head_size, spec.rms_norm_eps) if spec.qk_norm else None
-        self.k_norm = RMSNorm(spec.head_size, spec.rms_norm_eps) if spec.qk_norm else None
+        self.qk_norm = None
+        if spec.qk_norm:
+            self.qk_norm = QKNorm(spec.num_heads, spec.num_kv_heads, spec.head_size, spec.rms_norm_eps)
         self.attn = Attention(spec.num_heads, spec.num_kv_heads, spec.head_size)
 
     def forward(
         self, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], metadata: AttentionMetadata
     ) -> torch.Tensor:
         heads = self.qkv_proj(x).view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_size)
-        q, k, v = heads.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k = apply_rotary(q, *rotary), apply_rotary(k, *rotary)
+        qk, v = heads.split([self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=1)
+        if self.qk_norm is not None:
+            qk = self.qk_norm(qk)
+        q, k = apply_rotary(qk, *rotary).split([self.num_heads, self.num_kv_heads], dim=1)
         return self.o_proj(self.attn(q, k, v, metadata).flatten(1))
 
 
@@ -150,9 +151,10 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(spec) for _ in range(spec.num_layers))
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
         self.rotary = RotaryEmbedding(spec.head_size, max_model_len, spec.rope)
+        self.activation_dtype = self.norm.weight.dtype
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
-        x, residual = self.embed_tokens(input_ids), None
+        x, residual = self.embed_tokens(input_ids).to(self.activation_dtype), None
         rotary = self.rotary(positions)  # the same angles for every layer
         for layer in self.layers:
             x, residual = layer(x, residual, rotary, metadata)
@@ -195,9 +197,10 @@ class DecoderForCausalLM(nn.Module):
         for path, module in self.named_modules():
             if isinstance(module, LMHead) and module.tied:
                 continue
-            if isinstance(module, Linear):
+            if isinstance(module, Linear | QKNorm):
                 # A stacked layer's parts stand in the checkpoint where the layer stands here, under their own names.
-                prefix = path.rpartition(".")[0] if "" not in module.parts else path
+                plain = isinstance(module, Linear) and "" in module.parts
+                prefix = path if plain else path.rpartition(".")[0]
                 for name, view in module.checkpoint_slots():
                     yield f"{prefix}.{name}", view
             else:

@@ -44,6 +44,7 @@ def test_every_available_kernel_computes_the_linear_layer(kernel, dtype, num_tok
 def test_fbgemm_slabs_join_to_the_whole_product(monkeypatch):
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         pytest.skip("this build of torch has no FBGEMM")
+    monkeypatch.setattr("folovllm.layers.linear_kernels.MAX_UNSLICED_ROWS", 99)
     monkeypatch.setattr("folovllm.layers.linear_kernels.SLAB_ROWS", 40)
     weight, bias, x = torch.randn(100, 8).bfloat16(), torch.randn(100).bfloat16(), torch.randn(3, 8).bfloat16()
     kernel = FbgemmKernel()

@@ -26,11 +26,12 @@ class DenseBackend(AttentionBackend):
         return None
 
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
-        out = torch.empty_like(q)
+        q_cache = q.to(kv_cache.dtype)  # attention is computed in the dtype in which K and V are kept
+        outs = []
         for tokens, seq_len, blocks in metadata:
-            k, v = kv_cache[:, blocks[0], :seq_len].transpose(1, 2)  # each [num_kv_heads, seq_len, head_size]
-            out[tokens] = self._attend(q[tokens], k, v)
-        return out
+            k, v = kv_cache[:, blocks[0], :seq_len].transpose(1, 2).unbind(0)  # [num_kv_heads, seq_len, head_size]
+            outs.append(self._attend(q_cache[tokens], k, v))
+        return (outs[0] if len(outs) == 1 else torch.cat(outs)).to(q.dtype)
 
     def _attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """One sequence: q [num_queries, num_heads, head_size] at the last positions of k, v."""
