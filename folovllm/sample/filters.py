@@ -111,7 +111,7 @@ def find_candidates(logits: Tensor, filters: Filters, path: Path, width: int) ->
         return [(rows, _among_likeliest(logits, filters, width, None))]
     mass = None
     if path == "top_p":
-        mass = full_weights(logits, filters.temperature).sum(dim=-1, keepdim=True).double()
+        mass = full_weights(logits, filters.temperature).sum(dim=-1, keepdim=True, dtype=torch.float64)
     found = _among_likeliest(logits, filters, width, mass)
     inside = _is_complete(found, filters, mass)
     if all(inside):

@@ -81,7 +81,7 @@ def test_module_is_the_command() -> None:
         (["generate", "x", "--top-p", "0"], "top_p must be in (0, 1]"),
         (["generate", "x", "--temperature", "nan"], "temperature must be"),
         (["generate", "x", "--n", "0"], "n must be at least 1"),
-        (["generate", "x", "--n", "2", "--temperature", "0"], "best_of must be 1 when using greedy sampling"),
+        (["generate", "x", "--n", "2", "--temperature", "0"], "n must be 1 when using greedy sampling"),
         (["generate", "x", "--n", "2", "--stream"], "--stream prints one text"),
         (["generate", "x", "--dtype", "int8"], "dtype must be one of"),
         (["generate", "x", "--load-format", "x"], "load_format must be one of"),
