@@ -43,12 +43,12 @@ def build(folder, **kwargs):
     return build_model(AutoConfig.from_pretrained(folder), 256, torch.float32, CPU, folder, **kwargs)
 
 
-def flat_logits(model, spans):
+def flat_logits(model, spans, cache_dtype=torch.float32):
     """Logits of every position; `spans` are the token ids of sequences that start from nothing, each in its block."""
     first = model.attention_layers[0]
     backend = DenseBackend(first.num_heads, first.num_kv_heads, first.head_size, first.scale)
     for layer in model.attention_layers:
-        layer.bind(backend, torch.zeros(backend.kv_cache_shape(len(spans), CAPACITY)))
+        layer.bind(backend, torch.zeros(backend.kv_cache_shape(len(spans), CAPACITY), dtype=cache_dtype))
     lengths = [len(span) for span in spans]
     positions = torch.cat([torch.arange(n) for n in lengths])
     metadata = AttentionMetadata(
@@ -74,6 +74,21 @@ def test_logits_of_a_flat_batch_equal_hugging_face(name, pack, tmp_path):
         want = torch.cat([oracle(span[None]).logits[0] for span in spans])
     got = flat_logits(build(folder, pack=pack), spans)
     assert (got - want).abs().max() < 1e-5 * want.abs().max()
+
+
+@pytest.mark.parametrize("pack", [True, False], ids=["packed", "as loaded"])
+@pytest.mark.parametrize("name", ["qwen3 tied", "qwen2", "llama with biases"])
+def test_bfloat16_logits_are_near_float32_on_the_same_weights(name, pack, tmp_path):
+    """Whatever this CPU makes of bfloat16: packed as float16, activations widened, or multiplied natively."""
+    kind, over = MODELS[name]
+    folder = make_hf_folder(tmp_path, kind, dtype=torch.bfloat16, **over)
+    oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = build_model(AutoConfig.from_pretrained(folder), 256, torch.bfloat16, CPU, folder, pack=pack)
+    spans = [torch.arange(n) for n in (1, 40)]
+    with torch.inference_mode():
+        want = torch.cat([oracle(span[None]).logits[0] for span in spans])
+    error = (flat_logits(model, spans, torch.bfloat16).float() - want).norm() / want.norm()
+    assert error < 0.03  # bfloat16 rounds to 1 part in 256, and the roundings of two layers add up
 
 
 def test_mistral_without_a_sliding_window_is_a_llama(tmp_path):
