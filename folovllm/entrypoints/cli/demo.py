@@ -48,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     show.print(STORY, style="bold cyan", end=" …\n")
     done.append(print_stream(llm.engine.generate_stream(STORY, varied)))
     show.print(done[-1].summary() + "\n", style="dim")
+    show.print("(The model is tiny: its sentences hold, the names in its stories wander.)\n", style="dim")
 
     tokens = sum(answer.num_tokens for answer in done)
     seconds = sum(answer.ttft + answer.decode_seconds for answer in done)
