@@ -17,6 +17,8 @@ _EXPORTS = {
     "EngineConfig": "folovllm.config",
     "ModelConfig": "folovllm.config",
     "SchedulerConfig": "folovllm.config",
+    "AsyncLLM": "folovllm.engine.async_llm",
+    "EngineStats": "folovllm.engine.stats",
     "LLMEngine": "folovllm.engine.llm_engine",
     "LLM": "folovllm.entrypoints.llm",
     "FoloVLLMError": "folovllm.errors",

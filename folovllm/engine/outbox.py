@@ -55,6 +55,12 @@ class Outbox:
     def take_unclaimed(self) -> list[RequestOutput]:
         return self._take(lambda request_id: request_id not in self._claimed)
 
+    def drain(self) -> tuple[list[RequestOutput], dict[str, Exception]]:
+        """Everything, claimed or not: for one who serves all users himself."""
+        drained = self._outputs, self._failures
+        self._outputs, self._failures = [], {}
+        return drained
+
     def _take(self, wanted: Callable[[str], bool]) -> list[RequestOutput]:
         for request_id in self._failures:
             if wanted(request_id):

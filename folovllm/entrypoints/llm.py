@@ -44,6 +44,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Complete each prompt; the outputs come in the order of the prompts.
 
@@ -51,6 +52,7 @@ class LLM:
             prompts: one prompt or a list; a prompt is text, a list of token ids or {"prompt_token_ids": [...]}.
             sampling_params: one for all prompts, or a list with one for each.
             use_tqdm: show a progress bar.
+            priority: one number for each prompt, the lowest served first; needs policy="priority".
 
         Raises:
             ValueError: a prompt or its parameters cannot be served; then none of this call's are.
@@ -65,12 +67,15 @@ class LLM:
             params_list = list(sampling_params)
         else:
             params_list = [sampling_params] * len(prompt_list)  # type: ignore[list-item]
+        priorities = [0] * len(prompt_list) if priority is None else list(priority)
+        if len(priorities) != len(prompt_list):
+            raise ValueError(f"priority must be as many as the prompts, got {len(priorities)} for {len(prompt_list)}")
 
         request_ids: list[str] = []
         try:
-            for prompt, params in zip(prompt_list, params_list, strict=True):
+            for prompt, params, rank in zip(prompt_list, params_list, priorities, strict=True):
                 request_id = f"request-{next(self._request_ids)}"
-                self.engine.add_request(request_id, prompt, params)  # type: ignore[arg-type]
+                self.engine.add_request(request_id, prompt, params, priority=rank)  # type: ignore[arg-type]
                 request_ids.append(request_id)
             return self._run(request_ids, show_progress=use_tqdm)
         except BaseException:  # an interrupt, too, must not leave half of the requests behind
@@ -97,18 +102,19 @@ class LLM:
     def _run(self, request_ids: list[str], *, show_progress: bool) -> list[RequestOutput]:
         finished: dict[str, RequestOutput] = {}
         unfinished = set(request_ids)
-        num_tokens = 0
+        counts: dict[str, int] = {}
         with _progress(enabled=show_progress) as progress:
             task = progress.add_task("generating", total=len(request_ids), speed="")
             while unfinished:
                 for output in self.engine.step_for(unfinished):
-                    num_tokens += 1
+                    if output.metrics is not None:
+                        counts[output.request_id] = output.metrics.num_output_tokens
                     if output.finished:
                         finished[output.request_id] = output
                         unfinished.discard(output.request_id)
                         progress.advance(task)
                 elapsed = progress.tasks[0].elapsed
-                progress.update(task, speed=f"{num_tokens / elapsed:.1f} tokens/s" if elapsed else "")
+                progress.update(task, speed=f"{sum(counts.values()) / elapsed:.1f} tokens/s" if elapsed else "")
         return [finished[request_id] for request_id in request_ids]
 
 

@@ -87,6 +87,11 @@ class RowGroup:
     raw_rows: Tensor | None  # rows OF THE GROUP that report logprobs of the model's own logits
     processed_rows: Tensor | None  # rows of the group that report logprobs of what was drawn from
 
+    @property
+    def is_custom(self) -> bool:
+        """Whether code of a request's own edits its logits."""
+        return any(type(edit.processor) not in (TokenMasks, LogitBias, Penalties) for edit in self.edits)
+
     def select(self, logits: Tensor) -> Tensor:
         """This group's logits [b, vocab]."""
         if self.start is not None:

@@ -47,9 +47,12 @@ class Sampler:
         """`logits` [B, vocab] of any float type, which are not written to; row i is row i of the metadata."""
         token_ids = torch.empty(metadata.num_rows, dtype=torch.int64, device=logits.device)
         reports: list[tuple[Tensor, LogprobsTensors]] = []
-        for group in metadata.groups:
+        # A request's own processor may raise. All of them run before the first draw, so that a failure leaves every
+        # generator where it was and the others can be sampled as if nothing had happened.
+        ahead = [apply_edits(group.select(logits), group) if group.is_custom else None for group in metadata.groups]
+        for group, early in zip(metadata.groups, ahead, strict=True):
             raw = group.select(logits)
-            edited = apply_edits(raw, group)
+            edited = apply_edits(raw, group) if early is None else early
             pools: list[Pool] = []
             if group.path == "greedy":
                 drawn = greedy(edited)

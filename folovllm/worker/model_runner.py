@@ -1,26 +1,26 @@
-"""Runs the model for one sequence and draws its next token.
+"""Runs one step of the batch: one forward for all its tokens, then one draw for each of its sequences.
 
-Prefill and decode are the same code: a step feeds the tokens whose K and V are not in the cache yet, which are the
-whole prompt at first and one token from then on.
+Prefill and decode are the same code. The tokens of all sequences lie flat in one dimension, whole prompts beside single
+tokens, and only the last position of each sequence reaches the LM head:
 
-    prefill   input_ids p0 p1 p2 p3   positions 0 1 2 3   ─▶ logits of the last row ─▶ t4
-    decode    input_ids t4            positions 4         ─▶ logits                 ─▶ t5
+    input_ids   a0 a1 a2 a3 | b7 | c5        ─▶ hidden [6, hidden] ─▶ rows 3, 4, 5 ─▶ logits [3, vocab] ─▶ a4 b8 c6
 
 vLLM: v1/worker/gpu_model_runner.py
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from folovllm.attention.backend import AttentionBackend
-from folovllm.attention.metadata import AttentionMetadata
+from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import gather_logprobs
-from folovllm.sample.metadata import SamplingMetadata, SamplingRow, make_generator
-from folovllm.sample.sampler import Sampler
-from folovllm.worker.kv_cache import ContiguousKVCache
+from folovllm.worker.batch_sampler import BatchSampler
+from folovllm.worker.input_batch import InputBatch, StepInputs
+from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
 
 # Prompt positions whose logits are held at once when prompt_logprobs asks for all of them: 64 rows of 151,936 float32
@@ -29,85 +29,77 @@ PROMPT_LOGPROBS_ROWS = 64
 
 
 class ModelRunner:
-    """Holds the model, the KV cache of the running sequence and that sequence's sampling state."""
+    """Holds the model, the KV cache, the batch and the sequences' sampling state."""
 
     def __init__(
         self,
         model: DecoderForCausalLM,
         backend: type[AttentionBackend],
         *,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        max_model_len: int,
         dtype: torch.dtype,
         device: torch.device,
-        max_model_len: int,
         eos_token_ids: frozenset[int],
     ) -> None:
         self.model, self.device = model, device
-        self.max_model_len, self.eos_token_ids = max_model_len, eos_token_ids
-        self.kv_cache = ContiguousKVCache(model, backend, dtype, device)
-        self.sampler = Sampler()
         self.vocab_size = model.decoder_spec.vocab_size
-        self._running: str | None = None
-        self._sampling: SamplingMetadata | None = None
+        self.kv_cache = KVCache(
+            model, backend, num_blocks=num_blocks, block_size=block_size, dtype=dtype, device=device
+        )
+        self.batch = InputBatch(max_num_seqs, max_model_len, block_size, device)
+        self.sampling = BatchSampler(self.vocab_size, eos_token_ids, device)
 
     @torch.inference_mode()
-    def execute(self, seq: Sequence) -> ModelRunnerOutput:
-        """One step of `seq`, which must run to its end before another begins: there is one cache.
+    def execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
+        """One step. Leaves the sequences as they are: appending their tokens is the scheduler's business."""
+        try:
+            return self._execute(scheduled)
+        except BaseException:  # an interrupt, too, may come between two of the batch's arrays
+            self.batch.clear()
+            raise
 
-        Advances seq.num_computed_tokens; appending the token is the caller's business.
-        """
-        if seq.num_computed_tokens == 0:
-            self._begin(seq)
-        if seq.seq_id != self._running or self._sampling is None:
-            raise RuntimeError(f"sequence {seq.seq_id!r} lost its KV cache to {self._running!r} before it finished")
-        start = seq.num_computed_tokens
-        new_tokens = seq.get_token_ids() if start == 0 else [seq.get_last_token_id()]
-        hidden = self._forward(new_tokens, start)
-        seq.num_computed_tokens += len(new_tokens)
+    def _execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
+        self._update_batch(scheduled)
+        seqs = scheduled.scheduled_seqs
+        inputs = self.batch.prepare(seqs, scheduled.num_scheduled_tokens)
+        hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
+        last = hidden if inputs.last is None else hidden[inputs.last]
+        token_ids, logprobs, failures = self.sampling.sample(seqs, self.model.compute_logits(last))
+        self.batch.advance(inputs, np.array([0 if token_id is None else token_id for token_id in token_ids]))
+        prompt_logprobs = self._prompt_logprobs(scheduled, inputs, hidden)
+        return ModelRunnerOutput(token_ids, logprobs, prompt_logprobs, failures)
 
-        sampled = self.sampler(self.model.compute_logits(hidden[-1:]), self._sampling)
-        return ModelRunnerOutput(
-            token_id=int(sampled.token_ids[0]),
-            logprobs=LogprobsRow.from_tensors(sampled.logprobs)[0] if sampled.logprobs is not None else None,
-            prompt_logprobs=self._prompt_logprobs(seq, hidden) if start == 0 else None,
-        )
+    def _update_batch(self, scheduled: SchedulerOutput) -> None:
+        for seq_id in scheduled.finished_seq_ids:
+            self.batch.remove(seq_id)
+            self.sampling.remove(seq_id)
+        for seq in scheduled.scheduled_seqs:
+            if seq.seq_id not in self.batch:
+                self.batch.add(seq)
+                self.sampling.add(seq)
 
-    def _begin(self, seq: Sequence) -> None:
-        params = seq.sampling_params
-        longest = seq.get_prompt_len() + (params.max_tokens or self.max_model_len)
-        self.kv_cache.reserve(min(longest, self.max_model_len))
-        self._running = seq.seq_id
-        row = SamplingRow(
-            params=params,
-            prompt_token_ids=seq.data.prompt_token_ids,
-            output_token_ids=seq.data.output_token_ids,  # the live list: penalties and bad_words see it grow
-            eos_token_ids=self.eos_token_ids,
-            generator=make_generator(params, seq.index, self.device),
-            bad_words_token_ids=params.bad_words_token_ids,
-        )
-        self._sampling = SamplingMetadata.build([row], self.vocab_size, self.device)
-
-    def _forward(self, token_ids: list[int], start: int) -> torch.Tensor:
-        """Hidden states [len(token_ids), hidden] of tokens at positions start, start + 1, ..."""
-        num_tokens, seq_len = len(token_ids), start + len(token_ids)
-        positions = torch.arange(start, seq_len, device=self.device)
-        metadata = AttentionMetadata(
-            query_start_loc=torch.tensor([0, num_tokens], dtype=torch.int32, device=self.device),
-            seq_lens=torch.tensor([seq_len], dtype=torch.int32, device=self.device),
-            slot_mapping=positions,  # the one block starts at slot 0, so a position is its own slot
-            block_tables=torch.zeros(1, 1, dtype=torch.int32, device=self.device),
-            max_query_len=num_tokens,
-            max_seq_len=seq_len,
-        )
-        return self.model(torch.tensor(token_ids, device=self.device), positions, metadata)
-
-    def _prompt_logprobs(self, seq: Sequence, hidden: torch.Tensor) -> list[LogprobsRow] | None:
-        """Row i is about prompt token i + 1: the logits after token i say how likely that token was.
+    def _prompt_logprobs(
+        self, scheduled: SchedulerOutput, inputs: StepInputs, hidden: torch.Tensor
+    ) -> dict[str, list[LogprobsRow]]:
+        """For sequences that have just read their prompt and want to know how likely it was.
 
         All sequences of a request have the same prompt, so the first one answers for all.
         """
+        answers: dict[str, list[LogprobsRow]] = {}
+        for place, seq in enumerate(scheduled.scheduled_seqs):
+            wanted = seq.sampling_params.prompt_logprobs is not None and seq.index == 0
+            if wanted and seq.num_computed_tokens == 0:
+                start = int(inputs.num_new[:place].sum())
+                answers[seq.seq_id] = self._logprobs_of_prompt(seq, hidden[start : start + seq.get_prompt_len()])
+        return answers
+
+    def _logprobs_of_prompt(self, seq: Sequence, hidden: torch.Tensor) -> list[LogprobsRow]:
+        """Row i is about prompt token i + 1: the logits after token i say how likely that token was."""
         num_top = seq.sampling_params.prompt_logprobs
-        if num_top is None or seq.index != 0:
-            return None
+        assert num_top is not None
         targets = torch.tensor(seq.data.prompt_token_ids[1:], device=self.device)
         rows: list[LogprobsRow] = []
         for at in range(0, len(targets), PROMPT_LOGPROBS_ROWS):

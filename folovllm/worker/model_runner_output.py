@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from folovllm.sample.logprobs import LogprobsTensors
 
@@ -22,13 +22,20 @@ class LogprobsRow:
         rows = zip(tensors.token_ids.tolist(), tensors.logprobs.tolist(), tensors.ranks.tolist(), strict=True)
         return [cls(*row) for row in rows]
 
+    def cut(self, num_top: int) -> LogprobsRow:
+        """Only the `num_top` likeliest beside the chosen token: a batch's rows are as wide as its widest wish."""
+        return LogprobsRow(self.token_ids[: num_top + 1], self.logprobs[: num_top + 1], self.rank)
+
 
 @dataclass(slots=True)
 class ModelRunnerOutput:
-    """One sequence's step."""
+    """One step; the lists are parallel to the step's scheduled sequences."""
 
-    token_id: int
-    logprobs: LogprobsRow | None = None
-    """Present when the request asked for logprobs, or needs them to rank its sequences."""
-    prompt_logprobs: list[LogprobsRow] | None = None
-    """After a prefill that asked for them: one row for each prompt token but the first."""
+    token_ids: list[int | None]
+    """None where sampling failed."""
+    logprobs: list[LogprobsRow | None]
+    """For sequences that asked for logprobs, or need them to rank a request's sequences."""
+    prompt_logprobs: dict[str, list[LogprobsRow]] = field(default_factory=dict)
+    """By sequence id, after a prefill that asked for them: one row for each prompt token but the first."""
+    failures: dict[str, Exception] = field(default_factory=dict)
+    """By sequence id: what its own logits processor raised."""

@@ -1,0 +1,64 @@
+"""Outputs on their way to whoever asked: the engine may be stepped by one user and produce for another.
+
+Each open stream and each running generate() wants its own requests' outputs only; LLMEngine.step() hands out
+everything that no stream has claimed. What one of them does not take stays here for the others, errors included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+
+from folovllm.outputs import RequestOutput
+
+
+class Outbox:
+    """Outputs and failures, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._outputs: list[RequestOutput] = []
+        self._failures: dict[str, Exception] = {}
+        self._claimed: set[str] = set()
+
+    def put(self, output: RequestOutput) -> None:
+        self._outputs.append(output)
+
+    def fail(self, request_id: str, error: Exception) -> None:
+        """The request ended in `error`; the next to ask for its outputs gets that raised."""
+        self._failures[request_id] = error
+
+    def claim(self, request_id: str) -> None:
+        """From here on, take_unclaimed() leaves this request's outputs alone."""
+        self._claimed.add(request_id)
+
+    def release(self, request_id: str) -> None:
+        self._claimed.discard(request_id)
+
+    def drop(self, request_id: str) -> None:
+        """Forget what nobody has fetched of a request."""
+        self._outputs = [output for output in self._outputs if output.request_id != request_id]
+        self._failures.pop(request_id, None)
+
+    def holds(self, request_ids: Set[str]) -> bool:
+        """Whether anything of these requests waits to be fetched."""
+        return any(output.request_id in request_ids for output in self._outputs) or bool(
+            self._failures.keys() & request_ids
+        )
+
+    def holds_unclaimed(self) -> bool:
+        waiting = {output.request_id for output in self._outputs} | self._failures.keys()
+        return bool(waiting - self._claimed)
+
+    def take(self, request_ids: Set[str]) -> list[RequestOutput]:
+        """The outputs of these requests; raises a failure of one of them first, each once."""
+        return self._take(lambda request_id: request_id in request_ids)
+
+    def take_unclaimed(self) -> list[RequestOutput]:
+        return self._take(lambda request_id: request_id not in self._claimed)
+
+    def _take(self, wanted: Callable[[str], bool]) -> list[RequestOutput]:
+        for request_id in self._failures:
+            if wanted(request_id):
+                raise self._failures.pop(request_id)
+        taken = [output for output in self._outputs if wanted(output.request_id)]
+        self._outputs = [output for output in self._outputs if not wanted(output.request_id)]
+        return taken
