@@ -11,11 +11,6 @@ import dataclasses
 from folovllm.config import EngineConfig
 
 RESERVED = {
-    "block_size": "M3 (paged KV cache)",
-    "num_kv_blocks": "M3 (paged KV cache)",
-    "gpu_memory_utilization": "M3 (paged KV cache)",
-    "swap_space": "M3 (preemption by swap)",
-    "preemption_mode": "M3 (preemption)",
     "enforce_eager": "M4 (CUDA graphs)",
     "enable_chunked_prefill": "M5 (chunked prefill)",
     "enable_prefix_caching": "M6 (prefix caching)",

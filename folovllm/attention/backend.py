@@ -20,6 +20,8 @@ class AttentionBackend(ABC):
     """Stateless but for the shape of the heads; one instance serves all layers of a model."""
 
     name: str
+    reads_block_tables = True
+    """False: a sequence must lie in a single block."""
 
     def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, scale: float) -> None:
         self.num_heads, self.num_kv_heads, self.head_size, self.scale = (
@@ -56,7 +58,10 @@ class AttentionBackend(ABC):
 
 # name -> where the class lives. Imported when asked for, so that a backend may need a package that is not installed.
 # The order is the order of preference.
-BACKENDS = {"dense": "folovllm.attention.backends.dense.DenseBackend"}
+BACKENDS = {
+    "paged_torch": "folovllm.attention.backends.paged_torch.PagedTorchBackend",
+    "dense": "folovllm.attention.backends.dense.DenseBackend",
+}
 
 
 def get_backend_class(name: str) -> type[AttentionBackend]:

@@ -1,153 +1,287 @@
-"""Continuous batching: at every step, who computes how many tokens.
+"""Continuous batching over a paged KV cache: at every step, who computes how many tokens.
 
-A batch is not formed once and run to its end. Before each step the scheduler fills it anew: sequences that have ended
-are gone, waiting ones take their places, and the step mixes whole prompts (prefill) with single tokens (decode).
+    1  running    every running sequence decodes; where no block is free, the newest request is preempted
+    2  swapped    come back, oldest first, once nobody had to go
+    3  waiting    join, whole prompts, while there are tokens, sequences and blocks left
 
-    step        1    2    3    4    5    6
-    slot 0      A••• a    a    C••  c    c        A ends after step 3, C takes its slot in step 4
-    slot 1      B••  b    b    b    b    D•••     B ends after step 5
+Nobody starves: whoever is older keeps its blocks, and a preempted request goes back to its old place in the line, ahead
+of all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.
 
-Two budgets bound a step: tokens (`max_num_batched_tokens`) and sequences (the slots). A slot is a stretch of the KV
-cache of max_model_len tokens, one per running sequence, whatever its real length.
-
-Iteration-level scheduling: Orca (Yu et al., OSDI 2022). vLLM: v1/core/sched/scheduler.py
+Iteration-level scheduling: Orca (Yu et al., OSDI 2022).
+vLLM: v1/core/sched/scheduler.py; for swapping, V0's core/scheduler.py
 """
 
 from __future__ import annotations
 
-import heapq
+from bisect import insort
 from collections.abc import Iterable
 from itertools import count
 
 from folovllm.config import SchedulerConfig
+from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.preemption import Preempter, choose_victims
 from folovllm.core.request_queue import Key, RequestQueue
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.core.stop import check_stop
 from folovllm.request import Request, Sequence, SequenceStatus
 
+RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
+
+# Admission leaves this share of the blocks free, or the newcomer would be preempted as soon as the others grow.
+WATERMARK = 0.01
+
 
 class Scheduler:
-    """Owns the waiting queue, the running requests and the slots.
+    """Owns who waits, who runs and who is swapped; the KV cache manager owns the blocks.
 
     Args:
         config: with max_num_batched_tokens and max_model_len filled in; a prompt of max_model_len must fit one step.
-        num_slots: how many sequences the KV cache has room for.
     """
 
-    def __init__(self, config: SchedulerConfig, num_slots: int, eos_token_ids: frozenset[int]) -> None:
+    def __init__(self, config: SchedulerConfig, kv: KVCacheManager, eos_token_ids: frozenset[int]) -> None:
         assert config.max_num_batched_tokens is not None  # for the type checker: the engine has filled them in
         assert config.max_model_len is not None
         self.max_num_batched_tokens, self.max_model_len = config.max_num_batched_tokens, config.max_model_len
         # Every running sequence must be able to decode in every step.
-        self.max_num_seqs = min(config.max_num_seqs, num_slots, config.max_num_batched_tokens)
-        self.eos_token_ids = eos_token_ids
+        self.max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
+        self.kv, self.eos_token_ids = kv, eos_token_ids
         self.by_priority = config.policy == "priority"
-        self.num_slots = num_slots
+        self.preempter = Preempter(kv, config.preemption_mode)
         self.waiting = RequestQueue()
-        self.running: list[Request] = []  # in the order of admission
-        self.num_running_seqs = 0
-        self._free_slots = list(range(num_slots))  # a heap: low slots first, so that the cache fills from one end
+        self.running: list[Request] = []  # these two by key, the oldest first
+        self.swapped: list[Request] = []
+        self._keys: dict[Request, Key] = {}
         self._arrivals = count()
+        self._watermark = int(WATERMARK * kv.pool.num_blocks)
         self._finished_seq_ids: list[str] = []
+        self._stale_seq_ids: list[str] = []
 
     def add_request(self, request: Request) -> None:
-        self.waiting.add(request, self._key(request))
-
-    def _key(self, request: Request) -> Key:
-        return (request.priority if self.by_priority else 0, next(self._arrivals))
+        self._keys[request] = (request.priority if self.by_priority else 0, next(self._arrivals))
+        self.waiting.add(request, self._keys[request])
 
     def schedule(self) -> SchedulerOutput:
-        """The next step. Every running sequence decodes; then prompts join, whole, while both budgets last."""
-        output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids)
-        self._finished_seq_ids = []
-        for request in self.running:
-            for seq in request.sequences:
-                if seq.status is SequenceStatus.RUNNING:
-                    output.add(seq, 1)
-        while self.waiting and self._admit(self.waiting.peek(), output):
-            pass
+        """The next step."""
+        output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
+        self._finished_seq_ids, self._stale_seq_ids = [], []
+        preempted, place = False, 0
+        while place < len(self.running):  # grows shorter from its end, as the newest give way
+            request = self.running[place]
+            preempted |= self._continue(request, request.get_seqs(RUNNING), output)
+            place += 1
+        if not preempted:
+            while self.swapped and self._swap_in(self.swapped[0], output):
+                pass
+            while self.waiting and not self.swapped and self._admit(self.waiting.peek(), output):
+                pass
         return output
 
+    def _continue(self, request: Request, seqs: list[Sequence], output: SchedulerOutput) -> bool:
+        """Let running sequences of a request compute what they lack. True when somebody had to give way for it."""
+        preempted = False
+        for wants in self._lacking(request, seqs, output):
+            while wants[0][0].status is RUNNING and not self._grant(wants, output):
+                newest, preempted = self.running[-1], True
+                self._preempt(newest, choose_victims(newest, request), output)
+        return preempted
+
+    def _lacking(
+        self, request: Request, seqs: list[Sequence], output: SchedulerOutput
+    ) -> list[list[tuple[Sequence, int]]]:
+        """What these sequences shall compute, within the tokens that are left: one each, as a rule; more for one that
+        comes back from a preemption. In groups that are granted together: single sequences, or all beams.
+
+        Beams draw together. Until each of them lacks its last token only they catch up, and nobody computes that one.
+        """
+        left = self.max_num_batched_tokens - output.total_num_scheduled_tokens
+        lacking = [(seq, seq.get_len() - seq.num_computed_tokens) for seq in seqs]
+        beams = request.sampling_params.use_beam_search
+        if beams and not request.get_seqs(WAITING) and all(num_tokens == 1 for _, num_tokens in lacking):
+            return [lacking] if len(lacking) <= left else []
+        granted = []
+        for seq, num_tokens in lacking:
+            num_tokens -= beams
+            if 0 < num_tokens <= left:
+                granted.append((seq, num_tokens))
+                left -= num_tokens
+        if beams:
+            return [granted] if granted else []
+        return [[want] for want in granted]
+
+    def _grant(self, wants: list[tuple[Sequence, int]], output: SchedulerOutput, keep_free: int = 0) -> bool:
+        """Put sequences with their tokens into the step, if there are blocks for them."""
+        sizes = [len(seq.block_ids) for seq, _ in wants]
+        copies = self.kv.allocate(wants, keep_free)
+        if copies is None:
+            return False
+        output.blocks_to_copy += copies
+        for (seq, num_tokens), size in zip(wants, sizes, strict=True):
+            if copies or len(seq.block_ids) > size:
+                output.grown_seqs.append(seq)
+            if num_tokens > 0:
+                output.add(seq, num_tokens)
+        return True
+
+    def _preempt(self, request: Request, victims: list[Sequence], output: SchedulerOutput) -> None:
+        if self.preempter.preempt(request, victims, output) is WAITING:
+            if request not in self.waiting:
+                self.waiting.add(request, self._keys[request])
+        elif request not in self.swapped:
+            insort(self.swapped, request, key=self._keys.__getitem__)
+        self._leave_running(request)
+
+    def _swap_in(self, request: Request, output: SchedulerOutput) -> bool:
+        """Bring a swapped request back and let it compute. Its sequences come together, so that what they share stays
+        shared; where that is too much, one of them comes alone (beams cannot)."""
+        swapped = request.get_seqs(SWAPPED)
+        together = [swapped] if request.sampling_params.use_beam_search else [swapped, swapped[:1]]
+        for seqs in together:
+            if self._rows_left() < self._rows_needed(request, len(seqs)):
+                continue
+            if (moves := self.kv.swap_in(seqs, self._reserve())) is not None:
+                output.blocks_to_swap_in += moves
+                for seq in seqs:
+                    seq.transition(RUNNING)
+                if len(seqs) == len(swapped):
+                    self.swapped.remove(request)
+                self._enter_running(request)
+                self._continue(request, seqs, output)
+                return True
+        return False
+
     def _admit(self, request: Request, output: SchedulerOutput) -> bool:
-        """Start the request's next sequence. False when a budget is spent: then those behind it wait as well, or a
-        long prompt could be overtaken for ever."""
-        waiting = request.get_seqs(SequenceStatus.WAITING)
-        seq = waiting[0]
-        num_tokens = seq.get_len()
-        if self.num_running_seqs >= self.max_num_seqs:
+        """Start the next waiting sequence of a request.
+
+        False when a budget is spent: then those behind it wait as well, or a long prompt could be overtaken for ever.
+        """
+        running, (seq, *siblings) = request.get_seqs(RUNNING), request.get_seqs(WAITING)
+        room = self._rows_left()
+        if room < self._rows_needed(request, 1):
             return False
-        if output.total_num_scheduled_tokens + num_tokens > self.max_num_batched_tokens:
+        if any(sibling.num_computed_tokens == 0 for sibling in running):
+            return False  # in a step from now there will be something to share
+        shared = self.kv.fork_longest(running, seq)
+        num_tokens = seq.get_len() - seq.num_computed_tokens
+        if request.sampling_params.use_beam_search and seq.get_output_len() > 0:
+            num_tokens -= 1  # it catches up with the other beams first
+        fits = output.total_num_scheduled_tokens + num_tokens <= self.max_num_batched_tokens
+        if not fits or not self._grant([(seq, num_tokens)], output, self._reserve()):
+            self.kv.free(seq)
             return False
-        seq.block_ids = [heapq.heappop(self._free_slots)]
-        seq.transition(SequenceStatus.RUNNING)
-        output.add(seq, num_tokens)
-        self.num_running_seqs += 1
-        if request not in self.running:
-            self.running.append(request)
-        if len(waiting) == 1:
+        seq.transition(RUNNING)
+        self._enter_running(request)
+        if not shared and seq.get_output_len() == 0:
+            self._fork_siblings(seq, siblings[: room - 1], output)
+        if not request.get_seqs(WAITING):
             self.waiting.pop()
         return True
+
+    def _fork_siblings(self, seq: Sequence, siblings: list[Sequence], output: SchedulerOutput) -> None:
+        """The prompt is prefilled once: siblings that have not begun draw their first token from the same logits."""
+        for child in siblings:
+            if child.get_output_len() == 0:
+                self.kv.fork(seq, child, seq.get_prompt_len())
+                child.transition(RUNNING)
+                output.forks.append((seq, child))
 
     def update(
         self, output: SchedulerOutput, token_ids: Iterable[int | None]
     ) -> list[tuple[Sequence, SequenceStatus | None]]:
-        """Take in a step's tokens, one per scheduled sequence; None where it brought none.
+        """Take in a step's tokens, one per row of `output`; None where it brought none.
 
         Returns the sequences that gained a token, each with the status that this token brings about, if any: ending
         it is left to finish(), since a stop string may have a say. One that was aborted meanwhile is passed over.
         """
+        for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
+            if seq.status is RUNNING:
+                seq.num_computed_tokens += num_tokens
         gained: list[tuple[Sequence, SequenceStatus | None]] = []
-        for seq, num_tokens, token_id in zip(
-            output.scheduled_seqs, output.num_scheduled_tokens, token_ids, strict=True
-        ):
-            if seq.status is not SequenceStatus.RUNNING:
-                continue
-            seq.num_computed_tokens += num_tokens
-            if token_id is not None:
+        for seq, token_id in zip(output.rows, token_ids, strict=True):
+            if seq.status is RUNNING and token_id is not None:
                 seq.data.output_token_ids.append(token_id)
                 gained.append((seq, check_stop(seq, self.eos_token_ids, self.max_model_len)))
         return gained
+
+    def fork(self, request: Request, parent: Sequence, child: Sequence) -> None:
+        """A child that shares all that its parent, which runs, has computed."""
+        self.kv.fork(parent, child, parent.num_computed_tokens)
+        request.sequences.append(child)
+
+    def rewrite(self, seq: Sequence) -> None:
+        """The tokens of a running sequence were changed: the worker must read them anew."""
+        self._stale_seq_ids.append(seq.seq_id)
 
     def finish(self, request: Request, seq: Sequence, status: SequenceStatus) -> None:
         """End one sequence, wherever it is, and free what it holds. One that has ended already stays as it is."""
         if seq.is_finished():
             return
-        was_running = seq.status is SequenceStatus.RUNNING
+        before = seq.status
         seq.transition(status)
-        if was_running:
-            heapq.heappush(self._free_slots, seq.block_ids.pop())
-            self.num_running_seqs -= 1
-            self._finished_seq_ids.append(seq.seq_id)
-            if not request.get_num_seqs(SequenceStatus.RUNNING):
-                self.running.remove(request)
-        if request.is_finished():
+        if before is RUNNING:
+            self.kv.free(seq)
+            self._leave_running(request)
+        elif before is SWAPPED:
+            self.kv.free_swapped(seq)
+            if not request.get_seqs(SWAPPED):
+                self.swapped.remove(request)
+        elif not request.get_seqs(WAITING):
             self.waiting.remove(request)
+        self._finished_seq_ids.append(seq.seq_id)
+        if request.is_finished():
+            self._keys.pop(request, None)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self._keys)
+
+    @property
+    def num_running_seqs(self) -> int:
+        return sum(request.get_num_seqs(RUNNING) for request in self.running)
+
+    @property
+    def num_used_tokens(self) -> int:
+        """Tokens of running sequences whose keys and values lie in the cache; shared ones count for each."""
+        return sum(seq.num_computed_tokens for request in self.running for seq in request.get_seqs(RUNNING))
 
     def abort(self, request: Request) -> None:
         """End all of its sequences."""
         for seq in request.sequences:
             self.finish(request, seq, SequenceStatus.FINISHED_ABORTED)
 
-    def has_unfinished_requests(self) -> bool:
-        return bool(self.waiting) or bool(self.running)
+    def _enter_running(self, request: Request) -> None:
+        if request not in self.running:
+            insort(self.running, request, key=self._keys.__getitem__)
 
-    @property
-    def num_used_tokens(self) -> int:
-        """Tokens whose keys and values lie in the cache; a slot reserves max_model_len for each sequence."""
-        return sum(
-            seq.num_computed_tokens
+    def _leave_running(self, request: Request) -> None:
+        if not request.get_seqs(RUNNING):
+            self.running.remove(request)
+
+    def _rows_left(self) -> int:
+        """Rows of the batch that nobody has, or may claim: beams branch without asking."""
+        return self.max_num_seqs - sum(
+            request.sampling_params.best_of or 1
+            if request.sampling_params.use_beam_search
+            else request.get_num_seqs(RUNNING)
             for request in self.running
-            for seq in request.sequences
-            if seq.status is SequenceStatus.RUNNING
         )
 
+    def _rows_needed(self, request: Request, num_seqs: int) -> int:
+        """Rows that must be left for `num_seqs` more sequences of a request to run."""
+        if not request.sampling_params.use_beam_search:
+            return num_seqs
+        return 0 if request in self.running else request.sampling_params.best_of or 1
+
+    def _reserve(self) -> int:
+        """Blocks that an admission must leave free. Alone, a sequence may have them all."""
+        return self._watermark if self.running else 0
+
     def check_invariants(self) -> None:
-        """Every slot is free or owned by exactly one running sequence. Raises RuntimeError where it is not so."""
-        running = [seq for request in self.running for seq in request.get_seqs(SequenceStatus.RUNNING)]
-        owned = [slot for seq in running for slot in seq.block_ids]
-        if sorted(owned + self._free_slots) != list(range(self.num_slots)):
-            raise RuntimeError(f"slots are lost or owned twice: owned {owned}, free {self._free_slots}")
-        if any(len(seq.block_ids) != 1 for seq in running) or self.num_running_seqs != len(running):
-            raise RuntimeError(f"{self.num_running_seqs} running sequences are counted, {len(running)} own a slot")
+        """What must hold between two steps. Raises RuntimeError where it does not."""
+        running = [seq for request in self.running for seq in request.get_seqs(RUNNING)]
+        swapped = [seq for request in self.swapped for seq in request.get_seqs(SWAPPED)]
+        self.kv.check_invariants(running, swapped)
         if len(running) > self.max_num_seqs:
             raise RuntimeError(f"{len(running)} sequences run, max_num_seqs is {self.max_num_seqs}")
+        for request, key in self._keys.items():
+            where = (request in self.running, request in self.waiting, request in self.swapped)
+            if where != tuple(bool(request.get_seqs(status)) for status in (RUNNING, WAITING, SWAPPED)):
+                raise RuntimeError(f"request {request.request_id} is in the wrong place: {where}, key {key}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from folovllm.engine.room import Room
 from folovllm.errors import PromptTooLongError
 from folovllm.request import Request
 from folovllm.sample.logits_processors import validate_extra_args
@@ -25,22 +26,25 @@ class InputProcessor:
     """Args:
     tokenizer: a Hugging Face tokenizer, or None when skip_tokenizer_init leaves token ids only.
     vocab_size: rows of the LM head: ids from 0 to vocab_size - 1 exist.
+    room: what the engine can hold of one request.
     """
 
-    def __init__(self, tokenizer: Any | None, vocab_size: int, max_model_len: int) -> None:
-        self.tokenizer, self.vocab_size, self.max_model_len = tokenizer, vocab_size, max_model_len
+    def __init__(self, tokenizer: Any | None, vocab_size: int, room: Room) -> None:
+        self.tokenizer, self.vocab_size = tokenizer, vocab_size
+        self.room, self.max_model_len = room, room.max_model_len
 
     def process(self, request_id: str, prompt: Prompt, params: SamplingParams | None) -> Request:
         """Raises:
         ValueError: a prompt of no known kind, an empty one, an id outside the vocabulary, text without a tokenizer.
         PromptTooLongError: no room is left for even one new token.
-        NotImplementedError: use_beam_search.
         """
         if not isinstance(request_id, str):
             raise ValueError(f"request_id must be a string, got {request_id!r}")
         text, token_ids = self._tokenize(prompt)
         self._check_prompt(token_ids)
-        return Request(request_id, text, token_ids, self._resolve_params(params, len(token_ids)))
+        params = self._resolve_params(params, len(token_ids))
+        self.room.check(len(token_ids), params)
+        return Request(request_id, text, token_ids, params)
 
     def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, str):
@@ -69,7 +73,8 @@ class InputProcessor:
         if len(token_ids) >= self.max_model_len:
             raise PromptTooLongError(
                 f"prompt has {len(token_ids)} tokens, but max_model_len is {self.max_model_len} and must leave room "
-                f"for at least one new token: shorten the prompt or raise max_model_len"
+                f"for at least one new token (the KV cache holds {self.room.num_tokens} tokens): shorten the prompt, "
+                f"or raise max_model_len and with it, if need be, num_kv_blocks"
             )
 
     def _resolve_params(self, params: SamplingParams | None, prompt_len: int) -> SamplingParams:
@@ -78,8 +83,11 @@ class InputProcessor:
             params = SamplingParams()
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling_params must be SamplingParams, got {params!r}")
-        if params.use_beam_search:
-            raise NotImplementedError("Beam search is not supported yet: use_beam_search must be False")
+        if params.use_beam_search and params.stop:
+            raise ValueError(
+                f"stop must not be given with use_beam_search=True, got {params.stop}: beams have no text before they "
+                "end; use stop_token_ids"
+            )
         validate_against_vocab(params, self.vocab_size)
         validate_extra_args(params)
         if self.tokenizer is None and (params.stop or params.bad_words):

@@ -15,15 +15,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Generator, Set
-from pathlib import Path
 from typing import Any, cast
 
-from folovllm.attention.backend import select_backend
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.engine.beams import BeamGroup
+from folovllm.engine.core import EngineCore
 from folovllm.engine.input_processor import InputProcessor, Prompt
-from folovllm.engine.limits import resolve_scheduler_config
 from folovllm.engine.outbox import Outbox
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
@@ -36,21 +34,14 @@ from folovllm.model_loader import (
     resolve_dtype,
     resolve_max_model_len,
 )
-from folovllm.models.weights import build_model, weights_folder
 from folovllm.outputs import RequestOutput
-from folovllm.request import Request
+from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.reserved import refuse_reserved_fields
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_int, wrong
 from folovllm.utils.ids import Counter
-from folovllm.utils.logging import init_logger
 from folovllm.utils.seed import set_seed
-from folovllm.worker.kv_cache import kv_bytes_per_token
-from folovllm.worker.memory import kv_cache_bytes, num_blocks_that_fit
-from folovllm.worker.model_runner import ModelRunner
-from folovllm.worker.model_runner_output import ModelRunnerOutput
-
-logger = init_logger(__name__)
+from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
 
 
 class LLMEngine:
@@ -77,39 +68,16 @@ class LLMEngine:
         self.max_model_len = resolve_max_model_len(hf_config, model_config.max_model_len)
         self.config = dataclasses.replace(config)  # a copy: the caller's stays as it was
         self.config.set_max_model_len(self.max_model_len)
-        self.config.scheduler_config = resolve_scheduler_config(config.scheduler_config, self.max_model_len)
         self.model_config = self.config.model_config
-
         self.tokenizer = None if model_config.skip_tokenizer_init else load_tokenizer(model_config)
         self.eos_token_ids = frozenset(load_generation_config(model_config).eos_token_ids)
-        backend = select_backend(model_config.attention_backend, self.device)
-        weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
-        model = build_model(hf_config, self.max_model_len, self.dtype, self.device, weights, seed=model_config.seed)
-        # A block of the cache is a slot here: room for one sequence, however long it gets.
-        token_bytes = kv_bytes_per_token(model, self.dtype)
-        num_slots = num_blocks_that_fit(
-            kv_cache_bytes(self.device, self.config.cache_config.gpu_memory_utilization),
-            block_bytes=token_bytes * self.max_model_len,
-            most=self.config.scheduler_config.max_num_seqs,
-        )
-        logger.info(
-            "KV cache: %d slots of %d tokens, %.2f GiB", num_slots, self.max_model_len,
-            num_slots * self.max_model_len * token_bytes / 2**30,
-        )  # fmt: skip
-        self.scheduler = Scheduler(self.config.scheduler_config, num_slots, self.eos_token_ids)
-        self.runner = ModelRunner(
-            model,
-            backend,
-            num_blocks=num_slots,
-            block_size=self.max_model_len,
-            max_num_seqs=num_slots,
-            max_model_len=self.max_model_len,
-            dtype=self.dtype,
-            device=self.device,
-            eos_token_ids=self.eos_token_ids,
-        )
-        self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.max_model_len)
+
+        core = EngineCore(self.config, hf_config, self.dtype, self.device, self.eos_token_ids)
+        self.scheduler, self.runner, self.cache_size = core.scheduler, core.runner, core.cache_size
+        self.max_model_len = core.max_model_len
+        self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, core.room)
         self.output_processor = OutputProcessor(self.tokenizer)
+        self._beams: dict[str, BeamGroup] = {}
         self._requests: dict[str, Request] = {}  # unfinished, in order of arrival
         self._outbox = Outbox()
         self._stream_ids = Counter()
@@ -132,6 +100,8 @@ class LLMEngine:
         request = self.input_processor.process(request_id, prompt, params)
         request.priority = priority
         self._requests[request_id] = request
+        if request.sampling_params.use_beam_search:
+            self._beams[request_id] = BeamGroup(request, self.scheduler, self.eos_token_ids, self.max_model_len)
         self.output_processor.begin(request)
         self.scheduler.add_request(request)
 
@@ -166,6 +136,7 @@ class LLMEngine:
         if request is not None:
             self.scheduler.abort(request)
             self.output_processor.discard(request)
+            self._beams.pop(request_id, None)
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has anything to do or to hand out."""
@@ -184,8 +155,10 @@ class LLMEngine:
         Closing the iterator before its end aborts the request; aborting the request ends the iterator.
 
         Raises:
-            ValueError: see add_request; also best_of > n, whose winners are known only at the end.
+            ValueError: see add_request; also best_of > n and beam search, whose winners are known only at the end.
         """
+        if isinstance(params, SamplingParams) and params.use_beam_search:
+            raise ValueError("use_beam_search must be False when streaming: which beam wins is known only at the end")
         if isinstance(params, SamplingParams) and params.best_of != params.n:
             raise ValueError(f"best_of ({params.best_of}) must equal n ({params.n}) when streaming")
         request_id = f"stream-{next(self._stream_ids)}"
@@ -229,25 +202,45 @@ class LLMEngine:
 
     def _take_in(self, scheduled: SchedulerOutput, result: ModelRunnerOutput) -> int:
         """Append a step's tokens and put the outputs of the requests that changed into the outbox."""
-        for seq in scheduled.scheduled_seqs:
+        rows = scheduled.rows
+        for seq in rows:
             if seq.seq_id in result.failures and not seq.is_finished():
                 self._fail({seq.request_id}, result.failures[seq.seq_id])
-        logprobs = dict(zip(scheduled.scheduled_seqs, result.logprobs, strict=True))
+        logprobs = dict(zip(rows, result.logprobs, strict=True))
         changed: dict[str, Request] = {}
         gained = self.scheduler.update(scheduled, result.token_ids)
+        for seq in rows:
+            if (prompt_logprobs := result.prompt_logprobs.get(seq.seq_id)) is not None and not seq.is_finished():
+                self.output_processor.add_prompt_logprobs(self._requests[seq.request_id], prompt_logprobs)
         for seq, ended in gained:
             request = changed[seq.request_id] = self._requests[seq.request_id]
-            if (prompt_logprobs := result.prompt_logprobs.get(seq.seq_id)) is not None:
-                self.output_processor.add_prompt_logprobs(request, prompt_logprobs)
             ended = self.output_processor.add_token(request, seq, logprobs[seq], ended)
             if ended is not None:
                 self.scheduler.finish(request, seq, ended)
+        num_beam_tokens = self._advance_beams(logprobs, changed) if self._beams else 0
         for request in changed.values():
             output = self.output_processor.make_output(request)
             if output.finished:
                 del self._requests[request.request_id]
             self._outbox.put(output)
-        return len(gained)
+        return len(gained) + num_beam_tokens
+
+    def _advance_beams(self, logprobs: dict[Sequence, LogprobsRow | None], changed: dict[str, Request]) -> int:
+        """One step of every beam search whose beams took part; its output comes at the end, not on the way."""
+        rows = {
+            seq: row
+            for seq, row in logprobs.items()
+            if row is not None and seq.status is SequenceStatus.RUNNING and seq.request_id in self._beams
+        }
+        for request_id in {seq.request_id for seq in rows}:
+            request, group = self._requests[request_id], self._beams[request_id]
+            if request.metrics.first_token_time is None:
+                request.metrics.first_token_time = time.time()
+            if group.advance(rows):
+                del self._beams[request_id]
+                self.output_processor.adopt(request, group.winners())
+                changed[request_id] = request
+        return len(rows)
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:
         """These requests end in `error`, which whoever asked for them gets raised."""
@@ -256,15 +249,18 @@ class LLMEngine:
             self._outbox.fail(request_id, error)
 
     def stats(self) -> EngineStats:
-        scheduler = self.scheduler
+        scheduler, pool = self.scheduler, self.scheduler.kv.pool
         return EngineStats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
+            swapped=len(scheduler.swapped),
             running_seqs=scheduler.num_running_seqs,
-            kv_blocks_total=scheduler.num_slots,
-            kv_blocks_used=scheduler.num_running_seqs,
-            kv_tokens_reserved=scheduler.num_running_seqs * self.max_model_len,
+            kv_blocks_total=pool.num_blocks,
+            kv_blocks_used=pool.num_used,
+            kv_blocks_shared=pool.num_shared,
+            kv_tokens_reserved=pool.num_used * scheduler.kv.block_size,
             kv_tokens_used=scheduler.num_used_tokens,
+            preemptions=scheduler.preempter.num_recomputed + scheduler.preempter.num_swapped,
             steps=self._tokens.steps,
             prompt_tokens=self._tokens.prompt_tokens,
             output_tokens=self._tokens.output_tokens,

@@ -17,6 +17,7 @@ from typing import Any
 from folovllm.engine.detokenizer import IncrementalDetokenizer, SupportsDecode
 from folovllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from folovllm.request import Request, Sequence, SequenceStatus
+from folovllm.sample.metadata import reports
 from folovllm.worker.model_runner_output import LogprobsRow
 
 
@@ -89,6 +90,18 @@ class OutputProcessor:
         for seq in request.sequences:
             self._sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
 
+    def adopt(self, request: Request, winners: list[tuple[Sequence, list[LogprobsRow]]]) -> None:
+        """These finished sequences, best first, are what came of a request; their text is made here, all at once."""
+        self.discard(request)
+        request.sequences = [seq for seq, _ in winners]
+        for seq, rows in winners:
+            state = self._sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
+            token_ids = seq.data.output_token_ids
+            for place, token_id in enumerate(token_ids, start=1):
+                state.add_token(token_id, seq.status if place == len(token_ids) else None)
+            if seq.sampling_params.logprobs is not None:
+                seq.output_logprobs = [self._decode_row(row.cut(seq.sampling_params.logprobs)) for row in rows]
+
     def discard(self, request: Request) -> None:
         for seq in request.sequences:
             self._sequences.pop(seq.seq_id, None)
@@ -141,7 +154,7 @@ class OutputProcessor:
     def _choose_best(self, request: Request) -> list[Sequence]:
         """The n sequences with the highest cumulative logprob; the others become FINISHED_IGNORED."""
         params = request.sampling_params
-        if params.best_of == params.n:
+        if params.use_beam_search or params.best_of == params.n:
             return request.sequences
         ranked = sorted(request.sequences, key=lambda seq: seq.cumulative_logprob, reverse=True)
         for loser in ranked[params.n :]:
@@ -155,7 +168,7 @@ class OutputProcessor:
             index=index,
             text=state.shown_text(),
             token_ids=list(seq.data.output_token_ids),
-            cumulative_logprob=seq.cumulative_logprob if seq.sampling_params.needs_logprobs else None,
+            cumulative_logprob=seq.cumulative_logprob if reports(seq.sampling_params) else None,
             logprobs=list(seq.output_logprobs) if seq.sampling_params.logprobs is not None else None,
             finish_reason=SequenceStatus.finish_reason(seq.status),
             stop_reason=seq.stop_reason,

@@ -16,17 +16,21 @@ WINDOW_SECONDS = 5.0
 class EngineStats:
     """One look at the engine.
 
-    `running` and `waiting` count requests, `running_seqs` sequences: the rows of the batch. `kv_tokens_used` of
-    `kv_tokens_reserved` is what the running sequences fill of the cache that was set aside for them.
+    `running`, `waiting` and `swapped` count requests, `running_seqs` sequences: the rows of the batch. Of
+    `kv_tokens_reserved` slots in blocks, running sequences fill `kv_tokens_used`; a block that several of them share is
+    reserved once and used by each. `preemptions` counts sequences that had to give way.
     """
 
     running: int
     waiting: int
+    swapped: int
     running_seqs: int
     kv_blocks_total: int
     kv_blocks_used: int
+    kv_blocks_shared: int
     kv_tokens_reserved: int
     kv_tokens_used: int
+    preemptions: int
     steps: int
     prompt_tokens: int
     output_tokens: int

@@ -9,6 +9,7 @@ company.
     top_p        the 1,024 likeliest and the sum over all           top_p without top_k
     min_p        the 1,024 likeliest                                min_p alone
     full         the whole vocabulary                               temperature alone
+    beam         reports the likeliest tokens, draws nothing        use_beam_search
 
 vLLM: v1/sample/metadata.py
 """
@@ -123,8 +124,25 @@ class SamplingMetadata:
                 part = places[first : first + size]
                 members_of_part = [rows[place] for place in part]
                 groups.append(_make_group(path, width, part, members_of_part, vocab_size, device))
-        asked = [row.params.logprobs or 0 for row in rows if row.params.needs_logprobs]
+        asked = [num_reported(row) for row in rows if reports(row.params)]
         return cls(groups, len(rows), max(asked) if asked else None)
+
+
+def reports(params: SamplingParams) -> bool:
+    """Whether log-probabilities must come back beside the token."""
+    return params.needs_logprobs or params.use_beam_search
+
+
+def num_reported(row: SamplingRow) -> int:
+    """How many of the likeliest tokens a row wants beside its own.
+
+    Beam search must find `best_of` that go on, and each token that ends a beam may stand before them.
+    """
+    num_logprobs = row.params.logprobs or 0
+    if not row.params.use_beam_search:
+        return num_logprobs
+    endings = len(row.eos_token_ids | set(row.params.stop_token_ids or ()))
+    return max(num_logprobs, (row.params.best_of or row.params.n) + endings)
 
 
 def validate_against_vocab(params: SamplingParams, vocab_size: int) -> None:
@@ -142,6 +160,8 @@ def validate_against_vocab(params: SamplingParams, vocab_size: int) -> None:
 
 
 def _path(params: SamplingParams, vocab_size: int) -> tuple[Path, int]:
+    if params.use_beam_search:
+        return "beam", vocab_size
     if params.is_greedy:
         return "greedy", 1
     if 0 < params.top_k < vocab_size:

@@ -49,12 +49,12 @@ class Sampler:
         reports: list[tuple[Tensor, LogprobsTensors]] = []
         # A request's own processor may raise. All of them run before the first draw, so that a failure leaves every
         # generator where it was and the others can be sampled as if nothing had happened.
-        ahead = [apply_edits(group.select(logits), group) if group.is_custom else None for group in metadata.groups]
+        ahead = [apply_edits(_select(logits, group), group) if group.is_custom else None for group in metadata.groups]
         for group, early in zip(metadata.groups, ahead, strict=True):
-            raw = group.select(logits)
+            raw = _select(logits, group)
             edited = apply_edits(raw, group) if early is None else early
             pools: list[Pool] = []
-            if group.path == "greedy":
+            if group.path in ("greedy", "beam"):
                 drawn = greedy(edited)
             else:
                 pools = find_candidates(edited, group.filters, group.path, group.width)
@@ -64,7 +64,10 @@ class Sampler:
             else:
                 token_ids[group.rows] = drawn
             if metadata.num_logprobs is not None:
-                reports += _report(group, raw, edited, pools, drawn, metadata.num_logprobs)
+                if group.path == "beam":
+                    reports.append((group.rows, gather_logprobs(edited, metadata.num_logprobs, drawn)))
+                else:
+                    reports += _report(group, raw, edited, pools, drawn, metadata.num_logprobs)
         if metadata.num_logprobs is None:
             return SamplerOutput(token_ids)
         logprobs = LogprobsTensors.empty(token_ids, min(metadata.num_logprobs, logits.shape[-1]))
@@ -86,6 +89,15 @@ class Sampler:
                 return token_ids
             drawn[torch.tensor(rows, device=device)] = token_ids
         return drawn
+
+
+def _select(logits: Tensor, group: RowGroup) -> Tensor:
+    """The group's rows. Beams are ranked by log-probabilities, and it is these that processors edit.
+
+    That is Hugging Face's order for beams: what a mask takes away is not given to the other tokens.
+    """
+    rows = group.select(logits)
+    return rows.float().log_softmax(dim=-1) if group.path == "beam" else rows
 
 
 def apply_edits(logits: Tensor, group: RowGroup) -> Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 
 from folovllm.request import Sequence
-from folovllm.sample.metadata import SamplingMetadata, SamplingRow, make_generator
+from folovllm.sample.metadata import SamplingMetadata, SamplingRow, make_generator, num_reported, reports
 from folovllm.sample.sampler import Sampler, SamplerOutput, apply_edits
 from folovllm.worker.model_runner_output import LogprobsRow
 
@@ -49,7 +49,8 @@ class BatchSampler:
     ) -> tuple[list[int | None], list[LogprobsRow | None], dict[str, Exception]]:
         """One token for each of `seqs`, whose logits are the rows of `logits` [num_seqs, vocab].
 
-        Returns token ids (None where sampling failed), logprobs (None where nobody asked), failures by sequence id.
+        Returns token ids (None for a beam, and where sampling failed), logprobs (None where nobody asked), failures by
+        sequence id.
         """
         try:
             sampled = self.sampler(logits, self._metadata_for(seqs))
@@ -58,7 +59,20 @@ class BatchSampler:
             if not failures:
                 raise  # nobody's own fault: the engine's
             return self._sample_without(failures, seqs, logits)
-        return list(sampled.token_ids.tolist()), _logprobs_rows(seqs, sampled), {}
+        token_ids = [
+            None if seq.sampling_params.use_beam_search else token_id
+            for seq, token_id in zip(seqs, sampled.token_ids.tolist(), strict=True)
+        ]
+        return token_ids, self._logprobs_rows(seqs, sampled), {}
+
+    def _logprobs_rows(self, seqs: list[Sequence], sampled: SamplerOutput) -> list[LogprobsRow | None]:
+        if sampled.logprobs is None:
+            return [None] * len(seqs)
+        rows = LogprobsRow.from_tensors(sampled.logprobs)
+        return [
+            row.cut(num_reported(self._rows[seq.seq_id])) if reports(seq.sampling_params) else None
+            for seq, row in zip(seqs, rows, strict=True)
+        ]
 
     def _metadata_for(self, seqs: list[Sequence]) -> SamplingMetadata:
         if self._metadata is None or self._seqs != seqs:
@@ -96,12 +110,3 @@ class BatchSampler:
                 token_ids[place], logprobs[place] = token_id, row
         return token_ids, logprobs, failures
 
-
-def _logprobs_rows(seqs: list[Sequence], sampled: SamplerOutput) -> list[LogprobsRow | None]:
-    if sampled.logprobs is None:
-        return [None] * len(seqs)
-    rows = LogprobsRow.from_tensors(sampled.logprobs)
-    return [
-        row.cut(seq.sampling_params.logprobs or 0) if seq.sampling_params.needs_logprobs else None
-        for seq, row in zip(seqs, rows, strict=True)
-    ]

@@ -22,6 +22,8 @@ import torch
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.request import Sequence
 
+Forks = list[tuple[Sequence, Sequence]]
+
 
 @dataclass(slots=True)
 class StepInputs:
@@ -33,11 +35,13 @@ class StepInputs:
     """[num_tokens] int64."""
     metadata: AttentionMetadata
     rows: np.ndarray
-    """[num_seqs] the rows of the batch that take part, in the order of the step."""
+    """[num_seqs] the rows of the batch that compute tokens, in the order of the step."""
     num_new: np.ndarray
-    """[num_seqs] tokens that each of them computes."""
-    last: torch.Tensor | None
-    """[num_seqs] where in the flat tokens each sequence's last one is; None when each has just one."""
+    """[num_seqs] how many each of them computes."""
+    draws: np.ndarray
+    """Which of the step's rows draw a token: numbers into [*scheduled sequences, *forked children]."""
+    logits_at: torch.Tensor | None
+    """[num_draws] the flat token whose logits each of them draws from; None: from every token, in order."""
 
 
 class InputBatch:
@@ -81,12 +85,21 @@ class InputBatch:
         if row is not None:
             self._free_rows.append(row)
 
-    def prepare(self, seqs: list[Sequence], num_scheduled_tokens: list[int]) -> StepInputs:
+    def set_blocks(self, seq: Sequence) -> None:
+        """The block table of a sequence has changed; one without a row is no error, it will bring its table along."""
+        row = self._row_of.get(seq.seq_id)
+        if row is not None:
+            self.block_table[row, : len(seq.block_ids)] = seq.block_ids
+
+    def prepare(self, seqs: list[Sequence], num_scheduled_tokens: list[int], forks: Forks) -> StepInputs:
         """The inputs of a step in which sequence i computes num_scheduled_tokens[i] tokens.
 
         Two sequences, of which the first computes 3 tokens from position 0 and the second 1 token from position 7:
 
             start 0 7 · num_new 3 1 ─▶ flat rows 0 0 0 1 · positions 0 1 2 7 ─▶ token_ids[row, position], slots
+
+        A sequence draws from the logits of its last token, if the step gets that far; a forked child from its
+        parent's.
         """
         rows = np.fromiter((self._row_of[seq.seq_id] for seq in seqs), np.int64, len(seqs))
         num_new = np.array(num_scheduled_tokens)
@@ -94,11 +107,10 @@ class InputBatch:
         seq_lens = start + num_new
         ends = num_new.cumsum()
         if ends[-1] == len(seqs):  # one token each: nothing to repeat
-            flat_rows, positions, last = rows, start, None
+            flat_rows, positions = rows, start
         else:
             flat_rows = rows.repeat(num_new)
             positions = np.arange(ends[-1]) + (seq_lens - ends).repeat(num_new)
-            last = torch.from_numpy(ends - 1).to(self.device)
         blocks = self.block_table[flat_rows, positions // self.block_size]
         max_seq_len = int(seq_lens.max())
         max_blocks = -(-max_seq_len // self.block_size)
@@ -110,14 +122,28 @@ class InputBatch:
             max_query_len=int(num_new.max()),
             max_seq_len=max_seq_len,
         )
-        input_ids = torch.from_numpy(self.token_ids[flat_rows, positions]).to(self.device)
-        positions_on_device = torch.from_numpy(positions).to(self.device)
-        return StepInputs(input_ids, positions_on_device, metadata, rows, num_new, last)
+        draws = np.flatnonzero(seq_lens == self.num_tokens[rows])
+        drawn_at = ends[draws] - 1
+        if forks:
+            place_of = {seq.seq_id: place for place, seq in enumerate(seqs)}
+            parents = [place_of[parent.seq_id] for parent, _ in forks]
+            draws = np.concatenate([draws, np.arange(len(seqs), len(seqs) + len(forks))])
+            drawn_at = np.concatenate([drawn_at, ends[parents] - 1])
+        in_order = len(drawn_at) == ends[-1]  # a pure decode step: one token each, and each of them draws
+        return StepInputs(
+            input_ids=torch.from_numpy(self.token_ids[flat_rows, positions]).to(self.device),
+            positions=torch.from_numpy(positions).to(self.device),
+            metadata=metadata,
+            rows=rows,
+            num_new=num_new,
+            draws=draws,
+            logits_at=None if in_order and not forks else torch.from_numpy(drawn_at).to(self.device),
+        )
 
-    def advance(self, inputs: StepInputs, token_ids: np.ndarray) -> None:
-        """After the step: what was computed is in the cache, and token_ids [num_seqs] stand at the rows' ends."""
-        rows = inputs.rows
-        self.num_computed[rows] += inputs.num_new
+    def advance(self, inputs: StepInputs, drawn: list[Sequence], token_ids: np.ndarray) -> None:
+        """After the step: what was computed is in the cache, and token_ids stand at the ends of the `drawn` rows."""
+        self.num_computed[inputs.rows] += inputs.num_new
+        rows = np.fromiter((self._row_of[seq.seq_id] for seq in drawn), np.int64, len(drawn))
         self.token_ids[rows, self.num_tokens[rows]] = token_ids
         self.num_tokens[rows] += 1
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from folovllm.attention.backend import AttentionBackend
-from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
 
 
 class KVCache:
@@ -37,11 +37,15 @@ class KVCache:
             layer.bind(self.backend, torch.empty(shape, dtype=dtype, device=device))
 
     @property
+    def tensors(self) -> list[torch.Tensor]:
+        """One per layer."""
+        return [layer.kv_cache for layer in self.layers if layer.kv_cache is not None]
+
+    @property
     def num_bytes(self) -> int:
-        return sum(layer.kv_cache.nbytes for layer in self.layers if layer.kv_cache is not None)
+        return sum(tensor.nbytes for tensor in self.tensors)
 
 
-def kv_bytes_per_token(model: DecoderForCausalLM, dtype: torch.dtype) -> int:
+def kv_bytes_per_token(spec: DecoderSpec, dtype: torch.dtype) -> int:
     """Keys and values of one token in all layers."""
-    layers = model.attention_layers
-    return sum(2 * layer.num_kv_heads * layer.head_size for layer in layers) * dtype.itemsize
+    return 2 * spec.num_layers * spec.num_kv_heads * spec.head_size * dtype.itemsize

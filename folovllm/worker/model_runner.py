@@ -19,6 +19,7 @@ from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import gather_logprobs
 from folovllm.worker.batch_sampler import BatchSampler
+from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
@@ -37,6 +38,7 @@ class ModelRunner:
         backend: type[AttentionBackend],
         *,
         num_blocks: int,
+        num_swap_blocks: int,
         block_size: int,
         max_num_seqs: int,
         max_model_len: int,
@@ -46,9 +48,10 @@ class ModelRunner:
     ) -> None:
         self.model, self.device = model, device
         self.vocab_size = model.decoder_spec.vocab_size
-        self.kv_cache = KVCache(
-            model, backend, num_blocks=num_blocks, block_size=block_size, dtype=dtype, device=device
+        self.kv_cache = KVCache(  # and the null block
+            model, backend, num_blocks=num_blocks + 1, block_size=block_size, dtype=dtype, device=device
         )
+        self.mover = BlockMover(self.kv_cache, num_swap_blocks)
         self.batch = InputBatch(max_num_seqs, max_model_len, block_size, device)
         self.sampling = BatchSampler(self.vocab_size, eos_token_ids, device)
 
@@ -63,23 +66,41 @@ class ModelRunner:
 
     def _execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         self._update_batch(scheduled)
-        seqs = scheduled.scheduled_seqs
-        inputs = self.batch.prepare(seqs, scheduled.num_scheduled_tokens)
+        self.mover.move(scheduled)
+        step_rows = scheduled.rows
+        output = ModelRunnerOutput([None] * len(step_rows), [None] * len(step_rows))
+        if scheduled.is_empty:  # blocks were moved, nothing is computed
+            return output
+        inputs = self.batch.prepare(scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, scheduled.forks)
         hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
-        last = hidden if inputs.last is None else hidden[inputs.last]
-        token_ids, logprobs, failures = self.sampling.sample(seqs, self.model.compute_logits(last))
-        self.batch.advance(inputs, np.array([0 if token_id is None else token_id for token_id in token_ids]))
-        prompt_logprobs = self._prompt_logprobs(scheduled, inputs, hidden)
-        return ModelRunnerOutput(token_ids, logprobs, prompt_logprobs, failures)
+        if len(inputs.draws):
+            self._draw(inputs, [step_rows[place] for place in inputs.draws], hidden, output)
+        else:
+            self.batch.advance(inputs, [], np.zeros(0, np.int64))
+        output.prompt_logprobs = self._prompt_logprobs(scheduled, inputs, hidden)
+        return output
+
+    def _draw(
+        self, inputs: StepInputs, seqs: list[Sequence], hidden: torch.Tensor, output: ModelRunnerOutput
+    ) -> None:
+        last = hidden if inputs.logits_at is None else hidden[inputs.logits_at]
+        token_ids, logprobs, output.failures = self.sampling.sample(seqs, self.model.compute_logits(last))
+        self.batch.advance(inputs, seqs, np.array([0 if token_id is None else token_id for token_id in token_ids]))
+        for place, token_id, row in zip(inputs.draws, token_ids, logprobs, strict=True):
+            output.token_ids[place], output.logprobs[place] = token_id, row
 
     def _update_batch(self, scheduled: SchedulerOutput) -> None:
         for seq_id in scheduled.finished_seq_ids:
             self.batch.remove(seq_id)
             self.sampling.remove(seq_id)
-        for seq in scheduled.scheduled_seqs:
+        for seq_id in scheduled.stale_seq_ids:
+            self.batch.remove(seq_id)
+        for seq in scheduled.rows:
             if seq.seq_id not in self.batch:
                 self.batch.add(seq)
                 self.sampling.add(seq)
+        for seq in scheduled.grown_seqs:
+            self.batch.set_blocks(seq)
 
     def _prompt_logprobs(
         self, scheduled: SchedulerOutput, inputs: StepInputs, hidden: torch.Tensor
@@ -91,7 +112,7 @@ class ModelRunner:
         answers: dict[str, list[LogprobsRow]] = {}
         for place, seq in enumerate(scheduled.scheduled_seqs):
             wanted = seq.sampling_params.prompt_logprobs is not None and seq.index == 0
-            if wanted and seq.num_computed_tokens == 0:
+            if wanted and seq.num_computed_tokens == 0 and seq.get_output_len() == 0:
                 start = int(inputs.num_new[:place].sum())
                 answers[seq.seq_id] = self._logprobs_of_prompt(seq, hidden[start : start + seq.get_prompt_len()])
         return answers

@@ -29,10 +29,10 @@ class LogprobsRow:
 
 @dataclass(slots=True)
 class ModelRunnerOutput:
-    """One step; the lists are parallel to the step's scheduled sequences."""
+    """One step; the lists are parallel to its SchedulerOutput.rows."""
 
     token_ids: list[int | None]
-    """None where sampling failed."""
+    """None where nothing was drawn: by a sequence that is not at its end yet, by a beam, or because sampling failed."""
     logprobs: list[LogprobsRow | None]
     """For sequences that asked for logprobs, or need them to rank a request's sequences."""
     prompt_logprobs: dict[str, list[LogprobsRow]] = field(default_factory=dict)

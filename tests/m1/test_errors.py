@@ -22,7 +22,6 @@ REFUSED = {
     "ids that are text": ({"prompt_token_ids": "1"}, {}, ValueError, "prompt_token_ids must be a list of token ids"),
     "wrong key": ({"tokens": [1]}, {}, ValueError, "prompt must have the key 'prompt_token_ids', got the keys"),
     "too long": ([1] * 64, {}, PromptTooLongError, "prompt has 64 tokens, but max_model_len is 64"),
-    "beams": ([1], {"use_beam_search": True, "best_of": 2}, NotImplementedError, "Beam search is not supported"),
     "bias outside": ([1], {"logit_bias": {999: 1.0}}, ValueError, "logit_bias"),
     "allowed outside": ([1], {"allowed_token_ids": [1, 258]}, ValueError, "allowed_token_ids"),
     "stop id outside": ([1], {"stop_token_ids": [258]}, ValueError, "stop_token_ids"),

@@ -20,6 +20,7 @@ from folovllm.attention.metadata import AttentionMetadata
 
 class DenseBackend(AttentionBackend):
     name = "dense"
+    reads_block_tables = False
 
     @classmethod
     def unavailable_reason(cls, device: torch.device) -> str | None:
