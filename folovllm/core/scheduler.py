@@ -63,7 +63,8 @@ class Scheduler:
         for request in self.running:
             for seq in request.sequences:
                 if seq.status is SequenceStatus.RUNNING:
-                    output.add(seq, 1)
+                    # One token; the prompt again, if an interrupt cut short the step that was to compute it.
+                    output.add(seq, seq.get_len() - seq.num_computed_tokens)
         while self.waiting and self._admit(self.waiting.peek(), output):
             pass
         return output
