@@ -33,6 +33,7 @@ class _Mailbox:
     """The newest output of one request, or the error that ended it, until its consumer looks."""
 
     def __init__(self) -> None:
+        self.is_open = False  # from add to the end: what comes before is for another who had the same request id
         self._filled = asyncio.Event()
         self._output: RequestOutput | None = None
         self._error: BaseException | None = None
@@ -109,7 +110,7 @@ class AsyncLLM:
         if request_id in self._mailboxes:
             raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
         mailbox = self._mailboxes[request_id] = _Mailbox()
-        self._submit(lambda: self._add(request_id, prompt, sampling_params, priority))
+        self._submit(lambda: self._add(mailbox, request_id, prompt, sampling_params, priority))
         try:
             finished = False
             while not finished:
@@ -158,13 +159,16 @@ class AsyncLLM:
         if self._task is None and not self._closed:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def _add(self, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int) -> None:
-        if request_id not in self._mailboxes:
+    def _add(
+        self, mailbox: _Mailbox, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int
+    ) -> None:
+        if self._mailboxes.get(request_id) is not mailbox:
             return  # cancelled before it began
         try:
             self.engine.add_request(request_id, prompt, params, priority=priority)
+            mailbox.is_open = True
         except Exception as error:
-            self._mailboxes[request_id].fail(error)
+            mailbox.fail(error)
 
     async def _run(self) -> None:
         """The step loop, from the first request to the shutdown."""
@@ -191,11 +195,12 @@ class AsyncLLM:
 
     def _deliver(self) -> None:
         outputs, failures = self.engine.drain()
+        boxes = {request_id: mailbox for request_id, mailbox in self._mailboxes.items() if mailbox.is_open}
         for output in outputs:
-            if (mailbox := self._mailboxes.get(output.request_id)) is not None:
+            if (mailbox := boxes.get(output.request_id)) is not None:
                 mailbox.put(output)
         for request_id, error in failures.items():
-            if (mailbox := self._mailboxes.get(request_id)) is not None:
+            if (mailbox := boxes.get(request_id)) is not None:
                 mailbox.fail(error)
 
 
