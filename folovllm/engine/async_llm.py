@@ -43,6 +43,9 @@ class _Mailbox:
         self._filled.set()
 
     def fail(self, error: BaseException) -> None:
+        """Nothing can fail any more once the last output is in, fetched or not."""
+        if self._output is not None and self._output.finished:
+            return
         self._error = error
         self._filled.set()
 
