@@ -114,6 +114,9 @@ class AsyncLLM:
             raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
         mailbox = self._mailboxes[request_id] = _Mailbox()
         self._submit(lambda: self._add(mailbox, request_id, prompt, sampling_params, priority))
+        if self._task is None or self._task.done():  # the first, or the first after an event loop that has ended
+            self._wake = asyncio.Event()
+            self._task = asyncio.get_running_loop().create_task(self._run())
         try:
             finished = False
             while not finished:
@@ -145,9 +148,12 @@ class AsyncLLM:
         for request_id in list(self._mailboxes):
             self._commands.append(lambda request_id=request_id: self.engine.abort_request(request_id))  # type: ignore[misc]
         self._wake.set()
-        if self._task is not None:
+        if self._task is not None and not self._task.done():
             await self._task
         self._thread.shutdown()
+        for command in self._commands:  # where the loop has ended before: by a mistake, or with its event loop
+            command()
+        self._commands = []
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -159,8 +165,6 @@ class AsyncLLM:
         """Have `command` run between two steps. Not a coroutine: a cancelled consumer can await nothing any more."""
         self._commands.append(command)
         self._wake.set()
-        if self._task is None and not self._closed:
-            self._task = asyncio.get_running_loop().create_task(self._run())
 
     def _add(
         self, mailbox: _Mailbox, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int
@@ -183,6 +187,7 @@ class AsyncLLM:
                 mailbox.fail(error)
 
     async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        await loop.run_in_executor(self._thread, lambda: None)  # a step that an earlier event loop left running
         while True:
             self._wake.clear()
             commands, self._commands = self._commands, []
