@@ -1,4 +1,4 @@
-"""Shared by M2's tests: a scheduler without a model, a desk that plays the engine to it, and engines of a given size."""
+"""Shared by M2's tests: a scheduler without a model, a desk that plays the engine to it, engines of a given size."""
 
 from __future__ import annotations
 
