@@ -93,7 +93,7 @@ def run(
         require_mixed(contestants, mixed=mixed)
         runs = _measure(contestants, lengths, ours.engine.runner.vocab_size, mixed=mixed, rounds=rounds)
     base = statistics.median(result.seconds for result in runs[0])
-    rows = [
+    rows: list[Row] = [
         {"engine": contestant.name, "dtype": dtype, "requests": num_requests}
         | {"batch": getattr(contestant, "batch_size", None)}
         | _row(results, lengths)
