@@ -42,6 +42,9 @@ class SequenceStatus(Enum):
     FINISHED_ABORTED = auto()
     FINISHED_IGNORED = auto()  # it ended, but nobody will see it
 
+    # Members are singletons. Enum's own hash is Python code, and every step asks for it several times a sequence.
+    __hash__ = object.__hash__
+
     @staticmethod
     def is_finished(status: SequenceStatus) -> bool:
         return status in _FINISHED
@@ -251,4 +254,4 @@ class Request:
         return len(self.get_seqs(status))
 
     def is_finished(self) -> bool:
-        return all(sequence.is_finished() for sequence in self.sequences)
+        return all([sequence.status in _FINISHED for sequence in self.sequences])  # noqa: C419  half a generator's time

@@ -1,4 +1,4 @@
-"""The commands: list, show, checkout, diff, tag, verify. Bad input ends with one line and exit code 2.
+"""The commands: list, show, checkout, diff, tag, verify, bench. Bad input ends with one line and exit code 2.
 
 `tag`, `checkout` and a `diff` into a pipe need nothing but Python and git, so that they work in a clone
 before anything is installed; the other commands draw tables with rich, which is imported where it is
@@ -11,6 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from milestones import bench_command
 from milestones import verify as verification
 from milestones.chain import Course
 from milestones.diffs import compare
@@ -23,16 +24,18 @@ DESCRIPTION = "FoloVLLM, milestone by milestone."
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = build_parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = build_parser().parse_args(words)
+    args.words = words
     try:
         return args.run(repository_root(), args)
     except MilestoneError as error:
         print(f"error: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
-        if error.name != "rich":
+        if error.name not in ("rich", "torch", "transformers"):
             raise
         print(
-            "error: this command needs rich: `make test` sets up .venv, then use .venv/bin/python",
+            f"error: this command needs {error.name}: `make test` sets up .venv, then use .venv/bin/python",
             file=sys.stderr,
         )
     return 2
@@ -71,6 +74,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--all", action="store_true", help="run the newest milestone's tests too (`make test` runs the same)"
     )
     command.set_defaults(run=run_verify)
+
+    command = commands.add_parser("bench", help="the same requests through several milestones: tokens/s")
+    bench_command.add_options(command)
+    command.set_defaults(run=bench_command.run)
     return parser
 
 

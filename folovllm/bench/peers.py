@@ -1,16 +1,19 @@
 """The engine and those it is compared with, behind one small interface: run prompts, say what each step took.
 
 Each is used as its users use it: ours through LLMEngine.step(), Hugging Face through generate(), with a
-streamer that notes when tokens arrive.
+streamer that notes when tokens arrive. PEERS says by which name a peer is asked for.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -29,7 +32,10 @@ class Step:
 
 
 class Run(list[Step]):
-    """The steps of one run."""
+    """The steps of one run, and the KV cache's tokens when most of them were used, where the engine tells."""
+
+    kv_reserved_tokens: int | None = None
+    kv_used_tokens: int | None = None
 
     @property
     def prefill_seconds(self) -> float:
@@ -59,6 +65,14 @@ class Contestant(Protocol):
         """Generate exactly num_tokens greedily for each prompt, whatever they are."""
 
 
+@runtime_checkable
+class MixedContestant(Protocol):
+    """One that also takes requests of different lengths."""
+
+    def run_mixed(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
+        """Generate exactly num_tokens[i] greedily for prompt i."""
+
+
 class FoloVLLM:
     """LLMEngine: requests are added together, and it schedules them as it does."""
 
@@ -80,9 +94,12 @@ class FoloVLLM:
         self._runs = 0
 
     def run(self, prompts: list[list[int]], num_tokens: int) -> Run:
-        params = self._params(temperature=0, max_tokens=num_tokens, ignore_eos=True, detokenize=False)
+        return self.run_mixed(prompts, [num_tokens] * len(prompts))
+
+    def run_mixed(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
         self._runs += 1
-        for number, prompt in enumerate(prompts):
+        for number, (prompt, max_tokens) in enumerate(zip(prompts, num_tokens, strict=True)):
+            params = self._params(temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=False)
             self.engine.add_request(f"run{self._runs}-{number}", prompt, params)
         run = Run()
         counts: dict[str, int] = {}
@@ -94,6 +111,9 @@ class FoloVLLM:
             prefill = not outputs or any(output.request_id not in counts for output in outputs)
             counts |= {output.request_id: len(output.outputs[0].token_ids) for output in outputs}
             run.append(Step(seconds, sum(counts.values()) - before, prefill))
+            stats = self.engine.stats()
+            if stats.kv_tokens_used > (run.kv_used_tokens or 0):
+                run.kv_reserved_tokens, run.kv_used_tokens = stats.kv_tokens_reserved, stats.kv_tokens_used
         return run
 
 
@@ -115,7 +135,11 @@ def load_hf_model(model: BenchModel, dtype: str, device: str | None) -> Any:
 
 
 class HuggingFace:
-    """transformers' generate(), `batch_size` prompts of one length at a time."""
+    """transformers' generate(), `batch_size` prompts at a time.
+
+    A batch is static: shorter prompts are padded on the left, and it runs until its longest output is done. Tokens
+    that nobody asked for are not counted.
+    """
 
     name = "hf"
 
@@ -123,24 +147,35 @@ class HuggingFace:
         self.model, self.batch_size = hf_model, batch_size
 
     def run(self, prompts: list[list[int]], num_tokens: int) -> Run:
+        return self.run_mixed(prompts, [num_tokens] * len(prompts))
+
+    def run_mixed(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
         run = Run()
         for at in range(0, len(prompts), self.batch_size):
-            run += self._generate(prompts[at : at + self.batch_size], num_tokens)
+            batch = slice(at, at + self.batch_size)
+            run += self._generate(prompts[batch], num_tokens[batch])
         return run
 
     @torch.inference_mode()
-    def _generate(self, prompts: list[list[int]], num_tokens: int) -> Run:
+    def _generate(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
         from transformers import GenerationConfig
 
-        config = GenerationConfig(do_sample=False, max_new_tokens=num_tokens, pad_token_id=0)
-        ids = torch.tensor(prompts, device=self.model.device)
-        mask = torch.ones_like(ids)
+        steps, width = max(num_tokens), max(len(prompt) for prompt in prompts)
+        config = GenerationConfig(do_sample=False, max_new_tokens=steps, pad_token_id=0)
+        padded = [[0] * (width - len(prompt)) + prompt for prompt in prompts]
+        mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        device = self.model.device
         clock = _Clock()
-        self.model.generate(ids, attention_mask=mask, generation_config=config, streamer=clock)
+        self.model.generate(
+            torch.tensor(padded, device=device),
+            attention_mask=torch.tensor(mask, device=device),
+            generation_config=config,
+            streamer=clock,
+        )
         gaps = [later - earlier for earlier, later in pairwise(clock.times)]
-        if len(gaps) != num_tokens:
-            raise RuntimeError(f"generate() gave {len(gaps)} tokens instead of {num_tokens}")
-        return Run(Step(gap, len(prompts), number == 0) for number, gap in enumerate(gaps))
+        if len(gaps) != steps:
+            raise RuntimeError(f"generate() gave {len(gaps)} tokens instead of {steps}")
+        return Run(Step(gap, sum(n > number for n in num_tokens), number == 0) for number, gap in enumerate(gaps))
 
 
 class _Clock:
@@ -157,6 +192,43 @@ class _Clock:
 
     def end(self) -> None:
         pass
+
+
+@dataclass
+class PeerSetup:
+    """What a peer is made from. What holds a process or memory goes onto `cleanup`, which the bench closes."""
+
+    model: BenchModel
+    dtype: str
+    device: str | None
+    max_model_len: int
+    num_requests: int
+    batch_size: int
+    """What --peer-batch-size says, for peers that take a fixed number of prompts at a time."""
+    cleanup: ExitStack = field(default_factory=ExitStack)
+
+    @cached_property
+    def hf_model(self) -> Any:
+        """Loaded once, for all peers that run transformers' own model."""
+        return load_hf_model(self.model, self.dtype, self.device)
+
+
+def _hugging_face(setup: PeerSetup) -> list[Contestant]:
+    sizes = sorted({1, min(setup.batch_size, setup.num_requests)})
+    return [HuggingFace(setup.hf_model, size) for size in sizes]
+
+
+# A peer's name -> what makes it: one contestant for each row of the table. An attribute `batch_size` is shown there.
+PEERS: dict[str, Callable[[PeerSetup], list[Contestant]]] = {"hf": _hugging_face}
+
+
+def require_peers(names: Sequence[str]) -> None:
+    """Raises ValueError for a name that PEERS lacks, or one that is given twice."""
+    for name in names:
+        if name not in PEERS:
+            raise ValueError(f"peer must be one of {', '.join(PEERS)}, got {name!r}")
+        if list(names).count(name) > 1:
+            raise ValueError(f"peer must name each peer once, got {name!r} twice")
 
 
 class BandwidthProbe:

@@ -33,6 +33,7 @@ class _Mailbox:
     """The newest output of one request, or the error that ended it, until its consumer looks."""
 
     def __init__(self) -> None:
+        self.is_open = False  # from add to the end: what comes before is for another who had the same request id
         self._filled = asyncio.Event()
         self._output: RequestOutput | None = None
         self._error: BaseException | None = None
@@ -42,6 +43,9 @@ class _Mailbox:
         self._filled.set()
 
     def fail(self, error: BaseException) -> None:
+        """Nothing can fail any more once the last output is in, fetched or not."""
+        if self._output is not None and self._output.finished:
+            return
         self._error = error
         self._filled.set()
 
@@ -109,7 +113,10 @@ class AsyncLLM:
         if request_id in self._mailboxes:
             raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
         mailbox = self._mailboxes[request_id] = _Mailbox()
-        self._submit(lambda: self._add(request_id, prompt, sampling_params, priority))
+        self._submit(lambda: self._add(mailbox, request_id, prompt, sampling_params, priority))
+        if self._task is None or self._task.done():  # the first, or the first after an event loop that has ended
+            self._wake = asyncio.Event()
+            self._task = asyncio.get_running_loop().create_task(self._run())
         try:
             finished = False
             while not finished:
@@ -141,9 +148,12 @@ class AsyncLLM:
         for request_id in list(self._mailboxes):
             self._commands.append(lambda request_id=request_id: self.engine.abort_request(request_id))  # type: ignore[misc]
         self._wake.set()
-        if self._task is not None:
+        if self._task is not None and not self._task.done():
             await self._task
         self._thread.shutdown()
+        for command in self._commands:  # where the loop has ended before: by a mistake, or with its event loop
+            command()
+        self._commands = []
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -155,16 +165,17 @@ class AsyncLLM:
         """Have `command` run between two steps. Not a coroutine: a cancelled consumer can await nothing any more."""
         self._commands.append(command)
         self._wake.set()
-        if self._task is None and not self._closed:
-            self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def _add(self, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int) -> None:
-        if request_id not in self._mailboxes:
+    def _add(
+        self, mailbox: _Mailbox, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int
+    ) -> None:
+        if self._mailboxes.get(request_id) is not mailbox:
             return  # cancelled before it began
         try:
             self.engine.add_request(request_id, prompt, params, priority=priority)
+            mailbox.is_open = True
         except Exception as error:
-            self._mailboxes[request_id].fail(error)
+            mailbox.fail(error)
 
     async def _run(self) -> None:
         """The step loop, from the first request to the shutdown."""
@@ -176,6 +187,7 @@ class AsyncLLM:
                 mailbox.fail(error)
 
     async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        await loop.run_in_executor(self._thread, lambda: None)  # a step that an earlier event loop left running
         while True:
             self._wake.clear()
             commands, self._commands = self._commands, []
@@ -191,11 +203,12 @@ class AsyncLLM:
 
     def _deliver(self) -> None:
         outputs, failures = self.engine.drain()
+        boxes = {request_id: mailbox for request_id, mailbox in self._mailboxes.items() if mailbox.is_open}
         for output in outputs:
-            if (mailbox := self._mailboxes.get(output.request_id)) is not None:
+            if (mailbox := boxes.get(output.request_id)) is not None:
                 mailbox.put(output)
         for request_id, error in failures.items():
-            if (mailbox := self._mailboxes.get(request_id)) is not None:
+            if (mailbox := boxes.get(request_id)) is not None:
                 mailbox.fail(error)
 
 

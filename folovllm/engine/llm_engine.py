@@ -190,7 +190,7 @@ class LLMEngine:
         try:
             result = self.runner.execute(scheduled)
         except Exception as error:  # not one request's fault: all that took part are lost, those that wait are not
-            self._fail({seq.request_id for seq in scheduled.scheduled_seqs}, error)
+            self._fail({seq.request_id for seq in scheduled.scheduled_seqs if not seq.is_finished()}, error)
             return
         num_prompt_tokens = sum(
             num_tokens

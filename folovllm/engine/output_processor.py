@@ -53,7 +53,7 @@ class SequenceOutput:
                 added += self.detokenizer.finish()
         self.text += added
         # As for EOS, the first token that may end the sequence is the one after min_tokens.
-        may_stop = added and not ended_by_token and self.seq.get_output_len() > self.params.min_tokens
+        may_stop = self.stops and added and not ended_by_token and self.seq.get_output_len() > self.params.min_tokens
         if may_stop and self._cut_at_stop(len(added)):
             return SequenceStatus.FINISHED_STOPPED
         return ended

@@ -57,7 +57,8 @@ class TokenCounter:
     @property
     def tokens_per_s(self) -> float:
         now = time.perf_counter()
-        recent = [entry for entry in self._recent if now - entry[0] <= WINDOW_SECONDS]
+        # A copy, made in one go: AsyncLLM asks while a step may be recorded in another thread.
+        recent = [entry for entry in list(self._recent) if now - entry[0] <= WINDOW_SECONDS]
         if not recent:
             return 0.0
         began, before = recent[0]

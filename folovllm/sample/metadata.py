@@ -69,9 +69,21 @@ class EditedRows:
 
     def apply(self, logits: Tensor) -> Tensor:
         if self.rows is None:
-            return self.processor.apply(logits)
-        logits[self.rows] = self.processor.apply(logits[self.rows])
+            return self._edit(logits)
+        logits[self.rows] = self._edit(logits[self.rows])
         return logits
+
+    def _edit(self, logits: Tensor) -> Tensor:
+        """What the processor makes of its rows. A forgotten `return` is found here, where it is still the fault of one
+        request; later it would be everybody's."""
+        edited = self.processor.apply(logits)
+        if not isinstance(edited, Tensor) or edited.shape != logits.shape:
+            what = f"shape {list(edited.shape)}" if isinstance(edited, Tensor) else type(edited).__name__
+            raise ValueError(
+                f"logits processor {type(self.processor).__name__} must return logits of the shape that it was given, "
+                f"{list(logits.shape)}, got {what}"
+            )
+        return edited
 
 
 @dataclass(slots=True)

@@ -62,6 +62,8 @@ class ModelRunner:
             return self._execute(scheduled)
         except BaseException:  # an interrupt, too, may come between two of the batch's arrays
             self.batch.clear()
+            for seq_id in scheduled.finished_seq_ids:  # nobody says it again, and a new request may take the name
+                self.sampling.remove(seq_id)
             raise
 
     def _execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:

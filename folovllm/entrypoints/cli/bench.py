@@ -1,4 +1,4 @@
-"""`folovllm bench throughput | latency | load | sampler`: prints a table; --json keeps all of it."""
+"""`folovllm bench throughput | latency | step | scheduler | load | sampler`: prints a table; --json keeps all of it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,39 @@ def add_parser(commands: Any) -> None:
     text = "Several requests at once: tokens per second in prefill, in decode and over all."
     command = kinds.add_parser("throughput", help="several requests: tokens/s", description=text)
     _add_model(command)
+    text = "take turns with hf (Hugging Face's generate); several: --peer A --peer B, or A,B"
+    command.add_argument("--peer", action="append", default=[], dest="peers", metavar="PEER", help=text)
     command.add_argument("--num-requests", type=int, metavar="N", default=4, help="requests in each round")
     text = "also let the peer take this many at a time"
     command.add_argument("--peer-batch-size", type=int, metavar="N", default=1, help=text)
+    text = "lengths from an eighth of --input-len and --output-len up to them, instead of all the same"
+    command.add_argument("--mixed", action="store_true", help=text)
     _add_lengths(command, input_len=32)
     command.set_defaults(run=run_throughput)
 
     text = "One request at a time: time to first token, time between tokens, share of the memory bandwidth."
     command = kinds.add_parser("latency", help="one request at a time: ms per token", description=text)
     _add_model(command)
+    command.add_argument("--peer", choices=["hf"], help="in turn with Hugging Face's generate")
     _add_lengths(command, input_len=128)
     command.set_defaults(run=run_latency)
+
+    text = "Decode steps of a full batch: the host's work before and after the model, against the model's own."
+    command = kinds.add_parser("step", help="one decode step: host work against the model, ms", description=text)
+    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64], help="sequences")
+    command.add_argument("--steps", type=int, metavar="N", default=50, help="measured steps of a round")
+    command.add_argument("--rounds", type=int, metavar="N", default=3, help="measured rounds; medians are shown")
+    _add_output(command)
+    command.set_defaults(run=run_step)
+
+    text = "Requests through the scheduler with no model: what deciding costs, however long the line."
+    command = kinds.add_parser("scheduler", help="the scheduler alone: us per token", description=text)
+    text = "requests that wait; the first is what growth is measured from"
+    command.add_argument("--waiting", type=int, nargs="+", default=[1_000, 10_000, 100_000], help=text)
+    command.add_argument("--steps", type=int, metavar="N", default=500, help="measured steps of a round")
+    command.add_argument("--rounds", type=int, metavar="N", default=5, help="measured rounds; medians are shown")
+    _add_output(command)
+    command.set_defaults(run=run_scheduler)
 
     text = "Seconds and peak memory to load a checkpoint, in fresh processes."
     command = kinds.add_parser("load", help="loading: seconds and peak memory", description=text)
@@ -65,7 +87,6 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     _add_source(parser)
     parser.add_argument("--dtype", choices=list(_DTYPES), default="bf16", help="of weights and activations")
     parser.add_argument("--device", help="cpu, cuda or cuda:<index>; picked when not given")
-    parser.add_argument("--peer", choices=["hf"], help="in turn with Hugging Face's generate")
 
 
 def _add_lengths(parser: argparse.ArgumentParser, *, input_len: int) -> None:
@@ -86,8 +107,9 @@ def run_throughput(args: argparse.Namespace) -> int:
     from folovllm.bench.workload import bench_model
 
     with bench_model(args.model, args.shape) as model:
-        options = _lengths(args, "num_requests", "peer_batch_size")
-        return _show(args, throughput.run(model, command=_command(args), **options))
+        options = _lengths(args, "num_requests", "peer_batch_size", "mixed")
+        peers = [name for given in args.peers for name in given.split(",")]
+        return _show(args, throughput.run(model, command=_command(args), peers=peers, **options))
 
 
 def run_latency(args: argparse.Namespace) -> int:
@@ -96,7 +118,21 @@ def run_latency(args: argparse.Namespace) -> int:
     from folovllm.bench.workload import bench_model
 
     with bench_model(args.model, args.shape) as model:
-        return _show(args, latency.run(model, command=_command(args), **_lengths(args)))
+        return _show(args, latency.run(model, command=_command(args), **_lengths(args, "peer")))
+
+
+def run_step(args: argparse.Namespace) -> int:
+    _prepare(args)
+    from folovllm.bench import step
+
+    return _show(args, step.run(args.batch_sizes, command=_command(args), steps=args.steps, rounds=args.rounds))
+
+
+def run_scheduler(args: argparse.Namespace) -> int:
+    _prepare(args)
+    from folovllm.bench import scheduler
+
+    return _show(args, scheduler.run(args.waiting, command=_command(args), steps=args.steps, rounds=args.rounds))
 
 
 def run_load(args: argparse.Namespace) -> int:
@@ -115,7 +151,7 @@ def run_sampler(args: argparse.Namespace) -> int:
 
 
 def _lengths(args: argparse.Namespace, *more: str) -> dict[str, Any]:
-    names = ("peer", "device", "input_len", "output_len", "rounds", *more)
+    names = ("device", "input_len", "output_len", "rounds", *more)
     return {"dtype": _DTYPES[args.dtype]} | {name: getattr(args, name) for name in names}
 
 
