@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
@@ -205,6 +205,8 @@ class PeerSetup:
     num_requests: int
     batch_size: int
     """What --peer-batch-size says, for peers that take a fixed number of prompts at a time."""
+    peer_python: str | None = None
+    """The Python of the environment that has vLLM."""
     cleanup: ExitStack = field(default_factory=ExitStack)
 
     @cached_property
@@ -218,8 +220,33 @@ def _hugging_face(setup: PeerSetup) -> list[Contestant]:
     return [HuggingFace(setup.hf_model, size) for size in sizes]
 
 
+def _hugging_face_continuous(setup: PeerSetup) -> list[Contestant]:
+    from folovllm.bench.peer_hf_continuous import HuggingFaceContinuous
+
+    return [HuggingFaceContinuous(setup.hf_model)]
+
+
+def _vllm(setup: PeerSetup, *, enforce_eager: bool = True) -> list[Contestant]:
+    from folovllm.bench.peer_vllm import VLLM
+
+    peer = VLLM(
+        setup.model,
+        setup.dtype,
+        setup.max_model_len,
+        max_num_seqs=setup.num_requests,
+        python=setup.peer_python,
+        enforce_eager=enforce_eager,
+    )
+    return [setup.cleanup.enter_context(peer)]
+
+
 # A peer's name -> what makes it: one contestant for each row of the table. An attribute `batch_size` is shown there.
-PEERS: dict[str, Callable[[PeerSetup], list[Contestant]]] = {"hf": _hugging_face}
+PEERS: dict[str, Callable[[PeerSetup], list[Contestant]]] = {
+    "hf": _hugging_face,
+    "hf-continuous": _hugging_face_continuous,
+    "vllm": _vllm,
+    "vllm-compiled": partial(_vllm, enforce_eager=False),
+}
 
 
 def require_peers(names: Sequence[str]) -> None:

@@ -69,6 +69,7 @@ def run(
     command: str,
     dtype: str,
     peers: Sequence[str] = (),
+    peer_python: str | None = None,
     device: str | None = None,
     num_requests: int = 4,
     input_len: int = 32,
@@ -81,7 +82,7 @@ def run(
     require_at_least(2, output_len=output_len)
     require_peers(peers)
     lengths = Lengths.make(num_requests, input_len, output_len, mixed=mixed)
-    setup = PeerSetup(model, dtype, device, input_len + output_len, num_requests, peer_batch_size)
+    setup = PeerSetup(model, dtype, device, input_len + output_len, num_requests, peer_batch_size, peer_python)
     with setup.cleanup:
         with progress_bar(1 + len(peers)) as tick:
             tick("loading folovllm")

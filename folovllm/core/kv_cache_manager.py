@@ -41,6 +41,12 @@ class KVCacheManager:
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
+    def has_slot(self, seq: Sequence) -> bool:
+        """Whether the next token's keys and values go into a block that is there and is nobody else's."""
+        table = seq.block_ids
+        place = seq.num_computed_tokens // self.block_size
+        return place < len(table) and self.pool.refs(table[place]) == 1
+
     def allocate(self, wants: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
         """Make room for the tokens that each sequence computes next, (sequence, how many): for all or for none.
 

@@ -1,4 +1,4 @@
-"""`folovllm bench throughput | latency | step | scheduler | load | sampler`: prints a table; --json keeps all of it."""
+"""`folovllm bench throughput | latency | attention | step | …`: prints a table; --json keeps all of it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def add_parser(commands: Any) -> None:
     text = "Several requests at once: tokens per second in prefill, in decode and over all."
     command = kinds.add_parser("throughput", help="several requests: tokens/s", description=text)
     _add_model(command)
-    text = "take turns with hf (Hugging Face's generate); several: --peer A --peer B, or A,B"
+    text = "take turns with hf (Hugging Face's generate), hf-continuous, vllm, vllm-compiled; several: A,B"
     command.add_argument("--peer", action="append", default=[], dest="peers", metavar="PEER", help=text)
+    command.add_argument("--peer-python", metavar="PATH", help="the Python that has vLLM, in an environment of its own")
     command.add_argument("--num-requests", type=int, metavar="N", default=4, help="requests in each round")
     text = "also let the peer take this many at a time"
     command.add_argument("--peer-batch-size", type=int, metavar="N", default=1, help=text)
@@ -38,6 +39,19 @@ def add_parser(commands: Any) -> None:
     command.add_argument("--peer", choices=["hf"], help="in turn with Hugging Face's generate")
     _add_lengths(command, input_len=128)
     command.set_defaults(run=run_latency)
+
+    text = "One layer's attention in a decode step: through block tables against a contiguous cache."
+    command = kinds.add_parser("attention", help="decode attention: paged against contiguous", description=text)
+    command.add_argument("--shape", choices=list(SHAPES), default=DEFAULT_SHAPE, help="heads of this shape")
+    command.add_argument("--dtypes", nargs="+", choices=list(_DTYPES), default=["fp32", "bf16"], help="of the cache")
+    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8], help="sequences")
+    command.add_argument("--contexts", type=int, nargs="+", default=[256, 1024], help="tokens of each")
+    command.add_argument("--block-size", type=int, metavar="N", default=16, help="tokens of a block")
+    command.add_argument("--backend", help="the paged backend; picked when not given")
+    command.add_argument("--device", help="cpu, cuda or cuda:<index>")
+    command.add_argument("--rounds", type=int, metavar="N", default=5, help="measured rounds; medians are shown")
+    _add_output(command)
+    command.set_defaults(run=run_attention)
 
     text = "Decode steps of a full batch: the host's work before and after the model, against the model's own."
     command = kinds.add_parser("step", help="one decode step: host work against the model, ms", description=text)
@@ -109,7 +123,8 @@ def run_throughput(args: argparse.Namespace) -> int:
     with bench_model(args.model, args.shape) as model:
         options = _lengths(args, "num_requests", "peer_batch_size", "mixed")
         peers = [name for given in args.peers for name in given.split(",")]
-        return _show(args, throughput.run(model, command=_command(args), peers=peers, **options))
+        options |= {"peers": peers, "peer_python": args.peer_python}
+        return _show(args, throughput.run(model, command=_command(args), **options))
 
 
 def run_latency(args: argparse.Namespace) -> int:
@@ -119,6 +134,16 @@ def run_latency(args: argparse.Namespace) -> int:
 
     with bench_model(args.model, args.shape) as model:
         return _show(args, latency.run(model, command=_command(args), **_lengths(args, "peer")))
+
+
+def run_attention(args: argparse.Namespace) -> int:
+    _prepare(args)
+    from folovllm.bench import attention
+
+    names = ("shape", "batch_sizes", "contexts", "block_size", "backend", "device", "rounds")
+    options = {name: getattr(args, name) for name in names}
+    dtypes = [_DTYPES[name] for name in args.dtypes]
+    return _show(args, attention.run(command=_command(args), dtypes=dtypes, **options))
 
 
 def run_step(args: argparse.Namespace) -> int:

@@ -15,12 +15,14 @@ def add_parser(commands: Any) -> None:
         help="versions, devices, and what can run here",
         description="What this machine can do, and what the engine would pick on it.",
     )
+    text = "whose KV cache is sized: a local folder or a hub id (default: the embedded model)"
+    parser.add_argument("--model", help=text)
     parser.add_argument("--json", action="store_true", help="print it as one JSON object")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    data = collect()
+    data = collect(args.model)
     if args.json:
         print(json.dumps(data, indent=2, ensure_ascii=False))
     else:
@@ -28,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def collect() -> dict[str, Any]:
+def collect(model: str | None = None) -> dict[str, Any]:
     import torch
 
     from folovllm.bench.machine import cpu_features, hardware, versions
@@ -45,6 +47,32 @@ def collect() -> dict[str, Any]:
         "auto_dtype": {name: _auto_dtype(name, device) for name in ("bfloat16", "float32")},
         "attention_backends": _attention_backends(device),
         "linear_kernels": {name: _linear_kernels(name, device) for name in ("bfloat16", "float32")},
+        "kv_cache": _kv_cache(model, device),
+    }
+
+
+def _kv_cache(model: str | None, device: Any) -> dict[str, Any]:
+    """The KV cache that an engine with default settings would get now, before the weights have taken their part."""
+    from folovllm.config import EngineConfig
+    from folovllm.engine.limits import resolve_scheduler_config
+    from folovllm.model_loader import load_hf_config, resolve_dtype, resolve_max_model_len
+    from folovllm.models.registry import get_model_class
+    from folovllm.worker.kv_cache import kv_bytes_per_token
+    from folovllm.worker.memory import size_kv_cache
+
+    config = EngineConfig.from_kwargs(model=model)
+    hf_config = load_hf_config(config.model_config)
+    limits = resolve_scheduler_config(config.scheduler_config, resolve_max_model_len(hf_config, None))
+    spec = get_model_class(hf_config).spec(hf_config)
+    token_bytes = kv_bytes_per_token(spec, resolve_dtype(config.model_config, hf_config, device))
+    size = size_kv_cache(token_bytes, config.cache_config, limits, device, measure_step=lambda: 0)
+    return {
+        "model": config.model_config.model,
+        "token_bytes": token_bytes,
+        "num_blocks": size.num_blocks,
+        "block_size": size.block_size,
+        "num_swap_blocks": size.num_swap_blocks,
+        "text": str(size),
     }
 
 
@@ -107,6 +135,8 @@ def _print(data: dict[str, Any]) -> None:
         facts.add_row("GPU", "none that torch can use")
     choices = [f"{chosen} for a {own} checkpoint" for own, chosen in data["auto_dtype"].items()]
     facts.add_row('dtype "auto"', ", ".join(choices))
+    cache = data["kv_cache"]
+    facts.add_row("KV cache", f"{cache['model']}: {cache['text']}")
     console.print(facts)
 
     table = Table("runs", "with", "", "why not", box=None, pad_edge=False)
