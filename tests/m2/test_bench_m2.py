@@ -1,0 +1,218 @@
+"""Benchmarks of M2: what they count, by hand, and the shape of what they write. Never how long anything took."""
+
+from __future__ import annotations
+
+import gc
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from folovllm.bench import peers, scheduler, step, throughput
+from folovllm.bench.peers import FoloVLLM, HuggingFace, PeerSetup, Run, Step, load_hf_model
+from folovllm.bench.throughput import Lengths
+from folovllm.bench.workload import BenchModel
+from folovllm.entrypoints.cli.main import main
+from tests.helpers import make_hf_folder
+
+TINY = "qwen3-tiny"
+
+
+def bench(argv: list[str], path: Path) -> list[dict[str, Any]]:
+    """The rows of a report that is as the documentation wants it."""
+    assert main(["bench", *argv, "--json", str(path)]) == 0
+    data = json.loads(path.read_text())
+    assert data["name"] == path.stem
+    assert data["command"] == f"folovllm bench {' '.join(argv)} --json {path}"
+    for row in data["rows"]:
+        assert list(row) == data["columns"]
+        assert all(math.isfinite(value) for value in row.values() if isinstance(value, float))
+    return data["rows"]
+
+
+def refusal(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["bench", *argv]) == 2
+    return capsys.readouterr().err
+
+
+# The scheduler alone.
+
+
+def test_a_line_keeps_its_length_and_runs_at_full_width() -> None:
+    line = scheduler.Line(400)
+    line.run(40)
+    assert len(line.scheduler.waiting) == 400
+    line.scheduler.check_invariants()
+    assert line.scheduler.num_running_seqs <= scheduler.MAX_NUM_SEQS
+    assert len(line.requests) == 400 + len(line.scheduler.running)
+
+
+def test_a_round_counts_the_tokens_that_were_scheduled() -> None:
+    line = scheduler.Line(3)
+    prompts = sum(len(request.prompt_token_ids) for request in line.requests.values())
+    first = line.run(1)  # the three prompts, whole, in one step
+    assert first.tokens == prompts
+    assert first.token[0] * prompts == pytest.approx(first.step[0])
+
+
+def test_scheduler_report(tmp_path: Path) -> None:
+    rows = bench(["scheduler", "--waiting", "5", "20", "--steps", "10", "--rounds", "2"], tmp_path / "scheduler-x.json")
+    assert [(row["waiting"], row["steps"]) for row in rows] == [(5, 20), (20, 20)]
+    assert rows[0]["growth"] == 1
+    assert rows[1]["growth"] == pytest.approx(rows[1]["token_us"] / rows[0]["token_us"])
+    assert gc.get_freeze_count() == 0  # the collector has its objects back
+
+
+# A step, taken apart.
+
+
+def test_a_steps_parts_add_up(tmp_path: Path) -> None:
+    """With one step there is no median between the columns and their sum."""
+    rows = bench(["step", "--batch-sizes", "1", "3", "--steps", "1", "--rounds", "1"], tmp_path / "step-x.json")
+    assert [row["batch"] for row in rows] == [1, 3]
+    for row in rows:
+        parts = [row[f"{name}_ms"] for name in ("schedule", "prepare", "update", "outputs", "forward", "sampling")]
+        assert min(parts) > 0
+        assert sum(parts) + row["other_ms"] == pytest.approx(row["step_ms"])
+        assert row["host_ms"] == pytest.approx(row["step_ms"] - row["forward_ms"] - row["sampling_ms"])
+        assert row["host_share"] == pytest.approx(row["host_ms"] / row["step_ms"])
+
+
+def test_every_measured_step_decodes_the_whole_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[tuple[int, int]] = []
+    original = step.StepClock.step
+
+    def watched(self: step.StepClock, engine: Any) -> dict[str, float]:
+        before = engine.stats()
+        seconds = original(self, engine)
+        after = engine.stats()
+        counts.append((after.output_tokens - before.output_tokens, after.prompt_tokens - before.prompt_tokens))
+        return seconds
+
+    monkeypatch.setattr(step.StepClock, "step", watched)
+    step.run([2, 5], command="folovllm bench step", steps=3, rounds=2)
+    assert counts == [(2, 0)] * 3 + [(5, 0)] * 3 + [(2, 0)] * 3 + [(5, 0)] * 3
+
+
+# Several requests, of mixed lengths, against several peers.
+
+
+def test_mixed_lengths_lie_between_an_eighth_and_the_whole() -> None:
+    lengths = Lengths.make(300, 40, 16, mixed=True)
+    assert (min(lengths.prompts), max(lengths.prompts)) == (5, 40)
+    assert (min(lengths.outputs), max(lengths.outputs)) == (2, 16)
+    assert "prompts of 5 to 40 tokens, outputs of 2 to 16" in lengths.note
+    assert lengths == Lengths.make(300, 40, 16, mixed=True)
+    assert [len(prompt) for prompt in lengths.make_prompts(100, 1, 4)] == lengths.prompts[:4]
+
+
+def test_equal_lengths_are_as_given() -> None:
+    assert Lengths.make(2, 5, 3, mixed=False) == Lengths([5, 5], [3, 3], "")
+
+
+def test_a_static_batch_runs_to_its_longest_output_and_counts_what_was_wanted(tmp_path: Path) -> None:
+    model = BenchModel("tiny", str(make_hf_folder(tmp_path)), "auto")
+    prompts, wanted = [[1, 2], [3, 4, 5, 6, 7], [8, 9, 10]], [2, 4, 3]
+    run = HuggingFace(load_hf_model(model, "float32", "cpu"), batch_size=2).run_mixed(prompts, wanted)
+    assert [(one.tokens, one.prefill) for one in run] == [
+        (2, True), (2, False), (1, False), (1, False),  # the first output is done after two steps
+        (1, True), (1, False), (1, False),
+    ]  # fmt: skip
+    # In a continuous batch the third does not wait for the second.
+    ours = FoloVLLM(model, "float32", "cpu", 16).run_mixed(prompts, wanted)
+    assert [one.tokens for one in ours] == [3, 3, 2, 1]
+
+
+def test_the_cache_is_looked_at_when_it_is_fullest(tmp_path: Path) -> None:
+    model = BenchModel("tiny", str(make_hf_folder(tmp_path)), "auto")
+    run = FoloVLLM(model, "float32", "cpu", 16).run([[1, 2, 3, 4]], 3)
+    # Four tokens after the first step and five after the second; with the third the request has ended.
+    assert run.kv_used_tokens == 5
+    assert run.kv_reserved_tokens is not None
+    assert 5 <= run.kv_reserved_tokens <= 16
+
+
+class Metronome:
+    """A peer whose every step takes a second."""
+
+    name = "metronome"
+
+    def __init__(self, setup: PeerSetup) -> None:
+        setup.cleanup.callback(lambda: closed.append(self.name))
+
+    def run(self, prompts: list[list[int]], num_tokens: int) -> Run:
+        return Run(Step(1.0, len(prompts), number == 0) for number in range(num_tokens))
+
+
+class MixedMetronome(Metronome):
+    def run_mixed(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
+        return Run(Step(1.0, sum(n > number for n in num_tokens), number == 0) for number in range(max(num_tokens)))
+
+
+closed: list[str] = []
+
+
+@pytest.fixture
+def metronomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed.clear()
+    monkeypatch.setitem(peers.PEERS, "metronome", lambda setup: [Metronome(setup)])
+    monkeypatch.setitem(peers.PEERS, "mixed", lambda setup: [MixedMetronome(setup)])
+
+
+LENGTHS = ["--num-requests", "3", "--input-len", "6", "--output-len", "3", "--rounds", "1"]
+
+
+@pytest.mark.parametrize("given", [["--peer", "hf,metronome"], ["--peer", "hf", "--peer", "metronome"]])
+def test_throughput_against_several_peers(given: list[str], metronomes: None, tmp_path: Path) -> None:
+    rows = bench(["throughput", "--shape", TINY, "--dtype", "fp32", *given, *LENGTHS], tmp_path / "throughput-x.json")
+    ours, hf, metronome = rows
+    assert [row["engine"] for row in rows] == ["folovllm", "hf", "metronome"]
+    assert [row["batch"] for row in rows] == [None, 1, None]
+    assert (metronome["seconds"], metronome["prefill_tokens_per_s"], metronome["decode_tokens_per_s"]) == (3, 18, 3)
+    assert metronome["speedup"] == pytest.approx(3 / ours["seconds"])
+    assert ours["speedup"] is None
+    assert 0 < ours["kv_used_tokens"] <= ours["kv_reserved_tokens"]
+    assert (hf["kv_used_tokens"], metronome["kv_reserved_tokens"]) == (None, None)
+    assert closed == ["metronome"]
+
+
+def test_mixed_throughput_is_the_same_work_for_all(metronomes: None, tmp_path: Path) -> None:
+    argv = ["throughput", "--shape", TINY, "--dtype", "fp32", "--peer", "mixed", "--mixed", "--num-requests", "6",
+            "--input-len", "16", "--output-len", "8", "--rounds", "1"]  # fmt: skip
+    ours, mixed = bench(argv, tmp_path / "throughput-mixed.json")
+    lengths = Lengths.make(6, 16, 8, mixed=True)
+    assert mixed["seconds"] == max(lengths.outputs)
+    assert mixed["prompt_tokens"] == ours["prompt_tokens"] == pytest.approx(sum(lengths.prompts) / 6)
+    assert mixed["output_tokens_per_s"] == pytest.approx(sum(lengths.outputs) / max(lengths.outputs))
+    assert ours["kv_used_tokens"] < ours["kv_reserved_tokens"]
+
+
+def test_a_peer_that_cannot_mix_is_refused(metronomes: None, capsys: pytest.CaptureFixture[str]) -> None:
+    message = refusal(["throughput", "--shape", TINY, "--peer", "metronome", "--mixed", *LENGTHS], capsys)
+    assert "mixed must be off with the peer 'metronome'" in message
+    assert closed == ["metronome"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["throughput", "--shape", TINY, "--peer", "gpt"], "peer must be one of hf"),
+        (["throughput", "--shape", TINY, "--peer", "hf,hf"], "peer must name each peer once, got 'hf' twice"),
+        (["scheduler", "--waiting", "0"], "waiting must be at least 1, got 0"),
+        (["scheduler", "--steps", "0"], "steps must be at least 1, got 0"),
+        (["step", "--batch-sizes", "0"], "batch_sizes must be at least 1, got 0"),
+        (["step", "--rounds", "0"], "rounds must be at least 1, got 0"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_measured(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert message in refusal(argv, capsys)
+
+
+@pytest.mark.parametrize("module", [scheduler, step, throughput])
+def test_no_column_is_named_twice(module: Any) -> None:
+    assert len(set(module.COLUMNS)) == len(module.COLUMNS)

@@ -1,0 +1,327 @@
+"""The engine around the scheduler: aborts at any moment, failures of a step, limits, priorities, statistics."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+
+from folovllm import LLM, EngineConfig, LLMEngine, SamplingParams
+from folovllm.engine.stats import TokenCounter
+from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
+from tests.m1.support import params, run, scripted
+from tests.m2.support import assert_idle, counting_forwards, make_engine
+
+
+def during_execute(engine, monkeypatch, action):
+    """Have `action` run once, inside the next step, after the model has computed it."""
+    execute = engine.runner.execute
+
+    def and_act(scheduled):
+        result = execute(scheduled)
+        monkeypatch.setattr(engine.runner, "execute", execute)
+        action()
+        return result
+
+    monkeypatch.setattr(engine.runner, "execute", and_act)
+
+
+def break_forward(engine, monkeypatch, error):
+    """Have the next forward raise `error`."""
+
+    def forward(*args):
+        monkeypatch.undo()
+        raise error
+
+    monkeypatch.setattr(engine.runner.model, "forward", forward)
+
+
+def texts(done):
+    return {name: output.outputs[0].text for name, output in done.items()}
+
+
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_an_abort_during_a_step_frees_once_and_is_silent(engine, monkeypatch, steps_before):
+    engine.add_request("gone", "x", scripted("text", "more", n=2))
+    engine.add_request("stays", "x", scripted("text"))
+    for _ in range(steps_before):
+        engine.step()
+    during_execute(engine, monkeypatch, lambda: engine.abort_request("gone"))
+    assert [out.request_id for out in engine.step()] == ["stays"]
+    engine.scheduler.check_invariants()
+    assert engine.stats().running_seqs == 1
+    done, seen = run(engine)
+    assert texts(done) == {"stays": "text"}
+    assert {out.request_id for out in seen} == {"stays"}
+    assert_idle(engine)
+
+
+def test_aborting_everyone_during_a_step_leaves_nothing(engine, monkeypatch):
+    for name in "abc":
+        engine.add_request(name, "x", scripted("text"))
+    during_execute(engine, monkeypatch, lambda: [engine.abort_request(name) for name in "abc"])
+    assert engine.step() == []
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize("during", [False, True])
+def test_a_request_id_used_again_right_after_an_abort_is_a_new_request(engine, monkeypatch, during):
+    """With its own row, its own generator and its own text, although the worker has not yet heard of the abort."""
+    engine.add_request("alone", "zz", params(seed=3, max_tokens=9))
+    alone = run(engine)[0]["alone"].outputs[0].token_ids
+    engine.add_request("r", "longer than that", params(seed=3, max_tokens=30, ignore_eos=True))
+    engine.add_request("other", "x", scripted("stays"))
+    engine.step()
+    engine.step()
+
+    def again():
+        engine.abort_request("r")
+        engine.add_request("r", "zz", params(seed=3, max_tokens=9))
+
+    if during:
+        during_execute(engine, monkeypatch, again)
+    else:
+        again()
+    done, _ = run(engine)
+    assert done["r"].outputs[0].token_ids == alone
+    assert done["other"].outputs[0].text == "stays"
+    assert_idle(engine)
+
+
+def test_a_request_id_used_again_after_a_broken_step_is_a_new_request(engine, monkeypatch):
+    engine.add_request("alone", "zz", params(seed=3, max_tokens=9))
+    alone = run(engine)[0]["alone"].outputs[0].token_ids
+    engine.add_request("r", "x", params(seed=3, max_tokens=2, ignore_eos=True))
+    run(engine)
+    engine.add_request("other", "x", scripted("text"))
+    monkeypatch.setattr(engine.runner, "_update_batch", lambda scheduled: 1 / 0)  # before it forgets who has ended
+    with pytest.raises(ZeroDivisionError):
+        engine.step()
+    monkeypatch.undo()
+    engine.add_request("r", "zz", params(seed=3, max_tokens=9))
+    assert run(engine)[0]["r"].outputs[0].token_ids == alone
+
+
+def test_a_broken_step_fails_those_who_took_part_and_nobody_who_waits(text_model_folder, monkeypatch):
+    engine = make_engine(text_model_folder, max_num_seqs=2)
+    for name in "abc":
+        engine.add_request(name, "x", scripted("text"))
+    engine.step()
+    break_forward(engine, monkeypatch, MemoryError("no memory"))
+    errors = []
+    done = {}
+    while engine.has_unfinished_requests():
+        try:
+            done |= {out.request_id: out for out in engine.step() if out.finished}
+        except MemoryError as error:
+            errors.append(str(error))
+    assert errors == ["no memory"] * 2  # one for each that took part
+    assert texts(done) == {"c": "text"}
+    assert_idle(engine)
+
+
+def test_a_new_request_under_the_name_of_an_aborted_one_outlives_the_broken_step(engine, monkeypatch):
+    def again(scheduled):
+        monkeypatch.undo()
+        engine.abort_request("r")
+        engine.add_request("r", "x", scripted("new"))
+        raise MemoryError("no memory")
+
+    engine.add_request("r", "x", scripted("old"))
+    monkeypatch.setattr(engine.runner, "execute", again)
+    assert engine.step() == []
+    assert texts(run(engine)[0]) == {"r": "new"}
+
+
+@pytest.mark.parametrize("where", ["forward", "compute_logits"])
+def test_an_interrupt_inside_a_step_leaves_everybody_where_they_were(engine, monkeypatch, where):
+    engine.add_request("decodes", "x", scripted("abcdef"))
+    engine.step()
+    engine.add_request("prefills", "a long prompt", params(temperature=0, max_tokens=6))
+
+    def interrupt(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine.runner.model, where, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    monkeypatch.undo()
+    engine.scheduler.check_invariants()
+    interrupted, _ = run(engine)
+    engine.add_request("prefills", "a long prompt", params(temperature=0, max_tokens=6))
+    assert interrupted["decodes"].outputs[0].text == "abcdef"
+    assert interrupted["prefills"].outputs[0].token_ids == run(engine)[0]["prefills"].outputs[0].token_ids
+    assert_idle(engine)
+
+
+def test_an_interrupted_generate_takes_only_its_own_requests_along(text_model_folder, monkeypatch):
+    llm = LLM(str(text_model_folder), dtype="float32", device="cpu", max_num_seqs=4)
+    stream = llm.engine.generate_stream("a long prompt", scripted("hello"))  # joins in the step that is interrupted
+    break_forward(llm.engine, monkeypatch, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["x"] * 6, params(), use_tqdm=False)
+    assert "".join(delta.outputs[0].text for delta in stream) == "hello"
+    assert_idle(llm.engine)
+
+
+@register_logits_processor("m2_aborts")
+class Aborts(LogitsProcessor):
+    """Calls extra_args["m2_aborts"] at a row's second token: a user's code that reaches back into the engine."""
+
+    def apply(self, logits):
+        for row in self.rows:
+            if len(row.output_token_ids) == 1:
+                row.params.extra_args["m2_aborts"]()
+        return logits
+
+
+def test_a_processor_may_abort_its_own_request(engine):
+    class Abort:
+        def __deepcopy__(self, memo):
+            return self  # the engine keeps a copy of the parameters: an engine in there would be copied along
+
+        def __call__(self):
+            engine.abort_request("r")
+
+    engine.add_request("r", "x", params(extra_args={"m2_aborts": Abort()}))
+    engine.add_request("other", "x", scripted("text"))
+    assert texts(run(engine)[0]) == {"other": "text"}
+    assert_idle(engine)
+
+
+# Limits
+
+
+def test_a_token_budget_below_the_longest_prompt_is_refused(text_model_folder):
+    text = (
+        r"^max_num_batched_tokens must be at least max_model_len \(64\), got 63: a prompt is computed whole in one "
+        r"step; raise it, or lower max_model_len$"
+    )
+    with pytest.raises(ValueError, match=text):
+        make_engine(text_model_folder, max_num_batched_tokens=63)
+    assert make_engine(text_model_folder, max_num_batched_tokens=64).max_model_len == 64
+    assert make_engine(text_model_folder, max_num_batched_tokens=63, max_model_len=63).max_model_len == 63
+
+
+def test_the_engine_fills_in_its_own_copy_of_the_config(text_model_folder):
+    config = EngineConfig.from_kwargs(model=str(text_model_folder), dtype="float32", device="cpu")
+    engine = LLMEngine(config)
+    assert engine.config.scheduler_config.max_num_batched_tokens == 2048
+    assert config.scheduler_config.max_num_batched_tokens is None
+
+
+def test_one_sequence_at_a_time_serves_one_request_after_the_other(text_model_folder):
+    engine = make_engine(text_model_folder, max_num_seqs=1)
+    for name in ("c", "a", "b"):
+        engine.add_request(name, "x", scripted("ab"))
+    with counting_forwards(engine) as sizes:
+        _, seen = run(engine)
+    assert [out.request_id for out in seen] == ["c"] * 3 + ["a"] * 3 + ["b"] * 3
+    assert sizes == [2, 1, 1] * 3  # BOS and x, then token by token
+
+
+# Priorities
+
+
+def test_priority_under_fcfs_is_refused_and_leaves_nothing(engine):
+    text = r"^priority must be 0 under policy 'fcfs', got 3; set policy='priority' to use it$"
+    with pytest.raises(ValueError, match=text):
+        engine.add_request("r", "x", params(), priority=3)
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize("priority", ["high", 1.5, None, True])
+def test_a_priority_that_is_no_integer_is_refused(engine, priority):
+    with pytest.raises(ValueError, match="^priority must be an integer"):
+        engine.add_request("r", "x", params(), priority=priority)
+    assert_idle(engine)
+
+
+def test_the_lowest_priority_is_served_first(text_model_folder):
+    engine = make_engine(text_model_folder, max_num_seqs=1, policy="priority")
+    for name, priority in (("c", 2), ("a", -1), ("d", 2), ("b", 0)):
+        engine.add_request(name, "x", scripted("a"), priority=priority)
+    assert list(run(engine)[0]) == ["a", "b", "c", "d"]
+
+
+def test_generate_takes_one_priority_for_each_prompt(text_model_folder):
+    llm = LLM(str(text_model_folder), dtype="float32", device="cpu", max_num_seqs=1, policy="priority")
+    outputs = llm.generate(["a", "b", "c"], scripted("ab"), priority=[5, 9, 1], use_tqdm=False)
+    assert [out.prompt for out in outputs] == ["a", "b", "c"]  # in the order of the prompts all the same
+    ended = sorted((out.metrics.finished_time, out.prompt) for out in outputs)
+    assert [prompt for _, prompt in ended] == ["c", "a", "b"]
+
+
+def test_generate_refuses_priorities_of_another_length_or_policy(text_model_folder):
+    llm = LLM(str(text_model_folder), dtype="float32", device="cpu", max_num_seqs=1)
+    with pytest.raises(ValueError, match="^priority must be as many as the prompts, got 1 for 2$"):
+        llm.generate(["a", "b"], params(), priority=[1])
+    with pytest.raises(ValueError, match="^priority must be 0 under policy 'fcfs'"):
+        llm.generate(["a", "b"], params(), priority=[0, 1])
+    assert_idle(llm.engine)
+
+
+# Statistics
+
+
+def test_stats_count_requests_sequences_and_tokens(text_model_folder):
+    engine = make_engine(text_model_folder, max_num_seqs=2)
+    zero = engine.stats()
+    assert (zero.running, zero.waiting, zero.steps, zero.tokens_per_s) == (0, 0, 0, 0.0)
+    for i in range(4):
+        engine.add_request(str(i), [1, 2, 3], SamplingParams(max_tokens=3, ignore_eos=True))
+    assert (engine.stats().running, engine.stats().waiting) == (0, 4)
+    engine.step()
+    stats = engine.stats()
+    assert (stats.running, stats.waiting, stats.running_seqs) == (2, 2, 2)
+    assert (stats.steps, stats.prompt_tokens, stats.output_tokens) == (1, 6, 2)
+    engine.step()
+    stats = engine.stats()
+    assert (stats.steps, stats.prompt_tokens, stats.output_tokens) == (2, 6, 4)
+    assert stats.tokens_per_s > 0
+    engine.abort_request("0")
+    assert engine.stats().running == 1
+    run(engine)
+    stats = engine.stats()
+    assert (stats.running, stats.waiting, stats.running_seqs, stats.kv_tokens_used) == (0, 0, 0, 0)
+    assert (stats.prompt_tokens, stats.output_tokens) == (12, 3 * 3 + 2)
+    assert stats.tokens_per_s == 0.0
+
+
+def test_the_token_rate_is_that_of_the_last_seconds(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr("folovllm.engine.stats.time.perf_counter", lambda: now)
+    counter = TokenCounter()
+    counter.record(began=100.0, prompt_tokens=5, output_tokens=10)
+    now = 102.0
+    counter.record(began=101.0, prompt_tokens=0, output_tokens=10)
+    assert counter.tokens_per_s == pytest.approx(20 / 2)
+    now = 105.5
+    assert counter.tokens_per_s == pytest.approx(10 / 4.5)  # the step of second 100 is too long ago
+    now = 200.0
+    assert counter.tokens_per_s == 0.0
+    assert (counter.steps, counter.prompt_tokens, counter.output_tokens) == (2, 5, 20)
+
+
+def test_the_rate_can_be_read_while_another_thread_records_a_step():
+    counter = TokenCounter()
+    for _ in range(2000):
+        counter.record(began=sys.float_info.max, prompt_tokens=0, output_tokens=1)  # never too old
+    stop = threading.Event()
+
+    def record():
+        while not stop.is_set():
+            counter.record(began=sys.float_info.max, prompt_tokens=0, output_tokens=1)
+
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=record)
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for _ in range(50):
+            assert counter.tokens_per_s > 0
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(interval)
