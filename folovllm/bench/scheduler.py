@@ -20,23 +20,25 @@ from dataclasses import dataclass, field
 from folovllm.bench.report import Report, Row
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.config import SchedulerConfig
+from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 
 COLUMNS = ["waiting", "steps", "tokens", "add_us", "step_us", "token_us", "growth"]
-MAX_NUM_SEQS, MAX_BATCHED_TOKENS, MAX_MODEL_LEN = 256, 2048, 512
+MAX_NUM_SEQS, MAX_BATCHED_TOKENS, MAX_MODEL_LEN, BLOCK_SIZE = 256, 2048, 512, 16
 PROMPT_TOKENS, OUTPUT_TOKENS = (8, 128), (8, 128)
 WARM_UP_STEPS = 200  # by then requests end and join at the rate at which they go on to
 TOKEN_ID = 7
 
 
 def make_scheduler() -> Scheduler:
-    """With room for every sequence that may run."""
+    """With blocks for every sequence that may run."""
     config = SchedulerConfig(
         max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_BATCHED_TOKENS, max_model_len=MAX_MODEL_LEN
     )
-    return Scheduler(config, num_slots=MAX_NUM_SEQS, eos_token_ids=frozenset())
+    kv = KVCacheManager(MAX_NUM_SEQS * MAX_MODEL_LEN // BLOCK_SIZE, BLOCK_SIZE)
+    return Scheduler(config, kv, eos_token_ids=frozenset())
 
 
 @dataclass
