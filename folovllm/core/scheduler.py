@@ -70,12 +70,20 @@ class Scheduler:
             if not self._decode_in_place(request, output):
                 preempted |= self._continue(request, request.get_seqs(RUNNING), output)
             place += 1
-        if not preempted:
-            while self.swapped and self._swap_in(self.swapped[0], output):
-                pass
-            while self.waiting and not self.swapped and self._admit(self.waiting.peek(), output):
-                pass
+        if not preempted and (self.swapped or self.waiting):
+            self._let_in(output)
         return output
+
+    def _let_in(self, output: SchedulerOutput) -> None:
+        """Whoever is swapped comes back and whoever waits joins, while there are rows, tokens and blocks left."""
+        room = self._rows_left()
+        while self.swapped and (taken := self._swap_in(self.swapped[0], room, output)) is not None:
+            room -= taken
+        while self.waiting and not self.swapped:
+            taken = self._admit(self.waiting.peek(), room, output)
+            if taken is None:
+                break
+            room -= taken
 
     def _decode_in_place(self, request: Request, output: SchedulerOutput) -> bool:
         """The usual case: one sequence, one token, and its last block has room. It is all that most requests do in most
@@ -141,13 +149,17 @@ class Scheduler:
             insort(self.swapped, request, key=self._keys.__getitem__)
         self._leave_running(request)
 
-    def _swap_in(self, request: Request, output: SchedulerOutput) -> bool:
+    def _swap_in(self, request: Request, room: int, output: SchedulerOutput) -> int | None:
         """Bring a swapped request back and let it compute. Its sequences come together, so that what they share stays
-        shared; where that is too much, one of them comes alone (beams cannot)."""
+        shared; where that is too much, one of them comes alone (beams cannot).
+
+        Returns the rows that it takes of `room`, None if there is not enough of anything.
+        """
         swapped = request.get_seqs(SWAPPED)
         together = [swapped] if request.sampling_params.use_beam_search else [swapped, swapped[:1]]
         for seqs in together:
-            if self._rows_left() < self._rows_needed(request, len(seqs)):
+            rows = self._rows_needed(request, len(seqs))
+            if rows > room:
                 continue
             if (moves := self.kv.swap_in(seqs, self._reserve())) is not None:
                 output.blocks_to_swap_in += moves
@@ -157,20 +169,21 @@ class Scheduler:
                     self.swapped.remove(request)
                 self._enter_running(request)
                 self._continue(request, seqs, output)
-                return True
-        return False
+                return rows
+        return None
 
-    def _admit(self, request: Request, output: SchedulerOutput) -> bool:
+    def _admit(self, request: Request, room: int, output: SchedulerOutput) -> int | None:
         """Start the next waiting sequence of a request.
 
-        False when a budget is spent: then those behind it wait as well, or a long prompt could be overtaken for ever.
+        Returns the rows that it takes of `room`, None when something is spent: then those behind it wait as well, or a
+        long prompt could be overtaken for ever.
         """
         running, (seq, *siblings) = request.get_seqs(RUNNING), request.get_seqs(WAITING)
-        room = self._rows_left()
-        if room < self._rows_needed(request, 1):
-            return False
+        rows = self._rows_needed(request, 1)
+        if rows > room:
+            return None
         if any(sibling.num_computed_tokens == 0 for sibling in running):
-            return False  # in a step from now there will be something to share
+            return None  # in a step from now there will be something to share
         shared = self.kv.fork_longest(running, seq)
         num_tokens = seq.get_len() - seq.num_computed_tokens
         if request.sampling_params.use_beam_search and seq.get_output_len() > 0:
@@ -178,22 +191,20 @@ class Scheduler:
         fits = output.total_num_scheduled_tokens + num_tokens <= self.max_num_batched_tokens
         if not fits or not self._grant([(seq, num_tokens)], output, self._reserve()):
             self.kv.free(seq)
-            return False
+            return None
         seq.transition(RUNNING)
         self._enter_running(request)
         if not shared and seq.get_output_len() == 0:
-            self._fork_siblings(seq, siblings[: room - 1], output)
-        if not request.get_seqs(WAITING):
-            self.waiting.pop()
-        return True
-
-    def _fork_siblings(self, seq: Sequence, siblings: list[Sequence], output: SchedulerOutput) -> None:
-        """The prompt is prefilled once: siblings that have not begun draw their first token from the same logits."""
-        for child in siblings:
-            if child.get_output_len() == 0:
+            # The prompt is prefilled once: siblings that have not begun draw their first token from the same logits.
+            children = [child for child in siblings if child.get_output_len() == 0][: room - rows]
+            for child in children:
                 self.kv.fork(seq, child, seq.get_prompt_len())
                 child.transition(RUNNING)
                 output.forks.append((seq, child))
+            rows += len(children)
+        if not request.get_seqs(WAITING):
+            self.waiting.pop()
+        return rows
 
     def update(
         self, output: SchedulerOutput, token_ids: Iterable[int | None]
