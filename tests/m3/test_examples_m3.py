@@ -1,0 +1,54 @@
+"""Every example of this milestone runs from a clone with no argument, and says what it sets out to say."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NAMES = ["m3_forks.py", "m3_beam_search.py", "m3_preemption.py"]
+
+
+@pytest.fixture(scope="module")
+def printed() -> dict[str, str]:
+    texts = {}
+    for name in NAMES:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+        texts[name] = out.getvalue()
+    return texts
+
+
+def test_every_example_of_the_milestone_is_tried() -> None:
+    assert {path.name for path in (ROOT / "examples").glob("m3_*.py")} == set(NAMES)
+
+
+def test_forks_share_the_prompt_copy_its_last_block_and_leave_nothing(printed: dict[str, str]) -> None:
+    text = printed["m3_forks.py"]
+    first, second = text.split("after step 2")
+    assert first.count("1×4 2×4") == 4  # four tables, the same two blocks
+    assert "2 blocks in use, 2 shared; without sharing 8" in first
+    assert "2×" not in second.split("\n\n")[0]  # the partly filled one has been copied by three of four
+    assert text.strip().endswith("blocks in use at the end: 0")
+
+
+def test_more_beams_never_find_a_less_likely_text(printed: dict[str, str]) -> None:
+    lines = printed["m3_beam_search.py"].splitlines()
+    logprobs = {line[:24].strip(): float(line.split("=")[1].split()[0]) for line in lines[:4]}
+    assert logprobs["greedy"] < logprobs["best of 4 beams"]
+    assert logprobs["best of 2 beams"] <= logprobs["best of 8 beams"]
+
+
+def test_preemption_is_seen_and_changes_no_token(printed: dict[str, str]) -> None:
+    roomy, recompute, swap = printed["m3_preemption.py"].split(" preemptions in ")[:3]
+    assert roomy.endswith("200 blocks: 0")
+    assert not recompute.endswith(" 0")
+    assert not swap.endswith(" 0")
+    drawing = printed["m3_preemption.py"].split("\n\n", 1)[1]
+    assert "·" in drawing
+    assert "░" in drawing
+    assert "recompute True, swap True" in drawing
