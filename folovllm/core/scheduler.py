@@ -133,7 +133,7 @@ class Scheduler:
         copies = self.kv.allocate(wants, keep_free)
         if copies is None:
             return False
-        output.blocks_to_copy += copies
+        output.add_copies(copies)
         for (seq, num_tokens), size in zip(wants, sizes, strict=True):
             if copies or len(seq.block_ids) > size:
                 output.grown_seqs.append(seq)

@@ -33,11 +33,17 @@ class SchedulerOutput:
     blocks_to_swap_out: BlockPairs = field(default_factory=list)
     blocks_to_swap_in: BlockPairs = field(default_factory=list)
     blocks_to_copy: BlockPairs = field(default_factory=list)
+    """All are read before any is written."""
 
     def add(self, seq: Sequence, num_tokens: int) -> None:
         self.scheduled_seqs.append(seq)
         self.num_scheduled_tokens.append(num_tokens)
         self.total_num_scheduled_tokens += num_tokens
+
+    def add_copies(self, pairs: BlockPairs) -> None:
+        """A block that is itself a copy of this step is empty yet: its copy is made of what it will be a copy of."""
+        origin = {target: source for source, target in self.blocks_to_copy} if pairs else {}
+        self.blocks_to_copy += [(origin.get(source, source), target) for source, target in pairs]
 
     @property
     def is_empty(self) -> bool:
