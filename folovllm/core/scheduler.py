@@ -1,8 +1,9 @@
 """Continuous batching over a paged KV cache: at every step, who computes how many tokens.
 
     1  running    every running sequence decodes; where no block is free, the newest request is preempted
-    2  swapped    come back, oldest first, once nobody had to go
-    3  waiting    join, whole prompts, while there are tokens, sequences and blocks left
+    2  swapped    come back, and
+       waiting    join, with whole prompts: the oldest first, while there are tokens, sequences and blocks left, and
+                  only in steps in which nobody had to go
 
 Nobody starves: whoever is older keeps its blocks, and a preempted request goes back to its old place in the line, ahead
 of all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.
@@ -18,6 +19,7 @@ from collections.abc import Iterable
 from itertools import count
 
 from folovllm.config import SchedulerConfig
+from folovllm.core.grouping import lacking, rows_claimed, rows_needed
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.preemption import Preempter, choose_victims
 from folovllm.core.request_queue import Key, RequestQueue
@@ -71,19 +73,27 @@ class Scheduler:
                 preempted |= self._continue(request, request.get_seqs(RUNNING), output)
             place += 1
         if not preempted and (self.swapped or self.waiting):
-            self._let_in(output)
+            moved = self._let_in(output)
+            if output.is_empty and not moved and self.running:
+                # Beams that have not all come back hold the blocks that whoever is next in line needs, who may be more
+                # urgent than they are: without this all would wait for each other for ever.
+                newest = self.running[-1]
+                self._preempt(newest, newest.get_seqs(RUNNING), output)
         return output
 
-    def _let_in(self, output: SchedulerOutput) -> None:
-        """Whoever is swapped comes back and whoever waits joins, while there are rows, tokens and blocks left."""
-        room = self._rows_left()
-        while self.swapped and (taken := self._swap_in(self.swapped[0], room, output)) is not None:
-            room -= taken
-        while self.waiting and not self.swapped:
-            taken = self._admit(self.waiting.peek(), room, output)
+    def _let_in(self, output: SchedulerOutput) -> bool:
+        """Whoever is swapped comes back and whoever waits joins, while there are rows, tokens and blocks left. The
+        oldest first: nobody is overtaken. False when that one has to stay outside already."""
+        room, moved = self.max_num_seqs - sum(map(rows_claimed, self.running)), False
+        while self.swapped or self.waiting:
+            if not self.waiting or (self.swapped and self._key(self.swapped[0]) <= self._key(self.waiting.peek())):
+                taken = self._swap_in(self.swapped[0], room, output)
+            else:
+                taken = self._admit(self.waiting.peek(), room, output)
             if taken is None:
                 break
-            room -= taken
+            room, moved = room - taken, True
+        return moved
 
     def _decode_in_place(self, request: Request, output: SchedulerOutput) -> bool:
         """The usual case: one sequence, one token, and its last block has room. It is all that most requests do in most
@@ -98,34 +108,11 @@ class Scheduler:
     def _continue(self, request: Request, seqs: list[Sequence], output: SchedulerOutput) -> bool:
         """Let running sequences of a request compute what they lack. True when somebody had to give way for it."""
         preempted = False
-        for wants in self._lacking(request, seqs, output):
+        for wants in lacking(request, seqs, self.max_num_batched_tokens - output.total_num_scheduled_tokens):
             while wants[0][0].status is RUNNING and not self._grant(wants, output):
                 newest, preempted = self.running[-1], True
                 self._preempt(newest, choose_victims(newest, request), output)
         return preempted
-
-    def _lacking(
-        self, request: Request, seqs: list[Sequence], output: SchedulerOutput
-    ) -> list[list[tuple[Sequence, int]]]:
-        """What these sequences shall compute, within the tokens that are left: one each, as a rule; more for one that
-        comes back from a preemption. In groups that are granted together: single sequences, or all beams.
-
-        Beams draw together. Until each of them lacks its last token only they catch up, and nobody computes that one.
-        """
-        left = self.max_num_batched_tokens - output.total_num_scheduled_tokens
-        lacking = [(seq, seq.get_len() - seq.num_computed_tokens) for seq in seqs]
-        beams = request.sampling_params.use_beam_search
-        if beams and not request.get_seqs(WAITING) and all(num_tokens == 1 for _, num_tokens in lacking):
-            return [lacking] if len(lacking) <= left else []
-        granted = []
-        for seq, num_tokens in lacking:
-            num_tokens -= beams
-            if 0 < num_tokens <= left:
-                granted.append((seq, num_tokens))
-                left -= num_tokens
-        if beams:
-            return [granted] if granted else []
-        return [[want] for want in granted]
 
     def _grant(self, wants: list[tuple[Sequence, int]], output: SchedulerOutput, keep_free: int = 0) -> bool:
         """Put sequences with their tokens into the step, if there are blocks for them."""
@@ -146,7 +133,7 @@ class Scheduler:
             if request not in self.waiting:
                 self.waiting.add(request, self._keys[request])
         elif request not in self.swapped:
-            insort(self.swapped, request, key=self._keys.__getitem__)
+            insort(self.swapped, request, key=self._key)
         self._leave_running(request)
 
     def _swap_in(self, request: Request, room: int, output: SchedulerOutput) -> int | None:
@@ -158,10 +145,10 @@ class Scheduler:
         swapped = request.get_seqs(SWAPPED)
         together = [swapped] if request.sampling_params.use_beam_search else [swapped, swapped[:1]]
         for seqs in together:
-            rows = self._rows_needed(request, len(seqs))
+            rows = rows_needed(request, len(seqs), runs=request in self.running)
             if rows > room:
                 continue
-            if (moves := self.kv.swap_in(seqs, self._reserve())) is not None:
+            if (moves := self.kv.swap_in(seqs, self._reserve(request))) is not None:
                 output.blocks_to_swap_in += moves
                 for seq in seqs:
                     seq.transition(RUNNING)
@@ -179,7 +166,7 @@ class Scheduler:
         long prompt could be overtaken for ever.
         """
         running, (seq, *siblings) = request.get_seqs(RUNNING), request.get_seqs(WAITING)
-        rows = self._rows_needed(request, 1)
+        rows = rows_needed(request, 1, runs=request in self.running)
         if rows > room:
             return None
         if any(sibling.num_computed_tokens == 0 for sibling in running):
@@ -189,7 +176,7 @@ class Scheduler:
         if request.sampling_params.use_beam_search and seq.get_output_len() > 0:
             num_tokens -= 1  # it catches up with the other beams first
         fits = output.total_num_scheduled_tokens + num_tokens <= self.max_num_batched_tokens
-        if not fits or not self._grant([(seq, num_tokens)], output, self._reserve()):
+        if not fits or not self._grant([(seq, num_tokens)], output, self._reserve(request)):
             self.kv.free(seq)
             return None
         seq.transition(RUNNING)
@@ -269,32 +256,20 @@ class Scheduler:
         for seq in request.sequences:
             self.finish(request, seq, SequenceStatus.FINISHED_ABORTED)
 
+    def _key(self, request: Request) -> Key:
+        return self._keys[request]
+
     def _enter_running(self, request: Request) -> None:
         if request not in self.running:
-            insort(self.running, request, key=self._keys.__getitem__)
+            insort(self.running, request, key=self._key)
 
     def _leave_running(self, request: Request) -> None:
         if not request.get_seqs(RUNNING):
             self.running.remove(request)
 
-    def _rows_left(self) -> int:
-        """Rows of the batch that nobody has, or may claim: beams branch without asking."""
-        return self.max_num_seqs - sum(
-            request.sampling_params.best_of or 1
-            if request.sampling_params.use_beam_search
-            else request.get_num_seqs(RUNNING)
-            for request in self.running
-        )
-
-    def _rows_needed(self, request: Request, num_seqs: int) -> int:
-        """Rows that must be left for `num_seqs` more sequences of a request to run."""
-        if not request.sampling_params.use_beam_search:
-            return num_seqs
-        return 0 if request in self.running else request.sampling_params.best_of or 1
-
-    def _reserve(self) -> int:
-        """Blocks that an admission must leave free. Alone, a sequence may have them all."""
-        return self._watermark if self.running else 0
+    def _reserve(self, request: Request) -> int:
+        """Blocks that an admission must leave free. Alone, a request may have them all."""
+        return self._watermark if self.running not in ([], [request]) else 0
 
     def check_invariants(self) -> None:
         """What must hold between two steps. Raises RuntimeError where it does not."""

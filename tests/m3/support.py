@@ -1,4 +1,4 @@
-"""Shared by M3's tests: a scheduler over a paged cache without a model, and a desk that plays the engine and the worker."""
+"""Shared by M3's tests: a scheduler over a paged cache without a model, and a desk that plays engine and worker to it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,14 @@ class PagedDesk:
         self.draw = None if seed is None else random.Random(seed)
 
     def add(
-        self, name: str, prompt: int | list[int] = 4, *, priority: int = 0, n: int = 1, max_tokens: int = 3, beams: int = 0
+        self,
+        name: str,
+        prompt: int | list[int] = 4,
+        *,
+        priority: int = 0,
+        n: int = 1,
+        max_tokens: int = 3,
+        beams: int = 0,
     ) -> Request:
         """beams: the width of a beam search. Raises ValueError where the engine would refuse the request."""
         prompt = [TOKEN] * prompt if isinstance(prompt, int) else prompt
