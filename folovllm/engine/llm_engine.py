@@ -74,7 +74,7 @@ class LLMEngine:
 
         core = EngineCore(self.config, hf_config, self.dtype, self.device, self.eos_token_ids)
         self.scheduler, self.runner, self.cache_size = core.scheduler, core.runner, core.cache_size
-        self.max_model_len = core.max_model_len
+        self.max_model_len, self.config.scheduler_config = core.max_model_len, core.limits
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, core.room)
         self.output_processor = OutputProcessor(self.tokenizer)
         self._beams: dict[str, BeamGroup] = {}

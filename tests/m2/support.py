@@ -11,25 +11,28 @@ import torch
 
 from folovllm import EngineConfig, LLMEngine
 from folovllm.config import SchedulerConfig
+from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
 
+BLOCK_SIZE = 4
 TOKEN = 7  # what every sequence of a Desk says; nobody's EOS
 
 
 def make_scheduler(
     max_num_seqs: int = 8, max_num_batched_tokens: int = 64, max_model_len: int = 64, policy: Any = "fcfs"
 ) -> Scheduler:
-    """A scheduler with room for max_num_seqs sequences of any length."""
+    """A scheduler with blocks for max_num_seqs sequences of any length."""
     config = SchedulerConfig(max_num_batched_tokens, max_num_seqs, max_model_len, policy=policy)
-    return Scheduler(config, num_slots=max_num_seqs, eos_token_ids=frozenset())
+    kv = KVCacheManager(max_num_seqs * -(-max_model_len // BLOCK_SIZE), BLOCK_SIZE)
+    return Scheduler(config, kv, eos_token_ids=frozenset())
 
 
 def rows_of(output: SchedulerOutput) -> list[Sequence]:
     """All sequences that draw a token in this step, in the order in which update() takes the tokens."""
-    return output.scheduled_seqs
+    return output.rows
 
 
 class Desk:
