@@ -30,8 +30,13 @@ class KVCacheManager:
 
     def __init__(self, num_blocks: int, block_size: int, num_swap_blocks: int = 0) -> None:
         self.block_size = block_size
-        self.pool = BlockPool(num_blocks)
-        self.swap_pool = BlockPool(num_swap_blocks)
+        self.num_blocks, self.num_swap_blocks = num_blocks, num_swap_blocks
+        self.clear()
+
+    def clear(self) -> None:
+        """All blocks are free again, whoever names them."""
+        self.pool = BlockPool(self.num_blocks)
+        self.swap_pool = BlockPool(self.num_swap_blocks)
 
     @property
     def capacity(self) -> int:

@@ -65,7 +65,6 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """The next step."""
         output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
-        self._finished_seq_ids, self._stale_seq_ids = [], []
         preempted, place = False, 0
         while place < len(self.running):  # grows shorter from its end, as the newest give way
             request = self.running[place]
@@ -79,6 +78,7 @@ class Scheduler:
                 # urgent than they are: without this all would wait for each other for ever.
                 newest = self.running[-1]
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
+        self._finished_seq_ids, self._stale_seq_ids = [], []  # said now, and not if an interrupt came before
         return output
 
     def _let_in(self, output: SchedulerOutput) -> bool:
@@ -238,6 +238,21 @@ class Scheduler:
         self._finished_seq_ids.append(seq.seq_id)
         if request.is_finished():
             self._keys.pop(request, None)
+
+    def start_over(self) -> None:
+        """A step was cut short: nobody knows what lies in the cache. All wait again, in their places, with their tokens."""
+        self.kv.clear()
+        self.running, self.swapped, self.waiting = [], [], RequestQueue()
+        for request, key in self._keys.items():
+            for seq in request.sequences:
+                if seq.status is SWAPPED:
+                    seq.transition(RUNNING)
+                if seq.status is RUNNING:
+                    seq.transition(WAITING)
+                seq.block_ids, seq.num_computed_tokens = [], 0
+                self._stale_seq_ids.append(seq.seq_id)
+            if request.get_seqs(WAITING):
+                self.waiting.add(request, key)
 
     def has_unfinished_requests(self) -> bool:
         return bool(self._keys)

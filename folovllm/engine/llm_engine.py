@@ -186,10 +186,15 @@ class LLMEngine:
         if not self._requests:
             return
         began = time.perf_counter()
-        scheduled = self.scheduler.schedule()
+        scheduled: SchedulerOutput | None = None
         try:
+            scheduled = self.scheduler.schedule()
             result = self.runner.execute(scheduled)
-        except Exception as error:  # not one request's fault: all that took part are lost, those that wait are not
+        except BaseException as error:  # an interrupt, too: blocks may have been promised and not been moved
+            self.scheduler.start_over()
+            if scheduled is None or not isinstance(error, Exception):
+                raise
+            # Not one request's fault: all that took part are lost, those that wait are not.
             self._fail({seq.request_id for seq in scheduled.scheduled_seqs if not seq.is_finished()}, error)
             return
         num_prompt_tokens = sum(

@@ -1,4 +1,4 @@
-"""Shared by M3's tests: a scheduler over a paged cache without a model, and a desk that plays engine and worker to it."""
+"""Shared by M3's tests: a scheduler over a paged cache without a model, and a desk that plays the engine to it."""
 
 from __future__ import annotations
 
@@ -104,6 +104,13 @@ class PagedDesk:
             if self.beams[name].advance(rows):
                 del self.beams[name]
         return [seq for seq, _ in gained]
+
+    def interrupted_step(self) -> None:
+        """A step of which nothing is known: what it was to move and to compute may or may not be in the cache."""
+        self.scheduler.schedule()
+        self.scheduler.start_over()
+        self.shadow.scramble()
+        self.scheduler.check_invariants()
 
     def step(self) -> dict[str, int]:
         """One step; {name of the request: tokens that it computed}."""

@@ -85,6 +85,10 @@ class PagedSchedulerMachine(RuleBasedStateMachine):
         self.desk.scheduler.check_invariants()
 
     @rule()
+    def interrupted_step(self):
+        self.desk.interrupted_step()
+
+    @rule()
     def steps(self):
         for _ in range(6):
             self.desk.step()
