@@ -240,7 +240,7 @@ class Scheduler:
             self._keys.pop(request, None)
 
     def start_over(self) -> None:
-        """A step was cut short: nobody knows what lies in the cache. All wait again, in their places, with their tokens."""
+        """A step was cut short, and nobody knows what lies in the cache: all wait again, in their old places."""
         self.kv.clear()
         self.running, self.swapped, self.waiting = [], [], RequestQueue()
         for request, key in self._keys.items():
