@@ -1,0 +1,242 @@
+"""The block pool by hand, and under any sequence of operations."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from folovllm.core.block_pool import NULL_BLOCK, BlockPool
+
+
+def free_list(pool: BlockPool) -> list[int]:
+    return list(pool.free_blocks())
+
+
+def test_blocks_are_handed_out_in_order_and_the_null_block_never_is():
+    pool = BlockPool(4)
+    assert free_list(pool) == [1, 2, 3, 4]
+    assert pool.allocate(4) == [1, 2, 3, 4]
+    assert (pool.num_free, pool.num_used, free_list(pool)) == (0, 4, [])
+
+
+def test_freed_blocks_go_to_the_end_so_that_the_longest_unused_goes_first():
+    pool = BlockPool(5)
+    pool.allocate(3)
+    pool.free([2])
+    pool.free([1])
+    assert free_list(pool) == [4, 5, 2, 1]
+    assert pool.allocate(3) == [4, 5, 2]  # nobody to continue behind: from the front of the list, then neighbours
+
+
+def test_a_table_is_continued_by_the_neighbour_where_that_one_is_free():
+    pool = BlockPool(6)
+    assert pool.allocate(1) == [1]
+    assert pool.allocate(2, after=4) == [5, 6]
+    assert free_list(pool) == [2, 3, 4]
+    assert pool.allocate(1, after=1) == [2]
+
+
+def test_without_a_free_neighbour_the_front_of_the_list_is_taken():
+    pool = BlockPool(4)
+    pool.allocate(3)
+    pool.free([1])
+    assert free_list(pool) == [4, 1]
+    assert pool.allocate(1, after=2) == [4]  # 3 is in use
+    assert pool.allocate(1, after=4) == [1]  # and behind 4 there is none
+
+
+def test_neighbours_are_preferred_after_each_block_anew():
+    pool = BlockPool(6)
+    pool.allocate(6)
+    pool.free([5, 2, 3])
+    assert free_list(pool) == [5, 2, 3]
+    assert pool.allocate(3, after=4) == [5, 2, 3]
+    pool.free([5, 3, 2])
+    assert pool.allocate(2, after=1) == [2, 3]
+    assert free_list(pool) == [5]
+
+
+@pytest.mark.parametrize("leaver", [1, 2, 3, 4])
+def test_a_block_that_leaves_from_anywhere_leaves_the_list_whole(leaver):
+    pool = BlockPool(4)
+    if leaver == 1:
+        assert pool.allocate(1) == [1]
+    else:
+        assert pool.allocate(1, after=leaver - 1) == [leaver]
+    assert free_list(pool) == [block for block in (1, 2, 3, 4) if block != leaver]
+    pool.free([leaver])
+    assert free_list(pool)[-1] == leaver
+    pool.check_invariants([])
+
+
+def test_a_shared_block_is_free_when_its_last_reference_is():
+    pool = BlockPool(3)
+    (block,) = pool.allocate(1)
+    pool.share([block])
+    pool.share([block])
+    assert (pool.refs(block), pool.num_shared) == (3, 1)
+    pool.free([block])
+    pool.free([block])
+    assert (pool.refs(block), pool.num_shared, pool.num_free) == (1, 0, 2)
+    pool.free([block])
+    assert (pool.refs(block), free_list(pool)) == (0, [2, 3, 1])
+
+
+def test_more_than_is_free_is_refused_and_takes_nothing():
+    pool = BlockPool(3)
+    pool.allocate(1)
+    with pytest.raises(ValueError, match=r"^count must be at most the 2 free blocks, got 3$"):
+        pool.allocate(3)
+    assert (pool.num_free, free_list(pool)) == (2, [2, 3])
+
+
+@pytest.mark.parametrize("block", [2, NULL_BLOCK])
+def test_freeing_what_is_free_is_refused(block):
+    pool = BlockPool(3)
+    pool.allocate(1)
+    with pytest.raises(ValueError, match=f"^block_id {block} is free already$"):
+        pool.free([block])
+    pool.check_invariants([[1]])
+
+
+def test_a_block_freed_twice_is_refused_and_stands_once_in_the_list():
+    pool = BlockPool(3)
+    pool.allocate(2)
+    with pytest.raises(ValueError, match="^block_id 1 is free already$"):
+        pool.free([1, 1])
+    assert free_list(pool) == [3, 1]
+    pool.check_invariants([[2]])
+
+
+@pytest.mark.parametrize("block", [2, NULL_BLOCK])
+def test_sharing_what_is_free_is_refused(block):
+    pool = BlockPool(3)
+    pool.allocate(1)
+    with pytest.raises(ValueError, match=f"^block_id {block} is free: nobody's to share$"):
+        pool.share([block])
+    pool.check_invariants([[1]])
+
+
+def test_an_empty_pool_has_nothing_to_give():
+    pool = BlockPool(0)
+    assert (pool.num_free, free_list(pool), pool.allocate(0)) == (0, [], [])
+    pool.check_invariants([])
+
+
+def lose(pool: BlockPool) -> None:
+    """Out of the list, and nobody's."""
+    pool._unlink(3)
+
+
+def lose_and_miscount(pool: BlockPool) -> None:
+    pool._unlink(3)
+    pool.num_free -= 1
+
+
+def miscount(pool: BlockPool) -> None:
+    pool.num_free += 1
+
+
+def live_and_free(pool: BlockPool) -> None:
+    pool._append(1)
+    pool.num_free += 1
+
+
+def one_reference_too_many(pool: BlockPool) -> None:
+    pool.share([1])
+
+
+def one_reference_too_few(pool: BlockPool) -> None:
+    pool._refs[2] -= 1
+
+
+def freed_but_still_named(pool: BlockPool) -> None:
+    pool.free([1])
+
+
+def null_block_handed_out(pool: BlockPool) -> None:
+    pool._refs[NULL_BLOCK] = 1
+
+
+@pytest.mark.parametrize(
+    ("harm", "text"),
+    [
+        (lose, "free list"),
+        (lose_and_miscount, "free list"),
+        (miscount, "free list"),
+        (live_and_free, "free list"),
+        (one_reference_too_many, r"block references differ.*\{1: \(1, 2\)\}"),
+        (one_reference_too_few, r"block references differ.*\{2: \(2, 1\)\}"),
+        (freed_but_still_named, r"block references differ.*\{1: \(1, 0\)\}"),
+        (null_block_handed_out, r"block references differ.*\{0: \(0, 1\)\}"),
+    ],
+)
+def test_the_invariants_see_every_kind_of_harm(harm, text):
+    pool = BlockPool(5)
+    pool.allocate(2)
+    pool.share([2])
+    tables = [[1, 2], [2]]
+    pool.check_invariants(tables)
+    harm(pool)
+    with pytest.raises(RuntimeError, match=text):
+        pool.check_invariants(tables)
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Tables come, grow, are forked and go; the model is nothing but the tables and the order of the free ones."""
+
+    @initialize(num_blocks=st.integers(0, 12))
+    def begin(self, num_blocks):
+        self.pool = BlockPool(num_blocks)
+        self.tables: list[list[int]] = []
+        self.free = list(range(1, num_blocks + 1))
+
+    @rule(count=st.integers(0, 5))
+    def come(self, count):
+        if count <= len(self.free):
+            self.tables.append(self._take(count, NULL_BLOCK))
+        else:
+            with pytest.raises(ValueError, match="free blocks"):
+                self.pool.allocate(count)
+
+    @precondition(lambda self: self.tables and self.free)
+    @rule(place=st.integers(0, 99))
+    def grow(self, place):
+        table = self.tables[place % len(self.tables)]
+        table += self._take(1, table[-1] if table else NULL_BLOCK)
+
+    @precondition(lambda self: self.tables)
+    @rule(place=st.integers(0, 99), length=st.integers(0, 5))
+    def fork(self, place, length):
+        self.tables.append(self.tables[place % len(self.tables)][:length])
+        self.pool.share(self.tables[-1])
+
+    @precondition(lambda self: self.tables)
+    @rule(place=st.integers(0, 99))
+    def go(self, place):
+        table = self.tables.pop(place % len(self.tables))
+        self.pool.free(table)
+        self.free += [block for block in table if not any(block in other for other in self.tables)]
+
+    def _take(self, count, after):
+        taken = self.pool.allocate(count, after)
+        for block in taken:
+            assert block == (after + 1 if after != NULL_BLOCK and after + 1 in self.free else self.free[0])
+            self.free.remove(block)
+            after = block
+        return taken
+
+    @invariant()
+    def holds(self):
+        if hasattr(self, "pool"):
+            self.pool.check_invariants(self.tables)
+            assert list(self.pool.free_blocks()) == self.free
+            assert self.pool.num_free + self.pool.num_used == self.pool.num_blocks
+
+
+TestPool = PoolMachine.TestCase
+TestPool.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
