@@ -162,7 +162,7 @@ def test_generate_hands_every_option_on(
 ) -> None:
     seen: list[SamplingParams] = []
 
-    def add_request(self: Any, request_id: str, prompt: Any, params: SamplingParams) -> None:
+    def add_request(self: Any, request_id: str, prompt: Any, params: SamplingParams, **others: Any) -> None:
         seen.append(params)
         raise ValueError("enough")
 
