@@ -76,7 +76,7 @@ def make_seq(name: str, prompt: list[int], output: list[int], computed: int, blo
     )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.randoms(use_true_random=False), st.integers(1, 12))
 def test_any_history_of_joins_and_leaves_gives_the_inputs_of_the_reference(rng, num_steps):
     batch = InputBatch(ROWS, MAX_MODEL_LEN, BLOCK, torch.device("cpu"))
