@@ -361,6 +361,37 @@ def test_one_that_outlives_its_event_loop_serves_in_the_next(engine):
     assert_idle(engine)
 
 
+def test_a_step_that_an_event_loop_left_running_is_waited_for_in_the_next(engine, monkeypatch):
+    gate = Gate(engine, monkeypatch)
+    llm = AsyncLLM.from_engine(engine)
+    step_was_over = []
+    add_request = engine.add_request
+
+    def add(*args, **kwargs):
+        step_was_over.append(gate.open.is_set())
+        add_request(*args, **kwargs)
+
+    async def leave_in_the_middle_of_a_step():
+        task = asyncio.create_task(say(llm, "first"))
+        await until(gate.inside.is_set)
+        return task
+
+    async def go_on():
+        task = asyncio.create_task(say(llm, "second"))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        gate.open.set()
+        text = await task
+        await llm.shutdown()
+        return text
+
+    go(leave_in_the_middle_of_a_step())
+    monkeypatch.setattr(engine, "add_request", add)
+    assert go(go_on()) == "second"
+    assert step_was_over == [True]
+    assert_idle(engine)
+
+
 def test_priorities_reach_the_engine(text_model_folder):
     engine = make_engine(text_model_folder, max_num_seqs=1, policy="priority")
 

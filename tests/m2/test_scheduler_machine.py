@@ -87,8 +87,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens) <= self.budget
         for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
             assert num_tokens == seq.get_len() - seq.num_computed_tokens
-            # Who joins computes its prompt, or what a sibling has not computed of it.
-            assert num_tokens <= seq.get_prompt_len() if seq in waited else num_tokens == 1
+            if len(self._request(seq).sequences) == 1:
+                assert num_tokens == (seq.get_prompt_len() if seq in waited else 1)
         started = [self.keys[seq.request_id] for seq in rows if seq in waited]
         left = [self.keys[seq.request_id] for seq in self._all(WAITING)]
         assert not started or not left or max(started) <= min(left)
