@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -76,9 +77,10 @@ def make_seq(name: str, prompt: list[int], output: list[int], computed: int, blo
     )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.randoms(use_true_random=False), st.integers(1, 12))
-def test_any_history_of_joins_and_leaves_gives_the_inputs_of_the_reference(rng, num_steps):
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_any_history_of_joins_and_leaves_gives_the_inputs_of_the_reference(seed, num_steps):
+    rng = random.Random(seed)  # hypothesis' own would record each of a thousand draws
     batch = InputBatch(ROWS, MAX_MODEL_LEN, BLOCK, torch.device("cpu"))
     live: list[Sequence] = []
     for step in range(num_steps):
