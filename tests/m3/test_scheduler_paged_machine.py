@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -102,3 +103,36 @@ TestPagedScheduler = PagedSchedulerMachine.TestCase
 TestPagedScheduler.settings = settings(
     max_examples=300, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
+
+
+@pytest.mark.parametrize("seed", [*range(12), 48, 333, 336, 373, 396])
+def test_nobody_waits_for_ever_under_a_random_load(seed):
+    """The last five made beams that had come back in part wait for one another, once."""
+    rng = random.Random(seed)
+    block_size, num_blocks = rng.choice([1, 2, 3]), rng.randrange(6, 26)
+    longest = min(30, num_blocks * block_size)
+    desk = PagedDesk(
+        num_blocks,
+        block_size,
+        rng.choice([0, 2, 5, 9, 200]),
+        max_num_seqs=rng.choice([4, 6, 12]),
+        max_num_batched_tokens=rng.choice([longest, 2 * longest, 100]),
+        max_model_len=longest,
+        mode=rng.choice(["auto", "recompute", "swap"]),
+        policy=rng.choice(["fcfs", "priority", "priority"]),
+        seed=seed,
+    )
+    for _ in range(2000):
+        if len(desk.requests) < 25 and rng.random() < 0.4:
+            beams = rng.choice([0, 0, 2, 3, 4])
+            prompt = [rng.choice([1, 2]) for _ in range(rng.randrange(1, longest - 1))]
+            n, max_tokens, priority = rng.choice([1, 1, 1, 3]), rng.randrange(1, 30), rng.randrange(6)
+            try:
+                name = str(len(desk.requests))
+                desk.add(name, prompt, n=n, max_tokens=max_tokens, beams=beams, priority=priority)
+            except ValueError:  # more beams than can ever fit
+                assert beams
+        elif len(desk.requests) == 25 and not desk.scheduler.has_unfinished_requests():
+            break
+        desk.step()
+    desk.assert_empty()
