@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from folovllm.request import SequenceStatus
+from folovllm.worker.model_runner_output import LogprobsRow
 from tests.m3.support import TOKEN, PagedDesk
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
@@ -96,6 +97,9 @@ def test_a_full_swap_space_makes_way_for_recomputing():
     desk.step()
     desk.step()  # four blocks for a and b: c and d go, and one of them has a place
     assert desk.where() == (["a", "b"], ["d"], ["c"])
+    desk.abort("a")
+    desk.step()  # there is room for one, and c is the older
+    assert desk.where() == (["b", "c"], ["d"], [])
     desk.run()
 
 
@@ -119,12 +123,16 @@ def test_alone_a_request_may_have_every_block():
 
 
 def test_alone_a_request_may_have_every_block_with_all_of_its_beams():
-    """7 + 4 * 23 = 99 blocks at the end, and one must not be kept from them where they come back one by one."""
-    desk = PagedDesk(100, 1, max_model_len=30, mode="recompute", seed=1)
-    desk.add("beams", [1] * 7, beams=4, max_tokens=23)
-    for _ in range(20):
+    """Four beams that part after the prompt: 4 + 4 * 24 blocks, which is all there are. They come back one by one, and
+    nothing may be kept from the last."""
+    desk = PagedDesk(100, max_model_len=112, mode="recompute")
+    first = LogprobsRow([1, 1, 2, 3, 4, 5], [-1.0, -1.0, -1.1, -1.2, -1.3, -1.4], 1)
+    later = LogprobsRow([1, 1, 2, 3, 4, 5], [-0.1, -0.1, -50.0, -50.0, -50.0, -50.0], 1)
+    desk._candidates = lambda seq: later if seq.get_output_len() else first
+    request = desk.add("beams", 16, beams=4, max_tokens=96)
+    for _ in range(94):
         desk.step()
-    request = desk.requests["beams"]
+    assert desk.kv.pool.num_free == 0
     assert len(request.get_seqs(RUNNING)) == 4
     desk.scheduler.start_over()
     desk.run()

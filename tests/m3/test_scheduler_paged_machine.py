@@ -96,7 +96,7 @@ class PagedSchedulerMachine(RuleBasedStateMachine):
 
     def teardown(self):
         if hasattr(self, "desk"):
-            self.desk.run(most=4000)
+            self.desk.run()
 
 
 TestPagedScheduler = PagedSchedulerMachine.TestCase
