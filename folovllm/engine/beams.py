@@ -6,7 +6,7 @@
 Which beams live is decided by sample/beam_search.py; here it is carried out. All beams of a request draw in the same
 step or none does.
 
-vLLM: entrypoints/llm.py (beam_search), which runs beams as one-token requests over the prefix cache.
+vLLM: entrypoints/generate/beam_search/, which runs beams as one-token requests over the prefix cache.
 """
 
 from __future__ import annotations

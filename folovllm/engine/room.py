@@ -1,7 +1,7 @@
 """What the engine can hold of a single request. A load that is too large waits; a request that is too large by itself
 would wait for ever, so it is refused when it comes.
 
-vLLM: v1/engine/processor.py
+vLLM: v1/engine/input_processor.py
 """
 
 from __future__ import annotations

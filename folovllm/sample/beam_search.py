@@ -18,7 +18,7 @@ Every token lowers a score, so what ends is compared by score / length ** length
 question whether a live beam could still beat the pool's worst, but never on the ranking of the living. Above,
 "b." enters the pool with log .28 / 2 ** 1 = -0.64. The pool holds the best `width` ended outputs.
 
-vLLM: vllm/beam_search.py
+vLLM: entrypoints/generate/beam_search/
 """
 
 from __future__ import annotations
