@@ -136,6 +136,7 @@ def test_an_abort_between_schedule_and_update_frees_once():
     assert [seq.request_id for seq in desk.update(output)] == ["b"]
     desk.scheduler.check_invariants()
     assert desk.kv.pool.num_used == 1
+    assert desk.requests["a"].sequences[0].num_computed_tokens == 0
     desk.run()
 
 

@@ -1,0 +1,212 @@
+"""A step that does not happen, by Ctrl-C or by a fault, whatever it was to do: who is not lost by it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from folovllm import LLMEngine, SamplingParams
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.request import SequenceStatus
+from tests.m1.support import run
+from tests.m2.support import assert_idle
+from tests.m3.beam_oracle import BeamOracle, beam_params
+from tests.m3.oracle import Oracle
+from tests.m3.support import PagedDesk
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12)
+When = Callable[[SchedulerOutput], bool]
+
+
+class FaultError(Exception):
+    """Of the engine, not of one request."""
+
+
+@contextmanager
+def failing(engine: LLMEngine, when: When, error: BaseException, where: str) -> Iterator[list[SchedulerOutput]]:
+    """Raise `error` in the first step of which `when` is true: as the blocks are moved, or in the model."""
+    runner, hit = engine.runner, []
+    execute, move = runner.execute, runner.mover.move
+    current: list[SchedulerOutput] = []
+
+    def fail_at(place: str) -> None:
+        if place == where and not hit and when(current[-1]):
+            hit.append(current[-1])
+            # What was not moved is not there, and what the blocks held before is not what they should hold.
+            for tensor in [*runner.kv_cache.tensors, *runner.mover.swap_tensors]:
+                tensor.fill_(float("nan"))
+            raise error
+
+    def executing(scheduled: SchedulerOutput) -> object:
+        current.append(scheduled)
+        return execute(scheduled)
+
+    def moving(scheduled: SchedulerOutput) -> None:
+        fail_at("move")
+        move(scheduled)
+
+    handle = runner.model.register_forward_pre_hook(lambda module, args: fail_at("model"))
+    runner.execute, runner.mover.move = executing, moving  # type: ignore[method-assign, assignment]
+    try:
+        yield hit
+    finally:
+        handle.remove()
+        del runner.execute, runner.mover.move
+
+
+def step_through(engine: LLMEngine) -> dict[str, list[list[int]]]:
+    """To the end, through one interrupt or fault: {request: the tokens of its sequences}."""
+    told: dict[str, list[list[int]]] = {}
+    interrupted = 0
+    while engine.has_unfinished_requests():
+        try:
+            outputs = engine.step()
+        except (KeyboardInterrupt, FaultError):
+            interrupted += 1
+            assert interrupted < 9
+            continue
+        engine.scheduler.check_invariants()
+        for output in outputs:
+            if output.finished:
+                told[output.request_id] = [completion.token_ids for completion in output.outputs]
+    return told
+
+
+@pytest.mark.parametrize("where", ["move", "model"])
+def test_an_interrupted_prefill_with_forks_is_computed_again(oracle: Oracle, where: str) -> None:
+    engine = oracle.make_llm(num_kv_blocks=40, block_size=4).engine
+    prompt = [7, 8, 9, 10, 11, 12]
+    engine.add_request("r", prompt, SamplingParams(n=3, top_k=1, max_tokens=8))
+    with failing(engine, lambda step: bool(step.forks), KeyboardInterrupt(), where) as hit:
+        told = step_through(engine)
+    assert len(hit) == 1
+    assert told == {"r": [oracle.greedy(prompt, 8)] * 3}
+    assert_idle(engine)
+
+
+KINDS: dict[str, When] = {
+    "swap out": lambda step: bool(step.blocks_to_swap_out),
+    "swap in": lambda step: bool(step.blocks_to_swap_in),
+    "copy": lambda step: bool(step.blocks_to_copy),
+    "decode": lambda step: step.total_num_scheduled_tokens == len(step.scheduled_seqs) > 2,
+}
+
+
+def load(engine: LLMEngine) -> dict[str, list[int]]:
+    prompts = {str(i): [i + 1, 5, 9, 2, 6, 4 + i] for i in range(5)}
+    for name, prompt in prompts.items():
+        engine.add_request(name, prompt, SamplingParams(n=2, top_k=1, max_tokens=12))
+    return prompts
+
+
+@pytest.mark.parametrize("where", ["move", "model"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupted_step_is_computed_again_whatever_it_was_to_move(oracle: Oracle, kind: str, where: str) -> None:
+    engine = oracle.make_llm(num_kv_blocks=16, block_size=4, preemption_mode="swap").engine
+    prompts = load(engine)
+    with failing(engine, KINDS[kind], KeyboardInterrupt(), where) as hit:
+        told = step_through(engine)
+    assert len(hit) == 1
+    assert told == {name: [oracle.greedy(prompt, 12)] * 2 for name, prompt in prompts.items()}
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize("where", ["move", "model"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fault_costs_those_who_took_part_and_nobody_else(oracle: Oracle, kind: str, where: str) -> None:
+    engine = oracle.make_llm(num_kv_blocks=16, block_size=4, preemption_mode="swap").engine
+    prompts = load(engine)
+    with failing(engine, KINDS[kind], FaultError("broken"), where) as hit:
+        told = step_through(engine)
+    assert len(hit) == 1
+    lost = {seq.request_id for seq in hit[0].scheduled_seqs}
+    assert lost
+    assert told == {name: [oracle.greedy(prompt, 12)] * 2 for name, prompt in prompts.items() if name not in lost}
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 6])
+def test_interrupted_beams_find_the_same(tmp_path, step: int) -> None:
+    beams = BeamOracle(tmp_path)
+    engine = beams.make_llm(num_kv_blocks=40, block_size=4).engine
+    engine.add_request("r", [21, 7, 7, 2, 30, 11, 1], beam_params(4))
+    for _ in range(step):
+        engine.step()
+    done = {}
+    with failing(engine, lambda step: True, KeyboardInterrupt(), "model") as hit:
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+        done = run(engine)[0]
+    assert len(hit) == 1
+    beams.check(done["r"], beam_params(4))
+    assert_idle(engine)
+
+
+def test_an_interrupt_while_the_scheduler_decides_loses_nothing(oracle: Oracle, monkeypatch) -> None:
+    """A block that was taken from the pool and stands in no table yet would be gone for ever."""
+    engine = oracle.make_llm(num_kv_blocks=16, block_size=4).engine
+    prompts = load(engine)
+    engine.step()
+    pool = engine.scheduler.kv.pool
+    allocate = pool.allocate
+
+    def interrupted(*args: int, **kwargs: int) -> list[int]:
+        allocate(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "allocate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()  # the sequences of a fork part, and copy
+    told = step_through(engine)
+    assert told == {name: [oracle.greedy(prompt, 12)] * 2 for name, prompt in prompts.items()}
+    assert_idle(engine)
+
+
+def test_generate_that_is_interrupted_leaves_open_streams_alone(oracle: Oracle) -> None:
+    llm = oracle.make_llm(num_kv_blocks=12, block_size=4)
+    stream = llm.engine.generate_stream([1, 2, 3], SamplingParams(n=2, top_k=1, max_tokens=10))
+    said: dict[int, list[int]] = {0: [], 1: []}
+    for completion in next(stream).outputs:
+        said[completion.index] += completion.token_ids
+    with failing(llm.engine, lambda step: bool(step.blocks_to_copy), KeyboardInterrupt(), "move") as hit:
+        with pytest.raises(KeyboardInterrupt):
+            llm.generate([[4, 5, 6, 7, 8]] * 3, GREEDY, use_tqdm=False)
+        assert len(hit) == 1
+        for output in stream:
+            for completion in output.outputs:
+                said[completion.index] += completion.token_ids
+    assert said == {0: oracle.greedy([1, 2, 3], 10), 1: oracle.greedy([1, 2, 3], 10)}
+    assert_idle(llm.engine)
+
+
+def test_starting_over_forgets_all_blocks_and_no_token():
+    desk = PagedDesk(4, num_swap_blocks=1, mode="swap", seed=1)
+    for name in "abcd":
+        desk.add(name, [1] * 4, max_tokens=9)
+    desk.step()
+    desk.step()
+    tokens = {name: request.sequences[0].get_token_ids() for name, request in desk.requests.items()}
+    running, swapped, waiting = desk.where()
+    assert running
+    assert swapped
+    assert waiting
+    desk.interrupted_step()
+    assert desk.where() == ([], [], sorted(running + swapped + waiting))
+    assert {desk.status(name)[0] for name in desk.where()[2]} == {SequenceStatus.WAITING}
+    assert (desk.kv.pool.num_used, desk.kv.swap_pool.num_used) == (0, 0)
+    assert {name: request.sequences[0].get_token_ids() for name, request in desk.requests.items()} == tokens
+    desk.run()
+
+
+def test_a_seeded_draw_is_the_same_after_an_interrupt(oracle: Oracle) -> None:
+    params = SamplingParams(n=3, temperature=1.2, seed=3, max_tokens=10)
+    expected = oracle.make_llm().generate([5, 6, 7], params, use_tqdm=False)[0]
+    engine = oracle.make_llm(num_kv_blocks=12, block_size=4).engine
+    engine.add_request("r", [5, 6, 7], params)
+    engine.step()
+    with failing(engine, lambda step: bool(step.blocks_to_copy), KeyboardInterrupt(), "move") as hit:
+        told = step_through(engine)
+    assert len(hit) == 1
+    assert told["r"] == [completion.token_ids for completion in expected.outputs]
