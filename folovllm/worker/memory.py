@@ -36,11 +36,12 @@ class CacheSize:
         return self.num_blocks * self.block_size
 
     def __str__(self) -> str:
-        size = self.num_blocks * self.block_bytes / GIB
+        num_bytes = self.num_blocks * self.block_bytes
+        size = f"{num_bytes / GIB:.2f} GiB" if num_bytes >= GIB else f"{num_bytes / 2**20:.1f} MiB"
         swap = f"{self.num_swap_blocks:,} swap blocks" if self.num_swap_blocks else "no swap space"
         return (
             f"{self.num_blocks:,} blocks of {self.block_size} tokens = {self.num_tokens:,} tokens, "
-            f"{size:.2f} GiB ({self.reason}); {swap}"
+            f"{size} ({self.reason}); {swap}"
         )
 
 
