@@ -136,7 +136,7 @@ def test_paged_attention_equals_float64(batch, shape):
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_long_decodes_equal_float64(dtype, monkeypatch):
-    monkeypatch.setattr(paged_torch, "CALL_BYTES", 0)
+    monkeypatch.setattr(paged_torch, "SMALL_BYTES", 0)
     monkeypatch.setattr(paged_torch, "CHUNK_BYTES", 8 << 10)  # float32: 2 blocks of 16 tokens with 2 heads of 32
     make([(1, length - 1) for length in (1, 31, 32, 33, 95, 96, 97, 300)], dtype=dtype).check()
 
@@ -221,7 +221,7 @@ def test_consecutive_blocks_are_read_without_copying(batch):
 
 
 def test_a_long_run_of_consecutive_blocks_is_read_without_copying(monkeypatch):
-    monkeypatch.setattr(paged_torch, "CALL_BYTES", 0)
+    monkeypatch.setattr(paged_torch, "SMALL_BYTES", 0)
     monkeypatch.setattr(paged_torch, "CHUNK_BYTES", 32 << 10)  # 8 blocks of 16 tokens with 2 heads of 32
     run_then_scattered = [*range(5, 13), 40, 30]
     case = make([(1, 159)], tables=[run_then_scattered])
@@ -265,11 +265,11 @@ def test_large_decodes_in_16_bits_are_gathered_whole():
 
 
 def test_a_long_sequence_does_not_pad_the_short_ones():
-    case = make([(1, 9)] * 30 + [(1, 400)])  # alone, the long one stays under CALL_BYTES
+    case = make([(1, 9)] * 30 + [(1, 400)])  # alone, the long one stays under SMALL_BYTES
     case.check()
     padded = sum(batch.num_seqs * batch.longest for batch in case.plan.together)
     needed = 30 * 10 + 401
-    assert (padded - needed) * 2 * 2 * 32 * 4 <= paged_torch.CALL_BYTES
+    assert (padded - needed) * 2 * 2 * 32 * 4 <= paged_torch.PADDING_BYTES
 
 
 def test_no_gather_exceeds_its_limit(monkeypatch):
