@@ -59,8 +59,10 @@ def failing(engine: LLMEngine, when: When, error: BaseException, where: str) -> 
 def step_through(engine: LLMEngine) -> dict[str, list[list[int]]]:
     """To the end, through one interrupt or fault: {request: the tokens of its sequences}."""
     told: dict[str, list[list[int]]] = {}
-    interrupted = 0
+    interrupted = steps = 0
     while engine.has_unfinished_requests():
+        steps += 1
+        assert steps < 1000, "somebody waits for ever"
         try:
             outputs = engine.step()
         except (KeyboardInterrupt, FaultError):
