@@ -5,9 +5,8 @@
     1     –                              free
     2     8 8 2 …                        3           0             [0]
 
-A step's inputs are cut out of these arrays by a few vectorised operations, for any number of sequences. Building them
-from Python lists instead would touch every token of every prompt again, and cost more than a small model's forward.
-What changes from step to step is little: a row is written when a sequence joins, and grows by one token per step.
+A step's inputs are cut out of these arrays by a few vectorised operations, for any number of sequences. What changes
+from step to step is little: a row is written when a sequence joins, and grows by one token per step.
 
 vLLM: v1/worker/gpu_input_batch.py, v1/worker/block_table.py
 """
