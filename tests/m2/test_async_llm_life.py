@@ -1,0 +1,241 @@
+"""AsyncLLM: users who leave, ids that come again, shutdown, event loops that end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing
+
+import pytest
+
+from folovllm import AsyncLLM
+from tests.m1.support import params, scripted
+from tests.m2.async_support import Gate, endless, go, last, say, serving, until
+from tests.m2.support import assert_idle, make_engine
+
+
+def test_abort_ends_the_consumers_loop_without_an_error(engine):
+    async def main():
+        async with serving(engine) as llm:
+            seen = []
+
+            async def consume():
+                async for output in llm.generate("x", endless(), request_id="r"):
+                    seen.append(output)
+
+            task = asyncio.create_task(consume())
+            other = asyncio.create_task(say(llm, "text"))
+            await until(lambda: seen)
+            llm.abort("r")
+            llm.abort("r")
+            llm.abort("nobody")
+            await task
+            return seen, await other
+
+    seen, other = go(main())
+    assert not any(output.finished for output in seen)
+    assert other == "text"
+
+
+def test_leaving_the_loop_early_aborts_the_request(engine):
+    async def main():
+        async with serving(engine) as llm:
+            async with aclosing(llm.generate("x", endless())) as outputs:
+                async for output in outputs:
+                    assert len(output.outputs[0].token_ids) >= 1
+                    break
+            await until(lambda: llm.stats().running == 0)
+            return llm.stats().output_tokens
+
+    assert go(main()) < 40
+
+
+def test_a_consumer_that_is_cancelled_before_its_request_begins_leaves_nothing(engine):
+    async def main():
+        async with serving(engine) as llm:
+            task = asyncio.create_task(say(llm, "text"))
+            await asyncio.sleep(0)  # its request is on the way
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return await say(llm, "next")
+
+    assert go(main()) == "next"
+
+
+def test_a_request_id_in_use_is_refused_and_free_again_afterwards(engine):
+    async def main():
+        async with serving(engine) as llm:
+            async with aclosing(llm.generate("x", endless(), request_id="r")) as outputs:
+                await anext(outputs)
+                with pytest.raises(ValueError, match="^request_id 'r' belongs to an unfinished request"):
+                    await say(llm, "text", request_id="r")
+            return await say(llm, "again", request_id="r")
+
+    assert go(main()) == "again"
+
+
+def test_a_request_id_used_again_while_the_old_ones_step_runs_gets_nothing_of_it(engine, monkeypatch):
+    gate = Gate(engine, monkeypatch)
+
+    async def main():
+        async with serving(engine) as llm:
+            old = asyncio.create_task(last(llm.generate("x", scripted("", max_tokens=1), request_id="r")))
+            await until(gate.inside.is_set)  # the old request has its last token, which is not yet delivered
+            old.cancel()
+            await asyncio.gather(old, return_exceptions=True)
+            new = asyncio.create_task(say(llm, "new", request_id="r"))
+            await asyncio.sleep(0)
+            gate.open.set()
+            return await new
+
+    assert go(main()) == "new"
+
+
+def test_a_request_id_used_again_gets_no_error_of_its_predecessor(engine, monkeypatch):
+    gate = Gate(engine, monkeypatch)
+
+    async def main():
+        async with serving(engine) as llm:
+            other = asyncio.create_task(say(llm, "other"))
+            await until(gate.inside.is_set)  # what comes from here on waits for the end of the step
+            bad = asyncio.create_task(last(llm.generate([], params(), request_id="r")))
+            await asyncio.sleep(0)
+            bad.cancel()
+            await asyncio.gather(bad, return_exceptions=True)
+            new = asyncio.create_task(say(llm, "new", request_id="r"))
+            await asyncio.sleep(0)
+            gate.open.set()
+            return await new, await other
+
+    assert go(main()) == ("new", "other")
+
+
+def test_shutdown_ends_those_who_run_with_an_error(engine):
+    async def main():
+        llm = AsyncLLM.from_engine(engine)
+        tasks = [asyncio.create_task(last(llm.generate("x", endless(max_tokens=60)))) for _ in range(10)]
+        await until(lambda: llm.stats().running == 8 and llm.stats().waiting == 2)
+        await llm.shutdown()
+        assert_idle(engine)
+        await llm.shutdown()  # twice is no error
+        with pytest.raises(RuntimeError, match="^AsyncLLM has been shut down: make another$"):
+            await say(llm, "late")
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [repr(error) for error in go(main())] == ["RuntimeError('AsyncLLM has been shut down')"] * 10
+
+
+def test_shutdown_takes_no_finished_output_from_one_who_is_late(engine):
+    async def main():
+        llm = AsyncLLM.from_engine(engine)
+        outputs = llm.generate("x", scripted("abc"))
+        await anext(outputs)
+        await say(llm, "longer")  # meanwhile the other one ends, and its last output waits for it
+        await llm.shutdown()
+        return await last(outputs)
+
+    output = go(main())
+    assert (output.finished, output.outputs[0].text) == (True, "abc")
+
+
+def test_shutdown_of_one_who_never_served(engine):
+    async def main():
+        async with AsyncLLM.from_engine(engine):
+            pass
+
+    go(main())
+
+
+def test_one_that_outlives_its_event_loop_serves_in_the_next(engine):
+    llm = AsyncLLM.from_engine(engine)
+    assert go(say(llm, "first")) == "first"
+
+    async def leave_things_behind():
+        tasks = [asyncio.create_task(last(llm.generate("x", endless()))) for _ in range(12)]
+        await until(lambda: llm.stats().running > 0)
+        return tasks  # still running when the event loop ends, perhaps in the middle of a step
+
+    go(leave_things_behind())
+    assert go(say(llm, "second")) == "second"
+    go(leave_things_behind())
+    go(llm.shutdown())
+    assert_idle(engine)
+
+
+def test_a_step_that_an_event_loop_left_running_is_waited_for_in_the_next(engine, monkeypatch):
+    gate = Gate(engine, monkeypatch)
+    llm = AsyncLLM.from_engine(engine)
+    step_was_over = []
+    add_request = engine.add_request
+
+    def add(*args, **kwargs):
+        step_was_over.append(gate.open.is_set())
+        add_request(*args, **kwargs)
+
+    async def leave_in_the_middle_of_a_step():
+        task = asyncio.create_task(say(llm, "first"))
+        await until(gate.inside.is_set)
+        return task
+
+    async def go_on():
+        task = asyncio.create_task(say(llm, "second"))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        gate.open.set()
+        text = await task
+        await llm.shutdown()
+        return text
+
+    go(leave_in_the_middle_of_a_step())
+    monkeypatch.setattr(engine, "add_request", add)
+    assert go(go_on()) == "second"
+    assert step_was_over == [True]
+    assert_idle(engine)
+
+
+def test_priorities_reach_the_engine(text_model_folder):
+    engine = make_engine(text_model_folder, max_num_seqs=1, policy="priority")
+
+    async def main():
+        ended = []
+        async with serving(engine) as llm:
+
+            async def consume(name, priority):
+                await say(llm, "ab", request_id=name, priority=priority)
+                ended.append(name)
+
+            await asyncio.gather(*(consume(name, rank) for name, rank in (("c", 3), ("a", 1), ("b", 2))))
+        return ended
+
+    assert go(main()) == ["a", "b", "c"]
+
+
+def test_it_makes_its_own_engine_from_the_same_keywords_as_llm(text_model_folder):
+    async def main():
+        async with AsyncLLM(str(text_model_folder), dtype="float32", device="cpu", max_num_seqs=3) as llm:
+            text = await say(llm, "hello")
+            default = await last(llm.generate("x"))
+            assert len(default.outputs[0].token_ids) <= 16
+        assert_idle(llm.engine)
+        return text, llm.engine.scheduler.max_num_seqs
+
+    assert go(main()) == ("hello", 3)
+    with pytest.raises(TypeError, match="max_num_seqs"):
+        AsyncLLM(str(text_model_folder), max_num_seq=3)
+
+
+def test_stats_can_be_read_at_any_time(engine):
+    async def main():
+        async with serving(engine) as llm:
+            tasks = [asyncio.create_task(last(llm.generate("x", endless(max_tokens=30)))) for _ in range(12)]
+            end = time.monotonic() + 10
+            while not all(task.done() for task in tasks) and time.monotonic() < end:
+                stats = llm.stats()
+                assert stats.running_seqs <= 8
+                await asyncio.sleep(0)
+            await asyncio.gather(*tasks)
+            return llm.stats()
+
+    stats = go(main())
+    assert (stats.running, stats.output_tokens, stats.tokens_per_s) == (0, 12 * 30, 0.0)
