@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.metadata import AttentionMetadata
 
-# A decode with fewer bytes of K and V than this is gathered beside others: one call for many keeps all cores busy, where
-# a call of its own would cost more than the gather. Measured: with an eighth of this, 32 sequences of 1.1 MiB take 1.5
-# times as long; sequences of 4 MiB and more gain nothing by it.
+# A decode with fewer bytes of K and V than this is gathered beside others: one call for many keeps all cores busy,
+# where a call of its own would cost more than the gather. Measured: with an eighth of this, 32 sequences of 1.1 MiB
+# take 1.5 times as long; sequences of 4 MiB and more gain nothing by it.
 SMALL_BYTES = 2 << 20
 # So much padding in a gather is cheaper than one more call.
 PADDING_BYTES = 256 << 10
