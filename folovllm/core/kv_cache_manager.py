@@ -38,11 +38,6 @@ class KVCacheManager:
         self.pool = BlockPool(self.num_blocks)
         self.swap_pool = BlockPool(self.num_swap_blocks)
 
-    @property
-    def capacity(self) -> int:
-        """Tokens that the cache holds in all."""
-        return self.pool.num_blocks * self.block_size
-
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 

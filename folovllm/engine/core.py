@@ -48,6 +48,8 @@ class EngineCore:
     ) -> None:
         model_config, cache_config = config.model_config, config.cache_config
         assert model_config.max_model_len is not None
+        # What can be refused is refused before the weights are read.
+        limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len)
         backend = select_backend(model_config.attention_backend, device)
         if not backend.reads_block_tables and cache_config.block_size < model_config.max_model_len:
             raise ValueError(
@@ -58,7 +60,6 @@ class EngineCore:
         model = build_model(
             hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed
         )
-        limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len)
         self.cache_size = size_kv_cache(
             kv_bytes_per_token(model.decoder_spec, dtype),
             cache_config,

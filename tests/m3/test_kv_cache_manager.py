@@ -273,7 +273,3 @@ def test_the_invariants_see_a_table_of_the_wrong_length(harm):
         kv.pool.free([seq.block_ids.pop()])
     with pytest.raises(RuntimeError, match=r"^sequence r-0 has \d blocks for 6 of 6 tokens$"):
         kv.check_invariants([seq], [])
-
-
-def test_the_capacity_is_that_of_all_usable_blocks():
-    assert KVCacheManager(8, 4).capacity == 32

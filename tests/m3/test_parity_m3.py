@@ -28,14 +28,14 @@ def test_greedy_tokens_with_arrivals_aborts_and_preemption(oracle: Oracle, mode:
         num_kv_blocks=80 // block_size, block_size=block_size, preemption_mode=mode, max_model_len=80
     )
     engine, rng = llm.engine, random.Random(block_size)
-    todo = [(prompt, rng.randrange(20, 50)) for prompt in random_prompts(12, longest=26)]
+    coming = [(prompt, rng.randrange(20, 50)) for prompt in random_prompts(12, longest=26)]
     asked: dict[str, tuple[list[int], int]] = {}
     done: dict[str, RequestOutput] = {}
     aborted: set[str] = set()
-    while todo or engine.has_unfinished_requests():
-        if todo and rng.random() < 0.6:
+    while coming or engine.has_unfinished_requests():
+        if coming and rng.random() < 0.6:
             name = str(len(asked))
-            asked[name] = todo.pop()
+            asked[name] = coming.pop()
             prompt, max_tokens = asked[name]
             engine.add_request(name, prompt, SamplingParams(temperature=0, max_tokens=max_tokens))
         done |= {output.request_id: output for output in engine.step() if output.finished}
