@@ -125,8 +125,11 @@ class SchedulerConfig:
     """How much work goes into one step, and who goes first.
 
     A step computes at most `max_num_batched_tokens` tokens of at most `max_num_seqs` sequences.
-    `enable_chunked_prefill` lets a long prompt come in over several steps. When memory runs out a sequence
-    is preempted: its blocks are dropped and recomputed, or swapped out; "auto" picks.
+    `enable_chunked_prefill` lets a long prompt come in over several steps: at most `max_num_partial_prefills`
+    prompts at a time, and at most `long_prefill_token_threshold` tokens of each per step (0: as many as fit).
+    When memory runs out a sequence is preempted: its blocks are dropped and recomputed, or swapped out;
+    "auto" picks. `async_scheduling` schedules the next step before the tokens of this one are known; None
+    does so where it pays, on a GPU.
     """
 
     max_num_batched_tokens: int | None = None
@@ -135,6 +138,9 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = False
     preemption_mode: Literal["auto", "recompute", "swap"] = "auto"
     policy: Literal["fcfs", "priority"] = "fcfs"
+    long_prefill_token_threshold: int = 0
+    max_num_partial_prefills: int = 1
+    async_scheduling: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_model_len"):
@@ -144,6 +150,10 @@ class SchedulerConfig:
         check_bool("enable_chunked_prefill", self.enable_chunked_prefill)
         check_choice("preemption_mode", self.preemption_mode, ("auto", "recompute", "swap"))
         check_choice("policy", self.policy, ("fcfs", "priority"))
+        check_int("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        check_int("max_num_partial_prefills", self.max_num_partial_prefills, 1)
+        if self.async_scheduling is not None:
+            check_bool("async_scheduling", self.async_scheduling)
 
 
 @dataclass

@@ -109,6 +109,7 @@ VALUES = {
     "block_size": 32, "num_kv_blocks": 100, "gpu_memory_utilization": 0.5, "swap_space": 1.0,
     "preemption_mode": "swap", "max_num_batched_tokens": 512, "max_num_seqs": 8, "policy": "priority",
     "enforce_eager": True, "enable_chunked_prefill": True, "enable_prefix_caching": True,
+    "long_prefill_token_threshold": 64, "max_num_partial_prefills": 2, "async_scheduling": True,
 }  # fmt: skip
 
 
