@@ -261,7 +261,7 @@ def test_builder_names_the_nearest_keyword() -> None:
 
 def test_builder_lists_all_keywords_when_none_is_near() -> None:
     with pytest.raises(
-        TypeError, match=r"^unknown keyword 'zzz'; valid ones: attention_backend, block_size, "
+        TypeError, match=r"^unknown keyword 'zzz'; valid ones: async_scheduling, attention_backend, "
     ):
         EngineConfig.from_kwargs(zzz=1)
 
