@@ -22,6 +22,9 @@ class AttentionBackend(ABC):
     name: str
     reads_block_tables = True
     """False: a sequence must lie in a single block."""
+    supports_cuda_graphs = False
+    """True: for a batch of decodes, which kernels `forward` and `write` launch, and with what arguments, depends on the
+    shapes of the tensors alone, so that a captured launch is right for whatever they hold when it is replayed."""
 
     def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, scale: float) -> None:
         self.num_heads, self.num_kv_heads, self.head_size, self.scale = (
@@ -36,6 +39,11 @@ class AttentionBackend(ABC):
     @abstractmethod
     def unavailable_reason(cls, device: torch.device) -> str | None:
         """Why this backend cannot run on `device` here, or None if it can."""
+
+    @classmethod
+    def only_by_name(cls, device: torch.device) -> bool:
+        """True where this backend can run, but nobody would want it who did not ask for it."""
+        return False
 
     def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:
         """Shape of one layer's cache; index 0 of the first dimension is K, 1 is V."""
@@ -59,6 +67,10 @@ class AttentionBackend(ABC):
 # name -> where the class lives. Imported when asked for, so that a backend may need a package that is not installed.
 # The order is the order of preference.
 BACKENDS = {
+    "triton": "folovllm.attention.backends.triton.TritonBackend",
+    "flash_attn": "folovllm.attention.backends.flash_attn.FlashAttnBackend",
+    "flashinfer": "folovllm.attention.backends.flashinfer.FlashInferBackend",
+    "torch_varlen": "folovllm.attention.backends.torch_varlen.TorchVarlenBackend",
     "paged_torch": "folovllm.attention.backends.paged_torch.PagedTorchBackend",
     "dense": "folovllm.attention.backends.dense.DenseBackend",
 }
@@ -83,5 +95,7 @@ def select_backend(name: str | None, device: torch.device) -> type[AttentionBack
         if (reason := backend.unavailable_reason(device)) is not None:
             raise ValueError(f"attention_backend {name!r} cannot run on {device}: {reason}")
         return backend
-    available = (get_backend_class(known) for known in BACKENDS)
-    return next(backend for backend in available if backend.unavailable_reason(device) is None)
+    known = map(get_backend_class, BACKENDS)
+    return next(
+        backend for backend in known if backend.unavailable_reason(device) is None and not backend.only_by_name(device)
+    )

@@ -34,6 +34,9 @@ class AttentionMetadata:
     """[num_seqs, max_blocks] int32."""
     max_query_len: int
     max_seq_len: int
+    num_decodes: int = 0
+    """The first so many sequences have one query each, so that a kernel for decodes may take them apart from the rest.
+    Others may have one query, too: 0 promises nothing."""
 
     @cached_property
     def spans(self) -> list[tuple[int, int, int]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 GIB = 2**30
@@ -45,6 +47,7 @@ def collect(model: str | None = None) -> dict[str, Any]:
         "default_device": str(device),
         "free_memory_gib": round(free_memory_bytes(device) / GIB, 1),
         "auto_dtype": {name: _auto_dtype(name, device) for name in ("bfloat16", "float32")},
+        "attention_backend": _picked_backend(device),
         "attention_backends": _attention_backends(device),
         "linear_kernels": {name: _linear_kernels(name, device) for name in ("bfloat16", "float32")},
         "kv_cache": _kv_cache(model, device),
@@ -88,17 +91,18 @@ def _auto_dtype(checkpoint: str, device: Any) -> str:
     return str(resolve_dtype(ModelConfig("embedded"), own, device)).removeprefix("torch.")
 
 
+def _picked_backend(device: Any) -> str:
+    """The one that an engine gets which does not name one."""
+    from folovllm.attention.backend import select_backend
+
+    return select_backend(None, device).name
+
+
 def _attention_backends(device: Any) -> dict[str, str | None]:
     """name -> why it cannot run, None if it can; in order of preference."""
     from folovllm.attention.backend import BACKENDS, get_backend_class
 
-    reasons: dict[str, str | None] = {}
-    for name in BACKENDS:
-        try:
-            reasons[name] = get_backend_class(name).unavailable_reason(device)
-        except ImportError as error:  # a backend may need a package that is not installed
-            reasons[name] = str(error)
-    return reasons
+    return {name: get_backend_class(name).unavailable_reason(device) for name in BACKENDS}
 
 
 def _linear_kernels(dtype: str, device: Any) -> dict[str, str | None]:
@@ -140,14 +144,16 @@ def _print(data: dict[str, Any]) -> None:
     console.print(facts)
 
     table = Table("runs", "with", "", "why not", box=None, pad_edge=False)
-    groups = {"attention": data["attention_backends"]}
-    groups |= {f"linear, {dtype}": kernels for dtype, kernels in data["linear_kernels"].items()}
-    for group, reasons in groups.items():
-        picked = next(name for name, reason in reasons.items() if reason is None)
-        for name, reason in reasons.items():
-            verdict = "picked" if name == picked else "available" if reason is None else "no"
+    groups = {"attention": (data["attention_backend"], data["attention_backends"])}
+    for dtype, kernels in data["linear_kernels"].items():
+        groups[f"linear, {dtype}"] = (next(name for name, reason in kernels.items() if reason is None), kernels)
+    for group, (picked, reasons) in groups.items():
+        verdicts = ((n, "picked" if n == picked else "available" if r is None else "no", r) for n, r in reasons.items())
+        # Neighbours of which the same is to be said share a line.
+        for (verdict, reason), same in groupby(verdicts, key=itemgetter(1, 2)):
             style = {"picked": "green", "available": "", "no": "yellow"}[verdict]
-            table.add_row(group, name, Text(verdict, style=style), Text(reason or "", style="dim"))
+            names = ", ".join(name for name, *_ in same)
+            table.add_row(group, names, Text(verdict, style=style), Text(reason or "", style="dim"))
             group = ""
     console.print()
     console.print(table)

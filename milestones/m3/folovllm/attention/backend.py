@@ -1,0 +1,87 @@
+"""The attention backend interface and the registry that picks one.
+
+A backend owns two things: how K and V lie in the cache, and how queries read them. Everything else (which sequence
+owns which block, when one is freed) is decided elsewhere and reaches it as AttentionMetadata.
+
+vLLM: v1/attention/backend.py, v1/attention/backends/registry.py
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from importlib import import_module
+
+import torch
+
+from folovllm.attention.metadata import AttentionMetadata
+
+
+class AttentionBackend(ABC):
+    """Stateless but for the shape of the heads; one instance serves all layers of a model."""
+
+    name: str
+    reads_block_tables = True
+    """False: a sequence must lie in a single block."""
+
+    def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, scale: float) -> None:
+        self.num_heads, self.num_kv_heads, self.head_size, self.scale = (
+            num_heads,
+            num_kv_heads,
+            head_size,
+            scale,
+        )
+        self.group_size = num_heads // num_kv_heads  # query heads that share one KV head
+
+    @classmethod
+    @abstractmethod
+    def unavailable_reason(cls, device: torch.device) -> str | None:
+        """Why this backend cannot run on `device` here, or None if it can."""
+
+    def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:
+        """Shape of one layer's cache; index 0 of the first dimension is K, 1 is V."""
+        return (2, num_blocks, block_size, self.num_kv_heads, self.head_size)
+
+    def write(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+        """Store k, v [num_tokens, num_kv_heads, head_size] at their slots."""
+        flat = kv_cache.view(2, -1, self.num_kv_heads, self.head_size)  # blocks end to end: a slot is a row
+        flat[0].index_copy_(0, slot_mapping, k.to(kv_cache.dtype))
+        flat[1].index_copy_(0, slot_mapping, v.to(kv_cache.dtype))
+
+    @abstractmethod
+    def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
+        """Causal attention of q [num_tokens, num_heads, head_size] over each sequence's cache; same shape out.
+
+        The new tokens' K and V have been written already. Query j of a sequence with m queries and n keys sits at
+        position n - m + j and sees keys 0 .. n - m + j.
+        """
+
+
+# name -> where the class lives. Imported when asked for, so that a backend may need a package that is not installed.
+# The order is the order of preference.
+BACKENDS = {
+    "paged_torch": "folovllm.attention.backends.paged_torch.PagedTorchBackend",
+    "dense": "folovllm.attention.backends.dense.DenseBackend",
+}
+
+
+def get_backend_class(name: str) -> type[AttentionBackend]:
+    """Raises ValueError for an unknown name, listing the known ones."""
+    if name not in BACKENDS:
+        raise ValueError(f"attention_backend must be one of {', '.join(BACKENDS)}, got {name!r}")
+    module, _, cls = BACKENDS[name].rpartition(".")
+    return getattr(import_module(module), cls)
+
+
+def select_backend(name: str | None, device: torch.device) -> type[AttentionBackend]:
+    """The named backend, or the first that can run on `device`.
+
+    Raises:
+        ValueError: the named one is unknown or cannot run here; the text says why.
+    """
+    if name is not None:
+        backend = get_backend_class(name)
+        if (reason := backend.unavailable_reason(device)) is not None:
+            raise ValueError(f"attention_backend {name!r} cannot run on {device}: {reason}")
+        return backend
+    available = (get_backend_class(known) for known in BACKENDS)
+    return next(backend for backend in available if backend.unavailable_reason(device) is None)

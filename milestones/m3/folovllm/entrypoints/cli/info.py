@@ -1,0 +1,153 @@
+"""`folovllm info`: versions, devices, which kernels and backends can run here, and why others cannot."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+GIB = 2**30
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "info",
+        help="versions, devices, and what can run here",
+        description="What this machine can do, and what the engine would pick on it.",
+    )
+    text = "whose KV cache is sized: a local folder or a hub id (default: the embedded model)"
+    parser.add_argument("--model", help=text)
+    parser.add_argument("--json", action="store_true", help="print it as one JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    data = collect(args.model)
+    if args.json:
+        print(json.dumps(data, indent=2, ensure_ascii=False))
+    else:
+        _print(data)
+    return 0
+
+
+def collect(model: str | None = None) -> dict[str, Any]:
+    import torch
+
+    from folovllm.bench.machine import cpu_features, hardware, versions
+    from folovllm.utils.devices import cpu_has_bf16_units, default_device, free_memory_bytes
+
+    device = torch.device(default_device())
+    return {
+        "versions": versions(),
+        "hardware": hardware(),
+        "cpu_features": cpu_features(),
+        "cpu_has_bf16_units": cpu_has_bf16_units(),
+        "default_device": str(device),
+        "free_memory_gib": round(free_memory_bytes(device) / GIB, 1),
+        "auto_dtype": {name: _auto_dtype(name, device) for name in ("bfloat16", "float32")},
+        "attention_backends": _attention_backends(device),
+        "linear_kernels": {name: _linear_kernels(name, device) for name in ("bfloat16", "float32")},
+        "kv_cache": _kv_cache(model, device),
+    }
+
+
+def _kv_cache(model: str | None, device: Any) -> dict[str, Any]:
+    """The KV cache that an engine with default settings would get now, before the weights have taken their part."""
+    from folovllm.config import EngineConfig
+    from folovllm.engine.limits import resolve_scheduler_config
+    from folovllm.model_loader import load_hf_config, resolve_dtype, resolve_max_model_len
+    from folovllm.models.registry import get_model_class
+    from folovllm.worker.kv_cache import kv_bytes_per_token
+    from folovllm.worker.memory import size_kv_cache
+
+    config = EngineConfig.from_kwargs(model=model)
+    hf_config = load_hf_config(config.model_config)
+    limits = resolve_scheduler_config(config.scheduler_config, resolve_max_model_len(hf_config, None))
+    spec = get_model_class(hf_config).spec(hf_config)
+    token_bytes = kv_bytes_per_token(spec, resolve_dtype(config.model_config, hf_config, device))
+    size = size_kv_cache(token_bytes, config.cache_config, limits, device, measure_step=lambda: 0)
+    return {
+        "model": config.model_config.model,
+        "token_bytes": token_bytes,
+        "num_blocks": size.num_blocks,
+        "block_size": size.block_size,
+        "num_swap_blocks": size.num_swap_blocks,
+        "text": str(size),
+    }
+
+
+def _auto_dtype(checkpoint: str, device: Any) -> str:
+    """What dtype="auto" comes to for a checkpoint of this dtype."""
+    import torch
+    from transformers import PreTrainedConfig
+
+    from folovllm.config import ModelConfig
+    from folovllm.model_loader import resolve_dtype
+
+    own = PreTrainedConfig(dtype=getattr(torch, checkpoint))
+    return str(resolve_dtype(ModelConfig("embedded"), own, device)).removeprefix("torch.")
+
+
+def _attention_backends(device: Any) -> dict[str, str | None]:
+    """name -> why it cannot run, None if it can; in order of preference."""
+    from folovllm.attention.backend import BACKENDS, get_backend_class
+
+    reasons: dict[str, str | None] = {}
+    for name in BACKENDS:
+        try:
+            reasons[name] = get_backend_class(name).unavailable_reason(device)
+        except ImportError as error:  # a backend may need a package that is not installed
+            reasons[name] = str(error)
+    return reasons
+
+
+def _linear_kernels(dtype: str, device: Any) -> dict[str, str | None]:
+    """name -> why it cannot take a weight of this dtype, None if it can; in order of preference."""
+    import torch
+
+    from folovllm.layers.linear_kernels import KERNELS
+
+    weight = torch.zeros(1, 1, dtype=getattr(torch, dtype), device=device)
+    return {kernel.name: kernel.unavailable_reason(weight) for kernel in KERNELS}
+
+
+def _print(data: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    facts.add_column(style="bold", no_wrap=True)
+    hardware = data["hardware"]
+    facts.add_row("versions", ", ".join(f"{name} {version}" for name, version in data["versions"].items()))
+    facts.add_row("system", hardware["system"])
+    facts.add_row("CPU", f"{hardware['cpu']}, {hardware['cores']} cores, {hardware['threads']} threads used")
+    units = "has bf16 units" if data["cpu_has_bf16_units"] else "no bf16 units"
+    facts.add_row("CPU can do", f"{', '.join(data['cpu_features']) or 'unknown'} ({units})")
+    facts.add_row(
+        "memory",
+        f"{hardware['memory_gib']} GiB, {data['free_memory_gib']} GiB free on {data['default_device']}",
+    )
+    for number, gpu in enumerate(hardware.get("gpus", [])):
+        facts.add_row(f"GPU {number}", gpu)
+    if not hardware.get("gpus"):
+        facts.add_row("GPU", "none that torch can use")
+    choices = [f"{chosen} for a {own} checkpoint" for own, chosen in data["auto_dtype"].items()]
+    facts.add_row('dtype "auto"', ", ".join(choices))
+    cache = data["kv_cache"]
+    facts.add_row("KV cache", f"{cache['model']}: {cache['text']}")
+    console.print(facts)
+
+    table = Table("runs", "with", "", "why not", box=None, pad_edge=False)
+    groups = {"attention": data["attention_backends"]}
+    groups |= {f"linear, {dtype}": kernels for dtype, kernels in data["linear_kernels"].items()}
+    for group, reasons in groups.items():
+        picked = next(name for name, reason in reasons.items() if reason is None)
+        for name, reason in reasons.items():
+            verdict = "picked" if name == picked else "available" if reason is None else "no"
+            style = {"picked": "green", "available": "", "no": "yellow"}[verdict]
+            table.add_row(group, name, Text(verdict, style=style), Text(reason or "", style="dim"))
+            group = ""
+    console.print()
+    console.print(table)
