@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
 GIB = 2**30
@@ -137,23 +135,22 @@ def _print(data: dict[str, Any]) -> None:
         facts.add_row(f"GPU {number}", gpu)
     if not hardware.get("gpus"):
         facts.add_row("GPU", "none that torch can use")
-    choices = [f"{chosen} for a {own} checkpoint" for own, chosen in data["auto_dtype"].items()]
+    choices = [f"{chosen} for {own} checkpoints" for own, chosen in data["auto_dtype"].items()]
     facts.add_row('dtype "auto"', ", ".join(choices))
     cache = data["kv_cache"]
     facts.add_row("KV cache", f"{cache['model']}: {cache['text']}")
     console.print(facts)
 
-    table = Table("runs", "with", "", "why not", box=None, pad_edge=False)
+    table = Table("runs", "", "with", box=None, pad_edge=False)
     groups = {"attention": (data["attention_backend"], data["attention_backends"])}
     for dtype, kernels in data["linear_kernels"].items():
         groups[f"linear, {dtype}"] = (next(name for name, reason in kernels.items() if reason is None), kernels)
     for group, (picked, reasons) in groups.items():
-        verdicts = ((n, "picked" if n == picked else "available" if r is None else "no", r) for n, r in reasons.items())
-        # Neighbours of which the same is to be said share a line.
-        for (verdict, reason), same in groupby(verdicts, key=itemgetter(1, 2)):
-            style = {"picked": "green", "available": "", "no": "yellow"}[verdict]
-            names = ", ".join(name for name, *_ in same)
-            table.add_row(group, names, Text(verdict, style=style), Text(reason or "", style="dim"))
-            group = ""
+        table.add_row(group, Text("picked", style="green"), picked)
+        if others := [name for name, reason in reasons.items() if reason is None and name != picked]:
+            table.add_row("", "available", ", ".join(others))
+        for why in dict.fromkeys(reason for reason in reasons.values() if reason is not None):
+            names = ", ".join(name for name, reason in reasons.items() if reason == why)
+            table.add_row("", Text("cannot", style="yellow"), Text.assemble(names, (f": {why}", "dim")))
     console.print()
     console.print(table)
