@@ -1,0 +1,57 @@
+"""silu(gate) * up in one pass over the stacked projection's output.
+
+    token t     |-------- gate --------|--------- up ---------|
+                 [   tile   ]           [   tile   ]             a program: the same columns of both
+                        └──── silu ── * ────┘ ─▶ out [   tile   ]
+
+Per token, with I elements of s bytes in each half:
+
+                   launches   bytes
+    separately     2          silu 2 I s, product 3 I s  =  5 I s
+    fused          1          3 I s: gate and up once in, the product once out
+
+For Qwen3-0.6B (I = 3,072, bfloat16): 18 KB a token and layer instead of 31. silu(gate) is rounded to the model's dtype
+nowhere on the way, so in bfloat16 the result is the nearer one to float64.
+
+vLLM: csrc/activation_kernels.cu (silu_and_mul)
+"""
+# mypy: allow-incomplete-defs
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    import triton
+    import triton.language as tl
+else:
+    from folovllm.utils.triton_import import tl, triton
+
+# Columns of one program: 8 a thread of 4 warps, 16 bytes of bfloat16.
+COLUMNS = 1024
+
+
+@triton.jit
+def _silu_mul_kernel(gate_up_ptr, out_ptr, row_stride, size, COLUMNS: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    inside = column < size
+    gate_at = gate_up_ptr + row * row_stride + column
+    gate = tl.load(gate_at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_at + size, mask=inside, other=0.0).to(tl.float32)
+    # exp of a negative number only: it cannot overflow, whatever the gate.
+    small = tl.exp(-tl.abs(gate))
+    sigmoid = tl.where(gate >= 0, 1.0, small) / (1.0 + small)
+    tl.store(out_ptr + row * size + column, (gate * sigmoid * up).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
+    """[num_tokens, 2 * intermediate], gate beside up, -> [num_tokens, intermediate]; rows may be strided."""
+    num_tokens, size = gate_up.shape[0], gate_up.shape[1] // 2
+    out = torch.empty(num_tokens, size, dtype=gate_up.dtype, device=gate_up.device)
+    if num_tokens:
+        grid = (num_tokens, triton.cdiv(size, COLUMNS))
+        _silu_mul_kernel[grid](gate_up, out, gate_up.stride(0), size, COLUMNS=COLUMNS, num_warps=4)
+    return out

@@ -1,0 +1,1 @@
+"""Sampling in one Triton kernel, for CUDA."""

@@ -1,0 +1,28 @@
+"""Triton where it is installed, else a stand-in, so that a file of kernels can be imported anywhere.
+
+`from folovllm.utils.triton_import import tl, triton` serves such a file; whoever launches a kernel asks first whether it
+can run. Nothing here is imported before a kernel is wanted: Triton takes half a second.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+
+class _NoTriton:
+    """Has the one thing that a file of kernels needs when it is read: the decorator."""
+
+    @staticmethod
+    def jit(function: Any) -> Any:
+        return function
+
+
+def _load(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        return _NoTriton()
+
+
+triton, tl = _load("triton"), _load("triton.language")
