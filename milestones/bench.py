@@ -11,8 +11,8 @@ from __future__ import annotations
 import random
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -166,14 +166,7 @@ def measure(
 ) -> dict[str, list[dict[str, Any]]]:
     """Each round's answers by milestone, in the order of `options`. See bench_worker.py for what is in them."""
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in options}
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="folovllm-bench-"))).resolve()
-        workers = []
-        for name, engine in options.items():
-            tick(f"loading {name}")
-            write_tree(course.tree(course.get(name).number), scratch / name)
-            workers.append(stack.enter_context(Worker(name, scratch / name, threads)))
-            workers[-1].ask({"tree": str(scratch / name), "engine": engine})
+    with start_workers(course, {name: (name, engine) for name, engine in options.items()}, threads, tick) as workers:
         for number in range(rounds + 1):  # round 0 warms up: every prompt, a few tokens
             prompts = lengths.make_prompts(vocab_size, number)  # fresh ones, so that nothing can be remembered
             outputs = lengths.outputs if number else [min(n, WARM_UP_TOKENS) for n in lengths.outputs]
@@ -186,6 +179,25 @@ def measure(
                 for name, answer in answers.items():
                     results[name].append(answer)
     return results
+
+
+@contextmanager
+def start_workers(
+    course: Course,
+    engines: dict[str, tuple[str, dict[str, Any]]],
+    threads: int | None,
+    tick: Callable[[str], None],
+) -> Iterator[list[Worker]]:
+    """A process for each engine: a name -> whose tree, and what its LLM is made with. They end with the block."""
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="folovllm-bench-"))).resolve()
+        workers = []
+        for name, (milestone, engine) in engines.items():
+            tick(f"loading {name}")
+            write_tree(course.tree(course.get(milestone).number), scratch / name)
+            workers.append(stack.enter_context(Worker(name, scratch / name, threads)))
+            workers[-1].ask({"tree": str(scratch / name), "engine": engine})
+        yield workers
 
 
 def check_same_tokens(tokens: dict[str, list[list[int]]], lengths: list[int]) -> None:

@@ -6,38 +6,33 @@ import argparse
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from milestones import bench, bench_chart
+from milestones import bench, bench_chart, bench_options, bench_workloads
 from milestones.chain import Course
 from milestones.sources import working_tree
-from milestones.spec import MilestoneError
+from milestones.spec import Milestone, MilestoneError
 
 if TYPE_CHECKING:
     from folovllm.bench.report import Report
-    from folovllm.bench.workload import BenchModel
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("milestones", metavar="mK", nargs="+", help="the others are compared with the first one")
     group = command.add_mutually_exclusive_group()
-    group.add_argument("--model", help="a local folder, a hub id, or 'embedded' (the default)")
-    group.add_argument("--shape", help="random weights of this shape instead, such as qwen3-0.6b")
-    command.add_argument("--requests", type=int, metavar="N", default=32, help="all there at the start (default: 32)")
-    pair: dict[str, Any] = {"type": int, "nargs": 2, "metavar": ("MIN", "MAX")}
-    command.add_argument("--prompt-len", **pair, default=(16, 256), help="prompt tokens, uniform (default: 16 256)")
-    command.add_argument("--output-len", **pair, default=(16, 256), help="new tokens, uniform (default: 16 256)")
-    text = "of every engine (default: as long as the longest request)"
-    command.add_argument("--max-model-len", type=int, metavar="N", help=text)
-    text = "give every milestone a KV cache of as many tokens: slots in m2, blocks from m3 on"
-    command.add_argument("--kv-tokens", type=int, metavar="N", help=text)
+    text = "a local folder, a hub id, or 'embedded' (the default of --workload requests)"
+    group.add_argument("--model", help=text)
+    text = "random weights of this shape instead, such as qwen3-0.6b (default of the other workloads: qwen3-mini)"
+    group.add_argument("--shape", help=text)
+    bench_options.add_workload_options(command)
     text = "an engine option of one milestone, such as m2.max_num_seqs=8; may be repeated"
     command.add_argument("--set", action="append", default=[], metavar="mK.FIELD=VALUE", dest="settings", help=text)
     command.add_argument("--rounds", type=int, metavar="N", default=3, help="measured rounds; medians are shown")
     command.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's own choice)")
     command.add_argument("--json", metavar="PATH", type=Path, help="write the result here")
-    command.add_argument("--plot", metavar="PATH.svg", type=Path, help="draw it as a bar chart")
+    command.add_argument("--plot", metavar="PATH.svg", type=Path, help="draw it")
 
 
 def run(root: Path, args: argparse.Namespace) -> int:
@@ -50,15 +45,16 @@ def run(root: Path, args: argparse.Namespace) -> int:
         value = getattr(args, option)
         if value is not None and value < 1:
             raise MilestoneError(f"{option} must be at least 1, got {value}")
+    bench_options.settle(args)
     try:
-        report = measure(root, args)
+        report, svg = measure(root, args)
     except (ValueError, OSError) as error:  # what the package says of a model or a shape is one line already
         raise MilestoneError(str(error)) from error
     if args.json is not None:
         report.name = args.json.stem
         report.save(args.json)
     if args.plot is not None:
-        args.plot.write_text(bench_chart.draw(report.as_dict()), encoding="utf-8")
+        args.plot.write_text(svg(), encoding="utf-8")
 
     from rich.console import Console
 
@@ -69,10 +65,20 @@ def run(root: Path, args: argparse.Namespace) -> int:
     return 0
 
 
-def measure(root: Path, args: argparse.Namespace) -> Report:
+def measure(root: Path, args: argparse.Namespace) -> tuple[Report, Callable[[], str]]:
+    """The report, and what draws it."""
     course = Course.load(working_tree(root))
     chosen = bench.check_milestones(course, args.milestones)
     settings = bench.parse_settings(args.settings, [m.id for m in chosen])
+    if args.workload != "requests":
+        return bench_workloads.measure(course, chosen, settings, args)
+    report = measure_requests(course, chosen, settings, args)
+    return report, lambda: bench_chart.draw(report.as_dict())
+
+
+def measure_requests(
+    course: Course, chosen: list[Milestone], settings: bench.Settings, args: argparse.Namespace
+) -> Report:
     lengths = bench.Lengths.draw(args.requests, tuple(args.prompt_len), tuple(args.output_len))
     max_model_len = args.max_model_len or lengths.longest
     if max_model_len < lengths.longest:
@@ -84,19 +90,18 @@ def measure(root: Path, args: argparse.Namespace) -> Report:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
 
     from folovllm.bench.report import Report
-    from folovllm.bench.shapes import SHAPES
     from folovllm.bench.workload import bench_model, progress_bar
 
-    if args.shape is not None and args.shape not in SHAPES:
-        raise MilestoneError(f"shape must be one of {', '.join(SHAPES)}, got {args.shape!r}")
+    bench_options.check_shape(args.shape)
     with bench_model(args.model or (None if args.shape else "embedded"), args.shape or "") as model:
-        common = engine_common(model, max_model_len)
+        common = bench_workloads.engine_common(model, max_model_len)
         options = bench.engine_options(
             chosen, common, settings, kv_tokens=args.kv_tokens, num_requests=args.requests
         )
         with progress_bar(len(chosen) * (args.rounds + 2)) as tick:
+            vocab = bench_workloads.vocab_size(model)
             results = bench.measure(
-                course, options, lengths, vocab_size(model), rounds=args.rounds, threads=args.threads, tick=tick
+                course, options, lengths, vocab, rounds=args.rounds, threads=args.threads, tick=tick
             )
     notes = [
         f"{lengths.describe()}; lengths and token ids uniform, seeds fixed, other ids in each round.",
@@ -111,28 +116,9 @@ def measure(root: Path, args: argparse.Namespace) -> Report:
     return Report("milestones", f"Milestones, {model.label}", command, bench.COLUMNS, rows, notes)
 
 
-def engine_common(model: BenchModel, max_model_len: int) -> dict[str, Any]:
-    """float32 is where a batch's tokens and a single sequence's agree."""
-    return {
-        "model": model.path,
-        "load_format": model.load_format,
-        "dtype": "float32",
-        "max_model_len": max_model_len,
-        "skip_tokenizer_init": True,
-    }
-
-
 def describe_limits(kv_tokens: int | None, options: bench.Settings, common: dict[str, Any]) -> str:
     parts = [] if kv_tokens is None else [f"a KV cache of {kv_tokens} tokens"]
     for name, engine in options.items():
         own = [f"{field}={value}" for field, value in engine.items() if common.get(field) != value]
         parts += [f"{name} with {', '.join(own)}"] if own else []
     return "".join(f"; {part}" for part in parts)
-
-
-def vocab_size(model: BenchModel) -> int:
-    from folovllm.config import ModelConfig
-    from folovllm.model_loader import load_hf_config
-
-    config = load_hf_config(ModelConfig(model.path, load_format=model.load_format, skip_tokenizer_init=True))
-    return int(config.vocab_size)

@@ -2,13 +2,15 @@
 
     stdin   {"tree": ..., "engine": {...}}            stdout   {"ready": true}
             {"prompts": [...], "max_tokens": [...]}            {"seconds": ..., "tokens": [...], ...}
+            {"waves": [{...}, ...], "enough": ...}             {"seconds": ..., "times": [[...], ...], ...}
 
 One line of JSON each. Only that milestone's tree is on the path, nothing of `milestones` is imported, and
-of the engine only what every milestone from m1 on has is used (statistics where there are any).
+of the engine only what every milestone from m1 on has is used (statistics, and what was cached, where there is any).
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -57,6 +59,50 @@ class Engine:
             **peak,
         }
 
+    def play(self, waves: list[dict[str, Any]], enough: int | None) -> dict[str, Any]:
+        """Requests in waves (see bench_timeline.py), greedy: the time of each token. The clock never stands."""
+        self.runs += 1
+        engine, wanted = self.engine, dict[str, int]()
+        arrivals: list[float] = []
+        times: dict[str, list[float]] = {}
+        outputs: dict[str, Any] = {}
+
+        def have(count: int) -> bool:
+            return all(len(times[name]) >= min(count, length) for name, length in wanted.items())
+
+        gc.collect()  # here, and not between two tokens
+        waiting, start = list(waves), time.perf_counter()
+        while waiting or engine.has_unfinished_requests():
+            while waiting and have(waiting[0]["after"]):
+                wave = waiting.pop(0)
+                for prompt, length in zip(wave["prompts"], wave["max_tokens"], strict=True):
+                    name = f"play{self.runs}-{len(wanted)}"
+                    params = self.params(temperature=0, max_tokens=length, ignore_eos=True, detokenize=False)
+                    wanted[name], times[name] = length, []
+                    arrivals.append(time.perf_counter() - start)
+                    engine.add_request(name, prompt, params)
+            changed = engine.step()
+            seconds = time.perf_counter() - start
+            for output in changed:
+                outputs[output.request_id] = output
+                came = times[output.request_id]
+                came += [seconds] * (len(output.outputs[0].token_ids) - len(came))
+            if enough is not None and not waiting and have(enough):
+                break
+        seconds = time.perf_counter() - start
+        for name, length in wanted.items():
+            if len(times[name]) < length:
+                engine.abort_request(name)
+        while engine.has_unfinished_requests():  # a step that was under way
+            engine.step()
+        return {
+            "seconds": seconds,
+            "arrivals": arrivals,
+            "times": list(times.values()),
+            "tokens": [list(outputs[name].outputs[0].token_ids) for name in wanted],
+            "cached": [getattr(outputs[name], "num_cached_tokens", None) for name in wanted],
+        }
+
 
 def higher(peak: dict[str, int], engine: Any) -> dict[str, int]:
     """`peak` with this moment in it: the most sequences at once, and the cache when most of it was used."""
@@ -79,6 +125,8 @@ def main() -> None:
             if engine is None:
                 engine = Engine(request["tree"], request["engine"])
                 answer: dict[str, Any] = {"ready": True}
+            elif "waves" in request:
+                answer = engine.play(request["waves"], request["enough"])
             else:
                 answer = engine.run(request["prompts"], request["max_tokens"])
         except Exception as error:

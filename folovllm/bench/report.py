@@ -23,7 +23,10 @@ Row = dict[str, Any]
 
 @dataclass
 class Report:
-    """`columns` names the keys of each row, in the order to show them; a key says its unit (ttft_ms)."""
+    """`columns` names the keys of each row, in the order to show them; a key says its unit (ttft_ms).
+
+    `details` go into the JSON and not into the table: options of the engines, what a picture is drawn from.
+    """
 
     name: str
     title: str
@@ -34,6 +37,7 @@ class Report:
     versions: dict[str, str] = field(default_factory=versions)
     hardware: dict[str, Any] = field(default_factory=hardware)
     date: str = field(default_factory=lambda: datetime.date.today().isoformat())
+    details: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -42,7 +46,8 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         keys = ("name", "title", "command", "versions", "hardware", "date", "columns", "rows", "notes")
-        return {key: getattr(self, key) for key in keys}
+        facts = {key: getattr(self, key) for key in keys}
+        return facts | ({"details": self.details} if self.details else {})
 
     def to_json(self) -> str:
         return json.dumps(self.as_dict(), indent=2, ensure_ascii=False, allow_nan=False)

@@ -32,7 +32,20 @@ SHAPES: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 40960,
         "rope_theta": 1e6,
     },
-    # Not a model of anybody's: small enough to try a command out in seconds.
+    # Not models of anybody's. The first is for a CPU: its float32 weights (118 MB) are more than caches hold, and a
+    # prompt of 2,000 tokens takes seconds, not minutes. The second is small enough to try a command out.
+    "qwen3-mini": {
+        "hidden_size": 512,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "intermediate_size": 1536,
+        "vocab_size": 8192,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 4096,
+        "rope_theta": 1e6,
+    },
     "qwen3-tiny": {
         "hidden_size": 64,
         "num_hidden_layers": 2,

@@ -1,0 +1,121 @@
+"""The result of a benchmark: rows of plain numbers, and everything needed to judge and repeat them.
+
+The same Report becomes a table on the screen and a JSON file that the documentation's tables are made from;
+no figure passes through a human hand.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from folovllm.bench.machine import hardware, versions
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Report:
+    """`columns` names the keys of each row, in the order to show them; a key says its unit (ttft_ms)."""
+
+    name: str
+    title: str
+    command: str
+    columns: list[str]
+    rows: list[Row]
+    notes: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=versions)
+    hardware: dict[str, Any] = field(default_factory=hardware)
+    date: str = field(default_factory=lambda: datetime.date.today().isoformat())
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if set(row) != set(self.columns):
+                raise ValueError(f"rows must have exactly the columns {self.columns}, got {list(row)}")
+
+    def as_dict(self) -> dict[str, Any]:
+        keys = ("name", "title", "command", "versions", "hardware", "date", "columns", "rows", "notes")
+        return {key: getattr(self, key) for key in keys}
+
+    def to_json(self) -> str:
+        return json.dumps(self.as_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def save(self, path: Path) -> None:
+        path.write_text(self.to_json() + "\n", encoding="utf-8")
+
+    def show(self, console: Console) -> None:
+        """The table, between what is common to its rows and the notes."""
+        console.print(Text(self.title, style="bold"))
+        shared = [key for key in self.columns if self._is_shared(key)]
+        if shared:
+            console.print(Text(", ".join(f"{_heading(key)} {format_number(self.rows[0][key])}" for key in shared)))
+        console.print()
+        console.print(self.render())
+        console.print()
+        for note in self.notes:
+            console.print(Text(note, style="dim"))
+
+    def render(self) -> Table:
+        # What is the same in every row stands above the table: the eye is for what differs.
+        shown = [key for key in self.columns if not self._is_shared(key)]
+        table = Table(box=None, pad_edge=False)
+        if len(self.rows) < len(shown):  # taller than wide: it then fits a terminal of 80 columns
+            self._fill_turned(table, shown)
+        else:
+            self._fill(table, shown)
+        return table
+
+    def _fill(self, table: Table, shown: list[str]) -> None:
+        for key in shown:
+            numeric = all(isinstance(row[key], int | float | None) for row in self.rows)
+            table.add_column(_heading(key), justify="right" if numeric else "left")
+        for row in self.rows:
+            table.add_row(*(Text(format_number(row[key])) for key in shown))
+
+    def _fill_turned(self, table: Table, shown: list[str]) -> None:
+        """A column for each row, headed by its first value."""
+        first, *others = shown
+        table.add_column(_heading(first))
+        for row in self.rows:
+            table.add_column(Text(format_number(row[first])), justify="right")
+        for key in others:
+            table.add_row(_heading(key), *(Text(format_number(row[key])) for row in self.rows))
+
+    def _is_shared(self, key: str) -> bool:
+        values = [row[key] for row in self.rows]
+        return len(values) > 1 and values[0] is not None and all(value == values[0] for value in values)
+
+
+# How a column's name ends -> how its heading does; the longer endings first.
+_UNITS = {
+    "_tokens_per_s": " tokens/s",
+    "_gb_per_s": " GB/s",
+    "_ms": " ms",
+    "_gb": " GB",
+    "_s": " s",
+}
+
+
+def _heading(key: str) -> str:
+    for ending, unit in _UNITS.items():
+        if key.endswith(ending):
+            return key.removesuffix(ending).replace("_", " ") + unit
+    return key.replace("_", " ")
+
+
+def format_number(value: Any) -> str:
+    """About four significant digits."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        size = abs(value)
+        digits = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 1 else 3
+        return f"{value:,.{digits}f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,48 @@
+"""Shapes to measure without a download: plain data, so that the command line can name them without torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+DEFAULT_SHAPE = "qwen3-0.6b"
+# Shapes of well-known models, as keywords of their transformers configuration. Speed depends on shapes and
+# not on what the weights say, so no download is needed to measure it.
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen3-0.6b": {
+        "hidden_size": 1024,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 3072,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 40960,
+        "rope_theta": 1e6,
+    },
+    "qwen3-1.7b": {
+        "hidden_size": 2048,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 6144,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 40960,
+        "rope_theta": 1e6,
+    },
+    # Not a model of anybody's: small enough to try a command out in seconds.
+    "qwen3-tiny": {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 128,
+        "vocab_size": 512,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 2048,
+        "rope_theta": 1e6,
+    },
+}
