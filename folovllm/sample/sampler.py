@@ -38,9 +38,10 @@ class Sampler:
     """Draws one token per row. Holds no state: that is in the metadata's rows and their generators.
 
     `draw`: "inverse_cdf" is faster on a CPU, "exponential_race" on a GPU; "auto" goes by the logits' device.
+    "triton" is a kernel for unseeded rows, filters included, and for the others what "auto" is.
     """
 
-    def __init__(self, draw: Literal["auto", "inverse_cdf", "exponential_race"] = "auto") -> None:
+    def __init__(self, draw: Literal["auto", "inverse_cdf", "exponential_race", "triton"] = "auto") -> None:
         self.draw = draw
 
     def __call__(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
@@ -56,6 +57,8 @@ class Sampler:
             pools: list[Pool] = []
             if group.path in ("greedy", "beam"):
                 drawn = greedy(edited)
+            elif self.draw == "triton" and _suits_kernel(group):
+                drawn = _draw_in_kernel(edited, group)
             else:
                 pools = find_candidates(edited, group.filters, group.path, group.width)
                 drawn = self._draw(pools, group)
@@ -80,7 +83,7 @@ class Sampler:
         for rows, candidates in pools:
             device = candidates.weights.device
             generators = [group.generators[row] for row in rows]
-            if self.draw == "exponential_race" or (self.draw == "auto" and device.type != "cpu"):
+            if self.draw == "exponential_race" or (self.draw != "inverse_cdf" and device.type != "cpu"):
                 noise = exponentials(candidates.weights.shape, generators, device)
                 token_ids = draw_exponential_race(candidates, noise)
             else:
@@ -89,6 +92,19 @@ class Sampler:
                 return token_ids
             drawn[torch.tensor(rows, device=device)] = token_ids
         return drawn
+
+
+def _suits_kernel(group: RowGroup) -> bool:
+    """A seeded row draws from its own generator, and processed logprobs need the distribution: the kernel has neither."""
+    return group.processed_rows is None and all(generator is None for generator in group.generators)
+
+
+def _draw_in_kernel(logits: Tensor, group: RowGroup) -> Tensor:
+    """One seed for the step, from torch's default generator and on the device; a row's place is its position."""
+    from folovllm.sample.kernels.sampler import sample  # Triton takes half a second to import
+
+    seed = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=logits.device)
+    return sample(logits, group.filters, seed.expand(len(logits)), group.rows)
 
 
 def _select(logits: Tensor, group: RowGroup) -> Tensor:

@@ -1,4 +1,4 @@
-"""The whole of sampling for one row in one program: temperature, top-k, top-p, min-p, and the exponential race.
+"""Sampling a row in one program: temperature, top-k, top-p, min-p, and the exponential race.
 
     pass 1         largest and smallest logit
     passes 2..     top-k's threshold, counting                        where top-k is on
@@ -7,13 +7,13 @@
     last pass      who is kept runs: exp(...) / Exp(1) noise; the first at the line is the token
 
 Nothing but the token leaves the program: no sorted copy, no probabilities, no mask. A row of 151,936 logits in bfloat16
-is 304 KB and is read from memory in the first pass; the programs that run at once, two on each of an H200's 132
-multiprocessors, then read 80 MB again and again, of which 50 MB fit into its L2. A batch of 256 rows is 78 MB, 18
-microseconds of bandwidth a pass, so 12 passes are at least 0.1 to 0.2 ms; torch's top-k path alone writes and reads as
-much. In float32 all of that is double.
+is 304 KB and comes from memory in the first pass; a program of 16 warps fills a multiprocessor's registers, so an H200
+runs 132 rows at once, 40 MB, which its L2 of 50 MB keeps for the other passes. A batch of 256 such rows is 78 MB, 18
+microseconds of bandwidth; the other passes (some 4 for each threshold, 2 more with top-p, and the last) are bound by
+some 30 instructions a logit. In float32 a row is twice as long, and half of what is read again comes from memory.
 
-Who is kept does not depend on how the row is cut into tiles, and the noise of a token depends on three numbers only:
-the row's seed, the row's position and the token. So a row draws the same token in any company.
+Tiles and order of summation are the same for every batch, and the noise of a token depends on three numbers only: the
+row's seed, the row's position and the token. So a row draws the same token in any company.
 
 vLLM: v1/sample/ops/topk_topp_triton.py (the filters), v1/worker/gpu/sample/gumbel.py (the noise)
 """
@@ -36,10 +36,9 @@ if TYPE_CHECKING:
 else:
     from folovllm.utils.triton_import import tl, triton
 
-# Columns a step: 4 for each thread of 16 warps. With 4 pivots, counts and masses are 32 registers a thread.
+# Columns a step: 4 for each thread of 16 warps. Counts and masses for 4 pivots are then 32 registers a thread.
 BLOCK = 2048
 NUM_WARPS = 16
-PIVOTS = 4
 # Bits of the float32 that a narrower dtype leaves empty.
 _SHIFTS = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 13}
 
@@ -84,7 +83,6 @@ def _sample_kernel(
     vocab_size,
     REPORT: tl.constexpr,
     SHIFT: tl.constexpr,
-    P: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -101,20 +99,20 @@ def _sample_kernel(
     ties = vocab_size.to(tl.int64)
     if top_k < possible:
         lo, exact, above, _ = find_threshold(
-            row_ptr, vocab_size, top, beta, lo, hi, possible, top_k, False, SHIFT, P, BLOCK
+            row_ptr, vocab_size, top, beta, lo, hi, possible, top_k, False, SHIFT, BLOCK
         )
         ties = tl.where(exact, (top_k - above).to(tl.int64), ties)
     if top_p < 1.0:
         # The line is relative to the mass of what top-k left: all above its threshold, and so many of the ties.
-        pivots = lo + (tl.arange(0, P) > 0)  # lo, and the rest lo + 1
-        counts, masses = count_and_mass(row_ptr, vocab_size, top, beta, pivots.to(tl.int32), SHIFT, P, BLOCK)
+        pivots = lo + (tl.arange(0, 4) > 0)  # lo, and the rest lo + 1
+        counts, masses = count_and_mass(row_ptr, vocab_size, top, beta, pivots.to(tl.int32), SHIFT, BLOCK)
         above, mass_above = tl.min(counts, axis=0), tl.min(masses, axis=0)
         equal = tl.max(counts, axis=0) - above
         tied = tl.minimum(ties, equal.to(tl.int64))
         line = top_p * (mass_above + tied * _weight(lo, top, beta, SHIFT))
         at_least = (above + tied).to(tl.int32)
         crossing, exact, _, mass_above = find_threshold(
-            row_ptr, vocab_size, top, beta, lo, hi, at_least, line, True, SHIFT, P, BLOCK
+            row_ptr, vocab_size, top, beta, lo, hi, at_least, line, True, SHIFT, BLOCK
         )
         # A token is in while the mass before it has not reached the line.
         weight = _weight(crossing, top, beta, SHIFT)
@@ -201,7 +199,6 @@ def _launch(logits: Tensor, filters: Filters, seeds: Tensor, positions: Tensor, 
             vocab_size,
             REPORT=kept is not None,
             SHIFT=_SHIFTS[logits.dtype],
-            P=PIVOTS,
             BLOCK=min(BLOCK, max(128, triton.next_power_of_2(vocab_size))),
             num_warps=NUM_WARPS,
         )

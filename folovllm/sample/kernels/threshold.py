@@ -75,30 +75,49 @@ def extremes(row_ptr, vocab_size, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def count_and_mass(row_ptr, vocab_size, top, beta, pivots, SHIFT: tl.constexpr, P: tl.constexpr,
-                   BLOCK: tl.constexpr):  # fmt: skip
-    """For each of P pivots: how many tokens have a key of at least that, and the sum of their weights (float64).
+def count_and_mass(row_ptr, vocab_size, top, beta, pivots, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
+    """For each of 4 pivots: how many tokens have a key of at least that, and the sum of their weights (float64).
 
     A weight is exp((logit - top) * beta), with beta = 1 / temperature: 1 for the likeliest token.
 
-    Each lane adds up its own column in float32, some dozens of numbers; only the lanes' sums need float64.
+    Each lane adds up its own column in float32, some dozens of numbers; only the lanes' sums need float64. The four are
+    written out: a tile [4, BLOCK] would be laid out over the threads in another way than what was loaded, and every
+    step of the loop would have to carry it there through shared memory.
     """
-    count = tl.zeros([P, BLOCK], tl.int32)
-    mass = tl.zeros([P, BLOCK], tl.float32)
+    index = tl.arange(0, 4)
+    p0, p1 = tl.sum(tl.where(index == 0, pivots, 0), axis=0), tl.sum(tl.where(index == 1, pivots, 0), axis=0)
+    p2, p3 = tl.sum(tl.where(index == 2, pivots, 0), axis=0), tl.sum(tl.where(index == 3, pivots, 0), axis=0)
+    count0, mass0 = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.float32)
+    count1, mass1 = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.float32)
+    count2, mass2 = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.float32)
+    count3, mass3 = tl.zeros([BLOCK], tl.int32), tl.zeros([BLOCK], tl.float32)
     start = 0
     while start < vocab_size:
         _, x, exists = load_row(row_ptr, start, vocab_size, BLOCK)
-        above = (key_of(x, SHIFT)[None, :] >= pivots[:, None]) & exists[None, :]
+        key = key_of(x, SHIFT)
         weight = tl.exp((x - top) * beta)
-        count += above.to(tl.int32)
-        mass += tl.where(above, weight[None, :], 0.0)
+        above0, above1 = (key >= p0) & exists, (key >= p1) & exists
+        above2, above3 = (key >= p2) & exists, (key >= p3) & exists
+        count0, mass0 = count0 + above0.to(tl.int32), mass0 + tl.where(above0, weight, 0.0)
+        count1, mass1 = count1 + above1.to(tl.int32), mass1 + tl.where(above1, weight, 0.0)
+        count2, mass2 = count2 + above2.to(tl.int32), mass2 + tl.where(above2, weight, 0.0)
+        count3, mass3 = count3 + above3.to(tl.int32), mass3 + tl.where(above3, weight, 0.0)
         start += BLOCK
-    return tl.sum(count, axis=1), tl.sum(mass.to(tl.float64), axis=1)
+    count = tl.where(index < 2, tl.where(index < 1, tl.sum(count0, axis=0), tl.sum(count1, axis=0)),
+                     tl.where(index < 3, tl.sum(count2, axis=0), tl.sum(count3, axis=0)))  # fmt: skip
+    mass = tl.where(index < 2, tl.where(index < 1, _total(mass0), _total(mass1)),
+                    tl.where(index < 3, _total(mass2), _total(mass3)))  # fmt: skip
+    return count, mass
+
+
+@triton.jit
+def _total(mass):
+    return tl.sum(mass.to(tl.float64), axis=0)
 
 
 @triton.jit
 def find_threshold(row_ptr, vocab_size, top, beta, lo, hi, count_lo, target, BY_MASS: tl.constexpr,
-                   SHIFT: tl.constexpr, P: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
+                   SHIFT: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip
     """Narrow [lo, hi) until the key whose tokens cross `target` (a count or a mass) is alone in it.
 
     On entry reach(lo) >= target > reach(hi) = 0, and `count_lo` tokens reach lo.
@@ -108,16 +127,16 @@ def find_threshold(row_ptr, vocab_size, top, beta, lo, hi, count_lo, target, BY_
     """
     count_hi = tl.zeros([], tl.int32)
     mass_hi = tl.zeros([], tl.float64)
-    step = tl.arange(0, P) + 1
+    step = tl.arange(0, 4) + 1
     passes = 0
     more = hi - lo > 1
     while more:
-        even = lo + (hi - lo) * step // (P + 1)
+        even = lo + (hi - lo) * step // 5
         bottom, ceiling = value_of(lo, SHIFT), value_of(hi - 1, SHIFT)
-        by_value = bottom + (ceiling - bottom) * (step.to(tl.float32) / (P + 1))
+        by_value = bottom + (ceiling - bottom) * (step.to(tl.float32) / 5)
         by_value = tl.minimum(tl.maximum(key_of(by_value, SHIFT).to(tl.int64), lo), hi - 1)
-        pivots = tl.where((passes < 6) & (hi - lo > 4 * P), by_value, even)
-        count, mass = count_and_mass(row_ptr, vocab_size, top, beta, pivots.to(tl.int32), SHIFT, P, BLOCK)
+        pivots = tl.where((passes < 6) & (hi - lo > 16), by_value, even)
+        count, mass = count_and_mass(row_ptr, vocab_size, top, beta, pivots.to(tl.int32), SHIFT, BLOCK)
         if BY_MASS:
             enough = mass >= target
         else:

@@ -1,0 +1,162 @@
+"""The sampler against the formulation that is usually written first: everything over the whole vocabulary.
+
+The naive one sorts, takes softmax and running sum, masks, scatters back to the vocabulary's order, takes softmax again
+and calls torch.multinomial; what a setting does not need, it leaves out too. Both get the same float32 logits.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from folovllm.bench.report import Report, Row
+from folovllm.bench.workload import progress_bar, require_at_least
+from folovllm.sample.metadata import SamplingMetadata, SamplingRow
+from folovllm.sample.sampler import Sampler
+from folovllm.sampling_params import SamplingParams
+
+COLUMNS = ["setting", "logits", "vocab", "batch", "naive_ms", "sampler_ms", "speedup"]
+PROMPT_TOKENS, OUTPUT_TOKENS = 512, 128  # what penalties have to look at
+
+
+@dataclass(frozen=True)
+class Case:
+    """One setting, and the kind of logits it meets."""
+
+    label: str
+    params: SamplingParams
+    logits: str = "normal"
+
+
+def cases() -> list[Case]:
+    penalties = SamplingParams(repetition_penalty=1.1, frequency_penalty=0.3, presence_penalty=0.2)
+    return [
+        Case("greedy", SamplingParams(temperature=0)),
+        Case("temperature=0.8", SamplingParams(temperature=0.8)),
+        Case("top_k=40, top_p=0.9", SamplingParams(top_k=40, top_p=0.9)),
+        Case("top_p=0.9", SamplingParams(top_p=0.9), "peaked"),
+        Case("top_p=0.9", SamplingParams(top_p=0.9)),
+        Case("min_p=0.05", SamplingParams(min_p=0.05)),
+        Case("three penalties", penalties),
+    ]
+
+
+def make_logits(kind: str, batch: int, vocab_size: int) -> Tensor:
+    """`normal`: independent with deviation 3, the hard case: top_p=0.9 keeps thousands. `peaked`: falling with the
+    logarithm of the rank, as a language model's do, in random order: top_p=0.9 keeps dozens."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(batch, vocab_size, generator=generator)
+    if kind == "normal":
+        return noise * 3
+    ranks = noise.argsort(dim=-1).argsort(dim=-1) + 1
+    return -1.5 * ranks.float().log()
+
+
+def run(
+    batch_sizes: Sequence[int] = (1, 8, 64),
+    vocab_sizes: Sequence[int] = (50_257, 151_936),
+    *,
+    command: str = "folovllm bench sampler",
+    min_rounds: int = 5,
+    seconds_per_case: float = 1.0,
+) -> Report:
+    """Ours and the naive one in turn, for `min_rounds` rounds or `seconds_per_case`, whichever is longer."""
+    for batch in batch_sizes:
+        require_at_least(1, batch_sizes=batch)
+    for vocab_size in vocab_sizes:
+        require_at_least(1, vocab_sizes=vocab_size)
+    require_at_least(1, min_rounds=min_rounds)
+    rows: list[Row] = []
+    with progress_bar(len(batch_sizes) * len(vocab_sizes) * len(cases())) as tick, torch.inference_mode():
+        for case in cases():
+            for vocab_size in vocab_sizes:
+                for batch in batch_sizes:
+                    tick(f"{case.label}, vocabulary {vocab_size:,}, batch {batch}")
+                    rows.append(_measure(case, vocab_size, batch, min_rounds, seconds_per_case))
+    notes = [
+        "Medians, the two in turn in one process; a speedup above 1 means that the sampler is faster.",
+        "naive: sort, softmax, cumsum, mask, scatter, softmax, multinomial, as far as the setting needs them.",
+    ]
+    return Report("sampler", "Sampling, one step", command, COLUMNS, rows, notes)
+
+
+def _measure(case: Case, vocab_size: int, batch: int, min_rounds: int, seconds: float) -> Row:
+    logits = make_logits(case.logits, batch, vocab_size)
+    rows = _rows(case.params, batch, vocab_size)
+    metadata = SamplingMetadata.build(rows, vocab_size, logits.device)  # once per membership, not per step
+    sampler = Sampler()
+    contestants: list[Callable[[], object]] = [
+        lambda: naive_sample(logits, case.params, rows),
+        lambda: sampler(logits, metadata),
+    ]
+    times: list[list[float]] = [[], []]
+    for contestant in contestants:
+        contestant()  # warm-up
+    end = time.perf_counter() + seconds
+    while len(times[0]) < min_rounds or time.perf_counter() < end:
+        for contestant, taken in zip(contestants, times, strict=True):
+            start = time.perf_counter()
+            contestant()
+            taken.append(time.perf_counter() - start)
+    naive, ours = (statistics.median(taken) * 1e3 for taken in times)
+    return {
+        "setting": case.label,
+        "logits": case.logits,
+        "vocab": vocab_size,
+        "batch": batch,
+        "naive_ms": naive,
+        "sampler_ms": ours,
+        "speedup": naive / ours,
+    }
+
+
+def _rows(params: SamplingParams, batch: int, vocab_size: int) -> list[SamplingRow]:
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(vocab_size, (batch, PROMPT_TOKENS + OUTPUT_TOKENS), generator=generator).tolist()
+    return [
+        SamplingRow(params, row[:PROMPT_TOKENS], row[PROMPT_TOKENS:], frozenset(), generator=None)
+        for row in tokens
+    ]
+
+
+def naive_sample(logits: Tensor, params: SamplingParams, rows: Sequence[SamplingRow]) -> Tensor:
+    """One token per row [b], all rows under the same settings."""
+    if params.is_greedy:
+        return logits.argmax(dim=-1)
+    return torch.multinomial(naive_probabilities(logits, params, rows), 1).squeeze(-1)
+
+
+def naive_probabilities(logits: Tensor, params: SamplingParams, rows: Sequence[SamplingRow]) -> Tensor:
+    """The distribution [b, vocab] by definition, each step over the whole vocabulary."""
+    if (params.repetition_penalty, params.frequency_penalty, params.presence_penalty) != (1.0, 0.0, 0.0):
+        logits = _naive_penalties(logits, params, rows)
+    logits = logits / params.temperature
+    if params.top_k > 0 or params.top_p < 1.0:
+        values, ids = logits.sort(dim=-1, descending=True)
+        if params.top_k > 0:
+            values[:, params.top_k :] = -torch.inf
+        probs = values.softmax(dim=-1)
+        before = probs.cumsum(dim=-1) - probs
+        values = values.masked_fill(before >= params.top_p, -torch.inf)
+        logits = torch.full_like(logits, -torch.inf).scatter_(1, ids, values)
+    probs = logits.softmax(dim=-1)
+    if params.min_p > 0.0:
+        probs = probs.masked_fill(probs < params.min_p * probs.amax(dim=-1, keepdim=True), 0.0)
+        probs = probs / probs.sum(dim=-1, keepdim=True)
+    return probs
+
+
+def _naive_penalties(logits: Tensor, params: SamplingParams, rows: Sequence[SamplingRow]) -> Tensor:
+    counts = torch.zeros_like(logits)
+    output = torch.tensor([row.output_token_ids for row in rows])
+    counts.scatter_add_(1, output, torch.ones_like(output, dtype=logits.dtype))
+    seen = counts > 0
+    seen.scatter_(1, torch.tensor([row.prompt_token_ids for row in rows]), True)
+    penalty = torch.where(seen, params.repetition_penalty, 1.0)
+    logits = torch.where(logits > 0, logits / penalty, logits * penalty)
+    return logits - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)

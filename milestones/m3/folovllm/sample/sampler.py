@@ -1,0 +1,146 @@
+"""The sampler: logits [B, vocab] in, one token per row out, and logprobs where they were asked for.
+
+    masks ─▶ bias ─▶ custom ─▶ penalties ─▶ temperature ─▶ top-k ─▶ top-p ─▶ min-p ─▶ draw
+    └─ edits of a few logits, float32 ──┘   └─ among the likeliest tokens, float64 ──────┘
+
+Raw logprobs are the log-softmax of the logits as they came in; processed ones describe what the token was
+drawn from.
+
+vLLM: v1/sample/sampler.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from folovllm.sample.draw import draw_exponential_race, draw_inverse_cdf, exponentials, uniforms
+from folovllm.sample.filters import Pool, find_candidates
+from folovllm.sample.logprobs import LogprobsTensors, candidate_logprobs, gather_logprobs
+from folovllm.sample.metadata import MAX_GROUP_LOGITS, RowGroup, SamplingMetadata
+
+__all__ = ["LogprobsTensors", "Sampler", "SamplerOutput", "gather_logprobs"]
+
+
+@dataclass(slots=True)
+class SamplerOutput:
+    """One step's tokens; `logprobs` is None when no row needs any."""
+
+    token_ids: Tensor  # [B] int64
+    logprobs: LogprobsTensors | None = None
+
+
+class Sampler:
+    """Draws one token per row. Holds no state: that is in the metadata's rows and their generators.
+
+    `draw`: "inverse_cdf" is faster on a CPU, "exponential_race" on a GPU; "auto" goes by the logits' device.
+    """
+
+    def __init__(self, draw: Literal["auto", "inverse_cdf", "exponential_race"] = "auto") -> None:
+        self.draw = draw
+
+    def __call__(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
+        """`logits` [B, vocab] of any float type, which are not written to; row i is row i of the metadata."""
+        token_ids = torch.empty(metadata.num_rows, dtype=torch.int64, device=logits.device)
+        reports: list[tuple[Tensor, LogprobsTensors]] = []
+        # A request's own processor may raise. All of them run before the first draw, so that a failure leaves every
+        # generator where it was and the others can be sampled as if nothing had happened.
+        ahead = [apply_edits(_select(logits, group), group) if group.is_custom else None for group in metadata.groups]
+        for group, early in zip(metadata.groups, ahead, strict=True):
+            raw = _select(logits, group)
+            edited = apply_edits(raw, group) if early is None else early
+            pools: list[Pool] = []
+            if group.path in ("greedy", "beam"):
+                drawn = greedy(edited)
+            else:
+                pools = find_candidates(edited, group.filters, group.path, group.width)
+                drawn = self._draw(pools, group)
+            if len(metadata.groups) == 1:  # which is then the whole batch, in order
+                token_ids = drawn
+            else:
+                token_ids[group.rows] = drawn
+            if metadata.num_logprobs is not None:
+                if group.path == "beam":
+                    reports.append((group.rows, gather_logprobs(edited, metadata.num_logprobs, drawn)))
+                else:
+                    reports += _report(group, raw, edited, pools, drawn, metadata.num_logprobs)
+        if metadata.num_logprobs is None:
+            return SamplerOutput(token_ids)
+        logprobs = LogprobsTensors.empty(token_ids, min(metadata.num_logprobs, logits.shape[-1]))
+        for rows, report in reports:
+            logprobs.put(rows, report)
+        return SamplerOutput(token_ids, logprobs)
+
+    def _draw(self, pools: list[Pool], group: RowGroup) -> Tensor:
+        drawn = torch.empty_like(group.rows)
+        for rows, candidates in pools:
+            device = candidates.weights.device
+            generators = [group.generators[row] for row in rows]
+            if self.draw == "exponential_race" or (self.draw == "auto" and device.type != "cpu"):
+                noise = exponentials(candidates.weights.shape, generators, device)
+                token_ids = draw_exponential_race(candidates, noise)
+            else:
+                token_ids = draw_inverse_cdf(candidates, uniforms(generators, device))
+            if len(pools) == 1:
+                return token_ids
+            drawn[torch.tensor(rows, device=device)] = token_ids
+        return drawn
+
+
+def _select(logits: Tensor, group: RowGroup) -> Tensor:
+    """The group's rows. Beams are ranked by log-probabilities, and it is these that processors edit.
+
+    That is Hugging Face's order for beams: what a mask takes away is not given to the other tokens.
+    """
+    rows = group.select(logits)
+    return rows.float().log_softmax(dim=-1) if group.path == "beam" else rows
+
+
+def apply_edits(logits: Tensor, group: RowGroup) -> Tensor:
+    """The group's masks, biases, processors and penalties, on a float32 copy; no copy when all are idle."""
+    active = [edit for edit in group.edits if not edit.processor.is_idle()]
+    if not active:
+        return logits
+    logits = logits.to(torch.float32, copy=True)
+    for edit in active:
+        logits = edit.apply(logits)
+    return logits
+
+
+def greedy(logits: Tensor) -> Tensor:
+    """The first of the largest logits of each row, [b].
+
+    On a CPU by numpy, whose argmax is vectorised where torch's looks at one number after the other: 2 to 5
+    times as fast. It knows no bfloat16, so such rows are converted, a few at a time to stay in the caches.
+    """
+    if logits.device.type != "cpu":
+        return logits.argmax(dim=-1)
+    if logits.dtype != torch.float32 and len(logits) > 1 and logits.numel() > MAX_GROUP_LOGITS:
+        return torch.cat(
+            [greedy(part) for part in logits.split(max(1, MAX_GROUP_LOGITS // logits.shape[-1]))]
+        )
+    return torch.from_numpy(np.argmax(logits.detach().float().numpy(), axis=-1))
+
+
+def _report(
+    group: RowGroup, raw: Tensor, edited: Tensor, pools: list[Pool], drawn: Tensor, k: int
+) -> list[tuple[Tensor, LogprobsTensors]]:
+    """Logprobs of the group's rows that asked, with those rows' places in the batch."""
+    reports = []
+    if (rows := group.raw_rows) is not None:
+        logprobs = raw[rows].float().log_softmax(dim=-1)
+        reports.append((group.rows[rows], gather_logprobs(logprobs, k, drawn[rows])))
+    if (rows := group.processed_rows) is not None:
+        if group.path == "greedy":  # nothing is drawn: the distribution is the one whose maximum was taken
+            logprobs = edited[rows].float().log_softmax(dim=-1)
+        else:
+            logprobs = torch.empty(edited.shape, device=edited.device)
+            for members, candidates in pools:
+                logprobs[members] = candidate_logprobs(candidates, edited.shape[-1])
+            logprobs = logprobs[rows]
+        reports.append((group.rows[rows], gather_logprobs(logprobs, k, drawn[rows])))
+    return reports
