@@ -11,8 +11,6 @@ import dataclasses
 from folovllm.config import EngineConfig
 
 RESERVED = {
-    "enforce_eager": "M4 (CUDA graphs)",
-    "async_scheduling": "M4 (asynchronous scheduling)",
     "enable_chunked_prefill": "M5 (chunked prefill)",
     "long_prefill_token_threshold": "M5 (chunked prefill)",
     "max_num_partial_prefills": "M5 (chunked prefill)",

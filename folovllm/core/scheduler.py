@@ -20,11 +20,12 @@ from itertools import count
 
 from folovllm.config import SchedulerConfig
 from folovllm.core.grouping import lacking, rows_claimed, rows_needed
+from folovllm.core.invariants import check_scheduler
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.preemption import Preempter, choose_victims
 from folovllm.core.request_queue import Key, RequestQueue
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.stop import check_stop
+from folovllm.core.stop import UNKNOWN, check_stop
 from folovllm.request import Request, Sequence, SequenceStatus
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
@@ -201,15 +202,23 @@ class Scheduler:
         Returns the sequences that gained a token, each with the status that this token brings about, if any: ending
         it is left to finish(), since a stop string may have a say. One that was aborted meanwhile is passed over.
         """
-        for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
-            if seq.status is RUNNING:
-                seq.num_computed_tokens += num_tokens
+        if not output.is_assumed:
+            self.advance(output)
         gained: list[tuple[Sequence, SequenceStatus | None]] = []
         for seq, token_id in zip(output.rows, token_ids, strict=True):
             if seq.status is RUNNING and token_id is not None:
-                seq.data.output_token_ids.append(token_id)
+                token_ids_so_far = seq.data.output_token_ids
+                if token_ids_so_far and token_ids_so_far[-1] == UNKNOWN:
+                    token_ids_so_far.pop()
+                token_ids_so_far.append(token_id)
                 gained.append((seq, check_stop(seq, self.eos_token_ids, self.max_model_len)))
         return gained
+
+    def advance(self, output: SchedulerOutput) -> None:
+        """A step has been computed, or will have been before anything else is: its keys and values count as there."""
+        for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
+            if seq.status is RUNNING:
+                seq.num_computed_tokens += num_tokens
 
     def fork(self, request: Request, parent: Sequence, child: Sequence) -> None:
         """A child that shares all that its parent, which runs, has computed."""
@@ -250,6 +259,8 @@ class Scheduler:
                 if seq.status is RUNNING:
                     seq.transition(WAITING)
                 seq.block_ids, seq.num_computed_tokens = [], 0
+                if seq.data.output_token_ids[-1:] == [UNKNOWN]:
+                    seq.data.output_token_ids.pop()
                 self._stale_seq_ids.append(seq.seq_id)
             if request.get_seqs(WAITING):
                 self.waiting.add(request, key)
@@ -286,14 +297,11 @@ class Scheduler:
         """Blocks that an admission must leave free. Alone, a request may have them all."""
         return self._watermark if self.running not in ([], [request]) else 0
 
+    @property
+    def unfinished(self) -> list[Request]:
+        """In order of arrival."""
+        return list(self._keys)
+
     def check_invariants(self) -> None:
         """What must hold between two steps. Raises RuntimeError where it does not."""
-        running = [seq for request in self.running for seq in request.get_seqs(RUNNING)]
-        swapped = [seq for request in self.swapped for seq in request.get_seqs(SWAPPED)]
-        self.kv.check_invariants(running, swapped)
-        if len(running) > self.max_num_seqs:
-            raise RuntimeError(f"{len(running)} sequences run, max_num_seqs is {self.max_num_seqs}")
-        for request, key in self._keys.items():
-            where = (request in self.running, request in self.waiting, request in self.swapped)
-            if where != tuple(bool(request.get_seqs(status)) for status in (RUNNING, WAITING, SWAPPED)):
-                raise RuntimeError(f"request {request.request_id} is in the wrong place: {where}, key {key}")
+        check_scheduler(self)

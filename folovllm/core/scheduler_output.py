@@ -34,11 +34,17 @@ class SchedulerOutput:
     blocks_to_swap_in: BlockPairs = field(default_factory=list)
     blocks_to_copy: BlockPairs = field(default_factory=list)
     """All are read before any is written."""
+    num_prompt_tokens: int = 0
+    """How many of the scheduled tokens belong to prompts."""
+    is_assumed: bool = False
+    """Its sequences were advanced before its tokens were known."""
 
     def add(self, seq: Sequence, num_tokens: int) -> None:
         self.scheduled_seqs.append(seq)
         self.num_scheduled_tokens.append(num_tokens)
         self.total_num_scheduled_tokens += num_tokens
+        if seq.num_computed_tokens < seq.get_prompt_len():
+            self.num_prompt_tokens += num_tokens
 
     def add_copies(self, pairs: BlockPairs) -> None:
         """A block that is itself a copy of this step is empty yet: its copy is made of what it will be a copy of."""

@@ -20,8 +20,10 @@ from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.engine.limits import resolve_scheduler_config
 from folovllm.engine.room import Room
+from folovllm.engine.stepper import Stepper
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
+from folovllm.worker.cuda_graph import CudaGraphs, capture_sizes
 from folovllm.worker.kv_cache import kv_bytes_per_token
 from folovllm.worker.memory import size_kv_cache
 from folovllm.worker.model_runner import ModelRunner
@@ -96,4 +98,16 @@ class EngineCore:
             dtype=dtype,
             device=device,
             eos_token_ids=eos_token_ids,
+        )
+        if device.type == "cuda" and backend.supports_cuda_graphs and not model_config.enforce_eager:
+            self.runner.graphs = CudaGraphs(
+                model,
+                capture_sizes(self.scheduler.max_num_seqs),
+                max_model_len=self.max_model_len,
+                block_size=cache_config.block_size,
+                device=device,
+            )
+        run_ahead = limits.async_scheduling
+        self.stepper = Stepper(
+            self.scheduler, self.runner, run_ahead=device.type == "cuda" if run_ahead is None else run_ahead
         )

@@ -1,8 +1,8 @@
 """The engine: requests go in, one step at a time brings tokens, outputs come out.
 
-    add_request ─▶ InputProcessor ─▶ Scheduler.schedule() ─▶ ModelRunner.execute() ─▶ Scheduler.update()
-                                           ▲                                               │
-                                           └───────────── the next step ◀── OutputProcessor ─▶ RequestOutput
+    add_request ─▶ InputProcessor ─▶ Scheduler.schedule() ─▶ ModelRunner.launch(), collect() ─▶ Scheduler.update()
+                                           ▲                                                       │
+                                           └───────────── the next step ◀────── OutputProcessor ─▶ RequestOutput
 
 A step is one forward for all sequences that take part, and one token for each of them. Requests join and leave between
 steps.
@@ -25,6 +25,7 @@ from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.engine.outbox import Outbox
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
+from folovllm.engine.stepper import StepFailedError
 from folovllm.engine.stream import OutputDelta
 from folovllm.model_loader import (
     load_generation_config,
@@ -74,6 +75,7 @@ class LLMEngine:
 
         core = EngineCore(self.config, hf_config, self.dtype, self.device, self.eos_token_ids)
         self.scheduler, self.runner, self.cache_size = core.scheduler, core.runner, core.cache_size
+        self.stepper = core.stepper
         self.max_model_len, self.config.scheduler_config = core.max_model_len, core.limits
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, core.room)
         self.output_processor = OutputProcessor(self.tokenizer)
@@ -186,24 +188,13 @@ class LLMEngine:
         if not self._requests:
             return
         began = time.perf_counter()
-        scheduled: SchedulerOutput | None = None
         try:
-            scheduled = self.scheduler.schedule()
-            result = self.runner.execute(scheduled)
-        except BaseException as error:  # an interrupt, too: blocks may have been promised and not been moved
-            self.scheduler.start_over()
-            if scheduled is None or not isinstance(error, Exception):
-                raise
-            # Not one request's fault: all that took part are lost, those that wait are not.
-            self._fail({seq.request_id for seq in scheduled.scheduled_seqs if not seq.is_finished()}, error)
+            scheduled, result = self.stepper.step()
+        except StepFailedError as failed:  # those that took part are lost, those that wait are not
+            self._fail({seq.request_id for seq in failed.seqs}, failed.error)
             return
-        num_prompt_tokens = sum(
-            num_tokens
-            for seq, num_tokens in zip(scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, strict=True)
-            if seq.num_computed_tokens < seq.get_prompt_len()
-        )
         num_output_tokens = self._take_in(scheduled, result)
-        self._tokens.record(began, num_prompt_tokens, num_output_tokens)
+        self._tokens.record(began, scheduled.num_prompt_tokens, num_output_tokens)
 
     def _take_in(self, scheduled: SchedulerOutput, result: ModelRunnerOutput) -> int:
         """Append a step's tokens and put the outputs of the requests that changed into the outbox."""

@@ -10,12 +10,27 @@ vLLM: v1/worker/gpu_input_batch.py (refresh_metadata)
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import torch
 
 from folovllm.request import Sequence
+from folovllm.sample.logprobs import LogprobsTensors
 from folovllm.sample.metadata import SamplingMetadata, SamplingRow, make_generator, num_reported, reports
-from folovllm.sample.sampler import Sampler, SamplerOutput, apply_edits
-from folovllm.worker.model_runner_output import LogprobsRow
+from folovllm.sample.sampler import Sampler, apply_edits
+
+
+@dataclass(slots=True)
+class Drawn:
+    """What was drawn, still on the device; row i belongs to sequence i."""
+
+    token_ids: torch.Tensor
+    """[num_seqs] int64; 0 where sampling failed, and without meaning for a beam."""
+    logprobs: LogprobsTensors | None
+    reported: list[int | None]
+    """How many of the likeliest tokens a sequence reports beside its own; None: nothing."""
+    failures: dict[str, Exception] = field(default_factory=dict)
+    """By sequence id."""
 
 
 class BatchSampler:
@@ -44,35 +59,24 @@ class BatchSampler:
     def remove(self, seq_id: str) -> None:
         self._rows.pop(seq_id, None)
 
-    def sample(
-        self, seqs: list[Sequence], logits: torch.Tensor
-    ) -> tuple[list[int | None], list[LogprobsRow | None], dict[str, Exception]]:
-        """One token for each of `seqs`, whose logits are the rows of `logits` [num_seqs, vocab].
+    def sample(self, seqs: list[Sequence], logits: torch.Tensor, likeliest: torch.Tensor | None = None) -> Drawn:
+        """One token for each of `seqs`, whose logits are the rows of `logits` [num_seqs, vocab]. Waits for nothing, as
+        far as it is in the sampler's hands.
 
-        Returns token ids (None for a beam, and where sampling failed), logprobs (None where nobody asked), failures by
-        sequence id.
+        likeliest: the argmax of each row, where it is known already.
         """
+        reported = [num_reported(self._rows[seq.seq_id]) if reports(seq.sampling_params) else None for seq in seqs]
         try:
-            sampled = self.sampler(logits, self._metadata_for(seqs))
+            metadata = self._metadata_for(seqs)
+            if likeliest is not None and metadata.is_plain_greedy:
+                return Drawn(likeliest, None, reported)
+            sampled = self.sampler(logits, metadata)
         except Exception:
             failures = self._find_failures(seqs, logits)
             if not failures:
                 raise  # nobody's own fault: the engine's
-            return self._sample_without(failures, seqs, logits)
-        token_ids = [
-            None if seq.sampling_params.use_beam_search else token_id
-            for seq, token_id in zip(seqs, sampled.token_ids.tolist(), strict=True)
-        ]
-        return token_ids, self._logprobs_rows(seqs, sampled), {}
-
-    def _logprobs_rows(self, seqs: list[Sequence], sampled: SamplerOutput) -> list[LogprobsRow | None]:
-        if sampled.logprobs is None:
-            return [None] * len(seqs)
-        rows = LogprobsRow.from_tensors(sampled.logprobs)
-        return [
-            row.cut(num_reported(self._rows[seq.seq_id])) if reports(seq.sampling_params) else None
-            for seq, row in zip(seqs, rows, strict=True)
-        ]
+            return self._sample_without(failures, seqs, logits, reported)
+        return Drawn(sampled.token_ids, sampled.logprobs, reported)
 
     def _metadata_for(self, seqs: list[Sequence]) -> SamplingMetadata:
         if self._metadata is None or self._seqs != seqs:
@@ -97,16 +101,20 @@ class BatchSampler:
         return failures
 
     def _sample_without(
-        self, failures: dict[str, Exception], seqs: list[Sequence], logits: torch.Tensor
-    ) -> tuple[list[int | None], list[LogprobsRow | None], dict[str, Exception]]:
+        self,
+        failures: dict[str, Exception],
+        seqs: list[Sequence],
+        logits: torch.Tensor,
+        reported: list[int | None],
+    ) -> Drawn:
         good = [place for place, seq in enumerate(seqs) if seq.seq_id not in failures]
-        token_ids: list[int | None] = [None] * len(seqs)
-        logprobs: list[LogprobsRow | None] = [None] * len(seqs)
+        drawn = Drawn(torch.zeros(len(seqs), dtype=torch.int64, device=logits.device), None, reported, failures)
         if good:
-            rest = logits[torch.tensor(good, device=logits.device)]
-            some_ids, some_logprobs, more = self.sample([seqs[place] for place in good], rest)
-            failures |= more
-            for place, token_id, row in zip(good, some_ids, some_logprobs, strict=True):
-                token_ids[place], logprobs[place] = token_id, row
-        return token_ids, logprobs, failures
-
+            places = torch.tensor(good, device=logits.device)
+            rest = self.sample([seqs[place] for place in good], logits[places])
+            drawn.failures |= rest.failures
+            drawn.token_ids[places] = rest.token_ids
+            if rest.logprobs is not None:
+                drawn.logprobs = LogprobsTensors.empty(drawn.token_ids, rest.logprobs.token_ids.shape[1] - 1)
+                drawn.logprobs.put(places, rest.logprobs)
+        return drawn

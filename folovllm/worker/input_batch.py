@@ -8,7 +8,14 @@
 A step's inputs are cut out of these arrays by a few vectorised operations, for any number of sequences. What changes
 from step to step is little: a row is written when a sequence joins, and grows by one token per step.
 
-vLLM: v1/worker/gpu_input_batch.py, v1/worker/block_table.py
+When the next step is prepared before this one's tokens have come to the host, their places here are still empty, but
+the device has them: last_tokens[row]. There they are put into the inputs.
+
+    row   token_ids        num_tokens  num_known        host     input_ids  9 ?
+    0     5 17 9           3           3                            ▲
+    1     8 8 2 ?          4           3                device   last_tokens[1] = 31 ─▶ input_ids  9 31
+
+vLLM: v1/worker/gpu_input_batch.py, v1/worker/block_table.py, v1/worker/gpu_model_runner.py (_prepare_input_ids)
 """
 
 from __future__ import annotations
@@ -20,6 +27,7 @@ import torch
 
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.request import Sequence
+from folovllm.worker.upload import upload
 
 Forks = list[tuple[Sequence, Sequence]]
 
@@ -43,6 +51,17 @@ class StepInputs:
     """[num_draws] the flat token whose logits each of them draws from; None: from every token, in order."""
 
 
+@dataclass(slots=True)
+class Expected:
+    """Tokens that have been drawn and have not come to the host yet: where they belong."""
+
+    rows: np.ndarray
+    places: np.ndarray
+    serials: np.ndarray
+    """Whose rows they were: a row may have changed hands when the tokens come."""
+    rows_on_device: torch.Tensor
+
+
 class InputBatch:
     """Args:
     max_num_seqs: rows.
@@ -57,7 +76,11 @@ class InputBatch:
         self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int64)
         self.block_table = np.zeros((max_num_seqs, max_blocks), np.int64)
         self.num_tokens = np.zeros(max_num_seqs, np.int64)
+        self.num_known = np.zeros(max_num_seqs, np.int64)  # tokens that the host knows: all, or all but the last
         self.num_computed = np.zeros(max_num_seqs, np.int64)
+        self.last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
+        self._serials = np.zeros(max_num_seqs, np.int64)
+        self._num_added = 0
         self.clear()
 
     def clear(self) -> None:
@@ -75,7 +98,9 @@ class InputBatch:
         self.token_ids[row, :num_prompt] = seq.data.prompt_token_ids
         self.token_ids[row, num_prompt:num_tokens] = seq.data.output_token_ids
         self.block_table[row, : len(seq.block_ids)] = seq.block_ids
-        self.num_tokens[row] = num_tokens
+        self.num_tokens[row] = self.num_known[row] = num_tokens
+        self._num_added += 1
+        self._serials[row] = self._num_added
         self.num_computed[row] = seq.num_computed_tokens
 
     def remove(self, seq_id: str) -> None:
@@ -90,7 +115,9 @@ class InputBatch:
         if row is not None:
             self.block_table[row, : len(seq.block_ids)] = seq.block_ids
 
-    def prepare(self, seqs: list[Sequence], num_scheduled_tokens: list[int], forks: Forks) -> StepInputs:
+    def prepare(
+        self, seqs: list[Sequence], num_scheduled_tokens: list[int], forks: Forks, pad_to: int | None = None
+    ) -> StepInputs:
         """The inputs of a step in which sequence i computes num_scheduled_tokens[i] tokens.
 
         Two sequences, of which the first computes 3 tokens from position 0 and the second 1 token from position 7:
@@ -99,6 +126,9 @@ class InputBatch:
 
         A sequence draws from the logits of its last token, if the step gets that far; a forked child from its
         parent's.
+
+        pad_to: for steps of one token each, as many sequences as the arrays shall have. Those that are added read and
+        write slot 0, which is the null block's and nobody's.
         """
         rows = np.fromiter((self._row_of[seq.seq_id] for seq in seqs), np.int64, len(seqs))
         num_new = np.array(num_scheduled_tokens)
@@ -113,14 +143,6 @@ class InputBatch:
         blocks = self.block_table[flat_rows, positions // self.block_size]
         max_seq_len = int(seq_lens.max())
         max_blocks = -(-max_seq_len // self.block_size)
-        metadata = AttentionMetadata(
-            query_start_loc=self._int32(np.concatenate([[0], ends])),
-            seq_lens=self._int32(seq_lens),
-            slot_mapping=torch.from_numpy(blocks * self.block_size + positions % self.block_size).to(self.device),
-            block_tables=self._int32(self.block_table[rows, :max_blocks]),
-            max_query_len=int(num_new.max()),
-            max_seq_len=max_seq_len,
-        )
         draws = np.flatnonzero(seq_lens == self.num_tokens[rows])
         drawn_at = ends[draws] - 1
         if forks:
@@ -129,22 +151,65 @@ class InputBatch:
             draws = np.concatenate([draws, np.arange(len(seqs), len(seqs) + len(forks))])
             drawn_at = np.concatenate([drawn_at, ends[parents] - 1])
         in_order = len(drawn_at) == ends[-1]  # a pure decode step: one token each, and each of them draws
+        unknown = np.flatnonzero(positions >= self.num_known[flat_rows])
+        padding = 0 if pad_to is None else pad_to - len(seqs)
+        uploaded = upload(
+            self.device,
+            _padded(self.token_ids[flat_rows, positions], padding),
+            _padded(positions, padding),
+            _padded(blocks * self.block_size + positions % self.block_size, padding),
+            np.arange(pad_to + 1, dtype=np.int32) if pad_to else np.concatenate([[0], ends]).astype(np.int32),
+            _padded(seq_lens.astype(np.int32), padding, 1),
+            _padded(self.block_table[rows, :max_blocks].astype(np.int32), padding),
+            drawn_at,
+            unknown,
+            flat_rows[unknown],
+        )
+        input_ids, positions_there, slots, starts, lens, tables, logits_at, unknown_at, unknown_rows = uploaded
+        if len(unknown):
+            input_ids.index_copy_(0, unknown_at, self.last_tokens.index_select(0, unknown_rows))
+        several = np.flatnonzero(num_new > 1)
+        metadata = AttentionMetadata(
+            query_start_loc=starts,
+            seq_lens=lens,
+            slot_mapping=slots,
+            block_tables=tables,
+            max_query_len=int(num_new.max()),
+            max_seq_len=max_seq_len,
+            num_decodes=int(several[0]) if len(several) else len(seqs) + padding,
+        )
         return StepInputs(
-            input_ids=torch.from_numpy(self.token_ids[flat_rows, positions]).to(self.device),
-            positions=torch.from_numpy(positions).to(self.device),
+            input_ids=input_ids,
+            positions=positions_there,
             metadata=metadata,
             rows=rows,
             num_new=num_new,
             draws=draws,
-            logits_at=None if in_order and not forks else torch.from_numpy(drawn_at).to(self.device),
+            logits_at=None if in_order and not forks else logits_at,
         )
 
-    def advance(self, inputs: StepInputs, drawn: list[Sequence], token_ids: np.ndarray) -> None:
-        """After the step: what was computed is in the cache, and token_ids stand at the ends of the `drawn` rows."""
+    def advance(self, inputs: StepInputs, drawn: list[Sequence], token_ids: np.ndarray | None = None) -> Expected:
+        """After the step: what was computed is in the cache, and `drawn` are one token longer each. Which one may be
+        said now or, with what is returned, later: then it must stand in last_tokens, too."""
         self.num_computed[inputs.rows] += inputs.num_new
         rows = np.fromiter((self._row_of[seq.seq_id] for seq in drawn), np.int64, len(drawn))
-        self.token_ids[rows, self.num_tokens[rows]] = token_ids
+        (rows_on_device,) = upload(self.device, rows)
+        expected = Expected(rows, self.num_tokens[rows], self._serials[rows], rows_on_device)
         self.num_tokens[rows] += 1
+        if token_ids is not None:
+            self.fill(expected, token_ids)
+        return expected
 
-    def _int32(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array.astype(np.int32)).to(self.device)
+    def fill(self, expected: Expected, token_ids: np.ndarray) -> None:
+        """The tokens have come: write them where they belong."""
+        same = self._serials[expected.rows] == expected.serials
+        rows, places = expected.rows[same], expected.places[same]
+        self.token_ids[rows, places] = token_ids[same]
+        self.num_known[rows] = places + 1
+
+
+def _padded(array: np.ndarray, padding: int, value: int = 0) -> np.ndarray:
+    """`padding` more entries along the first dimension."""
+    if padding == 0:
+        return array
+    return np.concatenate([array, np.full((padding, *array.shape[1:]), value, array.dtype)])

@@ -1,0 +1,55 @@
+"""What one step is to compute: the scheduler's whole word to the worker.
+
+The worker keeps a batch that lives across steps: whoever it does not know yet has joined, and only changes are said. In
+this order it carries them out: forget, move blocks (out, in, copies), compute.
+
+vLLM: v1/core/sched/output.py (and V0's core/scheduler.py for the block moves)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from folovllm.core.kv_cache_manager import BlockPairs
+from folovllm.request import Sequence
+
+
+@dataclass(slots=True)
+class SchedulerOutput:
+    """Sequence i computes `num_scheduled_tokens[i]` tokens, from its num_computed_tokens on. It draws a token if that
+    brings it to its end; else (a beam that catches up) it draws nothing."""
+
+    scheduled_seqs: list[Sequence] = field(default_factory=list)
+    num_scheduled_tokens: list[int] = field(default_factory=list)
+    total_num_scheduled_tokens: int = 0
+    forks: list[tuple[Sequence, Sequence]] = field(default_factory=list)
+    """(parent, child): the child computes nothing, and draws its first token from the parent's last logits."""
+    finished_seq_ids: list[str] = field(default_factory=list)
+    """Ended since the step before: the worker forgets them."""
+    stale_seq_ids: list[str] = field(default_factory=list)
+    """Preempted, or rewritten by beam search: their rows are void, their sampling state stays."""
+    grown_seqs: list[Sequence] = field(default_factory=list)
+    """Those of scheduled_seqs whose block table has changed."""
+    blocks_to_swap_out: BlockPairs = field(default_factory=list)
+    blocks_to_swap_in: BlockPairs = field(default_factory=list)
+    blocks_to_copy: BlockPairs = field(default_factory=list)
+    """All are read before any is written."""
+
+    def add(self, seq: Sequence, num_tokens: int) -> None:
+        self.scheduled_seqs.append(seq)
+        self.num_scheduled_tokens.append(num_tokens)
+        self.total_num_scheduled_tokens += num_tokens
+
+    def add_copies(self, pairs: BlockPairs) -> None:
+        """A block that is itself a copy of this step is empty yet: its copy is made of what it will be a copy of."""
+        origin = {target: source for source, target in self.blocks_to_copy} if pairs else {}
+        self.blocks_to_copy += [(origin.get(source, source), target) for source, target in pairs]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.scheduled_seqs
+
+    @property
+    def rows(self) -> list[Sequence]:
+        """All that take part: a step's results come in this order."""
+        return [*self.scheduled_seqs, *(child for _, child in self.forks)]
