@@ -38,6 +38,11 @@ class AttentionMetadata:
     """The first so many sequences have one query each, so that a kernel for decodes may take them apart from the rest.
     Others may have one query, too: 0 promises nothing."""
 
+    @property
+    def leading_decodes(self) -> int:
+        """How many sequences at the front are known to have one query each."""
+        return len(self.seq_lens) if self.max_query_len == 1 else self.num_decodes
+
     @cached_property
     def spans(self) -> list[tuple[int, int, int]]:
         """(query start, query end, seq_len) of each sequence as Python numbers, for backends that loop over sequences.

@@ -1,8 +1,8 @@
 """Our own Triton kernels: K and V are stored, and read through the block table, where they lie in the cache.
 
     write      store_kv        one launch
-    forward    paged_decode    the sequences with one query: every token of K and V crosses the chip's edge once
-               paged_prefill   the others: a tile of queries reads K and V tile by tile
+    forward    paged_decode    the sequences in front that have one query
+               paged_prefill   the others; a step without one leaves its launch out
 
 Nothing is gathered, planned or copied to the host, so a decode step is the same few launches whatever it holds, and a
 CUDA graph may replay them.
@@ -22,19 +22,23 @@ from folovllm.attention.metadata import AttentionMetadata
 
 
 def kernels_unavailable_reason(device: torch.device) -> str | None:
-    """Why our Triton kernels cannot run on `device`. In Triton's interpreter they run anywhere, slowly."""
-    if find_spec("triton") is None:
-        return "triton is not installed (a CUDA build of torch for Linux brings it)"
-    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
-        return None
-    if device.type != "cuda":
+    """Why Triton kernels cannot run on `device`, or None if they can.
+
+    With TRITON_INTERPRET=1, set before anything imports a kernel, they run on a CPU too, in Triton's interpreter.
+    """
+    interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    if device.type != "cuda" and not interpreted:
         return "needs a CUDA device"
-    if torch.cuda.get_device_capability(device) < (8, 0):
+    if find_spec("triton") is None:
+        return "triton is not installed; torch's CUDA builds for Linux bring it"
+    if not interpreted and torch.cuda.get_device_capability(device) < (8, 0):
         return "needs a GPU of compute capability 8.0 or above"
     return None
 
 
 class TritonBackend(AttentionBackend):
+    """In the interpreter it is thousands of times slower than torch: for tests, and never picked unasked."""
+
     name = "triton"
     supports_cuda_graphs = True
 
@@ -44,7 +48,42 @@ class TritonBackend(AttentionBackend):
 
     @classmethod
     def only_by_name(cls, device: torch.device) -> bool:
-        return device.type != "cuda"  # the interpreter is for tests: a thousand times slower than torch
+        return device.type != "cuda"
+
+    def write(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+        from folovllm.attention.kernels.store_kv import store_kv
+
+        store_kv(k, v, kv_cache[0], kv_cache[1], slot_mapping)
 
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
-        raise NotImplementedError
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        if decodes := metadata.leading_decodes:
+            self._decode(q[:decodes], kv_cache, metadata, out[:decodes])
+        if decodes < len(metadata.seq_lens):
+            self._prefill(q, kv_cache, metadata, out)
+        return out
+
+    def _decode(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+        """The sequences in front with one query each; q and out hold theirs alone."""
+        from folovllm.attention.kernels.paged_decode import paged_decode
+
+        keys, values = kv_cache.unbind(0)
+        tables, seq_lens = metadata.block_tables[: len(q)], metadata.seq_lens[: len(q)]
+        paged_decode(q, keys, values, tables, seq_lens, self.scale, out=out)
+
+    def _prefill(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata, out: torch.Tensor) -> None:
+        """The sequences behind the decodes; q and out hold all tokens of the step."""
+        from folovllm.attention.kernels.paged_prefill import paged_prefill
+
+        first, (keys, values) = metadata.leading_decodes, kv_cache.unbind(0)
+        paged_prefill(
+            q,
+            keys,
+            values,
+            metadata.block_tables[first:],
+            metadata.query_start_loc[first:],
+            metadata.seq_lens[first:],
+            metadata.max_query_len,
+            self.scale,
+            out=out,
+        )

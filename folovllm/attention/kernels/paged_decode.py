@@ -1,0 +1,201 @@
+"""paged_decode: attention of one query per sequence over its cached K and V, read through the block table.
+
+    program (KV head h, sequence b, split s)            the query heads of group h, padded to 16 rows
+                                                        q  [16, 128]
+    block table of b    7  2  9  4  1  8                       |  scores = q @ k^T           [16, 64]
+    tokens            |tile|tile|tile|tile|tile|               |  online softmax
+                      |- split 0 -|- split 1 -|                |  acc += weights @ v         [16, 128]
+                                                               v
+    one split:  out = acc / sum            several:  acc / sum and log2-sum-exp2 into memory, _merge adds them up
+
+Each K and V is read once, by one program, for all query heads of its group. A sequence of n tokens moves
+2 * n * num_kv_heads * head_size * bytes and takes 4 * n * num_heads * head_size operations: for Qwen3-0.6B in
+bfloat16 (16 heads on 8 KV heads of 128), 4,096 bytes and 8,192 operations a token, 2 a byte. An H200 could do 180 in
+that time (790 TFLOP/s over 4.3 TB/s), so the kernel waits for memory, and that 14 of the 16 rows are padding, which
+tl.dot demands, costs nothing.
+
+Tiles, for 16 bits and heads of 128. To keep 4.3 TB/s busy over a latency of some 0.8 us, 3.4 MB must be under way, 26
+KB for each of the 132 SMs. A tile of 64 tokens has 16 KB of K and as much of V, so one on its way to each of the four
+programs that an SM holds (38 KB of its 227 KB shared memory each, and 110 of its 65,536 registers for each of 128
+threads) are 128 KB. Larger tiles would not load faster, and would leave more empty at the end of short sequences.
+
+Splits: a batch of 1 with 8 KV heads is 8 programs for 132 SMs. Then each sequence's tokens are divided among up to
+MAX_SPLITS programs. How many there are depends on shapes alone, never on lengths, so that a CUDA graph may replay the
+launch: each program finds its part from seq_lens when it runs, and one without a part ends at once. A split's
+intermediate result is (head_size + 1) float32 for each head, written and read once: 2 KiB for the two heads of a group,
+against 256 KiB of K and V in 512 tokens.
+
+vLLM: v1/attention/ops/triton_decode_attention.py
+"""
+# mypy: allow-incomplete-defs
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from folovllm.attention.kernels.tile import (
+    INTERPRETED,
+    LOG2E,
+    STAGES,
+    attend_tile,
+    check_shapes,
+    padded_head_size,
+    rows_mask,
+)
+
+PROGRAMS = 2048
+"""So many are four times what an H200 holds at once: enough that long and short sequences even out."""
+MAX_SPLITS = 64
+
+
+@triton.jit
+def _tokens_per_split(seq_len, SPLITS: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Equal parts of whole tiles. The last may be shorter, and splits behind it have none."""
+    return tl.cdiv(tl.cdiv(seq_len, SPLITS), BLOCK_N) * BLOCK_N
+
+
+@triton.jit
+def _paged_decode(
+    q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, lse_ptr, tables_ptr, seq_lens_ptr, scale,
+    stride_q, stride_qh, stride_out, stride_outh, stride_table,
+    stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
+    GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    # KV heads first: neighbours in the grid run together, and their reads are neighbours in memory.
+    kv_head, seq, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
+    seq_len = tl.load(seq_lens_ptr + seq)
+    per_split = _tokens_per_split(seq_len, SPLITS, BLOCK_N)
+    start = split * per_split
+    end = tl.minimum(start + per_split, seq_len)
+    if start >= end:
+        return  # _merge knows as well that this split has nothing
+
+    rows = tl.arange(0, GROUP_PAD)
+    heads = kv_head * GROUP + rows
+    columns = tl.arange(0, HEAD_PAD)
+    mask = rows_mask(rows < GROUP, HEAD_SIZE, HEAD_PAD)
+    q = tl.load(q_ptr + seq * stride_q + (heads * stride_qh)[:, None] + columns[None, :], mask=mask, other=0.0)
+    q = q.to(k_ptr.dtype.element_ty)  # attention is computed in the dtype in which K and V are kept
+    if INTERPRETED:
+        q = q.to(tl.float32)
+
+    running_max = tl.full([GROUP_PAD], -float("inf"), tl.float32)
+    running_sum = tl.zeros([GROUP_PAD], tl.float32)
+    acc = tl.zeros([GROUP_PAD, HEAD_PAD], tl.float32)
+    last_seen = tl.zeros([GROUP_PAD], tl.int32) + seq_len  # a decode sees all
+    k_ptr += kv_head * stride_kh
+    v_ptr += kv_head * stride_vh
+    tables_ptr += seq * stride_table
+    if INTERPRETED:
+        while start < end:
+            running_max, running_sum, acc = attend_tile(
+                q, running_max, running_sum, acc, start, end, last_seen, scale, k_ptr, v_ptr, tables_ptr,
+                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, True,
+            )  # fmt: skip
+            start += BLOCK_N
+    else:
+        for tile in range(start, end, BLOCK_N):
+            running_max, running_sum, acc = attend_tile(
+                q, running_max, running_sum, acc, tile, end, last_seen, scale, k_ptr, v_ptr, tables_ptr,
+                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, False,
+            )  # fmt: skip
+    result = acc / running_sum[:, None]
+
+    if SPLITS == 1:
+        out_ptrs = out_ptr + seq * stride_out + (heads * stride_outh)[:, None] + columns[None, :]
+        tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=mask)
+    else:
+        num_heads = tl.num_programs(0) * GROUP
+        place = (seq * num_heads + heads) * SPLITS + split
+        tl.store(partial_ptr + (place * HEAD_SIZE)[:, None] + columns[None, :], result, mask=mask)
+        tl.store(lse_ptr + place, running_max + tl.log2(running_sum), mask=rows < GROUP)
+
+
+@triton.jit
+def _merge(
+    partial_ptr, lse_ptr, out_ptr, seq_lens_ptr, stride_out, stride_outh,
+    HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_N: tl.constexpr,
+    SPLITS: tl.constexpr, SPLITS_PAD: tl.constexpr,
+):  # fmt: skip
+    """One head of one sequence: the mean of its splits' results, weighted by the sums of their softmax.
+
+    Split s divided by its own sum, 2^lse[s]; the sum over all tokens is that of these, so its share is
+    2^lse[s] / sum of 2^lse. Dividing both by the largest keeps them in range.
+    """
+    head, seq = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    seq_len = tl.load(seq_lens_ptr + seq)
+    splits, columns = tl.arange(0, SPLITS_PAD), tl.arange(0, HEAD_PAD)
+    used = splits * _tokens_per_split(seq_len, SPLITS, BLOCK_N) < seq_len  # others have written nothing
+    used = used & (splits < SPLITS)
+    places = (seq * tl.num_programs(0) + head) * SPLITS + splits
+    lse = tl.load(lse_ptr + places, mask=used, other=-float("inf"))
+    weights = tl.exp2(lse - tl.max(lse, 0))
+    partial_ptrs = partial_ptr + (places * HEAD_SIZE)[:, None] + columns[None, :]
+    partial = tl.load(partial_ptrs, mask=rows_mask(used, HEAD_SIZE, HEAD_PAD), other=0.0)
+    result = tl.sum(partial * weights[:, None], 0) / tl.sum(weights, 0)
+    out_ptrs = out_ptr + seq * stride_out + head * stride_outh + columns
+    tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=columns < HEAD_SIZE)
+
+
+def choose_splits(num_seqs: int, num_kv_heads: int, max_len: int, block_n: int) -> int:
+    """Programs per sequence and KV head: about PROGRAMS in all, each with one tile at least.
+
+    max_len: what the block tables have room for; not how long the sequences are, which a CUDA graph must not depend on.
+    """
+    wanted = triton.cdiv(PROGRAMS, num_seqs * num_kv_heads)
+    return max(1, min(wanted, triton.cdiv(max_len, block_n), MAX_SPLITS))
+
+
+def paged_decode(
+    q: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    scale: float,
+    *,
+    out: torch.Tensor | None = None,
+    num_splits: int | None = None,
+) -> torch.Tensor:
+    """Attention of q [num_seqs, num_heads, head_size], one query per sequence, which sees all of its keys.
+
+    q and out may be strided views, contiguous inside a head; their dtype may differ from the cache's.
+    key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_size], contiguous inside a head; float32,
+        float16 or bfloat16. Any block_size. head_size up to 256, padded to a power of two.
+    block_tables: [num_seqs, max_blocks] int32.  seq_lens: [num_seqs] int32, each 1 at least.
+    out: where to write; made if None.  num_splits: chosen from the shapes if None.
+
+    Raises:
+        ValueError: a shape or a stride is not as said above.
+    """
+    num_seqs, num_heads, head_size = q.shape
+    block_size, num_kv_heads = check_shapes(q, key_cache, value_cache, block_tables)
+    head_pad = padded_head_size(head_size)
+    out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
+    if num_seqs == 0:
+        return out
+    row_bytes = head_pad * key_cache.element_size()
+    block_n = min(64, (64 * 256) // row_bytes)  # a tile of at most 16 KB, for any dtype and head size
+    splits = num_splits or choose_splits(num_seqs, num_kv_heads, block_tables.shape[1] * block_size, block_n)
+    group = num_heads // num_kv_heads
+    partial, lse = out, out  # not touched by a single split
+    if splits > 1:
+        partial = torch.empty(num_seqs, num_heads, splits, head_size, dtype=torch.float32, device=q.device)
+        lse = torch.empty(num_seqs, num_heads, splits, dtype=torch.float32, device=q.device)
+    _paged_decode[(num_kv_heads, num_seqs, splits)](
+        q, key_cache, value_cache, out, partial, lse, block_tables, seq_lens, scale * LOG2E,
+        q.stride(0), q.stride(1), out.stride(0), out.stride(1), block_tables.stride(0),
+        *key_cache.stride()[:3], *value_cache.stride()[:3],
+        GROUP=group, GROUP_PAD=max(16, triton.next_power_of_2(group)), HEAD_SIZE=head_size, HEAD_PAD=head_pad,
+        BLOCK_SIZE=block_size, BLOCK_N=block_n, SPLITS=splits, INTERPRETED=INTERPRETED, num_warps=4, num_stages=STAGES,
+    )  # fmt: skip
+    if splits > 1:
+        _merge[(num_heads, num_seqs)](
+            partial, lse, out, seq_lens, out.stride(0), out.stride(1),
+            HEAD_SIZE=head_size, HEAD_PAD=head_pad, BLOCK_N=block_n,
+            SPLITS=splits, SPLITS_PAD=triton.next_power_of_2(splits), num_warps=4,
+        )  # fmt: skip
+    return out

@@ -1,0 +1,118 @@
+"""What the two attention kernels share: reading one tile of keys or values, and one step of the online softmax.
+
+A tile of keys is BLOCK_N tokens of one KV head. In the cache a token's head is a run of `head_size` numbers, and the
+block table says where each token lies:
+
+    position   62 63 64 65 66        block table of the sequence   .. 9 5 ..
+    block       9  9  5  5  5        address = block * stride_block + (position % block_size) * stride_token
+    offset     30 31  0  1  2                + KV head * stride_head + 0 .. head_size - 1      (blocks of 32)
+
+So a tile may span blocks, or lie inside of one: block_size and BLOCK_N know nothing of each other. 64 heads of 128
+numbers in 16 bits are 64 reads of 256 contiguous bytes, two whole cache lines each: scattered blocks cost no
+bandwidth. The addresses are int64: a cache of 2^31 numbers has only 4 GiB in 16 bits. A position at or behind `end` is
+not read at all, for what lies there may be NaN, and zero times NaN is NaN.
+
+vLLM: v1/attention/ops/triton_unified_attention.py
+"""
+# mypy: allow-incomplete-defs
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+INTERPRETED: bool = triton.knobs.runtime.interpret
+"""Kernels imported from here on run in Triton's interpreter. It multiplies the raw bits of bfloat16, so kernels there
+compute in float32; and up to Triton 3.6 it cannot count to a tensor, so they loop with `while`. Compiled, a `for` loop
+is better: Triton fetches its next tiles while it multiplies the present one, which it does not for `while`."""
+
+LOG2E = 1.4426950408889634
+"""exp(x) = exp2(x * LOG2E), and exp2 is what the hardware has. It goes into the scale of the scores."""
+
+STAGES = 3
+"""Tiles under way at a time: of one the block numbers, of the next K and V, and one that is being multiplied. With
+two, Triton would fetch nothing ahead: K's address must have arrived before K can be asked for."""
+
+MAX_HEAD_SIZE = 256
+
+
+def check_shapes(
+    q: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, block_tables: torch.Tensor
+) -> tuple[int, int]:
+    """(block_size, num_kv_heads) of the caches [num_blocks, block_size, num_kv_heads, head_size].
+
+    Raises:
+        ValueError: shapes that do not fit each other, or strides that a kernel does not know.
+    """
+    _, block_size, num_kv_heads, head_size = key_cache.shape
+    if value_cache.shape != key_cache.shape:
+        raise ValueError(f"value_cache must be {list(key_cache.shape)} as key_cache, got {list(value_cache.shape)}")
+    if q.ndim != 3 or q.shape[2] != head_size or q.shape[1] % num_kv_heads:
+        raise ValueError(
+            f"q must be [tokens, a multiple of {num_kv_heads} heads, {head_size}] for this cache, got {list(q.shape)}"
+        )
+    if any(tensor.stride(-1) != 1 for tensor in (q, key_cache, value_cache)):
+        raise ValueError("q, key_cache, value_cache must be contiguous inside a head")
+    if block_tables.stride(-1) != 1:
+        raise ValueError(f"block_tables must be contiguous in a row, got strides {block_tables.stride()}")
+    return block_size, num_kv_heads
+
+
+def padded_head_size(head_size: int) -> int:
+    """The columns of a tile: a power of two, and tl.dot wants 16 at least. Those that are too many are zeros.
+
+    Raises:
+        ValueError: head_size is not between 1 and MAX_HEAD_SIZE.
+    """
+    if not 1 <= head_size <= MAX_HEAD_SIZE:
+        raise ValueError(f"head_size must be between 1 and {MAX_HEAD_SIZE} for the Triton kernels, got {head_size}")
+    return max(16, triton.next_power_of_2(head_size))
+
+
+@triton.jit
+def rows_mask(rows, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr):
+    """[len(rows), HEAD_PAD]: true in the rows that are, and the columns that exist."""
+    return rows[:, None] & (tl.arange(0, HEAD_PAD) < HEAD_SIZE)[None, :]
+
+
+@triton.jit
+def attend_tile(
+    q, running_max, running_sum, acc,
+    start, end, last_seen, scale,
+    k_ptr, v_ptr, table_ptr,
+    stride_kb, stride_kt, stride_vb, stride_vt,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr,
+    UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Let the rows of q [M, HEAD_PAD] see keys start .. start + BLOCK_N - 1, as far as they are before `end`.
+
+    last_seen [M]: the last position that each row may see. Per row, after any number of tiles, with s the scores seen:
+
+        running_max = max(s)    running_sum = sum(exp2(s - running_max))    acc = sum(exp2(s - running_max) * v)
+
+    A greater maximum in the new tile rescales what is there by exp2(old maximum - new). Each row must see key `start`
+    of its first tile, or its maximum would be -inf and the difference NaN.
+    """
+    positions = start + tl.arange(0, BLOCK_N)
+    exists = positions < end
+    columns = tl.arange(0, HEAD_PAD)
+    mask = rows_mask(exists, HEAD_SIZE, HEAD_PAD)
+    blocks = tl.load(table_ptr + positions // BLOCK_SIZE, mask=exists, other=0).to(tl.int64)
+    offsets = positions % BLOCK_SIZE
+    # Both loads are issued before the first product, so that the values are on their way while the scores are made.
+    k = tl.load(k_ptr + (blocks * stride_kb + offsets * stride_kt)[:, None] + columns[None, :], mask=mask, other=0.0)
+    v = tl.load(v_ptr + (blocks * stride_vb + offsets * stride_vt)[:, None] + columns[None, :], mask=mask, other=0.0)
+    if UPCAST:
+        k = k.to(tl.float32)
+        v = v.to(tl.float32)
+    # ieee: float32 is multiplied as such; the default would round it to 10 bits, and greedy tokens with it.
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    visible = exists[None, :] & (positions[None, :] <= last_seen[:, None])
+    scores = tl.where(visible, scores, -float("inf"))
+    new_max = tl.maximum(running_max, tl.max(scores, 1))
+    weights = tl.exp2(scores - new_max[:, None])
+    rescale = tl.exp2(running_max - new_max)
+    running_sum = running_sum * rescale + tl.sum(weights, 1)
+    acc = tl.dot(weights.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
+    return new_max, running_sum, acc
