@@ -15,17 +15,13 @@ vLLM: v1/core/sched/scheduler.py; for swapping, V0's core/scheduler.py
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
-from itertools import count
 
 from folovllm.config import SchedulerConfig
 from folovllm.core.grouping import lacking, rows_claimed, rows_needed
-from folovllm.core.invariants import check_scheduler
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.preemption import Preempter, choose_victims
-from folovllm.core.request_queue import Key, RequestQueue
+from folovllm.core.request_lines import RequestLines
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.stop import UNKNOWN, check_stop
 from folovllm.request import Request, Sequence, SequenceStatus
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
@@ -34,8 +30,8 @@ RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, Sequ
 WATERMARK = 0.01
 
 
-class Scheduler:
-    """Owns who waits, who runs and who is swapped; the KV cache manager owns the blocks.
+class Scheduler(RequestLines):
+    """Decides who computes what; the KV cache manager owns the blocks.
 
     Args:
         config: with max_num_batched_tokens and max_model_len filled in; a prompt of max_model_len must fit one step.
@@ -44,24 +40,12 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager, eos_token_ids: frozenset[int]) -> None:
         assert config.max_num_batched_tokens is not None  # for the type checker: the engine has filled them in
         assert config.max_model_len is not None
-        self.max_num_batched_tokens, self.max_model_len = config.max_num_batched_tokens, config.max_model_len
+        super().__init__(kv, eos_token_ids, config.max_model_len, by_priority=config.policy == "priority")
+        self.max_num_batched_tokens = config.max_num_batched_tokens
         # Every running sequence must be able to decode in every step.
         self.max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
-        self.kv, self.eos_token_ids = kv, eos_token_ids
-        self.by_priority = config.policy == "priority"
         self.preempter = Preempter(kv, config.preemption_mode)
-        self.waiting = RequestQueue()
-        self.running: list[Request] = []  # these two by key, the oldest first
-        self.swapped: list[Request] = []
-        self._keys: dict[Request, Key] = {}
-        self._arrivals = count()
         self._watermark = int(WATERMARK * kv.pool.num_blocks)
-        self._finished_seq_ids: list[str] = []
-        self._stale_seq_ids: list[str] = []
-
-    def add_request(self, request: Request) -> None:
-        self._keys[request] = (request.priority if self.by_priority else 0, next(self._arrivals))
-        self.waiting.add(request, self._keys[request])
 
     def schedule(self) -> SchedulerOutput:
         """The next step."""
@@ -194,114 +178,11 @@ class Scheduler:
             self.waiting.pop()
         return rows
 
-    def update(
-        self, output: SchedulerOutput, token_ids: Iterable[int | None]
-    ) -> list[tuple[Sequence, SequenceStatus | None]]:
-        """Take in a step's tokens, one per row of `output`; None where it brought none.
-
-        Returns the sequences that gained a token, each with the status that this token brings about, if any: ending
-        it is left to finish(), since a stop string may have a say. One that was aborted meanwhile is passed over.
-        """
-        if not output.is_assumed:
-            self.advance(output)
-        gained: list[tuple[Sequence, SequenceStatus | None]] = []
-        for seq, token_id in zip(output.rows, token_ids, strict=True):
-            if seq.status is RUNNING and token_id is not None:
-                token_ids_so_far = seq.data.output_token_ids
-                if token_ids_so_far and token_ids_so_far[-1] == UNKNOWN:
-                    token_ids_so_far.pop()
-                token_ids_so_far.append(token_id)
-                gained.append((seq, check_stop(seq, self.eos_token_ids, self.max_model_len)))
-        return gained
-
-    def advance(self, output: SchedulerOutput) -> None:
-        """A step has been computed, or will have been before anything else is: its keys and values count as there."""
-        for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
-            if seq.status is RUNNING:
-                seq.num_computed_tokens += num_tokens
-
-    def fork(self, request: Request, parent: Sequence, child: Sequence) -> None:
-        """A child that shares all that its parent, which runs, has computed."""
-        self.kv.fork(parent, child, parent.num_computed_tokens)
-        request.sequences.append(child)
-
-    def rewrite(self, seq: Sequence) -> None:
-        """The tokens of a running sequence were changed: the worker must read them anew."""
-        self._stale_seq_ids.append(seq.seq_id)
-
-    def finish(self, request: Request, seq: Sequence, status: SequenceStatus) -> None:
-        """End one sequence, wherever it is, and free what it holds. One that has ended already stays as it is."""
-        if seq.is_finished():
-            return
-        before = seq.status
-        seq.transition(status)
-        if before is RUNNING:
-            self.kv.free(seq)
-            self._leave_running(request)
-        elif before is SWAPPED:
-            self.kv.free_swapped(seq)
-            if not request.get_seqs(SWAPPED):
-                self.swapped.remove(request)
-        elif not request.get_seqs(WAITING):
-            self.waiting.remove(request)
-        self._finished_seq_ids.append(seq.seq_id)
-        if request.is_finished():
-            self._keys.pop(request, None)
-
-    def start_over(self) -> None:
-        """A step was cut short, and nobody knows what lies in the cache: all wait again, in their old places."""
-        self.kv.clear()
-        self.running, self.swapped, self.waiting = [], [], RequestQueue()
-        for request, key in self._keys.items():
-            for seq in request.sequences:
-                if seq.status is SWAPPED:
-                    seq.transition(RUNNING)
-                if seq.status is RUNNING:
-                    seq.transition(WAITING)
-                seq.block_ids, seq.num_computed_tokens = [], 0
-                if seq.data.output_token_ids[-1:] == [UNKNOWN]:
-                    seq.data.output_token_ids.pop()
-                self._stale_seq_ids.append(seq.seq_id)
-            if request.get_seqs(WAITING):
-                self.waiting.add(request, key)
-
-    def has_unfinished_requests(self) -> bool:
-        return bool(self._keys)
-
-    @property
-    def num_running_seqs(self) -> int:
-        return sum(request.get_num_seqs(RUNNING) for request in self.running)
-
-    @property
-    def num_used_tokens(self) -> int:
-        """Tokens of running sequences whose keys and values lie in the cache; shared ones count for each."""
-        return sum(seq.num_computed_tokens for request in self.running for seq in request.get_seqs(RUNNING))
-
-    def abort(self, request: Request) -> None:
-        """End all of its sequences."""
-        for seq in request.sequences:
-            self.finish(request, seq, SequenceStatus.FINISHED_ABORTED)
-
-    def _key(self, request: Request) -> Key:
-        return self._keys[request]
-
-    def _enter_running(self, request: Request) -> None:
-        if request not in self.running:
-            insort(self.running, request, key=self._key)
-
-    def _leave_running(self, request: Request) -> None:
-        if not request.get_seqs(RUNNING):
-            self.running.remove(request)
-
     def _reserve(self, request: Request) -> int:
         """Blocks that an admission must leave free. Alone, a request may have them all."""
         return self._watermark if self.running not in ([], [request]) else 0
 
-    @property
-    def unfinished(self) -> list[Request]:
-        """In order of arrival."""
-        return list(self._keys)
-
     def check_invariants(self) -> None:
-        """What must hold between two steps. Raises RuntimeError where it does not."""
-        check_scheduler(self)
+        super().check_invariants()
+        if self.num_running_seqs > self.max_num_seqs:
+            raise RuntimeError(f"{self.num_running_seqs} sequences run, max_num_seqs is {self.max_num_seqs}")

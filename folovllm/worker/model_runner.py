@@ -138,14 +138,17 @@ class ModelRunner:
         drawn = self.sampling.sample(seqs, logits, likeliest)
         expected = self.batch.advance(inputs, seqs)
         self.batch.last_tokens.index_copy_(0, expected.rows_on_device, drawn.token_ids)
-        logprobs = drawn.logprobs
+        logprobs = None
+        if drawn.logprobs is not None:
+            parts = (drawn.logprobs.token_ids, drawn.logprobs.logprobs, drawn.logprobs.ranks)
+            logprobs = [HostCopy(part) for part in parts]
         step.failures = drawn.failures
         step.draw = PendingDraw(
             seqs=seqs,
             places=inputs.draws.tolist(),
             expected=expected,
             token_ids=HostCopy(drawn.token_ids),
-            logprobs=logprobs and [HostCopy(part) for part in (logprobs.token_ids, logprobs.logprobs, logprobs.ranks)],
+            logprobs=logprobs,
             reported=drawn.reported,
         )
 
