@@ -18,7 +18,7 @@ from typing import Any
 from milestones.bench_bars import document
 from milestones.bench_chart import BLUE, GREY, WIDTH
 
-LEFT, RIGHT, PANEL = 70, 20, 150
+LEFT, RIGHT, TOP, PANEL = 70, 20, 58.0, 150
 ORANGE = "#d97a2b"
 
 
@@ -48,7 +48,7 @@ def draw_gaps(title: str, pictures: dict[str, dict[str, Any]]) -> str:
     points = [point for picture in pictures.values() for point in picture["points"]]
     ticks = decades(min(gap for _, gap in points), max(gap for _, gap in points))
     x = Axis(0.0, max(moment for moment, _ in points), LEFT, WIDTH - RIGHT)
-    parts, top = [_text(0, 20, f"{title}: time between two tokens (ms) over time (s)", "font-weight:600")], 44.0
+    parts, top = _heading(title, "time between two tokens of a request (ms), over time"), TOP
     for name, picture in pictures.items():
         y = Axis(ticks[0], ticks[-1], top + PANEL, top, log=True)
         parts += _grid(ticks, y)
@@ -72,11 +72,11 @@ def draw_sweep(title: str, rows: Sequence[dict[str, Any]]) -> str:
     """TTFT of the long prompt against the worst gap of the others, a point for each budget."""
     worst, ttft = [row["worst_gap_ms"] for row in rows], [row["ttft_ms"] for row in rows]
     across, up = decades(min(worst), max(worst)), decades(min(ttft), max(ttft))
-    bottom = 44.0 + 2 * PANEL
+    bottom = TOP + 2 * PANEL
     x = Axis(across[0], across[-1], LEFT, WIDTH - RIGHT, log=True)
-    y = Axis(up[0], up[-1], bottom, 44.0, log=True)
-    heading = f"{title}: TTFT (ms, up) against the worst gap (ms, across), by max_num_batched_tokens"
-    parts = [_text(0, 20, heading, "font-weight:600"), *_grid(up, y)]
+    y = Axis(up[0], up[-1], bottom, TOP, log=True)
+    parts = _heading(title, "TTFT (ms, up) against the worst gap (ms, across), for each max_num_batched_tokens")
+    parts += _grid(up, y)
     parts += [_text(x(tick), bottom + 18, f"{tick:,g}", "text-anchor:middle") for tick in across]
     places = [(x(gap), y(first)) for gap, first in zip(worst, ttft, strict=True)]
     line = " ".join(f"{px:.1f},{py:.1f}" for px, py in places)
@@ -84,6 +84,10 @@ def draw_sweep(title: str, rows: Sequence[dict[str, Any]]) -> str:
     for (px, py), row in zip(places, rows, strict=True):
         parts += [_dot(px, py, 4, BLUE), _text(px + 8, py - 6, f"{row['max_num_batched_tokens']:,}")]
     return document(title, bottom + 28, parts)
+
+
+def _heading(title: str, what: str) -> list[str]:
+    return [_text(0, 18, title, "font-weight:600"), _text(0, 38, what)]
 
 
 def _round_ticks(most: float) -> list[float]:

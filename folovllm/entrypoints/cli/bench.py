@@ -1,4 +1,4 @@
-"""`folovllm bench throughput | latency | attention | step | …`: prints a table; --json keeps all of it."""
+"""`folovllm bench throughput | latency | decode | attention | …`: prints a table; --json keeps all of it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,20 @@ def add_parser(commands: Any) -> None:
     text = "take turns with hf (Hugging Face's generate), hf-continuous, vllm, vllm-compiled; several: A,B"
     command.add_argument("--peer", action="append", default=[], dest="peers", metavar="PEER", help=text)
     command.add_argument("--peer-python", metavar="PATH", help="the Python that has vLLM, in an environment of its own")
-    command.add_argument("--num-requests", type=int, metavar="N", default=4, help="requests in each round")
+    text = "a workload that others publish: 256 sequences of 100 to 1,024 tokens in and out; other options override"
+    command.add_argument("--preset", choices=["nano-vllm"], help=text)
+    text = "requests in each round (default: 4, or the preset's)"
+    command.add_argument("--num-requests", "--num-prompts", type=int, metavar="N", help=text)
     text = "also let the peer take this many at a time"
     command.add_argument("--peer-batch-size", type=int, metavar="N", default=1, help=text)
     text = "lengths from an eighth of --input-len and --output-len up to them, instead of all the same"
     command.add_argument("--mixed", action="store_true", help=text)
-    _add_lengths(command, input_len=32)
+    text = "prompt tokens of a request (default: 32); of the longest with a preset"
+    command.add_argument("--input-len", type=int, metavar="N", help=text)
+    text = "new tokens of a request (default: 32); of the longest with a preset"
+    command.add_argument("--output-len", type=int, metavar="N", help=text)
+    command.add_argument("--rounds", type=int, metavar="N", default=3, help="measured rounds; medians are shown")
+    _add_output(command)
     command.set_defaults(run=run_throughput)
 
     text = "One request at a time: time to first token, time between tokens, share of the memory bandwidth."
@@ -39,6 +47,17 @@ def add_parser(commands: Any) -> None:
     command.add_argument("--peer", choices=["hf"], help="in turn with Hugging Face's generate")
     _add_lengths(command, input_len=128)
     command.set_defaults(run=run_latency)
+
+    text = "Decode steps at several batch sizes, as a share of what memory and arithmetic of this machine allow."
+    command = kinds.add_parser("decode", help="decode steps: share of the roofline", description=text)
+    _add_model(command)
+    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64, 256], help="sequences")
+    command.add_argument("--context", type=int, metavar="N", default=128, help="prompt tokens of each")
+    command.add_argument("--steps", type=int, metavar="N", default=16, help="measured steps of a round")
+    command.add_argument("--rounds", type=int, metavar="N", default=3, help="measured rounds; medians are shown")
+    command.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs")
+    _add_output(command)
+    command.set_defaults(run=run_decode)
 
     text = "One layer's attention in a decode step: through block tables against a contiguous cache."
     command = kinds.add_parser("attention", help="decode attention: paged against contiguous", description=text)
@@ -115,7 +134,16 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="PATH", help="write the result here; - prints it, and no table")
 
 
+# What throughput takes without a preset.
+_THROUGHPUT = {"num_requests": 4, "input_len": 32, "output_len": 32}
+
+
 def run_throughput(args: argparse.Namespace) -> int:
+    if args.preset is not None:
+        return run_preset(args)
+    for name, value in _THROUGHPUT.items():
+        if getattr(args, name) is None:
+            setattr(args, name, value)
     _prepare(args)
     from folovllm.bench import throughput
     from folovllm.bench.workload import bench_model
@@ -125,6 +153,37 @@ def run_throughput(args: argparse.Namespace) -> int:
         peers = [name for given in args.peers for name in given.split(",")]
         options |= {"peers": peers, "peer_python": args.peer_python}
         return _show(args, throughput.run(model, command=_command(args), **options))
+
+
+def run_preset(args: argparse.Namespace) -> int:
+    for name, given in (("mixed", args.mixed), ("peer_batch_size", args.peer_batch_size != 1)):
+        if given:
+            raise ValueError(f"{name} must not be given with preset {args.preset!r}, which has its own lengths")
+    _prepare(args)
+    from dataclasses import replace
+
+    from folovllm.bench import presets
+    from folovllm.bench.workload import bench_model
+
+    fields = {"num_requests": "num_requests", "longest_prompt": "input_len", "longest_output": "output_len"}
+    given = {field: getattr(args, name) for field, name in fields.items() if getattr(args, name) is not None}
+    preset = replace(presets.PRESETS[args.preset], **given)
+    peers = [name for names in args.peers for name in names.split(",")]
+    options = {"peers": peers, "peer_python": args.peer_python, "device": args.device, "rounds": args.rounds}
+    with bench_model(args.model, args.shape) as model:
+        dtype = _DTYPES[args.dtype]
+        return _show(args, presets.run(model, preset, command=_command(args), dtype=dtype, **options))
+
+
+def run_decode(args: argparse.Namespace) -> int:
+    _prepare(args)
+    from folovllm.bench import decode
+    from folovllm.bench.workload import bench_model
+
+    names = ("batch_sizes", "context", "steps", "rounds", "device", "enforce_eager")
+    options = {name: getattr(args, name) for name in names}
+    with bench_model(args.model, args.shape) as model:
+        return _show(args, decode.run(model, command=_command(args), dtype=_DTYPES[args.dtype], **options))
 
 
 def run_latency(args: argparse.Namespace) -> int:

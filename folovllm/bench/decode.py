@@ -1,0 +1,147 @@
+"""Decode steps at several batch sizes, as a share of the roofline: how near a step is to what the machine can do.
+
+    floor = max(bytes / bandwidth, operations / matmul rate)        share = floor / measured step
+
+Both rates are measured in this run, between the rounds. One sequence is bound by the weights; with more of them the
+weights are read no more often, until their K and V or the arithmetic cost as much. See roofline.py for what is counted.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from folovllm.bench.report import Report, Row
+from folovllm.bench.roofline import ModelCost, Probe, exceeds_caches
+from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least
+from folovllm.engine.llm_engine import LLMEngine
+from folovllm.entrypoints.llm import LLM
+from folovllm.sampling_params import SamplingParams
+
+COLUMNS = [
+    "dtype", "batch", "context", "steps", "weights_gb", "kv_gb", "gflop", "memory_ms", "compute_ms", "floor_ms",
+    "step_ms", "share", "output_tokens_per_s",
+]  # fmt: skip
+WARM_UP_STEPS = 5
+BLOCK_SIZE = 16
+
+
+def run(
+    model: BenchModel,
+    *,
+    command: str,
+    dtype: str,
+    batch_sizes: Sequence[int],
+    context: int = 128,
+    steps: int = 16,
+    rounds: int = 3,
+    device: str | None = None,
+    enforce_eager: bool = False,
+) -> Report:
+    """A batch is prefilled once; its rounds of steps follow each other, the probes in between."""
+    for batch in batch_sizes:
+        require_at_least(1, batch_sizes=batch)
+    require_at_least(1, context=context, steps=steps, rounds=rounds)
+    measured = WARM_UP_STEPS + rounds * steps
+    # While a batch's last prompts are computed its first ones may decode already, 2,048 tokens a step or more.
+    longest = context + 1 + measured + 16 + max(batch_sizes) * context // 1024
+    with progress_bar(2 + len(batch_sizes) * (1 + rounds)) as tick:
+        tick("loading")
+        options: dict[str, Any] = {"enforce_eager": True} if enforce_eager else {}
+        engine = LLM(
+            model.path,
+            dtype=dtype,
+            device=device,
+            load_format=model.load_format,
+            skip_tokenizer_init=True,
+            max_model_len=longest,
+            max_num_seqs=max(batch_sizes),
+            block_size=BLOCK_SIZE,
+            num_kv_blocks=max(batch_sizes) * -(-longest // BLOCK_SIZE) + 1,
+            **options,
+        ).engine
+        cost, probe = ModelCost.of_engine(engine), Probe(engine.device, engine.dtype)
+        tick("measuring the machine")
+        probe.measure(warm_up=True)
+        found = [_measure(engine, probe, batch, context, steps, rounds, tick) for batch in batch_sizes]
+    rows = [
+        _row(dtype, batch, context, contexts, seconds, cost, probe)
+        for batch, (contexts, seconds) in zip(batch_sizes, found, strict=True)
+    ]
+    notes = [
+        probe.describe(),
+        f"Medians of {rounds * steps} steps, {steps} in each of {rounds} rounds, after {WARM_UP_STEPS} to warm up; all "
+        "sequences decode, greedy. Bytes and operations are those of the middle step.",
+        "floor: the longer of bytes at the measured bandwidth and operations at the measured matmul rate; share: floor "
+        "over step.",
+    ]
+    if not exceeds_caches(cost, engine.device):
+        notes.append("The weights are small enough to stay in caches: no share.")
+    return Report("decode", f"Decode against the roofline, {model.label}", command, COLUMNS, rows, notes)
+
+
+def _measure(
+    engine: LLMEngine, probe: Probe, batch: int, context: int, steps: int, rounds: int, tick: Any
+) -> tuple[list[int], list[float]]:
+    """Each sequence's context in the middle of the measured steps, and what each step took."""
+    tick(f"batch {batch}: computing {batch * context:,} tokens of prompts")
+    room = engine.max_model_len - context
+    params = SamplingParams(temperature=0, max_tokens=room, ignore_eos=True, detokenize=False)
+    names = [f"batch{batch}-{number}" for number in range(batch)]
+    for name, prompt in zip(names, random_prompts(batch, context, engine.runner.vocab_size, seed=batch), strict=True):
+        engine.add_request(name, prompt, params)
+    lengths: dict[str, int] = {}
+
+    def step() -> float:
+        start = time.perf_counter()
+        outputs = engine.step()
+        seconds = time.perf_counter() - start
+        lengths.update({output.request_id: len(output.outputs[0].token_ids) for output in outputs})
+        return seconds
+
+    while len(lengths) < batch:
+        step()
+    for _ in range(WARM_UP_STEPS):
+        step()
+    before = dict(lengths)
+    seconds: list[float] = []
+    for number in range(rounds):
+        tick(f"batch {batch}: round {number + 1}/{rounds}")
+        probe.measure()
+        gc.collect()  # here, and not in the middle of a step
+        seconds += [step() for _ in range(steps)]
+    if any(lengths[name] - before[name] != len(seconds) for name in names):
+        raise RuntimeError(f"not all of {batch} sequences gained a token in every step")
+    for name in names:
+        engine.abort_request(name)
+    while engine.has_unfinished_requests():
+        engine.step()
+    # The query of a step is the newest token, which is in its own context.
+    return [context + (before[name] + lengths[name]) // 2 for name in names], seconds
+
+
+def _row(
+    dtype: str, batch: int, context: int, contexts: list[int], seconds: list[float], cost: ModelCost, probe: Probe
+) -> Row:
+    num_bytes, flops = cost.decode_step(contexts)
+    memory, compute = num_bytes / probe.bandwidth, flops / probe.flops_per_s
+    step = statistics.median(seconds)
+    floor = max(memory, compute)
+    return {
+        "dtype": dtype,
+        "batch": batch,
+        "context": context,
+        "steps": len(seconds),
+        "weights_gb": cost.weight_bytes / 1e9,
+        "kv_gb": (num_bytes - cost.weight_bytes) / 1e9,
+        "gflop": flops / 1e9,
+        "memory_ms": memory * 1e3,
+        "compute_ms": compute * 1e3,
+        "floor_ms": floor * 1e3,
+        "step_ms": step * 1e3,
+        "share": floor / step if exceeds_caches(cost, probe.device) else None,
+        "output_tokens_per_s": batch / step,
+    }
