@@ -1,0 +1,172 @@
+"""Every attention backend that can run on this machine's CPU against the same table, in float64."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from folovllm import SamplingParams
+from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
+from folovllm.attention.backends.flash_attn import FlashAttnBackend, check_16_bits
+from folovllm.attention.backends.flashinfer import list_pages
+from folovllm.attention.backends.paged_torch import PagedTorchBackend
+from folovllm.attention.backends.torch_varlen import flatten_keys
+from folovllm.entrypoints.cli import info
+from tests.m3.oracle import Oracle
+from tests.m4.attention_reference import BATCHES, SHAPES, Shape, make_case
+
+CPU = torch.device("cpu")
+HERE = [name for name in BACKENDS if get_backend_class(name).unavailable_reason(CPU) is None]
+needs_triton = pytest.mark.skipif("triton" not in HERE, reason="the triton backend does not run on this CPU")
+MIXED = [(1, 33), (1, 0), (5, 0), (7, 12)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("name", HERE)
+def test_the_table(name: str, batch: str, shape: Shape) -> None:
+    make_case(get_backend_class(name), BATCHES[batch](shape.block_size), shape).check()
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_decodes_are_right_when_nobody_says_that_they_are(name: str) -> None:
+    make_case(get_backend_class(name), MIXED, say_decodes=False).check()
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_queries_keep_their_dtype_over_a_cache_in_another(name: str) -> None:
+    shape = SHAPES[0]._replace(dtype=torch.bfloat16)
+    make_case(get_backend_class(name), MIXED, shape, query_dtype=torch.float32).check()
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_infinite_garbage_in_unwritten_slots_reaches_no_result(name: str) -> None:
+    case = make_case(get_backend_class(name), MIXED)
+    case.layer.kv_cache[case.layer.kv_cache.isnan()] = torch.inf
+    case.check()
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_step_may_be_followed_by_one_of_another_shape(name: str) -> None:
+    """Plans and memory of one step must not reach the next."""
+    backend = get_backend_class(name)
+    long, short = make_case(backend, [(1, 70), (6, 30)]), make_case(backend, [(1, 3), (2, 5), (1, 9)], seed=1)
+    short.layer.backend = long.layer.backend
+    long.check()
+    short.check()
+    long.check()
+
+
+@needs_triton
+@pytest.mark.parametrize("head_size", [16, 24, 80])
+@pytest.mark.parametrize("block_size", [1, 5])
+def test_triton_takes_any_head_size_and_any_block_size(head_size: int, block_size: int) -> None:
+    shape = Shape(2, 1, head_size, block_size, torch.float32)
+    make_case(get_backend_class("triton"), [(1, 9), (3, 4)], shape).check()
+
+
+@needs_triton
+def test_triton_in_the_interpreter_says_what_hugging_face_says(tmp_path) -> None:
+    oracle = Oracle(tmp_path)
+    llm = oracle.make_llm(attention_backend="triton", block_size=8, num_kv_blocks=16, max_model_len=64)
+    assert llm.engine.runner.kv_cache.backend.name == "triton"
+    prompts = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [27], [18, 28]]
+    outputs = llm.generate([{"prompt_token_ids": p} for p in prompts], SamplingParams(temperature=0, max_tokens=6))
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert output.outputs[0].token_ids == oracle.greedy(prompt, 6)
+
+
+def test_the_order_of_preference() -> None:
+    ours = [name for name in BACKENDS if name in ("triton", "flash_attn", "flashinfer", "torch_varlen", "dense")]
+    assert ours == ["triton", "flash_attn", "flashinfer", "torch_varlen", "dense"]
+    assert list(BACKENDS).index("torch_varlen") < list(BACKENDS).index("paged_torch") < list(BACKENDS).index("dense")
+
+
+def test_on_a_cpu_no_interpreter_is_picked_unasked() -> None:
+    assert select_backend(None, CPU).name not in ("triton", "torch_varlen", "flash_attn", "flashinfer")
+
+
+@pytest.mark.parametrize("name", ["flash_attn", "flashinfer", "torch_varlen"])
+def test_what_needs_a_gpu_says_so_without_one(name: str) -> None:
+    with pytest.raises(ValueError, match=f"attention_backend '{name}' cannot run on cpu: needs a CUDA device"):
+        select_backend(name, CPU)
+
+
+def test_without_the_interpreter_triton_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    assert get_backend_class("triton").unavailable_reason(CPU) == "needs a CUDA device"
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("triton", "triton"), ("flash_attn", "flash-attn"), ("flashinfer", "flashinfer")]
+)
+def test_a_missing_package_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = get_backend_class(name)
+    monkeypatch.setattr(sys.modules[backend.__module__], "find_spec", lambda wanted: None)
+    assert f"{package} is not installed" in str(backend.unavailable_reason(torch.device("cuda")))
+
+
+def test_only_a_backend_whose_launches_depend_on_shapes_alone_supports_cuda_graphs() -> None:
+    assert get_backend_class("triton").supports_cuda_graphs
+    assert not any(get_backend_class(name).supports_cuda_graphs for name in ("paged_torch", "dense", "flashinfer"))
+
+
+def test_the_package_needs_no_triton() -> None:
+    """Every backend's module is imported to ask whether it can run, so none may import what may be missing."""
+    code = """
+import sys
+sys.modules |= dict.fromkeys(("triton", "flash_attn", "flashinfer"))
+from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
+import torch
+print(*(get_backend_class(name).name for name in BACKENDS), select_backend(None, torch.device("cpu")).name)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[: len(BACKENDS)] == list(BACKENDS)
+
+
+def test_info_names_the_picked_one_and_why_each_other_cannot_run() -> None:
+    data = info.collect()
+    device = torch.device(data["default_device"])
+    assert data["attention_backend"] == select_backend(None, device).name
+    assert list(data["attention_backends"]) == list(BACKENDS)
+    for name, reason in data["attention_backends"].items():
+        assert reason == get_backend_class(name).unavailable_reason(device)
+
+
+def test_flash_attn_refuses_blocks_that_it_cannot_read() -> None:
+    backend = FlashAttnBackend(4, 2, 64, 0.125)
+    with pytest.raises(ValueError, match="block_size must be a multiple of 256 for attention_backend 'flash_attn'.*16"):
+        backend.kv_cache_shape(3, 16)
+    assert backend.kv_cache_shape(3, 512) == (2, 3, 512, 2, 64)
+
+
+def test_16_bit_backends_refuse_float32() -> None:
+    with pytest.raises(
+        ValueError, match="dtype must be float16 or bfloat16 for attention_backend 'flashinfer'.*float32"
+    ):
+        check_16_bits("flashinfer", torch.float32)
+    check_16_bits("flashinfer", torch.bfloat16)
+
+
+def test_torch_varlen_gathers_each_key_of_a_prefill_once() -> None:
+    case = make_case(PagedTorchBackend, MIXED)
+    flat = flatten_keys(case.metadata, case.layer.kv_cache.shape[2])
+    assert flat.starts.tolist() == [0, 5, 24]
+    case.run()  # writes the new tokens
+    keys = case.layer.kv_cache[0].flatten(0, 1)[flat.slots]
+    assert len(keys) == 24
+    assert not keys.isnan().any()
+    assert torch.equal(keys[:5], case.k[2:7])  # the third sequence has no context
+    assert torch.equal(keys[-7:], case.k[-7:])
+
+
+def test_flashinfer_gets_block_tables_without_their_padding() -> None:
+    case = make_case(PagedTorchBackend, [(1, 33), (1, 0), (1, 15)])  # blocks of 16: 3, 1 and 1
+    tables = case.metadata.block_tables.tolist()
+    read = list_pages(case.metadata, 0, 3, 16)
+    assert read.page_starts.tolist() == [0, 3, 4, 5]
+    assert read.pages.tolist() == [*tables[0][:3], tables[1][0], tables[2][0]]
+    assert read.last_lens.tolist() == [2, 1, 16]
