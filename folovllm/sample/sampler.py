@@ -95,7 +95,7 @@ class Sampler:
 
 
 def _suits_kernel(group: RowGroup) -> bool:
-    """A seeded row draws from its own generator, and processed logprobs need the distribution: the kernel has neither."""
+    """Not where a row draws from its own generator, or reports the distribution: the kernel has neither."""
     return group.processed_rows is None and all(generator is None for generator in group.generators)
 
 

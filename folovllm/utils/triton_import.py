@@ -1,7 +1,7 @@
 """Triton where it is installed, else a stand-in, so that a file of kernels can be imported anywhere.
 
-`from folovllm.utils.triton_import import tl, triton` serves such a file; whoever launches a kernel asks first whether it
-can run. Nothing here is imported before a kernel is wanted: Triton takes half a second.
+`from folovllm.utils.triton_import import tl, triton` serves such a file; whoever launches a kernel asks first whether
+it can run. Import this when a kernel is wanted, not before: Triton takes half a second.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from folovllm.attention.backends.triton import kernels_unavailable_reason
+from folovllm.attention.backends.triton import TritonBackend
 from folovllm.sample.filters import Filters
 from folovllm.sample.kernels.threshold import count_and_mass, extremes, find_threshold, key_of, load_row, value_of
 
@@ -175,7 +175,7 @@ def kept_tokens(logits: Tensor, filters: Filters) -> Tensor:
 
 
 def _launch(logits: Tensor, filters: Filters, seeds: Tensor, positions: Tensor, kept: Tensor | None) -> Tensor:
-    if (reason := kernels_unavailable_reason(logits.device)) is not None:
+    if (reason := TritonBackend.unavailable_reason(logits.device)) is not None:
         raise ValueError(f"draw 'triton' cannot run on {str(logits.device)!r}: {reason}")
     num_rows, vocab_size = logits.shape
     if logits.dtype not in _SHIFTS:

@@ -1,0 +1,113 @@
+"""The fused layers at a model's size against torch's, on the GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from folovllm.layers.activation import silu_and_mul
+from folovllm.layers.norm import QKNorm, RMSNorm
+from folovllm.layers.rotary import RotaryEmbedding, apply_rotary
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+# Of the largest entry: two steps of a dtype, one for torch's rounding on the way and one for ours.
+TOLERANCE = {torch.float32: 2e-6, torch.float16: 2**-9, torch.bfloat16: 2**-6}
+HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_SIZE = 1024, 3072, 16, 8, 128  # Qwen3-0.6B's
+
+
+def normal(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+def assert_near(got: torch.Tensor, want: torch.Tensor) -> None:
+    assert got.dtype == want.dtype
+    assert got.isfinite().all()
+    error = (got.double() - want.double()).abs().max() / want.double().abs().max()
+    assert float(error) < TOLERANCE[got.dtype]
+
+
+@pytest.fixture(params=list(TOLERANCE), ids=str)
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    torch.manual_seed(0)
+    return request.param
+
+
+@pytest.mark.parametrize("num_tokens", [1, 256, 8192])
+@pytest.mark.parametrize("size", [HIDDEN, 5120, 100])
+def test_add_and_norm(num_tokens: int, size: int, dtype: torch.dtype) -> None:
+    from folovllm.layers.kernels.add_rms_norm import add_rms_norm
+
+    norm = RMSNorm(size, 1e-6)
+    norm.weight.data = normal(size, dtype=dtype)
+    x, residual = normal(num_tokens, size, dtype=dtype), normal(num_tokens, size, dtype=dtype)
+    want, total = norm.add_and_norm(x, residual)
+    got = add_rms_norm(x, residual, norm.weight, norm.eps)
+    assert torch.equal(residual, total)  # one addition, rounded once: no tolerance
+    assert_near(got, want)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 256, 8192])
+@pytest.mark.parametrize("normed", [True, False], ids=["with norm", "rotation alone"])
+def test_norm_of_heads_and_rotation(num_tokens: int, normed: bool, dtype: torch.dtype) -> None:
+    from folovllm.layers.kernels.norm_rotary import norm_rotary_
+
+    norm = QKNorm(HEADS, KV_HEADS, HEAD_SIZE, 1e-6)
+    norm.weight.data = normal(2, HEAD_SIZE, dtype=dtype)
+    heads = normal(num_tokens, HEADS + 2 * KV_HEADS, HEAD_SIZE, dtype=dtype)
+    qk, v = heads.split([HEADS + KV_HEADS, KV_HEADS], dim=1)
+    rotary = RotaryEmbedding(HEAD_SIZE, 4096, {"rope_type": "default", "rope_theta": 1e6}).cuda()
+    angles = rotary(torch.randint(4096, (num_tokens,), device="cuda"))
+    want, v_before = apply_rotary(norm(qk) if normed else qk, *angles), v.clone()
+    assert_near(norm_rotary_(qk, HEADS, angles, norm.weight if normed else None, norm.eps), want)
+    assert torch.equal(v, v_before)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 256, 8192])
+@pytest.mark.parametrize("size", [INTERMEDIATE, 1000])
+def test_silu_times_up(num_tokens: int, size: int, dtype: torch.dtype) -> None:
+    from folovllm.layers.kernels.silu_mul import silu_mul
+
+    gate_up = normal(num_tokens, 2 * size, dtype=dtype) * 3
+    got = silu_mul(gate_up)
+    assert_near(got, silu_and_mul(gate_up))
+    gate, up = gate_up.double().chunk(2, dim=-1)
+    assert_near(got, (F.silu(gate) * up).to(dtype))
+
+
+def test_offsets_beyond_two_billion_elements() -> None:
+    """110,000 tokens of a model with 2 x 10,240 features: the last row begins past 2^31."""
+    from folovllm.layers.kernels.silu_mul import silu_mul
+
+    gate_up = torch.ones(110_000, 2 * 10_240, dtype=torch.bfloat16, device="cuda")
+    gate_up[-1] = 2.0
+    out = silu_mul(gate_up)
+    assert (out[-1].float() - 2 * F.silu(torch.tensor(2.0)).item()).abs().max() < 0.02
+    assert (out[-2].float() - F.silu(torch.tensor(1.0)).item()).abs().max() < 0.01
+
+
+def test_fused_kernels_replay_in_a_cuda_graph() -> None:
+    """Nothing in them waits for the host: what was captured computes on inputs that came later."""
+    from folovllm.layers.kernels.add_rms_norm import add_rms_norm
+    from folovllm.layers.kernels.silu_mul import silu_mul
+
+    x, residual = (normal(8, HIDDEN, dtype=torch.bfloat16) for _ in range(2))
+    weight = normal(HIDDEN, dtype=torch.bfloat16)
+
+    def step() -> torch.Tensor:
+        return silu_mul(add_rms_norm(x, residual, weight, 1e-6))
+
+    step()  # compiles, which a capture must not
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    x.normal_()
+    start = residual.clone()
+    graph.replay()
+    got = out.clone()
+    residual.copy_(start)
+    assert torch.equal(got, step())

@@ -1,0 +1,303 @@
+"""The sampling kernel: who is kept is what the definition keeps, and who is drawn is the winner of an exact race.
+
+A launch in Triton's interpreter takes some 30 ms a row, far too long for thousands of draws. So the claim is split: the
+noise is computed for thousands of positions in one launch and makes races whose winners fit the distribution, and the
+kernel draws the winner of its row's race.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from folovllm import LLM, SamplingParams
+from folovllm.sample.filters import Filters
+from folovllm.sample.kernels import sampler as kernel
+from folovllm.sample.kernels.sampler import noise as kernel_noise
+from folovllm.sample.sampler import Sampler
+from tests.helpers import make_hf_folder
+from tests.m1.sampling_reference import assert_fits, distribution, make_row
+from tests.m1.sampling_reference import sample as sample_rows
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if CUDA else "cpu")
+FILTERS = {
+    "nothing": {},
+    "temperature": {"temperature": 0.7},
+    "top_k": {"top_k": 7},
+    "top_p": {"top_p": 0.8},
+    "min_p": {"min_p": 0.1},
+    "top_k+top_p": {"top_k": 12, "top_p": 0.85},
+    "top_k+min_p": {"top_k": 9, "min_p": 0.06},
+    "top_p+min_p": {"top_p": 0.9, "min_p": 0.05},
+    "all": {"temperature": 1.3, "top_k": 15, "top_p": 0.9, "min_p": 0.08},
+}
+
+
+def as_filters(rows: list[dict], vocab_size: int) -> Filters:
+    """As SamplingMetadata makes them of SamplingParams."""
+
+    def column(name: str, off: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        values = [row.get(name, off) for row in rows]
+        return torch.tensor(values, dtype=dtype, device=DEVICE).unsqueeze(-1)
+
+    return Filters(
+        column("temperature", 1.0), column("top_k", vocab_size, torch.int64),
+        column("top_p", torch.inf), column("min_p", 0.0),
+    )  # fmt: skip
+
+
+def kept(logits: torch.Tensor, *rows: dict) -> list[list[int]]:
+    """The tokens that the kernel would draw from, for each row of `logits` [b, vocab]."""
+    mask = kernel.kept_tokens(logits.to(DEVICE), as_filters(list(rows), logits.shape[-1]))
+    return [row.nonzero().flatten().tolist() for row in mask]
+
+
+def kept_by_definition(logits: torch.Tensor, **filters) -> list[int]:
+    return np.flatnonzero(distribution(logits.tolist(), **filters)).tolist()
+
+
+def normal(*shape: int, scale: float = 1.5, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_every_filter_keeps_what_the_definition_keeps(dtype: torch.dtype) -> None:
+    """Rows under different settings, in one launch. Half of what 16 bits hold of 300 logits are ties."""
+    settings = list(FILTERS.values())
+    logits = normal(len(settings), 300).to(dtype)
+    want = [kept_by_definition(row, **filters) for row, filters in zip(logits, settings, strict=True)]
+    assert kept(logits, *settings) == want
+
+
+def test_a_row_of_several_tiles_keeps_what_the_definition_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "BLOCK", 128)
+    settings = [FILTERS["top_k"], FILTERS["top_p"], FILTERS["all"], {"top_k": 1000, "top_p": 0.97}]
+    logits = normal(4, 1100).bfloat16()
+    want = [kept_by_definition(row, **filters) for row, filters in zip(logits, settings, strict=True)]
+    assert kept(logits, *settings) == want
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 39, 40])
+def test_top_k_keeps_exactly_k_where_all_logits_are_equal(top_k: int) -> None:
+    assert kept(torch.full((1, 40), 0.5), {"top_k": top_k}) == [list(range(top_k))]
+
+
+def test_top_k_as_large_as_the_vocabulary_keeps_all() -> None:
+    assert kept(normal(1, 33), {"top_k": 33}) == [list(range(33))]
+
+
+def test_ties_that_top_k_leaves_out_add_nothing_to_the_mass_of_top_p() -> None:
+    """Four of six equal tokens stay, of a quarter each: half of them reach 0.5, not half of six."""
+    assert kept(torch.zeros(1, 6), {"top_k": 4, "top_p": 0.5}) == [[0, 1]]
+
+
+def test_equal_tokens_are_cut_where_the_line_is_crossed() -> None:
+    assert kept(torch.zeros(1, 400), {"top_p": 0.75}) == [list(range(300))]
+    two_above = torch.zeros(1, 10)
+    two_above[0, [4, 8]] = 1.0  # 2e + 8 in all, a token of the eight is 0.0745: 2e is 0.405, and two more make 0.554
+    assert kept(two_above, {"top_p": 0.5}) == [[0, 1, 4, 8]]
+
+
+def test_the_token_that_crosses_the_line_is_in() -> None:
+    probabilities = torch.tensor([[0.1, 0.2, 0.3, 0.4]])
+    assert kept(probabilities.log(), {"top_p": 0.35}) == [[3]]
+    assert kept(probabilities.log(), {"top_p": 0.41}) == [[2, 3]]
+    assert kept(probabilities.log(), {"top_p": 0.95}) == [[0, 1, 2, 3]]
+
+
+def test_the_likeliest_token_stays_whatever_the_filters_say() -> None:
+    logits = normal(1, 50)
+    for filters in ({"top_p": 1e-9}, {"min_p": 1.0}, {"top_k": 1}):
+        assert kept(logits, filters) == [[int(logits.argmax())]]
+
+
+def test_excluded_tokens_are_no_ones_company() -> None:
+    """-inf, as masks leave it: top-k of more than the rest keeps the rest."""
+    logits = torch.full((2, 40), -torch.inf)
+    logits[:, [3, 20, 21]] = torch.tensor([1.0, -2.0, 1.0])
+    assert kept(logits, {"top_k": 10}, {"top_k": 10, "top_p": 0.9}) == [[3, 20, 21], [3, 21]]
+
+
+def test_negative_zero_is_zero() -> None:
+    logits = torch.tensor([[-0.0, 0.0, -0.0, -1.0]])
+    assert kept(logits, {"top_k": 2}) == [[0, 1]]
+    assert kept(logits.bfloat16(), {"top_k": 2}) == [[0, 1]]
+
+
+@pytest.mark.parametrize("low", [torch.finfo(torch.float32).min, -1e4, 19.9999], ids=["mask", "wide", "narrow"])
+def test_the_search_ends_for_the_strangest_ranges(low: float) -> None:
+    """A mask that writes the smallest number there is; logits that differ in their last bits only. Each comes twice."""
+    logits = torch.linspace(low, 20.0, 64).repeat(1, 2)
+    falling = logits[0].sort(descending=True, stable=True).indices.tolist()
+    assert kept(logits.expand(2, -1), {"top_k": 3}, {"top_k": 20}) == [sorted(falling[:3]), sorted(falling[:20])]
+
+
+@triton.jit
+def _noise_kernel(out_ptr, seed, position_ptr, BLOCK: tl.constexpr, vocab_size, COLUMNS: tl.constexpr):
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.arange(0, COLUMNS)
+    noise = kernel_noise(seed, tl.load(position_ptr + row)[:, None], column[None, :] + row[:, None] * 0)
+    tl.store(out_ptr + row[:, None] * vocab_size + column[None, :], noise, mask=column[None, :] < vocab_size)
+
+
+def noise(seed: int, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """[len(positions), vocab_size] as the sampling kernel computes it row by row."""
+    out = torch.empty(len(positions), vocab_size, device=DEVICE)
+    columns = triton.next_power_of_2(vocab_size)
+    block = 1024 if CUDA else len(positions)
+    _noise_kernel[(len(positions) // block,)](out, seed, positions.to(DEVICE), block, vocab_size, columns)
+    return out.cpu()
+
+
+SEED = 2**62 + 12345
+DRAWS = 16_384
+
+
+@pytest.fixture(scope="module")
+def races() -> torch.Tensor:
+    """The noise of 16,384 positions for 40 tokens."""
+    return noise(SEED, torch.arange(DRAWS), 40)
+
+
+def test_noise_is_exponential_for_each_position_and_for_each_token(races: torch.Tensor) -> None:
+    assert (races > 0).all()
+    for one in (races[:, 0], races[:, 39], races[0:400].flatten(), races[-400:].flatten()):
+        assert stats.kstest(one.numpy(), "expon").pvalue > 1e-4
+    # Small numbers decide races among many: they must be as fine as they are rare.
+    smallest = races.flatten().sort().values[:2000]
+    assert len(smallest.unique()) == 2000
+    assert stats.kstest((smallest / smallest[-1]).numpy(), "uniform").pvalue > 1e-4
+
+
+def test_noise_differs_between_positions_between_tokens_and_between_seeds(races: torch.Tensor) -> None:
+    far = noise(SEED, torch.arange(1024) + 2**32, 40)  # the upper half of the position counts too
+    other = noise(SEED + 2**32, torch.arange(1024), 40)  # and that of the seed
+    for a, b in ((races[:-1], races[1:]), (races[:, :-1], races[:, 1:]), (races[:1024], far), (races[:1024], other)):
+        assert abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]) < 4 / a.numel() ** 0.5
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_winners_of_the_races_fit_the_exact_distribution(name: str, races: torch.Tensor) -> None:
+    logits = normal(40)
+    expected = distribution(logits.tolist(), **FILTERS[name])
+    (tokens,) = kept(logits[None], FILTERS[name])
+    weights = torch.zeros(40)
+    weights[tokens] = (logits[tokens] / FILTERS[name].get("temperature", 1.0)).exp()
+    assert_fits(np.bincount((weights / races).argmax(dim=-1), minlength=40), expected)
+
+
+def test_the_kernel_draws_the_winner_of_its_rows_race(races: torch.Tensor) -> None:
+    settings = [*FILTERS.values(), {"top_k": 4}, {"temperature": 5.0}, {"temperature": 2.0, "min_p": 0.3}]
+    logits = normal(len(settings), 40)
+    positions = torch.arange(len(settings)) * 101
+    seeds = torch.tensor([SEED], device=DEVICE).expand(len(settings))
+    got = kernel.sample(logits.to(DEVICE), as_filters(settings, 40), seeds, positions.to(DEVICE)).tolist()
+    weights = torch.from_numpy(np.array([distribution(x.tolist(), **f) for x, f in zip(logits, settings, strict=True)]))
+    assert got == (weights / races[positions]).argmax(dim=-1).tolist()
+
+
+def test_a_row_draws_the_same_token_in_any_company() -> None:
+    logits, filters = normal(3, 50).to(DEVICE), [{}, {"top_k": 20}, {"top_p": 0.9}]
+    seeds, positions = torch.tensor([7, 8, 9], device=DEVICE), torch.tensor([5, 3, 2**40], device=DEVICE)
+    together = kernel.sample(logits, as_filters(filters, 50), seeds, positions)
+    for row in range(3):
+        one = slice(row, row + 1)
+        alone = kernel.sample(logits[one], as_filters(filters[one], 50), seeds[one], positions[one])
+        assert alone == together[row]
+
+
+def test_all_the_mass_on_one_token_draws_it() -> None:
+    logits = torch.zeros(2, 40)
+    logits[0, 17] = logits[1, 39] = 200.0
+    tokens = kernel.sample(logits.to(DEVICE), as_filters([{}, {"top_p": 0.5}], 40), *nothing_seeded(2))
+    assert tokens.tolist() == [17, 39]
+
+
+def nothing_seeded(num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.zeros(num_rows, dtype=torch.int64, device=DEVICE), torch.arange(num_rows, device=DEVICE)
+
+
+def test_rows_of_a_wider_tensor_are_read_where_they_lie() -> None:
+    wide = normal(2, 80).to(DEVICE)
+    view, settings = wide[:, 20:60], as_filters([{"top_k": 1}, {"top_k": 1}], 40)
+    assert kernel.sample(view, settings, *nothing_seeded(2)).tolist() == view.argmax(dim=-1).tolist()
+    columns = wide[:, :40].T.contiguous().T
+    assert kernel.sample(columns, settings, *nothing_seeded(2)).tolist() == columns.argmax(dim=-1).tolist()
+
+
+def test_float64_logits_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^logits must be one of .*float32.*, got torch.float64$"):
+        kernel.sample(torch.zeros(1, 4, dtype=torch.float64, device=DEVICE), as_filters([{}], 4), *nothing_seeded(1))
+
+
+def test_a_device_without_kernels_is_refused_by_the_settings_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel.TritonBackend, "unavailable_reason", lambda device: "needs a CUDA device")
+    with pytest.raises(ValueError, match=r"^draw 'triton' cannot run on .*: needs a CUDA device$"):
+        sample_rows(torch.zeros(1, 4), [make_row(SamplingParams())], Sampler("triton"))
+
+
+@pytest.fixture
+def kernel_rows(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The batch's rows that went through the kernel, launch by launch."""
+    log: list[list[int]] = []
+    original = kernel.sample
+
+    def sample(logits, filters, seeds, positions):
+        log.append(positions.tolist())
+        return original(logits, filters, seeds, positions)
+
+    monkeypatch.setattr(kernel, "sample", sample)
+    return log
+
+
+@pytest.mark.skipif(CUDA, reason="the shared reference samples on the CPU, where kernels need the interpreter")
+class TestInTheSampler:
+    def test_unseeded_rows_take_the_kernel_and_seeded_ones_draw_as_ever(self, kernel_rows) -> None:
+        logits = normal(5, 50)
+        settings = [{}, {"top_k": 5}, {"seed": 3}, {"temperature": 0}, {"top_p": 0.5}]
+        torch.manual_seed(0)
+        tokens = sample_rows(logits, [make_row(SamplingParams(**s)) for s in settings], Sampler("triton")).token_ids
+        assert sorted(row for rows in kernel_rows for row in rows) == [1, 4]  # row 0 shares a group with the seeded row
+        usual = sample_rows(logits[2:3], [make_row(SamplingParams(seed=3))]).token_ids
+        assert tokens[2] == usual[0]
+        assert tokens[3] == logits[3].argmax()
+
+    def test_torchs_default_generator_decides_the_draws(self, kernel_rows) -> None:
+        def draw() -> list[int]:
+            row = make_row(SamplingParams(temperature=3.0))
+            return sample_rows(normal(1, 50).expand(8, -1), [row] * 8, Sampler("triton")).token_ids.tolist()
+
+        torch.manual_seed(5)
+        first, second = draw(), draw()
+        assert first != second
+        assert len(set(first)) > 2  # rows with the same logits have noise of their own
+        torch.manual_seed(5)
+        assert draw() == first
+
+    def test_edited_logits_and_raw_logprobs_go_with_the_kernel(self, kernel_rows) -> None:
+        params = SamplingParams(top_k=1, logit_bias={7: 100.0}, logprobs=2)
+        output = sample_rows(normal(1, 50), [make_row(params)], Sampler("triton"))
+        assert kernel_rows == [[0]]
+        assert output.token_ids.tolist() == [7]
+        want = normal(1, 50).log_softmax(dim=-1)[0, 7]
+        assert output.logprobs is not None
+        torch.testing.assert_close(output.logprobs.logprobs[0, 0], want)
+
+    def test_processed_logprobs_need_the_distribution_hence_the_torch_path(self, kernel_rows) -> None:
+        params = SamplingParams(top_k=5, logprobs=2, logprobs_mode="processed")
+        sample_rows(normal(1, 50), [make_row(params)], Sampler("triton"))
+        assert kernel_rows == []
+
+    def test_an_engine_draws_with_it(self, tmp_path, monkeypatch, kernel_rows) -> None:
+        monkeypatch.setattr("folovllm.worker.batch_sampler.Sampler", lambda: Sampler("triton"))
+        llm = LLM(str(make_hf_folder(tmp_path)), skip_tokenizer_init=True, dtype="float32", device="cpu")
+        params = SamplingParams(temperature=0.8, top_k=20, max_tokens=4)
+        outputs = llm.generate([[1, 2, 3], [4]], [params, params.clone()])
+        assert kernel_rows == [[0, 1]] * 4
+        assert all(0 <= token < 256 for output in outputs for token in output.outputs[0].token_ids)
