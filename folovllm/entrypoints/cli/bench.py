@@ -59,14 +59,16 @@ def add_parser(commands: Any) -> None:
     _add_output(command)
     command.set_defaults(run=run_decode)
 
-    text = "One layer's attention in a decode step: through block tables against a contiguous cache."
-    command = kinds.add_parser("attention", help="decode attention: paged against contiguous", description=text)
+    text = "One layer's attention in a decode step, or in prefill: through block tables against a contiguous cache."
+    command = kinds.add_parser("attention", help="one layer's attention: paged against contiguous", description=text)
     command.add_argument("--shape", choices=list(SHAPES), default=DEFAULT_SHAPE, help="heads of this shape")
     command.add_argument("--dtypes", nargs="+", choices=list(_DTYPES), default=["fp32", "bf16"], help="of the cache")
     command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8], help="sequences")
     command.add_argument("--contexts", type=int, nargs="+", default=[256, 1024], help="tokens of each")
     command.add_argument("--block-size", type=int, metavar="N", default=16, help="tokens of a block")
-    command.add_argument("--backend", help="the paged backend; picked when not given")
+    text = "the paged backend, or all of them that can run; when not given, the one that an engine would pick"
+    command.add_argument("--backend", help=text)
+    command.add_argument("--prefill", action="store_true", help="whole prompts of --contexts tokens: TFLOP/s")
     command.add_argument("--device", help="cpu, cuda or cuda:<index>")
     command.add_argument("--rounds", type=int, metavar="N", default=5, help="measured rounds; medians are shown")
     _add_output(command)
@@ -199,7 +201,7 @@ def run_attention(args: argparse.Namespace) -> int:
     _prepare(args)
     from folovllm.bench import attention
 
-    names = ("shape", "batch_sizes", "contexts", "block_size", "backend", "device", "rounds")
+    names = ("shape", "batch_sizes", "contexts", "block_size", "backend", "device", "rounds", "prefill")
     options = {name: getattr(args, name) for name in names}
     dtypes = [_DTYPES[name] for name in args.dtypes]
     return _show(args, attention.run(command=_command(args), dtypes=dtypes, **options))
