@@ -183,7 +183,7 @@ def _rounds(
     rounds: int,
     tick: Any,
 ) -> tuple[list[tuple[float, int, int]], list[list[float]]]:
-    """Ours: seconds, steps and the most sequences at once of each round; theirs: each peer's seconds."""
+    """Ours: what generate() says of each round; theirs: each peer's seconds."""
     ours: list[tuple[float, int, int]] = []
     theirs: list[list[float]] = [[] for _ in others]
     for number in range(rounds + 1):
@@ -209,7 +209,7 @@ def _rounds(
 def generate(
     engine: LLMEngine, prompts: list[list[int]], lengths: list[int], temperature: float, name: str
 ) -> tuple[float, int, int]:
-    """Seconds, steps, the most sequences at once. Raises RuntimeError when a request has not all of its tokens."""
+    """Seconds, steps, the most sequences that gained a token in one. Raises RuntimeError when a request has not all of its tokens."""
     done: dict[str, int] = {}
     steps = most = 0
     start = time.perf_counter()
@@ -217,11 +217,12 @@ def generate(
         params = SamplingParams(temperature=temperature, max_tokens=length, ignore_eos=True, detokenize=False)
         engine.add_request(f"{name}-{number}", prompt, params)
     while engine.has_unfinished_requests():
-        for output in engine.step():
+        outputs = engine.step()
+        for output in outputs:
             if output.finished:
                 done[output.request_id] = len(output.outputs[0].token_ids)
         steps += 1
-        most = max(most, engine.scheduler.num_running_seqs)
+        most = max(most, len(outputs))
     seconds = time.perf_counter() - start
     if [done.get(f"{name}-{number}") for number in range(len(lengths))] != lengths:
         raise RuntimeError("not every request got the tokens it asked for")
