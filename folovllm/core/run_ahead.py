@@ -20,6 +20,8 @@ vLLM: v1/core/sched/async_scheduler.py
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.core.stop import UNKNOWN
@@ -47,6 +49,10 @@ def can_run_ahead(scheduler: Scheduler, launched: SchedulerOutput) -> bool:
         return False
     if any(reads_tokens(request.sampling_params) for request in scheduler.running):
         return False
+    # When nobody goes on, a step may compute nothing, and the scheduler would take back blocks to let somebody in: from
+    # sequences whose last token is on its way.
+    if not any(_goes_on(seq, still_lacks, scheduler.max_model_len) for seq, still_lacks in _after(scheduler, launched)):
+        return False
     return scheduler.kv.pool.num_free >= most_blocks_of_next_step(scheduler, launched)
 
 
@@ -56,10 +62,8 @@ def most_blocks_of_next_step(scheduler: Scheduler, launched: SchedulerOutput) ->
     A token that opens a block, or writes into a shared one, takes one. Longer stretches, of those that are not at their
     end yet, share the budget.
     """
-    running = [seq for request in scheduler.running for seq in request.get_seqs(RUNNING)]
-    computed = dict(zip(launched.scheduled_seqs, launched.num_scheduled_tokens, strict=True))
-    missing = sum(max(0, seq.get_len() - seq.num_computed_tokens - computed.get(seq, 0)) for seq in running)
-    return len(running) + scheduler.kv.blocks_for(min(missing, scheduler.max_num_batched_tokens))
+    missing = [still_lacks for _, still_lacks in _after(scheduler, launched)]
+    return len(missing) + scheduler.kv.blocks_for(min(sum(missing), scheduler.max_num_batched_tokens))
 
 
 def assume(scheduler: Scheduler, launched: SchedulerOutput) -> None:
@@ -73,6 +77,19 @@ def assume(scheduler: Scheduler, launched: SchedulerOutput) -> None:
         draws = seq.status is RUNNING and seq.num_computed_tokens == seq.get_len()
         if draws and not _ends_with_next_token(seq, scheduler.max_model_len):
             seq.data.output_token_ids.append(UNKNOWN)
+
+
+def _after(scheduler: Scheduler, launched: SchedulerOutput) -> Iterator[tuple[Sequence, int]]:
+    """The running sequences, each with how many of the tokens that are there it lacks when `launched` is over."""
+    computed = dict(zip(launched.scheduled_seqs, launched.num_scheduled_tokens, strict=True))
+    for request in scheduler.running:
+        for seq in request.get_seqs(RUNNING):
+            yield seq, seq.get_len() - seq.num_computed_tokens - computed.get(seq, 0)
+
+
+def _goes_on(seq: Sequence, still_lacks: int, max_model_len: int) -> bool:
+    """Unless by its token it ends sooner."""
+    return still_lacks > 0 or not _ends_with_next_token(seq, max_model_len)
 
 
 def _ends_with_next_token(seq: Sequence, max_model_len: int) -> bool:
