@@ -2,6 +2,8 @@
 
 The naive one sorts, takes softmax and running sum, masks, scatters back to the vocabulary's order, takes softmax again
 and calls torch.multinomial; what a setting does not need, it leaves out too. Both get the same float32 logits.
+
+On a GPU a third one takes its turn, the same sampler with the Triton kernel.
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from folovllm.attention.backends.triton import TritonBackend
 from folovllm.bench.report import Report, Row
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.sample.metadata import SamplingMetadata, SamplingRow
 from folovllm.sample.sampler import Sampler
 from folovllm.sampling_params import SamplingParams
+from folovllm.utils.devices import default_device
 
 COLUMNS = ["setting", "logits", "vocab", "batch", "naive_ms", "sampler_ms", "speedup"]
+# Where the kernel runs. The ratio is sampler_ms / triton_ms; neither is there for greedy, which needs no kernel.
+KERNEL_COLUMNS = ["triton_ms", "triton_ratio"]
 PROMPT_TOKENS, OUTPUT_TOKENS = 512, 128  # what penalties have to look at
 
 
@@ -65,54 +71,84 @@ def run(
     min_rounds: int = 5,
     seconds_per_case: float = 1.0,
 ) -> Report:
-    """Ours and the naive one in turn, for `min_rounds` rounds or `seconds_per_case`, whichever is longer."""
+    """Ours and the naive one in turn, for `min_rounds` rounds or `seconds_per_case`, whichever is longer.
+
+    On the GPU where there is one, and there with the kernel as a third.
+    """
     for batch in batch_sizes:
         require_at_least(1, batch_sizes=batch)
     for vocab_size in vocab_sizes:
         require_at_least(1, vocab_sizes=vocab_size)
     require_at_least(1, min_rounds=min_rounds)
+    device = torch.device(default_device())
+    with_kernel = has_kernel(device)
     rows: list[Row] = []
     with progress_bar(len(batch_sizes) * len(vocab_sizes) * len(cases())) as tick, torch.inference_mode():
         for case in cases():
             for vocab_size in vocab_sizes:
                 for batch in batch_sizes:
                     tick(f"{case.label}, vocabulary {vocab_size:,}, batch {batch}")
-                    rows.append(_measure(case, vocab_size, batch, min_rounds, seconds_per_case))
+                    logits = make_logits(case.logits, batch, vocab_size).to(device)
+                    row = _measure(case, logits, with_kernel, min_rounds, seconds_per_case)
+                    rows.append(row)
     notes = [
         "Medians, the two in turn in one process; a speedup above 1 means that the sampler is faster.",
         "naive: sort, softmax, cumsum, mask, scatter, softmax, multinomial, as far as the setting needs them.",
     ]
-    return Report("sampler", "Sampling, one step", command, COLUMNS, rows, notes)
+    columns = COLUMNS
+    if with_kernel:
+        columns = [*COLUMNS, *KERNEL_COLUMNS]
+        notes.append("triton: one kernel for filters and draw; a ratio above 1 means that it beats the torch path.")
+    return Report("sampler", "Sampling, one step", command, columns, rows, notes)
 
 
-def _measure(case: Case, vocab_size: int, batch: int, min_rounds: int, seconds: float) -> Row:
-    logits = make_logits(case.logits, batch, vocab_size)
+def has_kernel(device: torch.device) -> bool:
+    """Whether the Triton kernel takes part."""
+    return device.type == "cuda" and TritonBackend.unavailable_reason(device) is None
+
+
+def _measure(case: Case, logits: Tensor, with_kernel: bool, min_rounds: int, seconds: float) -> Row:
+    batch, vocab_size = logits.shape
     rows = _rows(case.params, batch, vocab_size)
     metadata = SamplingMetadata.build(rows, vocab_size, logits.device)  # once per membership, not per step
-    sampler = Sampler()
-    contestants: list[Callable[[], object]] = [
-        lambda: naive_sample(logits, case.params, rows),
-        lambda: sampler(logits, metadata),
-    ]
-    times: list[list[float]] = [[], []]
-    for contestant in contestants:
-        contestant()  # warm-up
+    sampler, kernel_sampler = Sampler(), Sampler("triton")
+    contestants: dict[str, Callable[[], object]] = {
+        "naive": lambda: naive_sample(logits, case.params, rows),
+        "sampler": lambda: sampler(logits, metadata),
+    }
+    if with_kernel and not case.params.is_greedy:
+        contestants["triton"] = lambda: kernel_sampler(logits, metadata)
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for contestant in contestants.values():
+        contestant()  # warm-up, and the kernel's compilation
     end = time.perf_counter() + seconds
-    while len(times[0]) < min_rounds or time.perf_counter() < end:
-        for contestant, taken in zip(contestants, times, strict=True):
+    while len(times["naive"]) < min_rounds or time.perf_counter() < end:
+        for name, contestant in contestants.items():
+            _wait(logits.device)
             start = time.perf_counter()
             contestant()
-            taken.append(time.perf_counter() - start)
-    naive, ours = (statistics.median(taken) * 1e3 for taken in times)
-    return {
+            _wait(logits.device)
+            times[name].append(time.perf_counter() - start)
+    medians = {name: statistics.median(taken) * 1e3 for name, taken in times.items()}
+    row: Row = {
         "setting": case.label,
         "logits": case.logits,
         "vocab": vocab_size,
         "batch": batch,
-        "naive_ms": naive,
-        "sampler_ms": ours,
-        "speedup": naive / ours,
+        "naive_ms": medians["naive"],
+        "sampler_ms": medians["sampler"],
+        "speedup": medians["naive"] / medians["sampler"],
     }
+    if with_kernel:
+        kernel_ms = medians.get("triton")
+        ratio = None if kernel_ms is None else medians["sampler"] / kernel_ms
+        row |= {"triton_ms": kernel_ms, "triton_ratio": ratio}
+    return row
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _rows(params: SamplingParams, batch: int, vocab_size: int) -> list[SamplingRow]:
@@ -153,10 +189,10 @@ def naive_probabilities(logits: Tensor, params: SamplingParams, rows: Sequence[S
 
 def _naive_penalties(logits: Tensor, params: SamplingParams, rows: Sequence[SamplingRow]) -> Tensor:
     counts = torch.zeros_like(logits)
-    output = torch.tensor([row.output_token_ids for row in rows])
+    output = torch.tensor([row.output_token_ids for row in rows], device=logits.device)
     counts.scatter_add_(1, output, torch.ones_like(output, dtype=logits.dtype))
     seen = counts > 0
-    seen.scatter_(1, torch.tensor([row.prompt_token_ids for row in rows]), True)
+    seen.scatter_(1, torch.tensor([row.prompt_token_ids for row in rows], device=logits.device), True)
     penalty = torch.where(seen, params.repetition_penalty, 1.0)
     logits = torch.where(logits > 0, logits / penalty, logits * penalty)
     return logits - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)

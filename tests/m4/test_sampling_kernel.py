@@ -7,14 +7,18 @@ kernel draws the winner of its row's race.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from folovllm import LLM, SamplingParams
+from folovllm.bench import sampler as bench
 from folovllm.sample.filters import Filters
 from folovllm.sample.kernels import sampler as kernel
+from folovllm.sample.kernels import threshold
 from folovllm.sample.kernels.sampler import noise as kernel_noise
 from folovllm.sample.sampler import Sampler
 from tests.helpers import make_hf_folder
@@ -78,9 +82,40 @@ def test_every_filter_keeps_what_the_definition_keeps(dtype: torch.dtype) -> Non
 def test_a_row_of_several_tiles_keeps_what_the_definition_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "BLOCK", 128)
     settings = [FILTERS["top_k"], FILTERS["top_p"], FILTERS["all"], {"top_k": 1000, "top_p": 0.97}]
-    logits = normal(4, 1100).bfloat16()
+    logits = normal(4, 600).bfloat16()
     want = [kept_by_definition(row, **filters) for row, filters in zip(logits, settings, strict=True)]
     assert kept(logits, *settings) == want
+
+
+class CountedFunction:
+    """Stands for a function of the kernel and counts its calls, which the interpreter makes as Python does."""
+
+    def __init__(self, function: Callable) -> None:
+        self.function, self.calls = function, 0
+
+    def __call__(self, *args, **kwargs):
+        self.calls += 1
+        return self.function(*args, **kwargs)
+
+
+@pytest.mark.skipif(CUDA, reason="counts calls in the interpreter")
+@pytest.mark.parametrize("dtype, most", [(torch.bfloat16, 12), (torch.float32, 16)], ids=str)
+def test_a_whole_vocabulary_is_cut_exactly_in_a_few_passes(
+    dtype: torch.dtype, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both thresholds, in as many passes as the docstrings say. One tile, or the interpreter would take a minute."""
+    monkeypatch.setattr(kernel, "BLOCK", 2**18)
+    counted = CountedFunction(threshold.count_and_mass)
+    monkeypatch.setattr(threshold, "count_and_mass", counted)
+    monkeypatch.setattr(kernel, "count_and_mass", counted)
+    logits = normal(1, 151_936, scale=3.0).to(dtype)
+    (got,) = kept(logits, {"temperature": 0.8, "top_k": 5000, "top_p": 0.95, "min_p": 1e-4})
+    values, order = (logits[0].double() / 0.8).sort(descending=True, stable=True)
+    weights = (values[:5000] - values[0]).exp()
+    stay = (weights.cumsum(0) - weights < 0.95 * weights.sum()) & (weights >= 1e-4)
+    assert got == sorted(order[:5000][stay].tolist())
+    assert 100 < len(got) < 5000
+    assert counted.calls + 2 <= most  # and the first pass and the last
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 39, 40])
@@ -301,3 +336,20 @@ class TestInTheSampler:
         outputs = llm.generate([[1, 2, 3], [4]], [params, params.clone()])
         assert kernel_rows == [[0, 1]] * 4
         assert all(0 <= token < 256 for output in outputs for token in output.outputs[0].token_ids)
+
+
+def test_the_bench_times_the_kernel_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "has_kernel", lambda device: True)
+    rows = bench.run([2], [60], min_rounds=1, seconds_per_case=0.0).rows
+    for row in rows:
+        if row["setting"] == "greedy":
+            assert row["triton_ms"] is row["triton_ratio"] is None
+        else:
+            assert row["triton_ratio"] == pytest.approx(row["sampler_ms"] / row["triton_ms"])
+
+
+def test_without_a_gpu_the_bench_reports_what_it_always_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "default_device", lambda: "cpu")
+    report = bench.run([1], [60], min_rounds=1, seconds_per_case=0.0)
+    assert report.columns == ["setting", "logits", "vocab", "batch", "naive_ms", "sampler_ms", "speedup"]
+    assert set(report.rows[0]) == set(report.columns)

@@ -9,8 +9,8 @@
 Nothing but the token leaves the program: no sorted copy, no probabilities, no mask. A row of 151,936 logits in bfloat16
 is 304 KB and comes from memory in the first pass; a program of 16 warps fills a multiprocessor's registers, so an H200
 runs 132 rows at once, 40 MB, which its L2 of 50 MB keeps for the other passes. A batch of 256 such rows is 78 MB, 18
-microseconds of bandwidth; the other passes (some 4 for each threshold, 2 more with top-p, and the last) are bound by
-some 30 instructions a logit. In float32 a row is twice as long, and half of what is read again comes from memory.
+microseconds of bandwidth; the other passes (5 to 12 in all with one threshold or two) are bound by some 30 instructions
+a logit. In float32 a row is twice as long, and half of what is read again comes from memory.
 
 Tiles and order of summation are the same for every batch, and the noise of a token depends on three numbers only: the
 row's seed, the row's position and the token. So a row draws the same token in any company.

@@ -11,11 +11,12 @@ bracket around the threshold, a few pivots in it, one pass over the row for all 
     reach: enough    enough    enough   too little           -> lo = p2, hi = p3
 
 Keys are the logits' bits as integers in the same order, so a bracket can be split until its ends are neighbours, and
-there the search is exact: all tokens of the threshold's key are equal. It nearly always ends sooner, when only one
-token is left inside. Logits of 16 bits have keys of 16 bits, so at most 7 passes.
+there the search is exact: all tokens of the threshold's key are equal. It often ends sooner, when only one token is
+left inside.
 
-The first passes place their pivots evenly between values, because keys are a logarithm: they have as many numbers
-between 0.001 and 0.002 as between 8 and 16, where the threshold is.
+The first 6 passes place their pivots evenly between values, because keys are a logarithm: they have as many numbers
+between 0.001 and 0.002 as between 8 and 16, where the threshold is. The others go by keys, of which 16-bit logits have
+few. On 151,936 logits a threshold takes 3 to 6 passes in bfloat16 and 3 to 8 in float32; at worst, 6 + 7 and 6 + 14.
 
 vLLM: v1/sample/ops/topk_topp_triton.py
 """
