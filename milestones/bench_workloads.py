@@ -70,7 +70,7 @@ def measure(
 ) -> tuple[Report, Callable[[], str]]:
     """The report, and what draws it."""
     bench_options.check_shape(args.shape)
-    budgets = sweep_budgets(args, chosen)
+    budgets = sweep_budgets(args, chosen, settings)
     names = dict.fromkeys(budgets, chosen[0].id) or {m.id: m.id for m in chosen}
     workload = make(args, names, budgets)
     # Set before torch starts, so that the report's line about the machine is true of the engines.
@@ -113,13 +113,15 @@ def prefixed(tick: Callable[[str], None], label: str) -> Callable[[str], None]:
     return lambda text: tick(f"{label}, {text}")
 
 
-def sweep_budgets(args: argparse.Namespace, chosen: list[Milestone]) -> dict[str, int]:
+def sweep_budgets(args: argparse.Namespace, chosen: list[Milestone], settings: bench.Settings) -> dict[str, int]:
     """An engine's name -> its max_num_batched_tokens; empty without a sweep."""
     budgets: list[int] = getattr(args, "sweep_budget", None) or []
     if not budgets:
         return {}
     if len(chosen) != 1:
         raise MilestoneError(f"sweep-budget must be given with one milestone, got {' '.join(m.id for m in chosen)}")
+    if "max_num_batched_tokens" in settings[chosen[0].id]:
+        raise MilestoneError("--set must leave max_num_batched_tokens alone: sweep-budget sets it")
     if len(set(budgets)) < len(budgets):
         raise MilestoneError(f"sweep-budget must name each budget once, got {' '.join(map(str, budgets))}")
     return {f"{chosen[0].id} with {budget:,}": budget for budget in budgets}

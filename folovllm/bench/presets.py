@@ -81,7 +81,7 @@ def run(
     peer_python: str | None = None,
     rounds: int = 3,
 ) -> Report:
-    """Rounds of ours and of each peer in turn, the same requests every time."""
+    """Rounds of ours and of each peer in turn. The first round's token ids are the drawn ones."""
     require_at_least(1, num_requests=preset.num_requests, input_len=preset.longest_prompt, rounds=rounds)
     require_at_least(2, output_len=preset.longest_output)
     require_peers(peers)
@@ -104,7 +104,6 @@ def run(
             tick(f"loading {peer}")
             others += PEERS[peer](setup)
         require_mixed_lengths(others)
-        prompts = [[token % engine.runner.vocab_size for token in prompt] for prompt in prompts]
         probe = Probe(engine.device, engine.dtype)
         ours, theirs = _rounds(engine, others, probe, preset, prompts, outputs, rounds, tick)
     token_cost = ModelCost.of_engine(engine)
@@ -188,28 +187,37 @@ def _rounds(
     theirs: list[list[float]] = [[] for _ in others]
     for number in range(rounds + 1):
         label = f"round {number}/{rounds}" if number else "warm-up"
-        some = slice(None) if number else slice(WARM_UP)
         lengths = outputs if number else [min(WARM_UP, length) for length in outputs[:WARM_UP]]
+        # Other ids in each round, so that no cache of prefixes remembers them from the one before.
+        given = shifted(prompts[: len(lengths)], (number - 1) % (rounds + 1), engine.runner.vocab_size)
         probe.measure(warm_up=not number)
         tick(f"{label}: folovllm")
         gc.collect()
-        result = generate(engine, prompts[some], lengths, preset.temperature, f"round{number}")
+        result = generate(engine, given, lengths, preset.temperature, f"round{number}")
         if number:
             ours.append(result)
         for contestant, seconds in zip(others, theirs, strict=True):
             tick(f"{label}: {contestant.name}")
             gc.collect()
             assert isinstance(contestant, MixedContestant)  # require_mixed_lengths has seen to it
-            took = contestant.run_mixed(prompts[some], lengths).seconds
+            took = contestant.run_mixed(given, lengths).seconds
             if number:
                 seconds.append(took)
     return ours, theirs
 
 
+def shifted(prompts: list[list[int]], by: int, vocab_size: int) -> list[list[int]]:
+    return [[(token + by) % vocab_size for token in prompt] for prompt in prompts]
+
+
 def generate(
     engine: LLMEngine, prompts: list[list[int]], lengths: list[int], temperature: float, name: str
 ) -> tuple[float, int, int]:
-    """Seconds, steps, the most sequences that gained a token in one. Raises RuntimeError when a request has not all of its tokens."""
+    """Seconds, steps, the most sequences that gained a token in one.
+
+    Raises:
+        RuntimeError: a request has not all of its tokens.
+    """
     done: dict[str, int] = {}
     steps = most = 0
     start = time.perf_counter()

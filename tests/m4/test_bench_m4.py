@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roofline, "PROBE_BYTES", {"cpu": 2**16})
+    monkeypatch.setattr(roofline, "PROBE_BYTES", 2**16)
     monkeypatch.setattr(roofline, "MATMUL_SIZE", {"cpu": 16})
 
 
@@ -97,6 +97,21 @@ def test_every_token_is_drawn_at_the_presets_temperature(tmp_path: Path, monkeyp
             "--output-len", "3", "--rounds", "1"]  # fmt: skip
     bench(argv, tmp_path / "preset-x.json")
     assert {(given["temperature"], given["ignore_eos"]) for given in asked} == {(0.6, True)}
+
+
+def test_no_round_meets_the_prompts_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a cache of prefixes would have computed them before."""
+    seen: list[list[list[int]]] = []
+    original = presets.generate
+    monkeypatch.setattr(presets, "generate", lambda *args: seen.append(args[1]) or original(*args))
+    argv = ["throughput", "--preset", "nano-vllm", "--shape", TINY, "--num-requests", "2", "--input-len", "9",
+            "--output-len", "2", "--rounds", "2"]  # fmt: skip
+    bench(argv, tmp_path / "preset-x.json")
+    few = replace(PRESETS["nano-vllm"], num_requests=2, longest_prompt=9, longest_output=2)
+    assert len(seen) == 3  # the warm-up, and two rounds, the first of which is as it was drawn
+    assert seen[1] == presets.shifted(few.draw()[0], 0, 512)
+    firsts = [tuple(prompt) for prompts in seen for prompt in prompts]
+    assert len(set(firsts)) == len(firsts)
 
 
 # What a step costs.

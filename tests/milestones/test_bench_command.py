@@ -63,10 +63,12 @@ def test_a_sweep_is_a_line_through_its_budgets() -> None:
         (["m1", "--workload", "shared-prefix", "--prompts", "1"], "prompts must be at least 2, got 1"),
         (["m1", "m2", "--workload", "long-prompt", "--sweep-budget", "64"], "sweep-budget must be given with one"),
         (["m1", "--workload", "long-prompt", "--sweep-budget", "64", "64"], "must name each budget once"),
+        (["m1", "--workload", "long-prompt", "--sweep-budget", "64", "--set", "m1.max_num_batched_tokens=9"],
+         "--set must leave max_num_batched_tokens alone"),
         (["m1", "--workload", "decode", "--shape", "gpt-5"], "shape must be one of qwen3-0.6b"),
         (["m0", "--workload", "decode"], "m0 has no engine to measure"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
