@@ -129,6 +129,12 @@ def test_the_number_of_splits_fills_the_gpu_and_never_exceeds_the_tiles() -> Non
     assert choose_splits(num_seqs=32, num_kv_heads=8, max_len=40960, block_n=64) == PROGRAMS // 256
 
 
+def test_few_different_numbers_of_splits_ever_occur() -> None:
+    """Each is a kernel to compile, in the middle of serving."""
+    numbers = {choose_splits(seqs, 8, max_len, 64) for seqs in range(1, 300) for max_len in range(1, 9000, 61)}
+    assert numbers == {1, 2, 4, 8, 16, 32, 64}
+
+
 def test_the_number_of_splits_never_depends_on_what_the_lengths_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CUDA graph that was captured with short sequences is replayed with long ones."""
     asked: list[tuple[int, ...]] = []

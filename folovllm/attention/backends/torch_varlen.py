@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -36,6 +37,8 @@ class FlatKeys:
     """[keys of all these sequences] int64."""
     starts: torch.Tensor
     """[sequences + 1] int32."""
+    query_starts: torch.Tensor
+    """[sequences + 1] int32; the first is 0."""
 
 
 class TorchVarlenBackend(TritonBackend):
@@ -68,13 +71,13 @@ class TorchVarlenBackend(TritonBackend):
             for cache in kv_cache.unbind(0)
         )
         options: dict[str, Any] = {"scale": self.scale, "window_size": (-1, 0)}  # no key behind the query's own
-        if "enable_gqa" in inspect.signature(varlen_attn).parameters:  # without it, torch just does it
+        if _has_gqa_switch():
             options["enable_gqa"] = self.group_size > 1
         attended = varlen_attn(
             q[first:].to(kv_cache.dtype),
             keys,
             values,
-            metadata.query_start_loc[first:] - first,
+            flat.query_starts,
             flat.starts,
             metadata.max_query_len,
             metadata.max_seq_len,
@@ -82,6 +85,14 @@ class TorchVarlenBackend(TritonBackend):
         )
         assert isinstance(attended, torch.Tensor)  # a pair only where the sums of the softmax were asked for
         out[first:] = attended
+
+
+@cache
+def _has_gqa_switch() -> bool:
+    """Whether varlen_attn must be told of grouped heads; without such a parameter it takes them as they are."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    return "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 def flatten_keys(metadata: AttentionMetadata, block_size: int) -> FlatKeys:
@@ -93,4 +104,4 @@ def flatten_keys(metadata: AttentionMetadata, block_size: int) -> FlatKeys:
     seqs = torch.repeat_interleave(torch.arange(len(seq_lens), device=seq_lens.device), seq_lens)
     positions = torch.arange(len(seqs), device=seqs.device) - starts[seqs]
     slots = tables[seqs, positions // block_size].long() * block_size + positions % block_size
-    return FlatKeys(metadata, block_size, slots, starts)
+    return FlatKeys(metadata, block_size, slots, starts, metadata.query_start_loc[first:] - first)

@@ -56,7 +56,7 @@ def _tokens_per_split(seq_len, SPLITS: tl.constexpr, BLOCK_N: tl.constexpr):
     return tl.cdiv(tl.cdiv(seq_len, SPLITS), BLOCK_N) * BLOCK_N
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride_table"])  # or it would be compiled anew as the longest sequence grows
 def _paged_decode(
     q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, lse_ptr, tables_ptr, seq_lens_ptr, scale,
     stride_q, stride_qh, stride_out, stride_outh, stride_table,
@@ -141,12 +141,13 @@ def _merge(
 
 
 def choose_splits(num_seqs: int, num_kv_heads: int, max_len: int, block_n: int) -> int:
-    """Programs per sequence and KV head: about PROGRAMS in all, each with one tile at least.
+    """Programs per sequence and KV head: PROGRAMS in all or a few more, while there is a tile for each.
 
+    A power of two, for the kernel is compiled for each number that ever occurs.
     max_len: what the block tables have room for; not how long the sequences are, which a CUDA graph must not depend on.
     """
-    wanted = triton.cdiv(PROGRAMS, num_seqs * num_kv_heads)
-    return max(1, min(wanted, triton.cdiv(max_len, block_n), MAX_SPLITS))
+    wanted = min(triton.cdiv(PROGRAMS, num_seqs * num_kv_heads), triton.cdiv(max_len, block_n), MAX_SPLITS)
+    return triton.next_power_of_2(max(wanted, 1))
 
 
 def paged_decode(

@@ -16,10 +16,10 @@ The queries' own K and V are in the cache already, so a prompt, a prompt's later
 queries at the last positions of a sequence. Sequences lie flat one after the other, query_start_loc says where.
 
 A sequence with m queries and n keys takes 4 * num_heads * head_size * m * (n - m / 2) operations. Each tile of queries
-reads the keys before it once: 2 * head_size * bytes * n * m * group / BLOCK_M bytes in all for a KV head, of which most
-come out of the L2 cache, for neighbouring programs read the same keys. With BLOCK_M = 128 rows that are 4 * 128
-operations for each number of K or V and head column, 256 a byte in 16 bits: more than the 180 operations a byte at
-which an H200's matrix units (790 TFLOP/s) and its memory (4.3 TB/s) are balanced, so the kernel waits for arithmetic.
+reads the keys before it, 2 * head_size * bytes * n * m * group / BLOCK_M bytes in all for a KV head. With BLOCK_M = 128
+rows a number of K or V takes part in 256 operations, 128 a byte in 16 bits. That is less than the 180 at which an
+H200's matrix units (790 TFLOP/s) and its memory (4.3 TB/s) are balanced; but the tiles of a sequence run beside each
+other and read the same keys, so most of these bytes come out of the L2 cache, and the kernel waits for arithmetic.
 
 Tiles, for 16 bits and heads of 128: q 32 KB, and K and V of 64 tokens 32 KB, twice, so that one is on its way while
 the other is multiplied: 96 KB of an SM's 227 KB shared memory. acc and the scores are 64 + 32 KB of float32, in
@@ -48,7 +48,7 @@ from folovllm.attention.kernels.tile import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride_table"])  # or it would be compiled anew as the longest sequence grows
 def _paged_prefill(
     q_ptr, k_ptr, v_ptr, out_ptr, tables_ptr, starts_ptr, seq_lens_ptr, scale,
     stride_q, stride_qh, stride_out, stride_outh, stride_table,

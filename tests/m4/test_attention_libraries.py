@@ -1,0 +1,140 @@
+"""What the backends that need a GPU hand to their libraries: stand-ins with the libraries' signatures compute it here.
+
+The libraries themselves are asked in tests/gpu.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+from folovllm.attention.backend import get_backend_class
+from tests.m4.attention_reference import Shape, Spans, make_case, reference
+
+BATCHES: list[Spans] = [
+    [(1, 33), (1, 0), (5, 0), (7, 12)],
+    [(5, 3), (1, 2)],
+    [(9, 0)],
+    [(1, 5), (1, 300)],
+]
+
+
+def attend(q: Tensor, starts: Tensor, caches: tuple[Tensor, Tensor], tables: list[Tensor], lens: list[int],
+           scale: float) -> Tensor:  # fmt: skip
+    """Over blocks [num_blocks, block_size, num_kv_heads, head_size]: one sequence after the other."""
+    assert starts[0] == 0
+    assert starts[-1] == len(q)
+    assert len(starts) - 1 == len(tables) == len(lens)
+    outs = []
+    for start, end, table, length in zip(starts[:-1], starts[1:], tables, lens, strict=True):
+        k, v = (cache[table.long()].flatten(0, 1)[:length] for cache in caches)
+        outs.append(reference(q[start:end], k, v, scale))
+    return torch.cat(outs).to(q.dtype)
+
+
+def flash_attn_with_kvcache(
+    q: Tensor, k_cache: Tensor, v_cache: Tensor, cache_seqlens: Tensor, block_table: Tensor, softmax_scale: float,
+    causal: bool,
+) -> Tensor:  # fmt: skip
+    assert causal
+    assert q.shape[1] == 1
+    starts = torch.arange(len(q) + 1)
+    caches = (k_cache, v_cache)
+    return attend(q[:, 0], starts, caches, list(block_table), cache_seqlens.tolist(), softmax_scale)[:, None]
+
+
+def flash_attn_varlen_func(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    softmax_scale: float, causal: bool, block_table: Tensor,
+) -> Tensor:  # fmt: skip
+    assert causal
+    assert cu_seqlens_q.dtype == cu_seqlens_k.dtype == torch.int32
+    assert max_seqlen_q >= cu_seqlens_q.diff().max()
+    assert max_seqlen_k >= cu_seqlens_k.diff().max()
+    return attend(q, cu_seqlens_q, (k, v), list(block_table), cu_seqlens_k.diff().tolist(), softmax_scale)
+
+
+class BatchPrefillWithPagedKVCacheWrapper:
+    def __init__(self, float_workspace_buffer: Tensor, kv_layout: str, use_tensor_cores: bool = False) -> None:
+        assert kv_layout == "NHD"
+        self.plans = 0
+
+    def plan(self, qo_indptr: Tensor | None, indptr: Tensor, indices: Tensor, last_page_len: Tensor, num_qo_heads: int,
+             num_kv_heads: int, head_dim: int, page_size: int, *, causal: bool, q_data_type: torch.dtype,
+             kv_data_type: torch.dtype, sm_scale: float) -> None:  # fmt: skip
+        assert causal
+        self.plans += 1
+        self.starts, self.dtype, self.scale = qo_indptr, q_data_type, sm_scale
+        self.tables = list(indices.split(indptr.diff().tolist()))
+        self.lens = ((indptr.diff() - 1) * page_size + last_page_len).tolist()
+
+    def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
+        assert q.dtype == self.dtype
+        starts = torch.arange(len(q) + 1) if self.starts is None else self.starts
+        return attend(q, starts, paged_kv_cache, self.tables, self.lens, self.scale)
+
+
+class BatchDecodeWithPagedKVCacheWrapper(BatchPrefillWithPagedKVCacheWrapper):
+    def plan(self, *pages: object, **kwargs: object) -> None:  # type: ignore[override]
+        super().plan(None, *pages, causal=True, **kwargs)  # type: ignore[arg-type]
+
+
+def varlen_attn(
+    query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, *,
+    scale: float, window_size: tuple[int, int], enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    assert window_size == (-1, 0)  # causal
+    assert enable_gqa == (query.shape[1] != key.shape[1])
+    assert len(key) == cu_seq_k[-1]
+    lens = cu_seq_k.diff().tolist()
+    tables = list(torch.arange(len(key)).split(lens))
+    return attend(query, cu_seq_q, (key[:, None], value[:, None]), tables, lens, scale)
+
+
+@pytest.fixture(autouse=True)
+def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = {"flash_attn_with_kvcache": flash_attn_with_kvcache, "flash_attn_varlen_func": flash_attn_varlen_func}
+    wrappers = (BatchDecodeWithPagedKVCacheWrapper, BatchPrefillWithPagedKVCacheWrapper)
+    monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(**functions))
+    monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace(**{each.__name__: each for each in wrappers}))
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
+
+
+def skip_without_kernels(name: str) -> None:
+    cpu = torch.device("cpu")
+    if name == "torch_varlen" and (reason := get_backend_class("triton").unavailable_reason(cpu)) is not None:
+        pytest.skip(f"its decodes are our kernels: {reason}")
+
+
+@pytest.mark.parametrize("query_dtype", [None, torch.float32])
+@pytest.mark.parametrize("spans", BATCHES, ids=str)
+@pytest.mark.parametrize("name", ["flash_attn", "flashinfer", "torch_varlen"])
+def test_each_sequence_reaches_the_library_with_its_own_keys(
+    name: str, spans: Spans, query_dtype: torch.dtype | None
+) -> None:
+    skip_without_kernels(name)
+    shape = Shape(4, 2, 16, 256 if name == "flash_attn" else 16, torch.bfloat16)
+    make_case(get_backend_class(name), spans, shape, query_dtype=query_dtype).check()
+
+
+def test_flashinfer_plans_once_a_step() -> None:
+    case = make_case(get_backend_class("flashinfer"), BATCHES[0], Shape(4, 2, 16, 16, torch.bfloat16))
+    for _ in range(3):  # layers
+        case.run()
+    wrappers = (case.layer.backend._decode, case.layer.backend._prefill)
+    assert [wrapper.plans for wrapper in wrappers] == [1, 1]
+    other = make_case(get_backend_class("flashinfer"), BATCHES[0], Shape(4, 2, 16, 16, torch.bfloat16), seed=1)
+    other.layer.backend = case.layer.backend
+    other.check()
+    assert [wrapper.plans for wrapper in wrappers] == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["flash_attn", "flashinfer"])
+def test_float32_is_refused_before_a_library_is_asked(name: str) -> None:
+    case = make_case(get_backend_class(name), BATCHES[0], Shape(4, 2, 16, 256, torch.float32))
+    with pytest.raises(ValueError, match=f"dtype must be float16 or bfloat16 for attention_backend '{name}'"):
+        case.run()
