@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.models import fused_cpu
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
+from folovllm.models.packing import pack_in_threads
 from folovllm.models.registry import get_model_class
 from folovllm.models.weights import build_model, pack_linear_layers
 from folovllm.utils.devices import cpu_has_bf16_units
@@ -221,3 +223,27 @@ def test_a_model_that_does_not_compute_in_float32_on_a_cpu_is_refused() -> None:
     model.model.activation_dtype = torch.bfloat16
     with pytest.raises(ValueError, match="model must compute in float32 on a CPU .* torch.bfloat16"):
         fuse_cpu(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_layers_packed_in_threads_give_the_very_same_logits(dtype: torch.dtype, tmp_path: Path) -> None:
+    folder, prompts = make_hf_folder(tmp_path, "qwen3", dtype=dtype), prompts_of(PROMPT_LENGTHS)
+    config, before = AutoConfig.from_pretrained(folder), list(warnings.filters)
+    models = [build_model(config, 256, dtype, CPU, folder, pack=False) for _ in range(2)]
+    pack_linear_layers(models[0])
+    pack_in_threads(models[1], num_threads=3)
+    assert all(module._packed is not None for module in models[1].modules() if isinstance(module, Linear))
+    assert warnings.filters == before
+    assert torch.equal(*(Decoding(model, prompts, dtype).step() for model in models))
+
+
+def test_a_weight_that_cannot_be_packed_is_not_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = make_hf_folder(tmp_path, "qwen3", dtype=torch.bfloat16)
+    model = build_model(AutoConfig.from_pretrained(folder), 64, torch.bfloat16, CPU, folder, pack=False)
+
+    def fail(*, keep_weight: bool = False) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(model.model.layers[1].mlp.down_proj, "pack", fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        pack_in_threads(model)
