@@ -11,9 +11,6 @@ import dataclasses
 from folovllm.config import EngineConfig
 
 RESERVED = {
-    "enable_chunked_prefill": "M5 (chunked prefill)",
-    "long_prefill_token_threshold": "M5 (chunked prefill)",
-    "max_num_partial_prefills": "M5 (chunked prefill)",
     "enable_prefix_caching": "M6 (prefix caching)",
 }
 

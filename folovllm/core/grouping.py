@@ -29,23 +29,22 @@ def rows_needed(request: Request, num_seqs: int, *, runs: bool) -> int:
     return 0 if runs else rows_claimed(request)
 
 
-def lacking(request: Request, seqs: list[Sequence], left: int) -> list[Wants]:
-    """What these running sequences of a request shall compute, within `left` tokens: one each, as a rule; more for one
-    that comes back from a preemption. In groups that are granted together: single sequences, or all beams.
+def lacking(request: Request, seqs: list[Sequence]) -> list[Wants]:
+    """What these running sequences of a request still have to compute: one token each, as a rule; more for one that is
+    being prefilled, or comes back from a preemption. In groups that are granted together: single sequences, or beams.
 
     Until each of the beams lacks its last token only they catch up, and nobody computes that one.
     """
     wants = [(seq, seq.get_len() - seq.num_computed_tokens) for seq in seqs]
-    beams = request.sampling_params.use_beam_search
+    if not request.sampling_params.use_beam_search:
+        return [[want] for want in wants if want[1] > 0]
     all_here = not request.get_seqs(SequenceStatus.WAITING)
-    if beams and all_here and all(num_tokens == 1 for _, num_tokens in wants):
-        return [wants] if len(wants) <= left else []
-    granted: Wants = []
-    for seq, num_tokens in wants:
-        num_tokens -= beams
-        if 0 < num_tokens <= left:
-            granted.append((seq, num_tokens))
-            left -= num_tokens
-    if beams:
-        return [granted] if granted else []
-    return [[want] for want in granted]
+    if all_here and all(num_tokens == 1 for _, num_tokens in wants):
+        return [wants]
+    behind = [(seq, num_tokens - 1) for seq, num_tokens in wants if num_tokens > 1]
+    return [behind] if behind else []
+
+
+def is_decode(group: Wants) -> bool:
+    """One token each."""
+    return all(num_tokens == 1 for _, num_tokens in group)

@@ -142,6 +142,10 @@ class RequestLines:
         if request not in self.running:
             insort(self.running, request, key=self._key)
 
+    def _enter_waiting(self, request: Request) -> None:
+        if request not in self.waiting:
+            self.waiting.add(request, self._keys[request])
+
     def _leave_running(self, request: Request) -> None:
         if not request.get_seqs(RUNNING):
             self.running.remove(request)

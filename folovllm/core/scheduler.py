@@ -1,15 +1,22 @@
-"""Continuous batching over a paged KV cache: at every step, who computes how many tokens.
+"""Continuous batching over a paged KV cache, with chunked prefill: at every step, who computes how many tokens.
 
-    1  running    every running sequence decodes; where no block is free, the newest request is preempted
-    2  swapped    come back, and
-       waiting    join, with whole prompts: the oldest first, while there are tokens, sequences and blocks left, and
-                  only in steps in which nobody had to go
+    1  decodes    every running sequence that lacks one token gets it; where no block is free, the newest request gives
+                  way
+    2  prefills   of running sequences go on, with chunks of what is left of the step's budget of tokens
+    3  swapped    come back, and
+       waiting    join, with a first chunk or a whole prompt: the oldest first, while there are tokens, sequences and
+                  blocks left, and only in steps in which nobody had to go
+
+    budget 8      step 1   A0 A1 A2 A3 A4 A5 A6 A7                    A: a prompt of 18 tokens
+                  step 2   A8 .. A15                                  B decodes from step 3 on: it is never kept waiting
+                  step 3   B4 | A16 A17 | C0 .. C4                    by a prompt
+                  step 4   B5 | A18     | C5 C6 C7
 
 Nobody starves: whoever is older keeps its blocks, and a preempted request goes back to its old place in the line, ahead
 of all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.
 
-Iteration-level scheduling: Orca (Yu et al., OSDI 2022).
-vLLM: v1/core/sched/scheduler.py; for swapping, V0's core/scheduler.py
+Iteration-level scheduling: Orca (Yu et al., OSDI 2022). Chunks beside decodes: Sarathi-Serve (Agrawal et al., OSDI
+2024). vLLM: v1/core/sched/scheduler.py; for swapping, V0's core/scheduler.py
 """
 
 from __future__ import annotations
@@ -17,10 +24,10 @@ from __future__ import annotations
 from bisect import insort
 
 from folovllm.config import SchedulerConfig
-from folovllm.core.grouping import lacking, rows_claimed, rows_needed
+from folovllm.core.grouping import Wants, is_decode, lacking, rows_claimed, rows_needed
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.preemption import Preempter, choose_victims
-from folovllm.core.request_lines import RequestLines
+from folovllm.core.request_lines import RequestLines, in_prefill
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 
@@ -34,7 +41,8 @@ class Scheduler(RequestLines):
     """Decides who computes what; the KV cache manager owns the blocks.
 
     Args:
-        config: with max_num_batched_tokens and max_model_len filled in; a prompt of max_model_len must fit one step.
+        config: with max_num_batched_tokens and max_model_len filled in; without chunked prefill, a prompt of
+            max_model_len must fit one step.
     """
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager, eos_token_ids: frozenset[int]) -> None:
@@ -44,19 +52,32 @@ class Scheduler(RequestLines):
         self.max_num_batched_tokens = config.max_num_batched_tokens
         # Every running sequence must be able to decode in every step.
         self.max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
+        self.chunks = config.enable_chunked_prefill
+        self.largest_chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
+        self.max_num_partial_prefills = config.max_num_partial_prefills
         self.preempter = Preempter(kv, config.preemption_mode)
         self._watermark = int(WATERMARK * kv.pool.num_blocks)
+        self._num_partial = self._owed_blocks = 0
 
     def schedule(self) -> SchedulerOutput:
         """The next step."""
         output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
-        preempted, place = False, 0
+        # Prefills that this step does not end, and the blocks that their rest will take.
+        self._num_partial = self._owed_blocks = 0
+        must_wait, place = False, 0
+        prefills: list[tuple[Request, Wants]] = []
         while place < len(self.running):  # grows shorter from its end, as the newest give way
             request = self.running[place]
             if not self._decode_in_place(request, output):
-                preempted |= self._continue(request, request.get_seqs(RUNNING), output)
+                for group in lacking(request, request.get_seqs(RUNNING)):
+                    if is_decode(group):
+                        must_wait |= self._decode(request, group, output)
+                    else:
+                        prefills.append((request, group))
             place += 1
-        if not preempted and (self.swapped or self.waiting):
+        for request, group in prefills:
+            must_wait |= self._prefill(request, group, output)
+        if not must_wait and (self.swapped or self.waiting):
             moved = self._let_in(output)
             if output.is_empty and not moved and self.running:
                 # Beams that have not all come back hold the blocks that whoever is next in line needs, who may be more
@@ -90,16 +111,62 @@ class Scheduler(RequestLines):
         output.add(seq, 1)
         return True
 
-    def _continue(self, request: Request, seqs: list[Sequence], output: SchedulerOutput) -> bool:
-        """Let running sequences of a request compute what they lack. True when somebody had to give way for it."""
+    def _decode(self, request: Request, group: Wants, output: SchedulerOutput) -> bool:
+        """One token for each of the group. True when somebody had to give way for it."""
+        if len(group) > self.max_num_batched_tokens - output.total_num_scheduled_tokens:
+            return False
+        must_wait = self._make_way(request, group, output)
+        self._end_prefills(request, group, output)  # a prompt's last chunk may be a single token
+        return must_wait
+
+    def _prefill(self, request: Request, group: Wants, output: SchedulerOutput) -> bool:
+        """As much as fits of what the group lacks. True when there are not enough blocks for that, or somebody had to
+        give way for them."""
+        wants: Wants = []
+        left = self.max_num_batched_tokens - output.total_num_scheduled_tokens
+        for seq, num_tokens in group:
+            if seq.status is RUNNING and (size := self._chunk(num_tokens, left)):
+                wants.append((seq, size))
+                left -= size
+        must_wait = False
+        if wants and not self._grant(wants, output):
+            if not output.is_empty:
+                # The newest may compute in this very step already. It will end, and then there are blocks.
+                return True
+            must_wait = self._make_way(request, wants, output)
+        for seq, num_tokens in group:
+            self._note_rest(seq, num_tokens - dict(wants).get(seq, 0))
+        self._end_prefills(request, wants, output)
+        return must_wait
+
+    def _end_prefills(self, request: Request, wants: Wants, output: SchedulerOutput) -> None:
+        for seq, num_tokens in wants:
+            ends = in_prefill(seq) and seq.num_computed_tokens + num_tokens >= seq.get_prompt_len()
+            if ends and seq.status is RUNNING:
+                self._end_prefill(request, seq, self.max_num_seqs - sum(map(rows_claimed, self.running)), output)
+
+    def _chunk(self, num_tokens: int, left: int) -> int:
+        """How many of `num_tokens` a sequence may compute where `left` are left of the budget."""
+        if self.chunks:
+            return min(num_tokens, left, self.largest_chunk)
+        return num_tokens if num_tokens <= left else 0
+
+    def _note_rest(self, seq: Sequence, num_tokens: int) -> None:
+        """So many tokens of `seq` are left for later steps."""
+        if num_tokens > 0 and seq.status is RUNNING:
+            self._num_partial += 1
+            self._owed_blocks += max(0, self.kv.blocks_for(seq.get_len()) - len(seq.block_ids))
+
+    def _make_way(self, request: Request, wants: Wants, output: SchedulerOutput) -> bool:
+        """Put sequences into the step, and let the newest give way until there are blocks for them: in the end they are
+        the newest themselves. True when somebody had to."""
         preempted = False
-        for wants in lacking(request, seqs, self.max_num_batched_tokens - output.total_num_scheduled_tokens):
-            while wants[0][0].status is RUNNING and not self._grant(wants, output):
-                newest, preempted = self.running[-1], True
-                self._preempt(newest, choose_victims(newest, request), output)
+        while wants[0][0].status is RUNNING and not self._grant(wants, output):
+            newest, preempted = self.running[-1], True
+            self._preempt(newest, choose_victims(newest, request), output)
         return preempted
 
-    def _grant(self, wants: list[tuple[Sequence, int]], output: SchedulerOutput, keep_free: int = 0) -> bool:
+    def _grant(self, wants: Wants, output: SchedulerOutput, keep_free: int = 0) -> bool:
         """Put sequences with their tokens into the step, if there are blocks for them."""
         sizes = [len(seq.block_ids) for seq, _ in wants]
         copies = self.kv.allocate(wants, keep_free)
@@ -114,11 +181,10 @@ class Scheduler(RequestLines):
         return True
 
     def _preempt(self, request: Request, victims: list[Sequence], output: SchedulerOutput) -> None:
-        if self.preempter.preempt(request, victims, output) is WAITING:
-            if request not in self.waiting:
-                self.waiting.add(request, self._keys[request])
-        elif request not in self.swapped:
+        if self.preempter.preempt(request, victims, output) is SWAPPED and request not in self.swapped:
             insort(self.swapped, request, key=self._key)
+        if request.get_seqs(WAITING):  # also those who waited aside for a sibling's prefill
+            self._enter_waiting(request)
         self._leave_running(request)
 
     def _swap_in(self, request: Request, room: int, output: SchedulerOutput) -> int | None:
@@ -140,7 +206,11 @@ class Scheduler(RequestLines):
                 if len(seqs) == len(swapped):
                     self.swapped.remove(request)
                 self._enter_running(request)
-                self._continue(request, seqs, output)
+                if any(in_prefill(seq) for seq in seqs):
+                    self.waiting.remove(request)
+                for group in lacking(request, seqs):
+                    serve = self._decode if is_decode(group) else self._prefill
+                    serve(request, group, output)
                 return rows
         return None
 
@@ -150,33 +220,60 @@ class Scheduler(RequestLines):
         Returns the rows that it takes of `room`, None when something is spent: then those behind it wait as well, or a
         long prompt could be overtaken for ever.
         """
-        running, (seq, *siblings) = request.get_seqs(RUNNING), request.get_seqs(WAITING)
+        running, seq = request.get_seqs(RUNNING), request.get_seqs(WAITING)[0]
         rows = rows_needed(request, 1, runs=request in self.running)
         if rows > room:
             return None
-        if any(sibling.num_computed_tokens == 0 for sibling in running):
-            return None  # in a step from now there will be something to share
+        if any(map(in_prefill, running)):
+            return None  # when that has ended there will be something to share
         shared = self.kv.fork_longest(running, seq)
         num_tokens = seq.get_len() - seq.num_computed_tokens
         if request.sampling_params.use_beam_search and seq.get_output_len() > 0:
             num_tokens -= 1  # it catches up with the other beams first
-        fits = output.total_num_scheduled_tokens + num_tokens <= self.max_num_batched_tokens
-        if not fits or not self._grant([(seq, num_tokens)], output, self._reserve(request)):
+        chunk = self._chunk(num_tokens, self.max_num_batched_tokens - output.total_num_scheduled_tokens)
+        if not self._admit_chunk(request, seq, num_tokens, chunk, output):
             self.kv.free(seq)
             return None
         seq.transition(RUNNING)
         self._enter_running(request)
-        if not shared and seq.get_output_len() == 0:
-            # The prompt is prefilled once: siblings that have not begun draw their first token from the same logits.
-            children = [child for child in siblings if child.get_output_len() == 0][: room - rows]
-            for child in children:
-                self.kv.fork(seq, child, seq.get_prompt_len())
-                child.transition(RUNNING)
-                output.forks.append((seq, child))
-            rows += len(children)
-        if not request.get_seqs(WAITING):
-            self.waiting.pop()
+        self._note_rest(seq, num_tokens - chunk)
+        if seq.num_computed_tokens + chunk >= seq.get_prompt_len():
+            rows += self._end_prefill(request, seq, 0 if shared else room - rows, output)
+        else:
+            self.waiting.remove(request)  # its siblings wait aside
         return rows
+
+    def _admit_chunk(
+        self, request: Request, seq: Sequence, num_tokens: int, chunk: int, output: SchedulerOutput
+    ) -> bool:
+        """The first chunk of a sequence that lacks num_tokens, if all of it will find blocks."""
+        if chunk == 0 < num_tokens:
+            return False
+        if chunk < num_tokens and self._num_partial >= self.max_num_partial_prefills:
+            return False
+        computed = seq.num_computed_tokens
+        rest = self.kv.blocks_for(computed + num_tokens) - self.kv.blocks_for(computed + chunk)
+        return self._grant([(seq, chunk)], output, self._reserve(request) + self._owed_blocks + rest)
+
+    def _end_prefill(self, request: Request, seq: Sequence, room: int, output: SchedulerOutput) -> int:
+        """The prompt of `seq` will have been computed by this step. It is prefilled once: siblings that have not begun
+        draw their first token from the same logits, as many as there is room for; the others stand in line.
+
+        Returns how many were forked.
+        """
+        siblings = request.get_seqs(WAITING)
+        children: list[Sequence] = []
+        if seq.get_output_len() == 0:
+            children = [child for child in siblings if child.get_output_len() == 0][:room]
+        for child in children:
+            self.kv.fork(seq, child, seq.get_prompt_len())
+            child.transition(RUNNING)
+            output.forks.append((seq, child))
+        if len(children) < len(siblings):
+            self._enter_waiting(request)
+        else:
+            self.waiting.remove(request)
+        return len(children)
 
     def _reserve(self, request: Request) -> int:
         """Blocks that an admission must leave free. Alone, a request may have them all."""

@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from folovllm.config import EMBEDDED_MODEL, EngineConfig
+from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.stats import EngineStats
@@ -69,7 +69,7 @@ class AsyncLLM:
     """
 
     def __init__(self, model: str | None = None, **kwargs: Any) -> None:
-        self._start(LLMEngine(EngineConfig.from_kwargs(model=EMBEDDED_MODEL if model is None else model, **kwargs)))
+        self._start(LLMEngine(config_for_llm(model, **kwargs)))
 
     @classmethod
     def from_engine(cls, engine: LLMEngine) -> AsyncLLM:

@@ -12,19 +12,47 @@ from folovllm.config import SchedulerConfig
 DEFAULT_BATCHED_TOKENS = 2048
 
 
+# With several prompts in the works at once, each gets this share of max_model_len in a step, unless the threshold says
+# otherwise.
+THRESHOLD_SHARE = 0.04
+
+
 def resolve_scheduler_config(config: SchedulerConfig, max_model_len: int) -> SchedulerConfig:
-    """A copy with max_model_len and max_num_batched_tokens filled in.
+    """A copy with max_model_len, max_num_batched_tokens and long_prefill_token_threshold filled in.
 
     Raises:
-        ValueError: max_num_batched_tokens is smaller than max_model_len; a prompt is computed in one step, so the
-            longest one would wait for ever.
+        ValueError: without chunked prefill, max_num_batched_tokens is smaller than max_model_len (a prompt is computed
+            in one step, so the longest one would wait for ever), or something is said about chunks; with it, the
+            threshold is larger than any prompt.
     """
-    budget = config.max_num_batched_tokens
-    if budget is None:
-        budget = max(DEFAULT_BATCHED_TOKENS, max_model_len)
-    elif budget < max_model_len:
-        raise ValueError(
-            f"max_num_batched_tokens must be at least max_model_len ({max_model_len}), got {budget}: a prompt is "
-            f"computed whole in one step; raise it, or lower max_model_len"
-        )
-    return dataclasses.replace(config, max_model_len=max_model_len, max_num_batched_tokens=budget)
+    budget, threshold = config.max_num_batched_tokens, config.long_prefill_token_threshold
+    if config.enable_chunked_prefill:
+        if budget is None:
+            budget = DEFAULT_BATCHED_TOKENS
+        if threshold > max_model_len:
+            raise ValueError(
+                f"long_prefill_token_threshold must be at most max_model_len ({max_model_len}), got {threshold}; "
+                f"0 turns it off"
+            )
+        if threshold == 0 and config.max_num_partial_prefills > 1:
+            threshold = max(1, int(max_model_len * THRESHOLD_SHARE))
+    else:
+        for name, off in (("long_prefill_token_threshold", 0), ("max_num_partial_prefills", 1)):
+            if getattr(config, name) != off:
+                raise ValueError(
+                    f"{name} must be {off} without chunked prefill, got {getattr(config, name)}; set "
+                    f"enable_chunked_prefill=True to use it"
+                )
+        if budget is None:
+            budget = max(DEFAULT_BATCHED_TOKENS, max_model_len)
+        elif budget < max_model_len:
+            raise ValueError(
+                f"max_num_batched_tokens must be at least max_model_len ({max_model_len}), got {budget}: a prompt is "
+                f"computed whole in one step; raise it, or lower max_model_len, or set enable_chunked_prefill=True"
+            )
+    return dataclasses.replace(
+        config,
+        max_model_len=max_model_len,
+        max_num_batched_tokens=budget,
+        long_prefill_token_threshold=threshold,
+    )

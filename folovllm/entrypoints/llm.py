@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from folovllm.config import EMBEDDED_MODEL, EngineConfig
+from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.input_processor import Prompt, chat_to_prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.outputs import RequestOutput
@@ -32,7 +32,7 @@ class LLM:
     """
 
     def __init__(self, model: str | None = None, **kwargs: Any) -> None:
-        self.engine = LLMEngine(EngineConfig.from_kwargs(model=EMBEDDED_MODEL if model is None else model, **kwargs))
+        self.engine = LLMEngine(config_for_llm(model, **kwargs))
         self._request_ids = Counter()
 
     def get_tokenizer(self) -> Any:

@@ -1,7 +1,7 @@
 """Runs one step of the batch: one forward for all its tokens, then one draw for each of its sequences.
 
-Prefill and decode are the same code. The tokens of all sequences lie flat in one dimension, whole prompts beside single
-tokens, and only the last position of each sequence reaches the LM head:
+Prefill and decode are the same code. The tokens of all sequences lie flat in one dimension, whole prompts and chunks of
+prompts beside single tokens, and only the last position of each sequence reaches the LM head:
 
     input_ids   a0 a1 a2 a3 | b7 | c5        ─▶ hidden [6, hidden] ─▶ rows 3, 4, 5 ─▶ logits [3, vocab] ─▶ a4 b8 c6
 
@@ -20,18 +20,14 @@ from folovllm.attention.backend import AttentionBackend
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
-from folovllm.sample.logprobs import gather_logprobs
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.cuda_graph import CudaGraphs
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
-from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
+from folovllm.worker.model_runner_output import ModelRunnerOutput
 from folovllm.worker.pending_step import HostCopy, PendingDraw, PendingStep
-
-# Prompt positions whose logits are held at once when prompt_logprobs asks for all of them: 64 rows of 151,936 float32
-# logits are 39 MB, a 4,000-token prompt in one piece would be 2.4 GB.
-PROMPT_LOGPROBS_ROWS = 64
+from folovllm.worker.prompt_logprobs import PromptLogprobs
 
 
 class ModelRunner:
@@ -59,6 +55,7 @@ class ModelRunner:
         self.mover = BlockMover(self.kv_cache, num_swap_blocks)
         self.batch = InputBatch(max_num_seqs, max_model_len, block_size, device)
         self.sampling = BatchSampler(self.vocab_size, eos_token_ids, device)
+        self.prompt_logprobs = PromptLogprobs(model, device)
         self.graphs: CudaGraphs | None = None
 
     def execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
@@ -95,6 +92,7 @@ class ModelRunner:
         self.batch.clear()
         for seq_id in scheduled.finished_seq_ids:  # nobody says it again, and a new request may take the name
             self.sampling.remove(seq_id)
+            self.prompt_logprobs.forget(seq_id)
 
     def _launch(self, scheduled: SchedulerOutput) -> PendingStep:
         self._update_batch(scheduled)
@@ -124,7 +122,7 @@ class ModelRunner:
             self._draw(step, inputs, drawing, logits, likeliest)
         else:
             self.batch.advance(inputs, [])
-        step.prompt_logprobs = self._prompt_logprobs(scheduled, inputs, hidden)
+        step.prompt_logprobs = self.prompt_logprobs.gather(scheduled, hidden)
         return step
 
     def _draw(
@@ -156,6 +154,7 @@ class ModelRunner:
         for seq_id in scheduled.finished_seq_ids:
             self.batch.remove(seq_id)
             self.sampling.remove(seq_id)
+            self.prompt_logprobs.forget(seq_id)
         for seq_id in scheduled.stale_seq_ids:
             self.batch.remove(seq_id)
         for seq in scheduled.rows:
@@ -164,34 +163,6 @@ class ModelRunner:
                 self.sampling.add(seq)
         for seq in scheduled.grown_seqs:
             self.batch.set_blocks(seq)
-
-    def _prompt_logprobs(
-        self, scheduled: SchedulerOutput, inputs: StepInputs, hidden: torch.Tensor
-    ) -> dict[str, list[LogprobsRow]]:
-        """For sequences that have just read their prompt and want to know how likely it was.
-
-        All sequences of a request have the same prompt, so the first one answers for all.
-        """
-        answers: dict[str, list[LogprobsRow]] = {}
-        for place, seq in enumerate(scheduled.scheduled_seqs):
-            wanted = seq.sampling_params.prompt_logprobs is not None and seq.index == 0
-            if wanted and seq.num_computed_tokens == 0 and seq.get_output_len() == 0:
-                start = int(inputs.num_new[:place].sum())
-                answers[seq.seq_id] = self._logprobs_of_prompt(seq, hidden[start : start + seq.get_prompt_len()])
-        return answers
-
-    def _logprobs_of_prompt(self, seq: Sequence, hidden: torch.Tensor) -> list[LogprobsRow]:
-        """Row i is about prompt token i + 1: the logits after token i say how likely that token was."""
-        num_top = seq.sampling_params.prompt_logprobs
-        assert num_top is not None
-        targets = torch.tensor(seq.data.prompt_token_ids[1:], device=self.device)
-        rows: list[LogprobsRow] = []
-        for at in range(0, len(targets), PROMPT_LOGPROBS_ROWS):
-            wanted = targets[at : at + PROMPT_LOGPROBS_ROWS]
-            logits = self.model.compute_logits(hidden[at : at + len(wanted)])
-            logprobs = logits.float().log_softmax(dim=-1)
-            rows += LogprobsRow.from_tensors(gather_logprobs(logprobs, num_top, wanted))
-        return rows
 
 
 def _at(rows: torch.Tensor, places: torch.Tensor | None, count: int) -> torch.Tensor:

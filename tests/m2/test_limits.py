@@ -18,7 +18,7 @@ from tests.m2.support import assert_idle, counting_forwards, make_engine
 def test_a_token_budget_below_the_longest_prompt_is_refused(text_model_folder):
     text = (
         r"^max_num_batched_tokens must be at least max_model_len \(64\), got 63: a prompt is computed whole in one "
-        r"step; raise it, or lower max_model_len$"
+        r"step; raise it, or lower max_model_len"
     )
     with pytest.raises(ValueError, match=text):
         make_engine(text_model_folder, max_num_batched_tokens=63)

@@ -1,0 +1,51 @@
+"""A request's sequences as a group: what each of them can take alone, and what only all together can.
+
+    sampled sequences    go on one by one: a row of the batch each, and a step without its siblings is as good as any
+    beams                branch from one another, so they draw together: the group claims the rows of its full width
+                         from its first step on, and no beam draws before all are where the others are
+
+vLLM: V0's core/scheduler.py (SequenceGroup.get_max_num_running_seqs)
+"""
+
+from __future__ import annotations
+
+from folovllm.request import Request, Sequence, SequenceStatus
+
+Wants = list[tuple[Sequence, int]]
+"""(sequence, how many tokens it is to compute)."""
+
+
+def rows_claimed(request: Request) -> int:
+    """Rows of the batch that a running request has, or may claim: beams branch without asking."""
+    if request.sampling_params.use_beam_search:
+        return request.sampling_params.best_of or 1
+    return request.get_num_seqs(SequenceStatus.RUNNING)
+
+
+def rows_needed(request: Request, num_seqs: int, *, runs: bool) -> int:
+    """Rows that must be left for `num_seqs` more sequences of a request to run."""
+    if not request.sampling_params.use_beam_search:
+        return num_seqs
+    return 0 if runs else rows_claimed(request)
+
+
+def lacking(request: Request, seqs: list[Sequence], left: int) -> list[Wants]:
+    """What these running sequences of a request shall compute, within `left` tokens: one each, as a rule; more for one
+    that comes back from a preemption. In groups that are granted together: single sequences, or all beams.
+
+    Until each of the beams lacks its last token only they catch up, and nobody computes that one.
+    """
+    wants = [(seq, seq.get_len() - seq.num_computed_tokens) for seq in seqs]
+    beams = request.sampling_params.use_beam_search
+    all_here = not request.get_seqs(SequenceStatus.WAITING)
+    if beams and all_here and all(num_tokens == 1 for _, num_tokens in wants):
+        return [wants] if len(wants) <= left else []
+    granted: Wants = []
+    for seq, num_tokens in wants:
+        num_tokens -= beams
+        if 0 < num_tokens <= left:
+            granted.append((seq, num_tokens))
+            left -= num_tokens
+    if beams:
+        return [granted] if granted else []
+    return [[want] for want in granted]

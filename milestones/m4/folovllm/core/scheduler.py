@@ -1,0 +1,187 @@
+"""Continuous batching over a paged KV cache: at every step, who computes how many tokens.
+
+    1  running    every running sequence decodes; where no block is free, the newest request is preempted
+    2  swapped    come back, and
+       waiting    join, with whole prompts: the oldest first, while there are tokens, sequences and blocks left, and
+                  only in steps in which nobody had to go
+
+Nobody starves: whoever is older keeps its blocks, and a preempted request goes back to its old place in the line, ahead
+of all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.
+
+Iteration-level scheduling: Orca (Yu et al., OSDI 2022).
+vLLM: v1/core/sched/scheduler.py; for swapping, V0's core/scheduler.py
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from folovllm.config import SchedulerConfig
+from folovllm.core.grouping import lacking, rows_claimed, rows_needed
+from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.preemption import Preempter, choose_victims
+from folovllm.core.request_lines import RequestLines
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.request import Request, Sequence, SequenceStatus
+
+RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
+
+# Admission leaves this share of the blocks free, or the newcomer would be preempted as soon as the others grow.
+WATERMARK = 0.01
+
+
+class Scheduler(RequestLines):
+    """Decides who computes what; the KV cache manager owns the blocks.
+
+    Args:
+        config: with max_num_batched_tokens and max_model_len filled in; a prompt of max_model_len must fit one step.
+    """
+
+    def __init__(self, config: SchedulerConfig, kv: KVCacheManager, eos_token_ids: frozenset[int]) -> None:
+        assert config.max_num_batched_tokens is not None  # for the type checker: the engine has filled them in
+        assert config.max_model_len is not None
+        super().__init__(kv, eos_token_ids, config.max_model_len, by_priority=config.policy == "priority")
+        self.max_num_batched_tokens = config.max_num_batched_tokens
+        # Every running sequence must be able to decode in every step.
+        self.max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
+        self.preempter = Preempter(kv, config.preemption_mode)
+        self._watermark = int(WATERMARK * kv.pool.num_blocks)
+
+    def schedule(self) -> SchedulerOutput:
+        """The next step."""
+        output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
+        preempted, place = False, 0
+        while place < len(self.running):  # grows shorter from its end, as the newest give way
+            request = self.running[place]
+            if not self._decode_in_place(request, output):
+                preempted |= self._continue(request, request.get_seqs(RUNNING), output)
+            place += 1
+        if not preempted and (self.swapped or self.waiting):
+            moved = self._let_in(output)
+            if output.is_empty and not moved and self.running:
+                # Beams that have not all come back hold the blocks that whoever is next in line needs, who may be more
+                # urgent than they are: without this all would wait for each other for ever.
+                newest = self.running[-1]
+                self._preempt(newest, newest.get_seqs(RUNNING), output)
+        self._finished_seq_ids, self._stale_seq_ids = [], []  # said now, and not if an interrupt came before
+        return output
+
+    def _let_in(self, output: SchedulerOutput) -> bool:
+        """Whoever is swapped comes back and whoever waits joins, while there are rows, tokens and blocks left. The
+        oldest first: nobody is overtaken. False when that one has to stay outside already."""
+        room, moved = self.max_num_seqs - sum(map(rows_claimed, self.running)), False
+        while self.swapped or self.waiting:
+            if not self.waiting or (self.swapped and self._key(self.swapped[0]) <= self._key(self.waiting.peek())):
+                taken = self._swap_in(self.swapped[0], room, output)
+            else:
+                taken = self._admit(self.waiting.peek(), room, output)
+            if taken is None:
+                break
+            room, moved = room - taken, True
+        return moved
+
+    def _decode_in_place(self, request: Request, output: SchedulerOutput) -> bool:
+        """The usual case: one sequence, one token, and its last block has room. It is all that most requests do in most
+        steps, and a tenth of the work of asking for blocks."""
+        seq = request.sequences[0]
+        usual = len(request.sequences) == 1 and seq.get_len() - seq.num_computed_tokens == 1
+        if not usual or output.total_num_scheduled_tokens >= self.max_num_batched_tokens or not self.kv.has_slot(seq):
+            return False
+        output.add(seq, 1)
+        return True
+
+    def _continue(self, request: Request, seqs: list[Sequence], output: SchedulerOutput) -> bool:
+        """Let running sequences of a request compute what they lack. True when somebody had to give way for it."""
+        preempted = False
+        for wants in lacking(request, seqs, self.max_num_batched_tokens - output.total_num_scheduled_tokens):
+            while wants[0][0].status is RUNNING and not self._grant(wants, output):
+                newest, preempted = self.running[-1], True
+                self._preempt(newest, choose_victims(newest, request), output)
+        return preempted
+
+    def _grant(self, wants: list[tuple[Sequence, int]], output: SchedulerOutput, keep_free: int = 0) -> bool:
+        """Put sequences with their tokens into the step, if there are blocks for them."""
+        sizes = [len(seq.block_ids) for seq, _ in wants]
+        copies = self.kv.allocate(wants, keep_free)
+        if copies is None:
+            return False
+        output.add_copies(copies)
+        for (seq, num_tokens), size in zip(wants, sizes, strict=True):
+            if copies or len(seq.block_ids) > size:
+                output.grown_seqs.append(seq)
+            if num_tokens > 0:
+                output.add(seq, num_tokens)
+        return True
+
+    def _preempt(self, request: Request, victims: list[Sequence], output: SchedulerOutput) -> None:
+        if self.preempter.preempt(request, victims, output) is WAITING:
+            self._enter_waiting(request)
+        elif request not in self.swapped:
+            insort(self.swapped, request, key=self._key)
+        self._leave_running(request)
+
+    def _swap_in(self, request: Request, room: int, output: SchedulerOutput) -> int | None:
+        """Bring a swapped request back and let it compute. Its sequences come together, so that what they share stays
+        shared; where that is too much, one of them comes alone (beams cannot).
+
+        Returns the rows that it takes of `room`, None if there is not enough of anything.
+        """
+        swapped = request.get_seqs(SWAPPED)
+        together = [swapped] if request.sampling_params.use_beam_search else [swapped, swapped[:1]]
+        for seqs in together:
+            rows = rows_needed(request, len(seqs), runs=request in self.running)
+            if rows > room:
+                continue
+            if (moves := self.kv.swap_in(seqs, self._reserve(request))) is not None:
+                output.blocks_to_swap_in += moves
+                for seq in seqs:
+                    seq.transition(RUNNING)
+                if len(seqs) == len(swapped):
+                    self.swapped.remove(request)
+                self._enter_running(request)
+                self._continue(request, seqs, output)
+                return rows
+        return None
+
+    def _admit(self, request: Request, room: int, output: SchedulerOutput) -> int | None:
+        """Start the next waiting sequence of a request.
+
+        Returns the rows that it takes of `room`, None when something is spent: then those behind it wait as well, or a
+        long prompt could be overtaken for ever.
+        """
+        running, (seq, *siblings) = request.get_seqs(RUNNING), request.get_seqs(WAITING)
+        rows = rows_needed(request, 1, runs=request in self.running)
+        if rows > room:
+            return None
+        if any(sibling.num_computed_tokens == 0 for sibling in running):
+            return None  # in a step from now there will be something to share
+        shared = self.kv.fork_longest(running, seq)
+        num_tokens = seq.get_len() - seq.num_computed_tokens
+        if request.sampling_params.use_beam_search and seq.get_output_len() > 0:
+            num_tokens -= 1  # it catches up with the other beams first
+        fits = output.total_num_scheduled_tokens + num_tokens <= self.max_num_batched_tokens
+        if not fits or not self._grant([(seq, num_tokens)], output, self._reserve(request)):
+            self.kv.free(seq)
+            return None
+        seq.transition(RUNNING)
+        self._enter_running(request)
+        if not shared and seq.get_output_len() == 0:
+            # The prompt is prefilled once: siblings that have not begun draw their first token from the same logits.
+            children = [child for child in siblings if child.get_output_len() == 0][: room - rows]
+            for child in children:
+                self.kv.fork(seq, child, seq.get_prompt_len())
+                child.transition(RUNNING)
+                output.forks.append((seq, child))
+            rows += len(children)
+        if not request.get_seqs(WAITING):
+            self.waiting.pop()
+        return rows
+
+    def _reserve(self, request: Request) -> int:
+        """Blocks that an admission must leave free. Alone, a request may have them all."""
+        return self._watermark if self.running not in ([], [request]) else 0
+
+    def check_invariants(self) -> None:
+        super().check_invariants()
+        if self.num_running_seqs > self.max_num_seqs:
+            raise RuntimeError(f"{self.num_running_seqs} sequences run, max_num_seqs is {self.max_num_seqs}")

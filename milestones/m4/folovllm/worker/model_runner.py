@@ -1,0 +1,199 @@
+"""Runs one step of the batch: one forward for all its tokens, then one draw for each of its sequences.
+
+Prefill and decode are the same code. The tokens of all sequences lie flat in one dimension, whole prompts beside single
+tokens, and only the last position of each sequence reaches the LM head:
+
+    input_ids   a0 a1 a2 a3 | b7 | c5        ─▶ hidden [6, hidden] ─▶ rows 3, 4, 5 ─▶ logits [3, vocab] ─▶ a4 b8 c6
+
+A step comes in two halves: launch() hands it to the device, collect() waits for its tokens. In between another step may
+be launched, which reads this one's tokens where they are, on the device. Steps of one token per sequence are replayed
+from CUDA graphs, where there are any.
+
+vLLM: v1/worker/gpu_model_runner.py
+"""
+
+from __future__ import annotations
+
+import torch
+
+from folovllm.attention.backend import AttentionBackend
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.request import Sequence
+from folovllm.sample.logprobs import gather_logprobs
+from folovllm.worker.batch_sampler import BatchSampler
+from folovllm.worker.block_mover import BlockMover
+from folovllm.worker.cuda_graph import CudaGraphs
+from folovllm.worker.input_batch import InputBatch, StepInputs
+from folovllm.worker.kv_cache import KVCache
+from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
+from folovllm.worker.pending_step import HostCopy, PendingDraw, PendingStep
+
+# Prompt positions whose logits are held at once when prompt_logprobs asks for all of them: 64 rows of 151,936 float32
+# logits are 39 MB, a 4,000-token prompt in one piece would be 2.4 GB.
+PROMPT_LOGPROBS_ROWS = 64
+
+
+class ModelRunner:
+    """Holds the model, the KV cache, the batch and the sequences' sampling state."""
+
+    def __init__(
+        self,
+        model: DecoderForCausalLM,
+        backend: type[AttentionBackend],
+        *,
+        num_blocks: int,
+        num_swap_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        max_model_len: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        eos_token_ids: frozenset[int],
+    ) -> None:
+        self.model, self.device = model, device
+        self.vocab_size = model.decoder_spec.vocab_size
+        self.kv_cache = KVCache(  # and the null block
+            model, backend, num_blocks=num_blocks + 1, block_size=block_size, dtype=dtype, device=device
+        )
+        self.mover = BlockMover(self.kv_cache, num_swap_blocks)
+        self.batch = InputBatch(max_num_seqs, max_model_len, block_size, device)
+        self.sampling = BatchSampler(self.vocab_size, eos_token_ids, device)
+        self.graphs: CudaGraphs | None = None
+
+    def execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
+        """One step, both halves. Leaves the sequences as they are: appending their tokens is the scheduler's business.
+
+        After a failure the batch is forgotten: nobody knows how far the step came.
+        """
+        return self.collect(self.launch(scheduled))
+
+    @torch.inference_mode()
+    def launch(self, scheduled: SchedulerOutput) -> PendingStep:
+        """Hand a step to the device."""
+        try:
+            return self._launch(scheduled)
+        except BaseException:  # an interrupt, too, may come between two of the batch's arrays
+            self._forget(scheduled)
+            raise
+
+    @torch.inference_mode()
+    def collect(self, step: PendingStep) -> ModelRunnerOutput:
+        """Wait for a step's results. Steps are collected in the order in which they were launched."""
+        try:
+            token_ids: list[int] = []
+            if step.draw is not None:
+                arrived = step.draw.token_ids.get()
+                self.batch.fill(step.draw.expected, arrived.numpy())
+                token_ids = arrived.tolist()
+            return step.result(token_ids)
+        except BaseException:
+            self._forget(step.scheduled)
+            raise
+
+    def _forget(self, scheduled: SchedulerOutput) -> None:
+        self.batch.clear()
+        for seq_id in scheduled.finished_seq_ids:  # nobody says it again, and a new request may take the name
+            self.sampling.remove(seq_id)
+
+    def _launch(self, scheduled: SchedulerOutput) -> PendingStep:
+        self._update_batch(scheduled)
+        self.mover.move(scheduled)
+        step = PendingStep(scheduled)
+        if scheduled.is_empty:  # blocks were moved, nothing is computed
+            return step
+        seqs, nums, forks = scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, scheduled.forks
+        size = None
+        if self.graphs is not None and scheduled.total_num_scheduled_tokens == len(seqs):
+            size = self.graphs.size_for(len(seqs))
+        inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
+        if self.graphs is None or size is None:
+            hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
+            logits = likeliest = None
+        else:
+            hidden, logits, likeliest = self.graphs.replay(inputs, size)
+        if len(inputs.draws):
+            step_rows = scheduled.rows
+            drawing = [step_rows[place] for place in inputs.draws]
+            if logits is None:
+                logits = self.model.compute_logits(_at(hidden, inputs.logits_at, len(drawing)))
+            else:
+                logits = _at(logits, inputs.logits_at, len(drawing))
+            if likeliest is not None:
+                likeliest = _at(likeliest, inputs.logits_at, len(drawing))
+            self._draw(step, inputs, drawing, logits, likeliest)
+        else:
+            self.batch.advance(inputs, [])
+        step.prompt_logprobs = self._prompt_logprobs(scheduled, inputs, hidden)
+        return step
+
+    def _draw(
+        self,
+        step: PendingStep,
+        inputs: StepInputs,
+        seqs: list[Sequence],
+        logits: torch.Tensor,
+        likeliest: torch.Tensor | None,
+    ) -> None:
+        drawn = self.sampling.sample(seqs, logits, likeliest)
+        expected = self.batch.advance(inputs, seqs)
+        self.batch.last_tokens.index_copy_(0, expected.rows_on_device, drawn.token_ids)
+        logprobs = None
+        if drawn.logprobs is not None:
+            parts = (drawn.logprobs.token_ids, drawn.logprobs.logprobs, drawn.logprobs.ranks)
+            logprobs = [HostCopy(part) for part in parts]
+        step.failures = drawn.failures
+        step.draw = PendingDraw(
+            seqs=seqs,
+            places=inputs.draws.tolist(),
+            expected=expected,
+            token_ids=HostCopy(drawn.token_ids),
+            logprobs=logprobs,
+            reported=drawn.reported,
+        )
+
+    def _update_batch(self, scheduled: SchedulerOutput) -> None:
+        for seq_id in scheduled.finished_seq_ids:
+            self.batch.remove(seq_id)
+            self.sampling.remove(seq_id)
+        for seq_id in scheduled.stale_seq_ids:
+            self.batch.remove(seq_id)
+        for seq in scheduled.rows:
+            if seq.seq_id not in self.batch:
+                self.batch.add(seq)
+                self.sampling.add(seq)
+        for seq in scheduled.grown_seqs:
+            self.batch.set_blocks(seq)
+
+    def _prompt_logprobs(
+        self, scheduled: SchedulerOutput, inputs: StepInputs, hidden: torch.Tensor
+    ) -> dict[str, list[LogprobsRow]]:
+        """For sequences that have just read their prompt and want to know how likely it was.
+
+        All sequences of a request have the same prompt, so the first one answers for all.
+        """
+        answers: dict[str, list[LogprobsRow]] = {}
+        for place, seq in enumerate(scheduled.scheduled_seqs):
+            wanted = seq.sampling_params.prompt_logprobs is not None and seq.index == 0
+            if wanted and seq.num_computed_tokens == 0 and seq.get_output_len() == 0:
+                start = int(inputs.num_new[:place].sum())
+                answers[seq.seq_id] = self._logprobs_of_prompt(seq, hidden[start : start + seq.get_prompt_len()])
+        return answers
+
+    def _logprobs_of_prompt(self, seq: Sequence, hidden: torch.Tensor) -> list[LogprobsRow]:
+        """Row i is about prompt token i + 1: the logits after token i say how likely that token was."""
+        num_top = seq.sampling_params.prompt_logprobs
+        assert num_top is not None
+        targets = torch.tensor(seq.data.prompt_token_ids[1:], device=self.device)
+        rows: list[LogprobsRow] = []
+        for at in range(0, len(targets), PROMPT_LOGPROBS_ROWS):
+            wanted = targets[at : at + PROMPT_LOGPROBS_ROWS]
+            logits = self.model.compute_logits(hidden[at : at + len(wanted)])
+            logprobs = logits.float().log_softmax(dim=-1)
+            rows += LogprobsRow.from_tensors(gather_logprobs(logprobs, num_top, wanted))
+        return rows
+
+
+def _at(rows: torch.Tensor, places: torch.Tensor | None, count: int) -> torch.Tensor:
+    """The rows at these places; None: the first `count`, behind which there may be padding."""
+    return rows[:count] if places is None else rows[places]
