@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+import folovllm
 from folovllm import SamplingParams
 from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
 from folovllm.attention.backends.flash_attn import FlashAttnBackend, check_16_bits
@@ -114,7 +117,7 @@ def test_only_a_backend_whose_launches_depend_on_shapes_alone_supports_cuda_grap
     assert not any(get_backend_class(name).supports_cuda_graphs for name in ("paged_torch", "dense", "flashinfer"))
 
 
-def test_the_package_needs_no_triton() -> None:
+def test_the_package_needs_no_triton(tmp_path: Path) -> None:
     """Every backend's module is imported to ask whether it can run, so none may import what may be missing."""
     code = """
 import sys
@@ -123,7 +126,10 @@ from folovllm.attention.backend import BACKENDS, get_backend_class, select_backe
 import torch
 print(*(get_backend_class(name).name for name in BACKENDS), select_backend(None, torch.device("cpu")).name)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    env = os.environ | {"PYTHONPATH": str(Path(folovllm.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=env
+    )
     assert done.stdout.split()[: len(BACKENDS)] == list(BACKENDS)
 
 

@@ -33,7 +33,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
         "TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")),
     }
     command = [sys.executable, "-m", "tests.m4.attention_aot"]
-    done = subprocess.run(command, env=env, cwd=here, capture_output=True, text=True)
+    done = subprocess.run(command, env=env, cwd=env["TRITON_CACHE_DIR"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
