@@ -144,6 +144,8 @@ def run(
     rows: list[Row] = []
     refused: dict[str, None] = {}  # an ordered set
     probes = {dtype: Probe(on, getattr(torch, dtype)) for dtype in dtypes}
+    for probe in probes.values():
+        probe.measure(warm_up=True)  # the first copy into fresh memory waits for its pages
     with progress_bar(len(cases)) as tick:
         for work in cases:
             tick(f"{work.dtype}, {work.batch} x {work.context} tokens, {work.blocks}")

@@ -22,7 +22,7 @@ def bench(**kwargs: Any) -> Report:
 
 @pytest.fixture(autouse=True)
 def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("folovllm.bench.roofline.PROBE_BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr("folovllm.bench.roofline.PROBE_BYTES", 1 << 20)
 
 
 def test_what_one_layer_moves_and_computes() -> None:
