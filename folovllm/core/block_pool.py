@@ -41,6 +41,14 @@ class BlockPool:
     def refs(self, block_id: int) -> int:
         return self._refs[block_id]
 
+    def may_write(self, block_id: int) -> bool:
+        """Whether whoever names this block is its only reader."""
+        return self._refs[block_id] == 1
+
+    def copies_needed(self, block_id: int, num_writers: int) -> int:
+        """Of so many that are about to write into this block, how many need a copy: the last may keep it."""
+        return num_writers - (num_writers == self._refs[block_id])
+
     def allocate(self, count: int, after: int = NULL_BLOCK) -> list[int]:
         """`count` free blocks, each with one reference; continuing behind block `after` where its neighbours are free,
         for consecutive blocks can be read without gathering.
@@ -52,15 +60,19 @@ class BlockPool:
             raise ValueError(f"count must be at most the {self.num_free} free blocks, got {count}")
         taken: list[int] = []
         for _ in range(count):
-            neighbour = after + 1
-            if after == NULL_BLOCK or neighbour > self.num_blocks or self._refs[neighbour] > 0:
-                neighbour = self._next[NULL_BLOCK]
-            self._unlink(neighbour)
-            self._refs[neighbour] = 1
-            taken.append(neighbour)
-            after = neighbour
+            after = self._choose(after)
+            self._unlink(after)
+            self._refs[after] = 1
+            taken.append(after)
         self.num_free -= count
         return taken
+
+    def _choose(self, after: int) -> int:
+        """A free block: the one behind `after`, else the first of the list."""
+        neighbour = after + 1
+        if after == NULL_BLOCK or neighbour > self.num_blocks or self._refs[neighbour] > 0:
+            return self._next[NULL_BLOCK]
+        return neighbour
 
     def share(self, block_ids: Iterable[int]) -> None:
         """One more table names these blocks."""
@@ -76,7 +88,7 @@ class BlockPool:
                 raise ValueError(f"block_id {block_id} is free already")
             self._refs[block_id] -= 1
             if self._refs[block_id] == 0:
-                self._append(block_id)
+                self._put_back(block_id)
                 self.num_free += 1
 
     def free_blocks(self) -> Iterator[int]:
@@ -90,10 +102,14 @@ class BlockPool:
         before, behind = self._prev[block_id], self._next[block_id]
         self._next[before], self._prev[behind] = behind, before
 
-    def _append(self, block_id: int) -> None:
-        last = self._prev[NULL_BLOCK]
-        self._next[last] = self._prev[NULL_BLOCK] = block_id
-        self._prev[block_id], self._next[block_id] = last, NULL_BLOCK
+    def _put_back(self, block_id: int) -> None:
+        """Where in the free list a block goes that nobody names any more: to its end."""
+        self._link(block_id, behind=self._prev[NULL_BLOCK])
+
+    def _link(self, block_id: int, behind: int) -> None:
+        before = self._next[behind]
+        self._prev[block_id], self._next[block_id] = behind, before
+        self._next[behind] = self._prev[before] = block_id
 
     def check_invariants(self, tables: Iterable[list[int]]) -> None:
         """Each block is free or referenced, never both, and its references are the tables that name it.

@@ -45,7 +45,7 @@ class KVCacheManager:
         """Whether the next token's keys and values go into a block that is there and is nobody else's."""
         table = seq.block_ids
         place = seq.num_computed_tokens // self.block_size
-        return place < len(table) and self.pool.refs(table[place]) == 1
+        return place < len(table) and self.pool.may_write(table[place])
 
     def allocate(self, wants: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
         """Make room for the tokens that each sequence computes next, (sequence, how many): for all or for none.
@@ -59,7 +59,7 @@ class KVCacheManager:
         for seq, num_tokens in wants:
             start, table = seq.num_computed_tokens, seq.block_ids
             first = start // self.block_size  # the first block that is written to
-            if first < len(table) and self.pool.refs(table[first]) > 1:
+            if first < len(table) and not self.pool.may_write(table[first]):
                 shared = table[first]
                 table[first] = self.pool.allocate(1, after=shared)[0]
                 self.pool.free([shared])
@@ -77,9 +77,9 @@ class KVCacheManager:
             start, table = seq.num_computed_tokens, seq.block_ids
             needed += max(0, self.blocks_for(start + num_tokens) - len(table))
             first = start // self.block_size
-            if first < len(table) and self.pool.refs(table[first]) > 1:
+            if first < len(table) and not self.pool.may_write(table[first]):
                 writers[table[first]] = writers.get(table[first], 0) + 1
-        return needed + sum(count - (count == self.pool.refs(block)) for block, count in writers.items())
+        return needed + sum(self.pool.copies_needed(block, count) for block, count in writers.items())
 
     def fork(self, parent: Sequence, child: Sequence, num_tokens: int) -> None:
         """`child`, which has no blocks, gets the first `num_tokens` tokens of `parent`: shared, not copied."""
@@ -99,8 +99,8 @@ class KVCacheManager:
         return shared > 0
 
     def free(self, seq: Sequence) -> None:
-        """Give up what a sequence on the device holds."""
-        self.pool.free(seq.block_ids)
+        """Give up what a sequence on the device holds, its last block first: that is the first to be handed out."""
+        self.pool.free(reversed(seq.block_ids))
         self._forget(seq)
 
     def free_swapped(self, seq: Sequence) -> None:
@@ -137,7 +137,7 @@ class KVCacheManager:
         for seq in seqs:
             target.share(moved[block] for block in seq.block_ids if block in seen)  # allocate() counted the first
             seen.update(seq.block_ids)
-            source.free(seq.block_ids)
+            source.free(reversed(seq.block_ids))
             seq.block_ids = [moved[block] for block in seq.block_ids]
         return list(moved.items())
 

@@ -226,7 +226,7 @@ class Scheduler(RequestLines):
             return None
         if any(map(in_prefill, running)):
             return None  # when that has ended there will be something to share
-        shared = self.kv.fork_longest(running, seq)
+        shared = self._take_computed(request, running, seq)
         num_tokens = seq.get_len() - seq.num_computed_tokens
         if request.sampling_params.use_beam_search and seq.get_output_len() > 0:
             num_tokens -= 1  # it catches up with the other beams first
@@ -242,6 +242,10 @@ class Scheduler(RequestLines):
         else:
             self.waiting.remove(request)  # its siblings wait aside
         return rows
+
+    def _take_computed(self, request: Request, running: list[Sequence], seq: Sequence) -> bool:
+        """Let `seq` begin with what is in the cache of it. True when it has that from one of its siblings."""
+        return self.kv.fork_longest(running, seq)
 
     def _admit_chunk(
         self, request: Request, seq: Sequence, num_tokens: int, chunk: int, output: SchedulerOutput

@@ -140,7 +140,7 @@ def miscount(pool: BlockPool) -> None:
 
 
 def live_and_free(pool: BlockPool) -> None:
-    pool._append(1)
+    pool._put_back(1)
     pool.num_free += 1
 
 
