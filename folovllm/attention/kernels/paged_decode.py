@@ -16,8 +16,8 @@ tl.dot demands, costs nothing.
 
 Tiles, for 16 bits and heads of 128. To keep 4.3 TB/s busy over a latency of some 0.8 us, 3.4 MB must be under way, 26
 KB for each of the 132 SMs. A tile of 64 tokens has 16 KB of K and as much of V, so one on its way to each of the four
-programs that an SM holds (38 KB of its 227 KB shared memory each, and 110 of its 65,536 registers for each of 128
-threads) are 128 KB. Larger tiles would not load faster, and would leave more empty at the end of short sequences.
+programs that an SM holds (38 KB of its 227 KB shared memory each, and some 115 of its 65,536 registers for each of
+128 threads) are 128 KB. Larger tiles would not load faster, and would leave more empty at the end of short sequences.
 
 Splits: a batch of 1 with 8 KV heads is 8 programs for 132 SMs. Then each sequence's tokens are divided among up to
 MAX_SPLITS programs. How many there are depends on shapes alone, never on lengths, so that a CUDA graph may replay the

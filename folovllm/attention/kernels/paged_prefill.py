@@ -23,7 +23,7 @@ other and read the same keys, so most of these bytes come out of the L2 cache, a
 
 Tiles, for 16 bits and heads of 128: q 32 KB, and K and V of 64 tokens 32 KB, twice, so that one is on its way while
 the other is multiplied: 96 KB of an SM's 227 KB shared memory. acc and the scores are 64 + 32 KB of float32, in
-registers: 8 warps hold them in 187 registers a thread, which is an SM to itself. Fewer rows than 64 would not use
+registers: 8 warps hold them in some 185 registers a thread, which is an SM to itself. Fewer rows than 64 would not use
 Hopper's wide matrix instruction (64 rows for four warps), so smaller tiles serve only steps that have no more rows:
 short chunks.
 

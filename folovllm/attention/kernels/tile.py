@@ -7,8 +7,8 @@ block table says where each token lies:
     block       9  9  5  5  5        address = block * stride_block + (position % block_size) * stride_token
     offset     30 31  0  1  2                + KV head * stride_head + 0 .. head_size - 1      (blocks of 32)
 
-So a tile may span blocks, or lie inside of one: block_size and BLOCK_N know nothing of each other. 64 heads of 128
-numbers in 16 bits are 64 reads of 256 contiguous bytes, two whole cache lines each: scattered blocks cost no
+So a tile may span blocks, or lie inside of one: block_size and BLOCK_N know nothing of each other. 64 tokens with heads
+of 128 numbers in 16 bits are 64 reads of 256 contiguous bytes, two whole cache lines each: scattered blocks cost no
 bandwidth. The addresses are int64: a cache of 2^31 numbers has only 4 GiB in 16 bits. A position at or behind `end` is
 not read at all, for what lies there may be NaN, and zero times NaN is NaN.
 
@@ -24,15 +24,16 @@ import triton.language as tl
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 """Kernels imported from here on run in Triton's interpreter. It multiplies the raw bits of bfloat16, so kernels there
-compute in float32; and up to Triton 3.6 it cannot count to a tensor, so they loop with `while`. Compiled, a `for` loop
-is better: Triton fetches its next tiles while it multiplies the present one, which it does not for `while`."""
+compute in float32; and Triton 3.6's cannot count to a tensor (with NumPy 2.4), so they loop with `while`. Compiled, a
+`for` loop is better: Triton fetches its next tiles while it multiplies the present one, which it does not for `while`.
+"""
 
 LOG2E = 1.4426950408889634
 """exp(x) = exp2(x * LOG2E), and exp2 is what the hardware has. It goes into the scale of the scores."""
 
 STAGES = 3
 """Tiles under way at a time: of one the block numbers, of the next K and V, and one that is being multiplied. With
-two, Triton would fetch nothing ahead: K's address must have arrived before K can be asked for."""
+two, each tile would wait for its block numbers before its K and V could be asked for."""
 
 MAX_HEAD_SIZE = 256
 
