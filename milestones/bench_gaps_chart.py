@@ -20,6 +20,20 @@ from milestones.bench_chart import BLUE, GREY, WIDTH
 
 LEFT, RIGHT, TOP, PANEL = 70, 20, 58.0, 150
 ORANGE = "#d97a2b"
+WORDS = {
+    "en": {
+        "gaps": "time between two tokens of a request (ms), over time",
+        "worst": "worst",
+        "grey": "grey: from the long prompt's arrival to its first token",
+        "sweep": "TTFT (ms, up) against the worst gap (ms, across), for each max_num_batched_tokens",
+    },
+    "zh": {
+        "gaps": "一个请求的两个 token 之间隔了多久（ms），横轴是时间",
+        "worst": "最长",
+        "grey": "灰色：从长提示到达，到它的第一个 token",
+        "sweep": "纵轴 TTFT（ms），横轴最长间隔（ms），每点一个 max_num_batched_tokens",
+    },
+}
 
 
 class Axis:
@@ -43,12 +57,12 @@ def decades(low: float, high: float) -> list[float]:
     return [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
 
 
-def draw_gaps(title: str, pictures: dict[str, dict[str, Any]]) -> str:
+def draw_gaps(title: str, pictures: dict[str, dict[str, Any]], lang: str = "en") -> str:
     """A panel for each engine, on the same axes; `pictures` is what LongPromptWorkload.details() has."""
     points = [point for picture in pictures.values() for point in picture["points"]]
     ticks = decades(min(gap for _, gap in points), max(gap for _, gap in points))
     x = Axis(0.0, max(moment for moment, _ in points), LEFT, WIDTH - RIGHT)
-    parts, top = _heading(title, "time between two tokens of a request (ms), over time"), TOP
+    parts, top = _heading(title, WORDS[lang]["gaps"]), TOP
     for name, picture in pictures.items():
         y = Axis(ticks[0], ticks[-1], top + PANEL, top, log=True)
         parts += _grid(ticks, y)
@@ -60,22 +74,22 @@ def draw_gaps(title: str, pictures: dict[str, dict[str, Any]]) -> str:
         parts += [_dot(x(moment), y(gap), 2, BLUE) for moment, gap in picture["points"]]
         moment, worst = max(picture["points"], key=lambda point: float(point[1]))
         parts.append(_dot(x(moment), y(worst), 4, ORANGE))
-        parts.append(_text(LEFT + 6, top + 14, f"{name}: worst {worst:,.1f} ms", "font-weight:600"))
+        parts.append(_text(LEFT + 6, top + 14, f"{name}: {WORDS[lang]['worst']} {worst:,.1f} ms", "font-weight:600"))
         top += PANEL + 34
     for moment in _round_ticks(x.high):
         parts.append(_text(x(moment), top - 16, f"{moment:g} s", "text-anchor:middle"))
-    parts.append(_text(LEFT, top + 4, "grey: from the long prompt's arrival to its first token"))
+    parts.append(_text(LEFT, top + 4, WORDS[lang]["grey"]))
     return document(title, top + 14, parts)
 
 
-def draw_sweep(title: str, rows: Sequence[dict[str, Any]]) -> str:
+def draw_sweep(title: str, rows: Sequence[dict[str, Any]], lang: str = "en") -> str:
     """TTFT of the long prompt against the worst gap of the others, a point for each budget."""
     worst, ttft = [row["worst_gap_ms"] for row in rows], [row["ttft_ms"] for row in rows]
     across, up = decades(min(worst), max(worst)), decades(min(ttft), max(ttft))
     bottom = TOP + 2 * PANEL
     x = Axis(across[0], across[-1], LEFT, WIDTH - RIGHT, log=True)
     y = Axis(up[0], up[-1], bottom, TOP, log=True)
-    parts = _heading(title, "TTFT (ms, up) against the worst gap (ms, across), for each max_num_batched_tokens")
+    parts = _heading(title, WORDS[lang]["sweep"])
     parts += _grid(up, y)
     parts += [_text(x(tick), bottom + 18, f"{tick:,g}", "text-anchor:middle") for tick in across]
     places = [(x(gap), y(first)) for gap, first in zip(worst, ttft, strict=True)]

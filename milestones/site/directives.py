@@ -14,7 +14,7 @@ from milestones.site.errors import DirectiveError
 
 DIRECTIVE = re.compile(r"^(?P<indent>[ \t]*):::[ \t]+(?P<body>\S.*?)[ \t]*$")
 INLINE = re.compile(r"\{\{\s*bench\s+(?P<body>[^{}]+?)\s*\}\}")
-KINDS = ("code", "bench", "api")
+KINDS = ("code", "bench", "plot", "api")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Directive:
 _KNOWN: dict[str, tuple[set[str], set[str], bool]] = {
     "code": ({"nodoc", "head"}, {"title"}, True),
     "bench": ({"nocaption"}, {"columns", "where"}, False),
+    "plot": (set(), set(), False),
     "api": (set(), {"members"}, False),
 }
 
@@ -77,7 +78,8 @@ def parse_directive(body: str) -> Directive:
         else:
             words.append(token)
     if not words:
-        raise DirectiveError(f"{kind} needs a name, as in `::: {kind} {'NAME' if kind == 'bench' else 'PATH NAME'}`")
+        example = "NAME" if kind in ("bench", "plot") else "PATH NAME"
+        raise DirectiveError(f"{kind} needs a name, as in `::: {kind} {example}`")
     return Directive(kind, tuple(words), frozenset(seen_flags), seen_options, milestone)
 
 

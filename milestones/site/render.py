@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from milestones.site import api, bench_table
+from milestones.site import api, bench_plot, bench_table
 from milestones.site.directives import Directive
 from milestones.site.errors import DirectiveError
 from milestones.site.source import MODULE_DOC, SourceFile, excerpt, parse
@@ -22,6 +22,8 @@ def render_directive(directive: Directive, lang: str = "en") -> str:
             caption="nocaption" not in directive.flags,
             lang=lang,
         )
+    if directive.kind == "plot":
+        return bench_plot.plot(bench_table.load(_single(directive)), lang)
     path, *names = directive.words
     source = parse(path, directive.milestone)
     if directive.kind == "api":
@@ -34,7 +36,7 @@ def render_directive(directive: Directive, lang: str = "en") -> str:
 
 def _single(directive: Directive) -> str:
     if len(directive.words) != 1:
-        raise DirectiveError(f"bench takes one name, got {' '.join(directive.words)}")
+        raise DirectiveError(f"{directive.kind} takes one name, got {' '.join(directive.words)}")
     return directive.words[0]
 
 

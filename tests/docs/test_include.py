@@ -161,13 +161,15 @@ def test_a_fence_is_longer_than_the_backticks_in_the_code(tmp_path: Path) -> Non
         ("code ../thing.py Thing", "lies outside the repository"),
         ("code pkg/thing.py Thing colour=red", "code has no option 'colour', known are: title"),
         ("code", "code needs a name"),
-        ("kode pkg/thing.py Thing", "unknown directive 'kode', known are: code, bench, api"),
+        ("kode pkg/thing.py Thing", "unknown directive 'kode', known are: code, bench, plot, api"),
         ("api pkg/thing.py", "api takes a path and one name"),
         ("api pkg/thing.py Thing members=none", "has no Thing.none"),
         ("bench nothing", "no benchmark 'nothing'"),
         ("bench decode columns=speed", "has no column 'speed', it has: batch, dtype, tokens_per_s, ratio"),
         ("bench decode where=batch=2", "has no row where batch=2"),
         ("bench decode where=batch", "where must be COLUMN=VALUE"),
+        ("plot decode", "'decode' has nothing to draw"),
+        ("plot", "plot needs a name, as in `::: plot NAME`"),
     ],
 )
 def test_what_is_missing_stops_the_build(convert: Callable[[str], str], body: str, message: str) -> None:
