@@ -1,4 +1,4 @@
-"""Shared by M4's tests of asynchronous scheduling: an engine that is watched at every step, and outputs as plain data."""
+"""Shared by M4's tests of asynchronous scheduling: an engine watched at every step, and outputs as plain data."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Watch:
 
 def assert_sound(engine: LLMEngine) -> None:
     engine.scheduler.check_invariants()
-    for request in engine.scheduler.unfinished:
+    for request in engine._requests.values():
         for seq in request.sequences:
             assert UNKNOWN not in seq.data.output_token_ids
 

@@ -11,7 +11,7 @@ from folovllm import SamplingParams
 from folovllm.core.run_ahead import assume, can_run_ahead, most_blocks_of_next_step, reads_tokens
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.core.stop import UNKNOWN
-from folovllm.engine.stepper import Stepper, StepFailedError
+from folovllm.engine.stepper import StepFailedError, Stepper
 from folovllm.request import Request, SequenceStatus
 from folovllm.worker.model_runner_output import ModelRunnerOutput
 from folovllm.worker.pending_step import PendingStep
@@ -229,11 +229,14 @@ class FakeRunner:
 
 
 def steps_of(desk: Desk, runner: FakeRunner, *, run_ahead: bool) -> list[str]:
-    stepper = Stepper(desk.scheduler, runner, run_ahead=run_ahead)  # type: ignore[arg-type]
+    drive(desk, Stepper(desk.scheduler, runner, run_ahead=run_ahead))  # type: ignore[arg-type]
+    return runner.said
+
+
+def drive(desk: Desk, stepper: Stepper) -> None:
     while desk.scheduler.has_unfinished_requests():
         scheduled, result = stepper.step()
         finish(desk, scheduled, result.token_ids)
-    return runner.said
 
 
 def test_the_next_step_is_launched_before_this_one_is_collected() -> None:
@@ -261,10 +264,8 @@ def test_after_a_failure_nothing_is_in_flight_and_all_who_took_part_are_named(wh
     runner = FakeRunner(fails_at=where)
     stepper = Stepper(desk.scheduler, runner, run_ahead=True)  # type: ignore[arg-type]
     with pytest.raises(StepFailedError) as caught:
-        for _ in range(3):
-            scheduled, result = stepper.step()
-            finish(desk, scheduled, result.token_ids)
-    assert set(seq.seq_id for seq in caught.value.seqs) == {a.sequences[0].seq_id, b.sequences[0].seq_id}
+        drive(desk, stepper)
+    assert {seq.seq_id for seq in caught.value.seqs} == {a.sequences[0].seq_id, b.sequences[0].seq_id}
     assert isinstance(caught.value.error, RuntimeError)
     desk.scheduler.check_invariants()
     assert all(UNKNOWN not in tokens for request in (a, b) for tokens in outputs_of(request))
