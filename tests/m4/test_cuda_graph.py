@@ -1,0 +1,230 @@
+"""CUDA graphs without CUDA: which sizes, how a batch is padded to one, and that padding changes no token.
+
+In place of recorded kernels the model runs on the buffers that they would read. Otherwise all is as on a GPU: outputs lie
+where the next replay of that size writes, and whatever load() does not overwrite is unusable.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from folovllm import LLMEngine, SamplingParams
+from folovllm.worker import cuda_graph, model_runner
+from folovllm.worker.cuda_graph import MAX_GRAPH_SIZE, CudaGraphs, GraphBuffers, capture_sizes, padded_size
+from folovllm.worker.input_batch import StepInputs
+from folovllm.worker.pending_step import HostCopy
+from tests.m1.support import params
+from tests.m2.support import assert_idle
+from tests.m3.oracle import Oracle
+from tests.m4.ahead_support import Watch, told
+
+UNUSABLE = -(10**6)  # as an index it raises, as a length as well
+rising = st.lists(st.integers(1, 60), min_size=1, unique=True).map(sorted)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.integers(1, 2000))
+def test_the_sizes_rise_from_one_to_the_largest_batch(max_num_seqs: int) -> None:
+    sizes = capture_sizes(max_num_seqs)
+    assert sizes[0] == 1
+    assert sizes[-1] == min(max_num_seqs, MAX_GRAPH_SIZE)
+    assert all(smaller < larger for smaller, larger in pairwise(sizes))
+    assert all(larger - smaller <= max(8, smaller // 16) for smaller, larger in pairwise(sizes))
+
+
+@settings(deadline=None, derandomize=True)
+@given(rising, st.integers(1, 70))
+def test_a_batch_gets_the_smallest_size_that_holds_it(sizes: list[int], num_seqs: int) -> None:
+    assert padded_size(num_seqs, sizes) == min((size for size in sizes if size >= num_seqs), default=None)
+
+
+def test_the_sizes_by_hand() -> None:
+    assert capture_sizes(1) == [1]
+    assert capture_sizes(3) == [1, 2, 3]
+    assert capture_sizes(20) == [1, 2, 4, 8, 16, 20]
+    assert capture_sizes(300)[-4:] == [256, 272, 288, 300]
+    assert len(capture_sizes(256)) == 35
+    assert [padded_size(n, capture_sizes(20)) for n in (1, 3, 4, 5, 17, 20, 21)] == [1, 4, 4, 8, 20, 20, None]
+
+
+def test_a_batch_of_more_than_eight_is_padded_by_less_than_a_tenth_on_average() -> None:
+    batches = range(9, MAX_GRAPH_SIZE + 1)
+    sizes = capture_sizes(MAX_GRAPH_SIZE)
+    waste = [(padded_size(num_seqs, sizes) or 0) / num_seqs - 1 for num_seqs in batches]
+    assert 0 <= sum(waste) / len(waste) < 0.1
+
+
+class EagerGraphs(CudaGraphs):
+    """Replays by computing."""
+
+    def __init__(self, engine: LLMEngine, sizes: list[int]) -> None:
+        self.model, self.sizes = engine.runner.model, sizes
+        batch = engine.runner.batch
+        max_model_len = batch.token_ids.shape[1]
+        self.buffers = GraphBuffers(sizes[-1], max_model_len, batch.block_size, torch.device("cpu"))
+        self._outputs = {}
+        self.replayed: list[tuple[int, int]] = []  # (sequences, size)
+
+    def replay(self, inputs: StepInputs, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        self.replayed.append((len(inputs.rows), size))
+        buffers = self.buffers
+        for tensor in (buffers.input_ids, buffers.positions, buffers.slot_mapping, buffers.seq_lens):
+            tensor.fill_(UNUSABLE)
+        buffers.block_tables.fill_(UNUSABLE)
+        buffers.load(inputs, size)
+        outputs = self._forward(size)
+        for static, tensor in zip(self._outputs.setdefault(size, outputs), outputs, strict=True):
+            static.copy_(tensor)
+        return self._outputs[size]
+
+
+class CopyAtOnce(HostCopy):
+    """On a GPU the copy is queued when it is asked for: before the next replay."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__(tensor.clone())
+
+
+@pytest.fixture(autouse=True)
+def copies_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_runner, "HostCopy", CopyAtOnce)
+
+
+def with_graphs(engine: LLMEngine, sizes: list[int]) -> EagerGraphs:
+    """With a cache in which nothing is good that nobody has written."""
+    for tensor in engine.runner.kv_cache.tensors:
+        tensor.fill_(float("nan"))
+    graphs = engine.runner.graphs = EagerGraphs(engine, sizes)
+    return graphs
+
+
+SIZES = [[1, 2, 4, 8], [8], [3, 6], [1, 2]]
+
+
+@pytest.mark.parametrize("run_ahead", [False, True])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_greedy_tokens_are_hugging_faces_at_every_batch_size(oracle: Oracle, sizes: list[int], run_ahead: bool) -> None:
+    """From one sequence up to seven and down again: what a larger batch left in the buffers is there for a smaller."""
+    engine = oracle.make_llm(async_scheduling=run_ahead, max_num_seqs=8, block_size=4, num_kv_blocks=90).engine
+    graphs, watch = with_graphs(engine, sizes), Watch(engine)
+    prompts = [[i + 3] * (1 + 5 * (i % 3)) for i in range(7)]
+    done = {}
+    for i, prompt in enumerate(prompts):
+        engine.add_request(str(i), prompt, SamplingParams(temperature=0, max_tokens=10 + 2 * (i % 4)))
+        for _ in range(2):
+            done |= {output.request_id: output for output in watch.step() if output.finished}
+    done |= watch.run()
+    for i, prompt in enumerate(prompts):
+        assert done[str(i)].outputs[0].token_ids == oracle.greedy(prompt, 10 + 2 * (i % 4))
+    assert {size for _, size in graphs.replayed} == set(sizes)
+    assert all(size == padded_size(num_seqs, sizes) for num_seqs, size in graphs.replayed)
+    assert any(num_seqs < size for num_seqs, size in graphs.replayed) == (sizes != [1, 2])
+    assert bool(watch.ahead) == run_ahead
+    assert_idle(engine)
+
+
+WANTED = {
+    "seeded": params(temperature=1.2, seed=3, max_tokens=12),
+    "n": params(n=3, temperature=1.2, seed=3, max_tokens=9),
+    "logprobs": params(logprobs=2, prompt_logprobs=1, temperature=0, max_tokens=8),
+    "penalties": params(repetition_penalty=1.3, presence_penalty=0.5, temperature=0, max_tokens=10),
+    "greedy": params(temperature=0, max_tokens=9),
+}
+
+
+@pytest.mark.parametrize("run_ahead", [False, True])
+@pytest.mark.parametrize("wanted", [[name] for name in WANTED] + [list(WANTED)], ids=" ".join)
+def test_every_kind_of_request_says_the_same_with_graphs(oracle: Oracle, wanted: list[str], run_ahead: bool) -> None:
+    """Prompts of one token: then a prefill is a step of one token each, too, with forks and prompt_logprobs."""
+    outputs = []
+    for sizes in ([], [1, 2, 4, 16]):
+        engine = oracle.make_llm(async_scheduling=run_ahead and bool(sizes), max_num_seqs=16, block_size=4).engine
+        graphs = with_graphs(engine, sizes) if sizes else None
+        for i in range(5):
+            engine.add_request(str(i), [5 + i], WANTED[wanted[i % len(wanted)]])
+        outputs.append({name: told(output) for name, output in Watch(engine).run().items()})
+        assert graphs is None or len(graphs.replayed) >= 8
+        assert_idle(engine)
+    assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_steps_in_which_only_some_take_part(oracle: Oracle, mode: str) -> None:
+    llm = oracle.make_llm(num_kv_blocks=20, block_size=4, preemption_mode=mode, max_model_len=80, async_scheduling=True)
+    graphs = with_graphs(llm.engine, [1, 2, 4, 8])
+    prompts = [[i + 1] * 6 for i in range(6)]
+    outputs = llm.generate(prompts, SamplingParams(temperature=0, max_tokens=20), use_tqdm=False)
+    assert [output.outputs[0].token_ids for output in outputs] == [oracle.greedy(prompt, 20) for prompt in prompts]
+    assert llm.engine.stats().preemptions > 2
+    assert len({num_seqs for num_seqs, _ in graphs.replayed}) > 2
+
+
+def test_a_prompt_of_several_tokens_takes_no_graph(oracle: Oracle) -> None:
+    engine = oracle.make_llm().engine
+    graphs, watch = with_graphs(engine, [1, 2, 4]), Watch(engine)
+    engine.add_request("a", [1, 2, 3], SamplingParams(temperature=0, max_tokens=4))
+    watch.step()
+    assert graphs.replayed == []
+    watch.step()
+    assert graphs.replayed == [(1, 1)]
+    engine.add_request("b", [4, 5], SamplingParams(temperature=0, max_tokens=4))
+    watch.step()  # a decode beside a prefill
+    assert graphs.replayed == [(1, 1)]
+    watch.step()
+    assert graphs.replayed == [(1, 1), (2, 2)]
+
+
+def test_padding_touches_the_null_block_and_no_other(oracle: Oracle) -> None:
+    engine = oracle.make_llm(block_size=4, num_kv_blocks=20).engine
+    with_graphs(engine, [4])
+    engine.add_request("a", [1, 2, 3], SamplingParams(temperature=0, max_tokens=3))
+    watch = Watch(engine)
+    watch.step()
+    watch.step()
+    (seq,) = engine.scheduler.running[0].sequences
+    for layer in engine.runner.kv_cache.tensors:
+        written = ~layer.isnan().flatten(3).any(-1).any(0)  # [num_blocks, block_size]
+        slots = {(block, offset) for block, offset in written.nonzero().tolist()}
+        assert slots == {(0, 0), *((seq.block_ids[0], offset) for offset in range(4))}
+    watch.run()
+
+
+def test_without_cuda_there_are_no_graphs(oracle: Oracle) -> None:
+    assert oracle.make_llm().engine.runner.graphs is None
+    assert oracle.make_llm(enforce_eager=True).engine.runner.graphs is None
+
+
+def test_recording_runs_each_size_once_before_and_the_largest_first(
+    oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one memory pool, with nothing that waits for the device inside."""
+    said: list[Any] = []
+
+    @contextmanager
+    def recording(graph: object, pool: object) -> Any:
+        said.append(("begin", pool))
+        yield
+        said.append("end")
+
+    free = iter([5000, 3000])
+    monkeypatch.setattr(cuda_graph.torch.cuda, "mem_get_info", lambda device: (next(free), 9000))
+    monkeypatch.setattr(cuda_graph.torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(cuda_graph.torch.cuda, "synchronize", lambda: said.append("wait"))
+    monkeypatch.setattr(cuda_graph.torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(cuda_graph.torch.cuda, "graph", recording)
+    model = oracle.make_llm().engine.runner.model
+    handle = model.register_forward_pre_hook(lambda module, args: said.append(len(args[0])))
+    try:
+        graphs = CudaGraphs(model, [1, 2, 4], max_model_len=32, block_size=4, device=torch.device("cpu"))
+    finally:
+        handle.remove()
+    assert said == [part for size in (4, 2, 1) for part in (size, "wait", ("begin", "pool"), size, "end")]
+    assert graphs.pool_bytes == 2000
+    assert [graphs.size_for(num_seqs) for num_seqs in (1, 3, 5)] == [1, 4, None]
