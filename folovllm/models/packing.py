@@ -1,6 +1,6 @@
 """Packing a model's linear layers in several threads, where the kernel's own packing uses one.
 
-FBGEMM reorders a weight on a single core: of a large bfloat16 model that is most of the time that loading takes.
+FBGEMM reorders a weight on a single core: for a large bfloat16 model that takes seconds.
 oneDNN divides each weight among all cores by itself; there, threads of ours would only be in its way.
 
     one thread     |---- head ----|- layer 0 -|- layer 1 -|- layer 2 -|  …
