@@ -207,6 +207,8 @@ class Request:
     arrival_time: float = field(default_factory=time.time)
     priority: int = 0  # a lower number is served first under the "priority" policy
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    cache_salt: str | None = None  # requests share cached blocks with those of the same salt only
+    num_cached_tokens: int | None = None  # prompt tokens found in a cache; None until it is let in
     sequences: list[Sequence] = field(init=False)
     metrics: RequestMetrics = field(init=False)
 
@@ -219,6 +221,8 @@ class Request:
             raise wrong("sampling_params", "be a SamplingParams", self.sampling_params)
         check_float("arrival_time", self.arrival_time)
         check_int("priority", self.priority)
+        if self.cache_salt is not None:
+            check_str("cache_salt", self.cache_salt)
         self.prompt_token_ids = list(self.prompt_token_ids)
         self.metrics = RequestMetrics(arrival_time=self.arrival_time)
         self.sequences = [

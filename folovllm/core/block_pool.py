@@ -26,8 +26,8 @@ class BlockPool:
         self.num_free = num_blocks
         self._refs = [0] * (num_blocks + 1)
         # The list is closed through the null block, which is always there: no special case for its ends.
-        self._next = [*range(1, num_blocks + 1), NULL_BLOCK]
-        self._prev = [num_blocks, *range(num_blocks)]
+        self._next: list[int] = [*range(1, num_blocks + 1), NULL_BLOCK]
+        self._prev: list[int] = [num_blocks, *range(num_blocks)]
 
     @property
     def num_used(self) -> int:

@@ -38,6 +38,8 @@ def lacking(request: Request, seqs: list[Sequence]) -> list[Wants]:
     wants = [(seq, seq.get_len() - seq.num_computed_tokens) for seq in seqs]
     if not request.sampling_params.use_beam_search:
         return [[want] for want in wants if want[1] > 0]
+    if seqs[0].get_output_len() == 0:
+        return [wants]  # a single beam yet, from which the others will branch
     all_here = not request.get_seqs(SequenceStatus.WAITING)
     if all_here and all(num_tokens == 1 for _, num_tokens in wants):
         return [wants]

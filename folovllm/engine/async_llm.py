@@ -137,6 +137,10 @@ class AsyncLLM:
             mailbox.fail(_Aborted())
             self._submit(lambda: self.engine.abort_request(request_id))
 
+    def reset_prefix_cache(self) -> None:
+        """Forget what has been computed, before the next step: requests that come from now on find nothing of it."""
+        self._submit(self.engine.reset_prefix_cache)
+
     def stats(self) -> EngineStats:
         return self.engine.stats()
 

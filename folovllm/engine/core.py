@@ -16,11 +16,16 @@ import torch
 
 from folovllm.attention.backend import select_backend
 from folovllm.config import EngineConfig
+from folovllm.core.caching_scheduler import CachingScheduler
 from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.prefix_caching import PrefixCachingManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.engine.limits import resolve_scheduler_config
 from folovllm.engine.room import Room
 from folovllm.engine.stepper import Stepper
+from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
+from folovllm.models.packing import pack_in_threads
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, capture_sizes
@@ -51,7 +56,7 @@ class EngineCore:
         model_config, cache_config = config.model_config, config.cache_config
         assert model_config.max_model_len is not None
         # What can be refused is refused before the weights are read.
-        limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len)
+        limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len, device.type)
         backend = select_backend(model_config.attention_backend, device)
         if not backend.reads_block_tables and cache_config.block_size < model_config.max_model_len:
             raise ValueError(
@@ -60,8 +65,9 @@ class EngineCore:
             )
         weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
         model = build_model(
-            hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed
+            hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed, pack=False
         )
+        _make_fast(model, device)
         self.cache_size = size_kv_cache(
             kv_bytes_per_token(model.decoder_spec, dtype),
             cache_config,
@@ -80,10 +86,12 @@ class EngineCore:
                 self.max_model_len, model_config.max_model_len,
             )  # fmt: skip
         self.limits = dataclasses.replace(limits, max_model_len=self.max_model_len)
-        self.kv = KVCacheManager(
-            self.cache_size.num_blocks, cache_config.block_size, self.cache_size.num_swap_blocks
-        )
-        self.scheduler = Scheduler(self.limits, self.kv, eos_token_ids)
+        sizes = (self.cache_size.num_blocks, cache_config.block_size, self.cache_size.num_swap_blocks)
+        self.scheduler: Scheduler
+        if cache_config.enable_prefix_caching:
+            self.scheduler = CachingScheduler(self.limits, PrefixCachingManager(*sizes), eos_token_ids)
+        else:
+            self.scheduler = Scheduler(self.limits, KVCacheManager(*sizes), eos_token_ids)
         self.room = Room(
             self.max_model_len, self.cache_size.num_blocks, cache_config.block_size, self.scheduler.max_num_seqs
         )
@@ -111,3 +119,15 @@ class EngineCore:
         self.stepper = Stepper(
             self.scheduler, self.runner, run_ahead=device.type == "cuda" if run_ahead is None else run_ahead
         )
+
+
+def _make_fast(model: DecoderForCausalLM, device: torch.device) -> None:
+    """Fewer and cheaper operations between the products, and weights in the layout that the products want."""
+    if device.type == "cuda":
+        from folovllm.models.fused import can_fuse, fuse  # loads Triton
+
+        if can_fuse(device) is None:
+            fuse(model)
+    elif can_fuse_cpu(model) is None:
+        fuse_cpu(model)
+    pack_in_threads(model)

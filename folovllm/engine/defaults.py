@@ -9,7 +9,7 @@ from typing import Any
 
 from folovllm.config import EMBEDDED_MODEL, EngineConfig
 
-DEFAULTS: dict[str, Any] = {"enable_chunked_prefill": True}
+DEFAULTS: dict[str, Any] = {"enable_chunked_prefill": True, "enable_prefix_caching": True}
 
 
 def config_for_llm(model: str | None, **kwargs: Any) -> EngineConfig:

@@ -19,7 +19,9 @@ from folovllm.sample.metadata import validate_against_vocab
 from folovllm.sampling_params import SamplingParams
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, or {"prompt_token_ids": [...]} with an optional "prompt" to show beside them."""
+"""Text, token ids, or a dict: {"prompt": text}, or {"prompt_token_ids": [...]} with an optional "prompt" to show beside
+them; and in it, if wanted, "cache_salt": cached blocks are shared with prompts of the same salt only."""
+PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
 
 
 class InputProcessor:
@@ -41,10 +43,13 @@ class InputProcessor:
         if not isinstance(request_id, str):
             raise ValueError(f"request_id must be a string, got {request_id!r}")
         text, token_ids = self._tokenize(prompt)
+        cache_salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
+        if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
+            raise ValueError(f"cache_salt must be a string that is not empty, got {cache_salt!r}")
         self._check_prompt(token_ids)
         params = self._resolve_params(params, len(token_ids))
         self.room.check(len(token_ids), params)
-        return Request(request_id, text, token_ids, params)
+        return Request(request_id, text, token_ids, params, cache_salt=cache_salt)
 
     def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
         if isinstance(prompt, str):
@@ -52,8 +57,14 @@ class InputProcessor:
                 raise ValueError("prompt is text, but skip_tokenizer_init leaves no tokenizer: give token ids instead")
             return prompt, list(self.tokenizer(prompt)["input_ids"])
         if isinstance(prompt, Mapping):
+            if "prompt_token_ids" not in prompt and not isinstance(prompt.get("prompt"), str):
+                raise ValueError(
+                    f"prompt must have the key 'prompt_token_ids', got the keys {sorted(prompt)}; or a text as 'prompt'"
+                )
+            if unknown := sorted(prompt.keys() - PROMPT_KEYS):
+                raise ValueError(f"prompt must have no other keys than {sorted(PROMPT_KEYS)}, got {unknown}")
             if "prompt_token_ids" not in prompt:
-                raise ValueError(f"prompt must have the key 'prompt_token_ids', got the keys {sorted(prompt)}")
+                return self._tokenize(prompt["prompt"])
             token_ids = prompt["prompt_token_ids"]
             if not _is_list(token_ids):
                 raise ValueError(f"prompt_token_ids must be a list of token ids, got {token_ids!r}")

@@ -18,6 +18,7 @@ from collections.abc import Generator, Set
 from typing import Any, cast
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from folovllm.core.prefix_caching import PrefixCachingManager
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.beams import BeamGroup
 from folovllm.engine.core import EngineCore
@@ -37,7 +38,6 @@ from folovllm.model_loader import (
 )
 from folovllm.outputs import RequestOutput
 from folovllm.request import Request, Sequence, SequenceStatus
-from folovllm.reserved import refuse_reserved_fields
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_int, wrong
 from folovllm.utils.ids import Counter
@@ -60,7 +60,6 @@ class LLMEngine:
             raise wrong("config", "be an EngineConfig or a ModelConfig", config)
         elif cache_config is not None or scheduler_config is not None:
             raise ValueError("cache_config and scheduler_config must not be given: an EngineConfig has both")
-        refuse_reserved_fields(config)
         set_seed(config.model_config.seed)
         model_config = config.model_config
         hf_config = load_hf_config(model_config)
@@ -246,6 +245,7 @@ class LLMEngine:
 
     def stats(self) -> EngineStats:
         scheduler, pool = self.scheduler, self.scheduler.kv.pool
+        cache = self._prefix_cache
         return EngineStats(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
@@ -254,14 +254,29 @@ class LLMEngine:
             kv_blocks_total=pool.num_blocks,
             kv_blocks_used=pool.num_used,
             kv_blocks_shared=pool.num_shared,
+            kv_blocks_cached=cache.pool.num_cached if cache else 0,
             kv_tokens_reserved=pool.num_used * scheduler.kv.block_size,
             kv_tokens_used=scheduler.num_used_tokens,
             preemptions=scheduler.preempter.num_recomputed + scheduler.preempter.num_swapped,
+            prefix_cache_queries=cache.num_queries if cache else 0,
+            prefix_cache_hits=cache.num_hits if cache else 0,
             steps=self._tokens.steps,
             prompt_tokens=self._tokens.prompt_tokens,
             output_tokens=self._tokens.output_tokens,
             tokens_per_s=self._tokens.tokens_per_s if self._requests else 0.0,
         )
+
+    @property
+    def _prefix_cache(self) -> PrefixCachingManager | None:
+        kv = self.scheduler.kv
+        return kv if isinstance(kv, PrefixCachingManager) else None
+
+    def reset_prefix_cache(self) -> None:
+        """Nothing that has been computed so far is found by requests that come from now on: after a change of weights,
+        or before a measurement. Requests that run keep what they have. Without prefix caching there is nothing to do.
+        """
+        if self._prefix_cache is not None:
+            self._prefix_cache.reset()
 
     def get_tokenizer(self) -> Any:
         """Raises ValueError under skip_tokenizer_init."""

@@ -18,7 +18,8 @@ class EngineStats:
 
     `running`, `waiting` and `swapped` count requests, `running_seqs` sequences: the rows of the batch. Of
     `kv_tokens_reserved` slots in blocks, running sequences fill `kv_tokens_used`; a block that several of them share is
-    reserved once and used by each. `preemptions` counts sequences that had to give way.
+    reserved once and used by each. `preemptions` counts sequences that had to give way. `kv_blocks_cached` can be found
+    by what they hold, in use or not; of `prefix_cache_queries` prompt tokens that came, `prefix_cache_hits` were found.
     """
 
     running: int
@@ -28,14 +29,22 @@ class EngineStats:
     kv_blocks_total: int
     kv_blocks_used: int
     kv_blocks_shared: int
+    kv_blocks_cached: int
     kv_tokens_reserved: int
     kv_tokens_used: int
     preemptions: int
+    prefix_cache_queries: int
+    prefix_cache_hits: int
     steps: int
     prompt_tokens: int
     output_tokens: int
     tokens_per_s: float
     """Output tokens of the last seconds, per second; 0 when nothing runs."""
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Share of prompt tokens that did not have to be computed; 0 before any came."""
+        return self.prefix_cache_hits / self.prefix_cache_queries if self.prefix_cache_queries else 0.0
 
 
 class TokenCounter:

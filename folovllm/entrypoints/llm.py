@@ -38,6 +38,10 @@ class LLM:
     def get_tokenizer(self) -> Any:
         return self.engine.get_tokenizer()
 
+    def reset_prefix_cache(self) -> None:
+        """Forget what has been computed: the next prompts find nothing of it."""
+        self.engine.reset_prefix_cache()
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],

@@ -7,7 +7,6 @@ import torch
 
 from folovllm import LLM, CacheConfig, EngineConfig, LLMEngine, ModelConfig
 from folovllm.errors import PromptTooLongError
-from folovllm.reserved import RESERVED
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from tests.m1.support import VOCAB_SIZE, assert_empty, params, run, scripted
 
@@ -103,21 +102,6 @@ def test_running_out_of_memory_for_the_cache_takes_one_request_down(engine, monk
 def test_an_engine_ignores_none_of_its_arguments(args, text):
     with pytest.raises(ValueError, match=text):
         LLMEngine(*args)
-
-
-VALUES = {
-    "block_size": 32, "num_kv_blocks": 100, "gpu_memory_utilization": 0.5, "swap_space": 1.0,
-    "preemption_mode": "swap", "max_num_batched_tokens": 512, "max_num_seqs": 8, "policy": "priority",
-    "enforce_eager": True, "enable_chunked_prefill": True, "enable_prefix_caching": True,
-    "long_prefill_token_threshold": 64, "max_num_partial_prefills": 2, "async_scheduling": True,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("field", RESERVED)  # what is left of the table at this milestone
-def test_a_field_that_waits_for_its_milestone_is_refused(field, text_model_folder):
-    config = EngineConfig.from_kwargs(model=str(text_model_folder), **{field: VALUES[field]})
-    with pytest.raises(NotImplementedError, match=rf"{field} is not supported yet, got .*: it comes with M\d"):
-        LLMEngine(config)
 
 
 def test_dummy_weights_need_a_configuration_only(tmp_path, text_model_folder):

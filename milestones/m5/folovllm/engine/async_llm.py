@@ -1,0 +1,216 @@
+"""AsyncLLM: the same engine for many users at once, each awaiting its own outputs.
+
+One asyncio task runs the step loop. The step itself goes to a thread, so that the event loop stays free to take new
+requests and to hand out what has come; everything else that touches the engine happens between two steps, in order:
+
+    consumers    generate("a")      generate("b")     cancel a
+                      │                  │               │            (a command each, applied between steps)
+    loop task    ── add a ── step ── add b ── step ── abort a ── step ──
+                             (thread)         (thread)           (thread)
+
+A consumer that is slow loses nothing: outputs are cumulative, so only the newest one waits for it.
+
+vLLM: v1/engine/async_llm.py, v1/engine/output_processor.py (RequestOutputCollector)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.input_processor import Prompt
+from folovllm.engine.llm_engine import LLMEngine
+from folovllm.engine.stats import EngineStats
+from folovllm.outputs import RequestOutput
+from folovllm.sampling_params import SamplingParams
+from folovllm.utils.ids import Counter
+
+
+class _Mailbox:
+    """The newest output of one request, or the error that ended it, until its consumer looks."""
+
+    def __init__(self) -> None:
+        self.is_open = False  # from add to the end: what comes before is for another who had the same request id
+        self._filled = asyncio.Event()
+        self._output: RequestOutput | None = None
+        self._error: BaseException | None = None
+
+    def put(self, output: RequestOutput) -> None:
+        self._output = output
+        self._filled.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing can fail any more once the last output is in, fetched or not."""
+        if self._output is not None and self._output.finished:
+            return
+        self._error = error
+        self._filled.set()
+
+    async def get(self) -> RequestOutput:
+        await self._filled.wait()
+        self._filled.clear()
+        if self._error is not None:
+            raise self._error
+        assert self._output is not None
+        return self._output
+
+
+class AsyncLLM:
+    """An engine for asyncio.
+
+        async with AsyncLLM() as llm:
+            async for output in llm.generate("Once upon a time", SamplingParams(max_tokens=32)):
+                print(output.outputs[0].text)
+
+    Args: as for LLM. Raises: as LLM does.
+    """
+
+    def __init__(self, model: str | None = None, **kwargs: Any) -> None:
+        self._start(LLMEngine(config_for_llm(model, **kwargs)))
+
+    @classmethod
+    def from_engine(cls, engine: LLMEngine) -> AsyncLLM:
+        """Serve an engine that exists. Until shutdown() nobody else may use it."""
+        self = cls.__new__(cls)
+        self._start(engine)
+        return self
+
+    def _start(self, engine: LLMEngine) -> None:
+        self.engine = engine
+        self._mailboxes: dict[str, _Mailbox] = {}
+        self._commands: list[Callable[[], None]] = []
+        self._request_ids = Counter()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="folovllm-step")
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Outputs of one request as they grow; each holds everything so far, the last one is `finished`.
+
+        Leaving the loop early, or cancelling the task that runs it, aborts the request. So does abort(), which ends the
+        loop without a finished output.
+
+        Raises:
+            ValueError: see LLMEngine.add_request.
+            RuntimeError: the engine has been shut down.
+            Exception: whatever ended this request, a logits processor of its own for one. Others do not see it.
+        """
+        if self._closed:
+            raise RuntimeError("AsyncLLM has been shut down: make another")
+        if request_id is None:
+            request_id = f"async-{next(self._request_ids)}"
+        if request_id in self._mailboxes:
+            raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
+        mailbox = self._mailboxes[request_id] = _Mailbox()
+        self._submit(lambda: self._add(mailbox, request_id, prompt, sampling_params, priority))
+        if self._task is None or self._task.done():  # the first, or the first after an event loop that has ended
+            self._wake = asyncio.Event()
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        try:
+            finished = False
+            while not finished:
+                output = await mailbox.get()
+                finished = output.finished
+                yield output
+        except _Aborted:
+            return
+        finally:
+            del self._mailboxes[request_id]
+            # Also when it has finished, where it does nothing: the consumer may be gone before the last output is.
+            self._submit(lambda: self.engine.abort_request(request_id))
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request; its generate() ends. An unknown or finished one is no error."""
+        mailbox = self._mailboxes.get(request_id)
+        if mailbox is not None:
+            mailbox.fail(_Aborted())
+            self._submit(lambda: self.engine.abort_request(request_id))
+
+    def stats(self) -> EngineStats:
+        return self.engine.stats()
+
+    async def shutdown(self) -> None:
+        """Abort what is unfinished, finish the step that runs, end the loop. Their consumers get a RuntimeError."""
+        self._closed = True
+        for mailbox in self._mailboxes.values():
+            mailbox.fail(RuntimeError("AsyncLLM has been shut down"))
+        for request_id in list(self._mailboxes):
+            self._commands.append(lambda request_id=request_id: self.engine.abort_request(request_id))  # type: ignore[misc]
+        self._wake.set()
+        if self._task is not None and not self._task.done():
+            await self._task
+        self._thread.shutdown()
+        for command in self._commands:  # where the loop has ended before: by a mistake, or with its event loop
+            command()
+        self._commands = []
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.shutdown()
+
+    def _submit(self, command: Callable[[], None]) -> None:
+        """Have `command` run between two steps. Not a coroutine: a cancelled consumer can await nothing any more."""
+        self._commands.append(command)
+        self._wake.set()
+
+    def _add(
+        self, mailbox: _Mailbox, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int
+    ) -> None:
+        if self._mailboxes.get(request_id) is not mailbox:
+            return  # cancelled before it began
+        try:
+            self.engine.add_request(request_id, prompt, params, priority=priority)
+            mailbox.is_open = True
+        except Exception as error:
+            mailbox.fail(error)
+
+    async def _run(self) -> None:
+        """The step loop, from the first request to the shutdown."""
+        try:
+            await self._serve(asyncio.get_running_loop())
+        except Exception as error:  # a mistake of the engine's own: better heard by everyone than waited for in vain
+            self._closed = True
+            for mailbox in self._mailboxes.values():
+                mailbox.fail(error)
+
+    async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        await loop.run_in_executor(self._thread, lambda: None)  # a step that an earlier event loop left running
+        while True:
+            self._wake.clear()
+            commands, self._commands = self._commands, []
+            for command in commands:
+                command()
+            if self._closed and not self._commands:
+                return
+            if self.engine.has_unfinished_requests():
+                await loop.run_in_executor(self._thread, self.engine.advance)
+                self._deliver()
+            else:
+                await self._wake.wait()
+
+    def _deliver(self) -> None:
+        outputs, failures = self.engine.drain()
+        boxes = {request_id: mailbox for request_id, mailbox in self._mailboxes.items() if mailbox.is_open}
+        for output in outputs:
+            if (mailbox := boxes.get(output.request_id)) is not None:
+                mailbox.put(output)
+        for request_id, error in failures.items():
+            if (mailbox := boxes.get(request_id)) is not None:
+                mailbox.fail(error)
+
+
+class _Aborted(Exception):  # noqa: N818  named after what happened
+    """Ends a consumer's loop without an error."""

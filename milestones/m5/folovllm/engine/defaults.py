@@ -1,0 +1,21 @@
+"""What LLM and AsyncLLM choose where nobody says: which model, and what is on by default.
+
+The configuration's own defaults stay as they are, since whoever builds the dataclasses means what they say.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from folovllm.config import EMBEDDED_MODEL, EngineConfig
+
+DEFAULTS: dict[str, Any] = {"enable_chunked_prefill": True}
+
+
+def config_for_llm(model: str | None, **kwargs: Any) -> EngineConfig:
+    """`model` None is the embedded one; the keywords are fields of the configuration's layers.
+
+    Raises:
+        TypeError: an unknown keyword. ValueError: a value out of its range.
+    """
+    return EngineConfig.from_kwargs(model=EMBEDDED_MODEL if model is None else model, **{**DEFAULTS, **kwargs})

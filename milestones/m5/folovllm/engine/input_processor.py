@@ -1,0 +1,135 @@
+"""A prompt and its SamplingParams become a Request, or one clear error.
+
+Everything that can be wrong with a request is found here, before the engine holds anything of it: a refused request
+leaves nothing behind and the others go on.
+
+vLLM: v1/engine/input_processor.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from folovllm.engine.room import Room
+from folovllm.errors import PromptTooLongError
+from folovllm.request import Request
+from folovllm.sample.logits_processors import validate_extra_args
+from folovllm.sample.metadata import validate_against_vocab
+from folovllm.sampling_params import SamplingParams
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+"""Text, token ids, or {"prompt_token_ids": [...]} with an optional "prompt" to show beside them."""
+
+
+class InputProcessor:
+    """Args:
+    tokenizer: a Hugging Face tokenizer, or None when skip_tokenizer_init leaves token ids only.
+    vocab_size: rows of the LM head: ids from 0 to vocab_size - 1 exist.
+    room: what the engine can hold of one request.
+    """
+
+    def __init__(self, tokenizer: Any | None, vocab_size: int, room: Room) -> None:
+        self.tokenizer, self.vocab_size = tokenizer, vocab_size
+        self.room, self.max_model_len = room, room.max_model_len
+
+    def process(self, request_id: str, prompt: Prompt, params: SamplingParams | None) -> Request:
+        """Raises:
+        ValueError: a prompt of no known kind, an empty one, an id outside the vocabulary, text without a tokenizer.
+        PromptTooLongError: no room is left for even one new token.
+        """
+        if not isinstance(request_id, str):
+            raise ValueError(f"request_id must be a string, got {request_id!r}")
+        text, token_ids = self._tokenize(prompt)
+        self._check_prompt(token_ids)
+        params = self._resolve_params(params, len(token_ids))
+        self.room.check(len(token_ids), params)
+        return Request(request_id, text, token_ids, params)
+
+    def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise ValueError("prompt is text, but skip_tokenizer_init leaves no tokenizer: give token ids instead")
+            return prompt, list(self.tokenizer(prompt)["input_ids"])
+        if isinstance(prompt, Mapping):
+            if "prompt_token_ids" not in prompt:
+                raise ValueError(f"prompt must have the key 'prompt_token_ids', got the keys {sorted(prompt)}")
+            token_ids = prompt["prompt_token_ids"]
+            if not _is_list(token_ids):
+                raise ValueError(f"prompt_token_ids must be a list of token ids, got {token_ids!r}")
+            return prompt.get("prompt"), [*token_ids]
+        if _is_list(prompt):
+            return None, [*prompt]  # type: ignore[list-item]
+        raise ValueError(f"prompt must be a str, a list of token ids or {{'prompt_token_ids': [...]}}, got {prompt!r}")
+
+    def _check_prompt(self, token_ids: list[int]) -> None:
+        if not token_ids:
+            raise ValueError("prompt must have at least one token, got none")
+        for token_id in token_ids:
+            if isinstance(token_id, bool) or not isinstance(token_id, int):
+                raise ValueError(f"prompt_token_ids must be integers, got {token_id!r}")
+            if not 0 <= token_id < self.vocab_size:
+                raise ValueError(f"prompt_token_ids must be in [0, {self.vocab_size}), got {token_id}")
+        if len(token_ids) >= self.max_model_len:
+            raise PromptTooLongError(
+                f"prompt has {len(token_ids)} tokens, but max_model_len is {self.max_model_len} and must leave room "
+                f"for at least one new token (the KV cache holds {self.room.num_tokens} tokens): shorten the prompt, "
+                f"or raise max_model_len and with it, if need be, num_kv_blocks"
+            )
+
+    def _resolve_params(self, params: SamplingParams | None, prompt_len: int) -> SamplingParams:
+        """A copy, so that what the caller does to theirs later changes nothing here; with max_tokens filled in."""
+        if params is None:
+            params = SamplingParams()
+        if not isinstance(params, SamplingParams):
+            raise ValueError(f"sampling_params must be SamplingParams, got {params!r}")
+        if params.use_beam_search and params.stop:
+            raise ValueError(
+                f"stop must not be given with use_beam_search=True, got {params.stop}: beams have no text before they "
+                "end; use stop_token_ids"
+            )
+        validate_against_vocab(params, self.vocab_size)
+        validate_extra_args(params)
+        if self.tokenizer is None and (params.stop or params.bad_words):
+            raise ValueError(
+                "stop and bad_words are text, but skip_tokenizer_init leaves no tokenizer: use stop_token_ids"
+            )
+        params = params.clone()
+        if params.max_tokens is None:
+            params.max_tokens = self.max_model_len - prompt_len
+        params.bad_words_token_ids = self._tokenize_bad_words(params.bad_words or [])
+        return params
+
+    def _tokenize_bad_words(self, words: list[str]) -> list[list[int]]:
+        """Each word as it is tokenised at the start of a text and after a space: both must be kept out."""
+        sequences: list[list[int]] = []
+        if self.tokenizer is None:
+            return sequences
+        for word in words:
+            for text in (word, " " + word.lstrip()):
+                ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+                if ids and ids not in sequences:
+                    sequences.append(ids)
+        return sequences
+
+
+def _is_list(value: object) -> bool:
+    """bytes are a sequence of integers, too, but somebody who gives them means a text."""
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
+
+
+def chat_to_prompt(tokenizer: Any | None, messages: list[dict[str, str]], **template_args: Any) -> Prompt:
+    """Messages through the chat template, straight to token ids.
+
+    Not to text that is then tokenised: the template writes the special tokens itself, and tokenising its text would
+    put a second BOS before the first.
+    """
+    if tokenizer is None:
+        raise ValueError("messages need a tokenizer, but skip_tokenizer_init leaves none: give token ids to generate()")
+    if not getattr(tokenizer, "chat_template", None):
+        raise ValueError("messages need a chat template, but this model's tokenizer has none: use generate()")
+    if not messages or not all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in messages):
+        raise ValueError(f"messages must be a list of {{'role': ..., 'content': ...}}, got {messages!r}")
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template_args)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return {"prompt": text, "prompt_token_ids": list(ids)}
