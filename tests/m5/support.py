@@ -1,0 +1,106 @@
+"""Shared by M5's tests: a desk whose scheduler cuts prompts into chunks, which looks at every step it is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from folovllm.config import SchedulerConfig
+from folovllm.core.scheduler import Scheduler
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.request import Sequence, SequenceStatus
+from tests.m3.support import EOS, PagedDesk
+
+RUNNING = SequenceStatus.RUNNING
+
+
+class ChunkDesk(PagedDesk):
+    """budget: tokens in a step; threshold and partial: long_prefill_token_threshold, max_num_partial_prefills."""
+
+    def __init__(
+        self,
+        num_blocks: int = 40,
+        block_size: int = 4,
+        num_swap_blocks: int = 0,
+        *,
+        budget: int = 8,
+        threshold: int = 0,
+        partial: int = 1,
+        chunks: bool = True,
+        max_num_seqs: int = 8,
+        max_model_len: int = 64,
+        mode: Any = "auto",
+        policy: Any = "fcfs",
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            num_blocks,
+            block_size,
+            num_swap_blocks,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=budget,
+            max_model_len=max_model_len,
+            seed=seed,
+        )
+        config = SchedulerConfig(
+            budget,
+            max_num_seqs,
+            min(max_model_len, num_blocks * block_size),
+            enable_chunked_prefill=chunks,
+            long_prefill_token_threshold=threshold,
+            max_num_partial_prefills=partial,
+            preemption_mode=mode,
+            policy=policy,
+        )
+        self.scheduler = Scheduler(config, self.kv, frozenset([EOS]))
+        self.largest_chunk, self.partial = threshold or budget, partial
+
+    def schedule(self) -> SchedulerOutput:
+        """The next step, carried out on the shadow, and held against what a step may be."""
+        before = {seq for request in self.scheduler.running for seq in request.get_seqs(RUNNING)}
+        decoding = [seq for seq in before if lacks(seq) == 1 and not seq.sampling_params.use_beam_search]
+        output = super().schedule()
+        sizes = dict(zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True))
+        assert len(sizes) == len(output.scheduled_seqs), "a sequence computes twice in one step"
+        assert all(0 < size <= self.largest_chunk for size in sizes.values())
+        assert all(0 < size <= lacks(seq) for seq, size in sizes.items())
+        for seq in decoding:
+            assert sizes.get(seq) == 1 or seq.status is not RUNNING, f"{seq.seq_id} is left out, and was not preempted"
+        for parent, _ in output.forks:
+            assert parent.num_computed_tokens + sizes[parent] == parent.get_prompt_len(), "forked before its end"
+        begun = [seq for seq in sizes if seq not in before and lacks(seq) > sizes[seq] and is_prompt(seq)]
+        unended = [seq for seq in {*before, *begun} if seq.status is RUNNING and lacks(seq) > max(1, sizes.get(seq, 0))]
+        assert not begun or self.was_swapped(begun) or len(unended) <= self.partial, "too many prompts at once"
+        return output
+
+    def was_swapped(self, begun: list[Sequence]) -> bool:
+        """One that comes back from the swap space goes on, however many do."""
+        return any(seq.num_computed_tokens > 0 for seq in begun)
+
+
+def lacks(seq: Sequence) -> int:
+    """Tokens of it that are to be computed yet."""
+    return seq.get_len() - seq.num_computed_tokens
+
+
+def is_prompt(seq: Sequence) -> bool:
+    return seq.get_output_len() == 0
+
+
+def growing_beside_a_long_prompt(mode: str = "recompute", n: int = 1, max_tokens: int = 3) -> ChunkDesk:
+    """`a` decodes; beside it 16 tokens come in by threes, for which 4 blocks of 6 were free when they began."""
+    desk = ChunkDesk(6, num_swap_blocks=8, budget=4, mode=mode)
+    desk.add("a", 4, max_tokens=13)
+    assert desk.step() == {"a": 4}
+    desk.add("long", 16, n=n, max_tokens=max_tokens)
+    assert [desk.step() for _ in range(4)] == [{"a": 1, "long": 3}] * 4
+    return desk
+
+
+def preempted_on_the_way(mode: str, n: int = 1, max_tokens: int = 3) -> ChunkDesk:
+    """... until `a` has taken one of them, and then one more."""
+    desk = growing_beside_a_long_prompt(mode, n, max_tokens)
+    assert [desk.step() for _ in range(4)] == [{"a": 1}] * 4
+    assert desk.scheduler.preempter.num_recomputed + desk.scheduler.preempter.num_swapped == 0
+    assert desk.step() == {"a": 1}
+    assert desk.scheduler.preempter.num_recomputed + desk.scheduler.preempter.num_swapped == 1
+    return desk

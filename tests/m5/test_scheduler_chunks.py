@@ -1,0 +1,262 @@
+"""The scheduler alone: what a step computes of whose prompt, and who waits for what.
+
+Blocks of 4 tokens, and no model. Where nothing else is said a step has a budget of 8 tokens.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from folovllm.request import SequenceStatus
+from tests.m5.support import ChunkDesk, growing_beside_a_long_prompt, preempted_on_the_way
+
+RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
+
+# One budget
+
+
+def test_a_prompt_longer_than_the_budget_comes_in_over_several_steps():
+    desk = ChunkDesk()
+    desk.add("a", 18, max_tokens=2)
+    assert desk.run() == [{"a": 8}, {"a": 8}, {"a": 2}, {"a": 1}]
+
+
+def test_a_chunk_that_does_not_end_the_prompt_draws_nothing():
+    desk = ChunkDesk()
+    (seq,) = desk.add("a", 18, max_tokens=2).sequences
+    lengths = []
+    while desk.scheduler.has_unfinished_requests():
+        desk.step()
+        lengths.append(seq.get_output_len())
+    assert lengths == [0, 0, 1, 2]
+
+
+def test_a_prompt_whose_last_chunk_is_one_token():
+    desk = ChunkDesk()
+    (seq,) = desk.add("a", 9, max_tokens=2).sequences
+    assert desk.step() == {"a": 8}
+    assert seq.get_output_len() == 0
+    assert desk.step() == {"a": 1}
+    assert seq.get_output_len() == 1
+    assert desk.run() == [{"a": 1}]
+
+
+def test_decodes_come_first_and_the_prompt_gets_what_they_leave():
+    desk = ChunkDesk()
+    desk.add("long", 10, max_tokens=9)
+    desk.add("a", 4, max_tokens=9)
+    assert desk.step() == {"long": 8}
+    assert desk.step() == {"long": 2, "a": 4}
+    desk.add("late", 20, max_tokens=1)
+    assert desk.step() == {"long": 1, "a": 1, "late": 6}
+    assert desk.step() == {"long": 1, "a": 1, "late": 6}
+
+
+def test_the_oldest_prompt_does_not_come_before_the_newest_decode():
+    """Under the priority policy the one that is prefilled can be the first in line, too."""
+    desk = ChunkDesk(policy="priority")
+    for name in "abcdefg":
+        desk.add(name, 1, max_tokens=9, priority=1)
+    desk.step()
+    desk.add("urgent", 5, max_tokens=1)
+    for _ in range(3):
+        output = desk.schedule()
+        assert desk.scheduler.running[0].request_id == "urgent"
+        assert [seq.request_id for seq in output.scheduled_seqs] == [*"abcdefg", "urgent"]
+        assert output.num_scheduled_tokens == [1] * 8
+        desk.update(output)
+
+
+def test_several_prompts_share_a_step():
+    desk = ChunkDesk()
+    for name, length in (("a", 2), ("b", 3), ("c", 5), ("d", 2)):
+        desk.add(name, length, max_tokens=2)
+    assert desk.run() == [{"a": 2, "b": 3, "c": 3}, {"a": 1, "b": 1, "c": 2, "d": 2}, {"c": 1, "d": 1}]
+
+
+def test_a_budget_of_one_token_serves_one_sequence_after_the_other():
+    desk = ChunkDesk(budget=1)
+    desk.add("a", 3, max_tokens=2)
+    desk.add("b", 2, max_tokens=1)
+    assert desk.run() == [{"a": 1}] * 4 + [{"b": 1}] * 2
+
+
+def test_no_more_sequences_run_than_the_budget_has_tokens():
+    desk = ChunkDesk(budget=3, max_num_seqs=8)
+    for name in "abcd":
+        desk.add(name, 1, max_tokens=4)
+    assert desk.step() == {"a": 1, "b": 1, "c": 1}
+    assert desk.step() == {"a": 1, "b": 1, "c": 1}
+
+
+def test_a_prompt_without_a_token_left_in_a_step_keeps_its_place():
+    desk = ChunkDesk(budget=5, max_num_seqs=5)
+    desk.add("b", 3, n=4, max_tokens=4)
+    desk.add("long", 9, max_tokens=1)
+    assert desk.step() == {"b": 3, "long": 2}
+    assert [desk.step() for _ in range(3)] == [{"b": 4, "long": 1}] * 3  # the last token is drawn and not computed
+    assert desk.run() == [{"long": 4}]
+
+
+# Threshold and number of prompts at once
+
+
+def test_a_threshold_leaves_room_for_other_prompts():
+    desk = ChunkDesk(threshold=3, partial=3)
+    for name in "xyz":
+        desk.add(name, 7, max_tokens=1)
+    assert desk.run() == [{"x": 3, "y": 3, "z": 2}] * 2 + [{"x": 1, "y": 1, "z": 3}]
+
+
+def test_so_many_prompts_are_in_the_works_at_once_and_no_more():
+    desk = ChunkDesk(threshold=3, partial=2)
+    for name in "xyz":
+        desk.add(name, 7, max_tokens=1)
+    assert desk.step() == {"x": 3, "y": 3}
+    assert desk.step() == {"x": 3, "y": 3}
+    assert desk.step() == {"x": 1, "y": 1, "z": 3}
+
+
+def test_a_short_prompt_is_no_partial_one():
+    desk = ChunkDesk(threshold=3)
+    desk.add("x", 7, max_tokens=1)
+    desk.add("short", 3, max_tokens=1)
+    assert desk.step() == {"x": 3, "short": 3}
+
+
+def test_nobody_overtakes_a_long_prompt_that_has_to_wait_for_another():
+    desk = ChunkDesk(threshold=3)
+    for name, length in (("x", 7), ("long", 7), ("short", 1)):
+        desk.add(name, length, max_tokens=1)
+    assert desk.run() == [{"x": 3}, {"x": 3}, {"x": 1, "long": 3, "short": 1}, {"long": 3}, {"long": 1}]
+
+
+def test_the_threshold_holds_for_who_comes_back_from_a_preemption_as_well():
+    desk = ChunkDesk(6, budget=4, threshold=3)
+    desk.add("a", 3, max_tokens=14)
+    assert desk.step() == {"a": 3}
+    desk.add("long", 16, max_tokens=1)
+    assert [desk.step() for _ in range(5)] == [{"a": 1, "long": 3}] * 5
+    assert desk.step() == {"a": 1}  # takes a block that `long` had
+    assert desk.status("long") == [WAITING]
+    assert [step["long"] for step in desk.run() if "long" in step] == [3] * 5 + [1]
+
+
+# Order
+
+
+def test_more_urgent_prompts_get_their_chunks_first():
+    desk = ChunkDesk(policy="priority", budget=6, threshold=4, partial=2)
+    desk.add("lazy", 16, max_tokens=1, priority=5)
+    assert desk.step() == {"lazy": 4}
+    desk.add("urgent", 12, max_tokens=1, priority=1)
+    assert desk.step() == {"lazy": 4, "urgent": 2}  # what has begun goes on
+    assert desk.step() == {"urgent": 4, "lazy": 2}
+    assert desk.step() == {"urgent": 4, "lazy": 2}
+
+
+def test_a_prompt_that_has_begun_is_not_overtaken_by_those_that_come_later():
+    """A prompt of 20 beside ever new ones: three tokens in every step are the least that it gets."""
+    desk = ChunkDesk(budget=4, max_num_seqs=2, partial=4)
+    desk.add("long", 20, max_tokens=1)
+    took = []
+    while "long" not in took[-1:] and not desk.requests["long"].is_finished():
+        desk.add(f"late{len(took)}", 2, max_tokens=3)
+        took.append(desk.step()["long"])
+    assert took == [4] * 5
+
+
+def test_a_long_prompt_goes_on_beside_a_stream_of_short_requests():
+    desk = ChunkDesk(budget=4, max_num_seqs=4)
+    for i in range(3):
+        desk.add(f"first{i}", 1, max_tokens=5)
+    desk.step()
+    desk.add("long", 15, max_tokens=1)
+    took = []
+    while not desk.requests["long"].is_finished():
+        desk.add(f"late{len(took)}", 1, max_tokens=4)
+        took.append(desk.step().get("long", 0))
+    assert min(took) > 0
+    assert sum(took) == 15
+
+
+# Blocks
+
+
+def test_a_prompt_begins_when_blocks_for_all_of_it_are_free():
+    desk = ChunkDesk(8)
+    desk.add("a", 8, max_tokens=4)  # 2 blocks, and a third from its second token on
+    desk.step()
+    desk.add("long", 24, max_tokens=1)  # 6 blocks; its first chunk would take 2
+    assert desk.step() == {"a": 1}
+    assert [desk.step() for _ in range(2)] == [{"a": 1}] * 2
+    assert desk.run() == [{"long": 8}] * 3
+
+
+@pytest.mark.parametrize(("length", "joins"), [(8, True), (9, False)])
+def test_blocks_that_another_prompt_will_need_are_not_free(length, joins):
+    """The first takes 1 block of 6 now and 3 more later: 2 are left."""
+    desk = ChunkDesk(6, threshold=4, partial=2)
+    desk.add("x", 16, max_tokens=1)
+    desk.add("y", length, max_tokens=1)
+    assert desk.step() == ({"x": 4, "y": 4} if joins else {"x": 4})
+    assert desk.step() == ({"x": 4, "y": 4} if joins else {"x": 4})  # where it has blocks already the rest counts, too
+    desk.run()
+    assert desk.scheduler.preempter.num_recomputed == 0
+
+
+def test_a_chunk_without_a_block_waits_where_it_is():
+    """Nobody gives way for a prefill in a step in which others go on: they will end."""
+    desk = growing_beside_a_long_prompt()
+    (seq,) = desk.requests["long"].sequences
+    for _ in range(4):
+        assert desk.step() == {"a": 1}
+        assert (seq.status, seq.num_computed_tokens) == (RUNNING, 12)
+
+
+def test_a_decode_takes_the_blocks_of_a_newer_prompt_that_is_on_its_way():
+    desk = preempted_on_the_way("recompute")
+    (seq,) = desk.requests["long"].sequences
+    assert (seq.status, seq.num_computed_tokens) == (WAITING, 0)
+    steps = desk.run()
+    assert [step["long"] for step in steps if "long" in step] == [4] * 4 + [1] * 2  # all of it once more
+    assert seq.get_output_len() == 3
+
+
+def test_a_prompt_that_was_swapped_on_its_way_goes_on_where_it_was():
+    desk = preempted_on_the_way("swap")
+    (seq,) = desk.requests["long"].sequences
+    assert (seq.status, seq.num_computed_tokens) == (SWAPPED, 12)
+    steps = desk.run()
+    assert [step["long"] for step in steps if "long" in step] == [4, 1, 1]
+
+
+def test_nobody_is_let_in_where_a_prompt_lacks_a_block():
+    desk = growing_beside_a_long_prompt()
+    desk.add("tiny", 1, max_tokens=1)
+    assert desk.step() == {"a": 1}
+    steps = desk.run()
+    first = next(i for i, step in enumerate(steps) if "tiny" in step)
+    assert sum(step.get("long", 0) for step in steps[: first + 1]) >= 16
+
+
+# Off
+
+
+def test_without_chunks_a_prompt_waits_for_a_step_that_takes_all_of_it():
+    desk = ChunkDesk(chunks=False, budget=10)
+    for name, length in (("a", 4), ("b", 7), ("c", 6)):
+        desk.add(name, length, max_tokens=2)
+    assert desk.run() == [{"a": 4}, {"a": 1, "b": 7}, {"b": 1, "c": 6}, {"c": 1}]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_prompts_that_fit_one_step_are_served_alike_with_chunks_and_without(n):
+    steps = []
+    for chunks in (False, True):
+        desk = ChunkDesk(9, budget=64, num_swap_blocks=10, chunks=chunks)
+        for i, length in enumerate((3, 9, 5, 12, 1)):
+            desk.add(str(i), length, n=n, max_tokens=3 + i)
+        steps.append(desk.run())
+        assert desk.scheduler.preempter.num_recomputed + desk.scheduler.preempter.num_swapped > 0
+    assert steps[0] == steps[1]
