@@ -1,7 +1,7 @@
 """CUDA graphs without CUDA: which sizes, how a batch is padded to one, and that padding changes no token.
 
-In place of recorded kernels the model runs on the buffers that they would read. Otherwise all is as on a GPU: outputs lie
-where the next replay of that size writes, and whatever load() does not overwrite is unusable.
+In place of recorded kernels the model runs on the buffers that they would read. Otherwise all is as on a GPU: outputs
+lie where the next replay of that size writes, and whatever load() does not overwrite is unusable.
 """
 
 from __future__ import annotations
