@@ -19,10 +19,13 @@ from itertools import count
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.request_queue import Key, RequestQueue
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.stop import UNKNOWN, check_stop
+from folovllm.core.stop import check_stop
 from folovllm.request import Request, Sequence, SequenceStatus
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
+
+# Stands for a token that has been drawn and is not known yet.
+UNKNOWN = -1
 
 
 class RequestLines:

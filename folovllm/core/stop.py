@@ -7,9 +7,6 @@ from __future__ import annotations
 
 from folovllm.request import Sequence, SequenceStatus
 
-# Stands for a token that has been drawn and is not known yet.
-UNKNOWN = -1
-
 
 def check_stop(seq: Sequence, eos_token_ids: frozenset[int], max_model_len: int) -> SequenceStatus | None:
     """The finished status that the newest token of `seq` brings about, or None if it goes on.

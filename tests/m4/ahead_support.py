@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from folovllm import LLMEngine
+from folovllm.core.request_lines import UNKNOWN
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.stop import UNKNOWN
 from folovllm.outputs import CompletionOutput, RequestOutput
 from folovllm.worker.pending_step import PendingStep
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from folovllm import SamplingParams
+from folovllm.core.request_lines import UNKNOWN
 from folovllm.core.run_ahead import assume, can_run_ahead, most_blocks_of_next_step, reads_tokens
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.stop import UNKNOWN
 from folovllm.engine.stepper import StepFailedError, Stepper
 from folovllm.request import Request, SequenceStatus
 from folovllm.worker.model_runner_output import ModelRunnerOutput
