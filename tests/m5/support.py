@@ -67,14 +67,12 @@ class ChunkDesk(PagedDesk):
             assert sizes.get(seq) == 1 or seq.status is not RUNNING, f"{seq.seq_id} is left out, and was not preempted"
         for parent, _ in output.forks:
             assert parent.num_computed_tokens + sizes[parent] == parent.get_prompt_len(), "forked before its end"
-        begun = [seq for seq in sizes if seq not in before and lacks(seq) > sizes[seq] and is_prompt(seq)]
-        unended = [seq for seq in {*before, *begun} if seq.status is RUNNING and lacks(seq) > max(1, sizes.get(seq, 0))]
-        assert not begun or self.was_swapped(begun) or len(unended) <= self.partial, "too many prompts at once"
+        begun = [seq for seq, size in sizes.items() if seq not in before and rest(seq, size) > 0]
+        unended = [seq for seq in {*before, *begun} if seq.status is RUNNING and rest(seq, sizes.get(seq, 0)) > 0]
+        # Those that come back from the swap space go on, however many they are.
+        new = [seq for seq in begun if seq.num_computed_tokens == 0]
+        assert not new or len(unended) <= self.partial, "too many prompts are begun at once"
         return output
-
-    def was_swapped(self, begun: list[Sequence]) -> bool:
-        """One that comes back from the swap space goes on, however many do."""
-        return any(seq.num_computed_tokens > 0 for seq in begun)
 
 
 def lacks(seq: Sequence) -> int:
@@ -82,8 +80,11 @@ def lacks(seq: Sequence) -> int:
     return seq.get_len() - seq.num_computed_tokens
 
 
-def is_prompt(seq: Sequence) -> bool:
-    return seq.get_output_len() == 0
+def rest(seq: Sequence, size: int) -> int:
+    """How much is left of a prompt, or of what is recomputed, after a step that computes `size` tokens of it. The last
+    token of a beam is none of it: that one is for all beams together."""
+    together = seq.sampling_params.use_beam_search and seq.get_output_len() > 0
+    return lacks(seq) - size - together if lacks(seq) > 1 else 0
 
 
 def growing_beside_a_long_prompt(mode: str = "recompute", n: int = 1, max_tokens: int = 3) -> ChunkDesk:
