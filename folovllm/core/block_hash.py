@@ -38,8 +38,9 @@ class HashChain:
     ) -> None:
         self.data, self.block_size, self.cache_salt = data, block_size, cache_salt
         self.digest = digest
-        # None and "" must differ as well.
-        self._names = [digest(b"" if cache_salt is None else b"salt" + cache_salt.encode())]
+        # None and "" must differ as well. A lone surrogate is no text, but a salt like any other.
+        salt = b"" if cache_salt is None else b"salt" + cache_salt.encode(errors="surrogatepass")
+        self._names = [digest(salt)]
 
     def name(self, place: int) -> bytes:
         """Of the block at `place` of the sequence's table; all its tokens must be known."""

@@ -39,6 +39,7 @@ class PrefixCachingManager(KVCacheManager):
         self._digest = digest
         self._chains: dict[Sequence, HashChain] = {}
         self._num_named: dict[Sequence, int] = {}  # leading blocks of its table that can be found
+        self._outdated: set[Sequence] = set()  # have blocks from before a reset
         self.num_queries = self.num_hits = 0  # tokens
         super().__init__(num_blocks, block_size, num_swap_blocks)
 
@@ -46,6 +47,7 @@ class PrefixCachingManager(KVCacheManager):
         self.pool = CachedBlockPool(self.num_blocks)
         self.swap_pool = BlockPool(self.num_swap_blocks)
         self._num_named.clear()
+        self._outdated.clear()
 
     def begin(self, seq: Sequence, cache_salt: str | None) -> None:
         """A sequence is about to get its first block. One that comes back keeps the names it has."""
@@ -74,7 +76,7 @@ class PrefixCachingManager(KVCacheManager):
     def cache_blocks(self, seq: Sequence) -> bool:
         """Name the blocks of a running sequence that have become full. True when its table has changed."""
         named, num_full = self._num_named.get(seq, 0), seq.num_computed_tokens // self.block_size
-        if named >= num_full:
+        if named >= num_full or seq in self._outdated:
             return False
         chain, table, changed = self._chains[seq], seq.block_ids, False
         for place in range(named, num_full):
@@ -93,14 +95,17 @@ class PrefixCachingManager(KVCacheManager):
         return changed
 
     def reset(self) -> None:
-        """Nothing that has been computed so far is found any more."""
+        """Nothing that has been computed so far is found any more, nor what will be computed behind it."""
         self.pool.forget_all()
+        self._outdated.update(seq for seq in self._chains if seq.block_ids)
 
     def fork(self, parent: Sequence, child: Sequence, num_tokens: int) -> None:
         super().fork(parent, child, num_tokens)
         num_full = num_tokens // self.block_size
         self._chains[child] = self._chains[parent].fork(child.data, num_full)
         self._num_named[child] = min(self._num_named.get(parent, 0), num_full)
+        if parent in self._outdated:
+            self._outdated.add(child)
 
     def swap_out(self, seqs: list[Sequence]) -> BlockPairs | None:
         moves = super().swap_out(seqs)
@@ -112,3 +117,4 @@ class PrefixCachingManager(KVCacheManager):
     def _forget(self, seq: Sequence) -> None:
         super()._forget(seq)
         self._num_named.pop(seq, None)
+        self._outdated.discard(seq)
