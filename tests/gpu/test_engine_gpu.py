@@ -126,7 +126,7 @@ def test_launching_a_decode_step_of_the_same_sequences_waits_for_nothing(oracle:
 
 
 def test_what_a_graph_says_in_bfloat16_is_what_the_eager_step_says() -> None:
-    """The embedded model, three sequences padded to four. Rounding may differ, so only the first tokens are compared."""
+    """The embedded model, three sequences padded to four. Rounding may differ: only the first tokens are compared."""
     said = []
     for enforce_eager in (True, False):
         llm = LLM(device="cuda", dtype="bfloat16", enforce_eager=enforce_eager, max_num_seqs=8)
