@@ -191,9 +191,11 @@ class Scheduler(RequestLines):
         """Bring a swapped request back and let it compute. Its sequences come together, so that what they share stays
         shared; where that is too much, one of them comes alone (beams cannot).
 
-        Returns the rows that it takes of `room`, None if there is not enough of anything.
+        Returns the rows that it takes of `room`, with those of siblings that fork because its prompt comes to its end;
+        None if there is not enough of anything.
         """
         swapped = request.get_seqs(SWAPPED)
+        claimed = rows_claimed(request) if request in self.running else 0
         together = [swapped] if request.sampling_params.use_beam_search else [swapped, swapped[:1]]
         for seqs in together:
             rows = rows_needed(request, len(seqs), runs=request in self.running)
@@ -211,7 +213,7 @@ class Scheduler(RequestLines):
                 for group in lacking(request, seqs):
                     serve = self._decode if is_decode(group) else self._prefill
                     serve(request, group, output)
-                return rows
+                return rows_claimed(request) - claimed
         return None
 
     def _admit(self, request: Request, room: int, output: SchedulerOutput) -> int | None:

