@@ -196,6 +196,18 @@ def test_padding_touches_the_null_block_and_no_other(oracle: Oracle) -> None:
     watch.run()
 
 
+def test_the_metadata_of_a_size_are_views_of_the_buffers_and_promise_one_query_each() -> None:
+    """Of a length that no sequence exceeds: what is recorded must be right for all that will be replayed."""
+    buffers = GraphBuffers(8, max_model_len=30, block_size=4, device=torch.device("cpu"))
+    metadata = buffers.metadata(3)
+    assert (metadata.max_query_len, metadata.max_seq_len, metadata.num_decodes) == (1, 30, 3)
+    assert metadata.query_start_loc.tolist() == [0, 1, 2, 3]
+    assert metadata.seq_lens.tolist() == [1, 1, 1]  # good to run with before anything has been loaded
+    assert metadata.block_tables.tolist() == [[0] * 8] * 3
+    for name in ("seq_lens", "slot_mapping", "block_tables", "query_start_loc"):
+        assert getattr(metadata, name).data_ptr() == getattr(buffers, name).data_ptr()
+
+
 def test_without_cuda_there_are_no_graphs(oracle: Oracle) -> None:
     assert oracle.make_llm().engine.runner.graphs is None
     assert oracle.make_llm(enforce_eager=True).engine.runner.graphs is None
