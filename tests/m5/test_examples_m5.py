@@ -1,0 +1,63 @@
+"""Every example of this milestone runs from a clone with no argument, and says what it sets out to say."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NAMES = ["m5_chunked_prefill.py", "m5_budget.py"]
+
+
+@pytest.fixture(scope="module")
+def printed() -> dict[str, str]:
+    texts = {}
+    for name in NAMES:
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
+            patch.setenv("COLUMNS", "120")
+            runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+        texts[name] = out.getvalue()
+    return texts
+
+
+def test_every_example_of_the_milestone_is_tried() -> None:
+    assert {path.name for path in (ROOT / "examples").glob("m5_*.py")} == set(NAMES)
+
+
+def steps(drawing: str) -> list[tuple[int, int]]:
+    """(tokens that were decoded, tokens of prompts) of each step drawn."""
+    rows = re.findall(r"^ +(\d+) +(\d+) +(\d+) +[█▒]", drawing, re.MULTILINE)
+    assert [int(number) for number, _, _ in rows] == list(range(len(rows)))
+    return [(int(decoded), int(prompt)) for _, decoded, prompt in rows]
+
+
+def test_a_whole_prompt_takes_one_step_and_chunks_take_what_the_budget_leaves(printed: dict[str, str]) -> None:
+    whole, chunks = printed["m5_chunked_prefill.py"].split("In chunks beside the decodes, 128 tokens in a step")
+    assert steps(whole)[3:6] == [(8, 0), (8, 500), (9, 0)]
+    assert steps(chunks)[3:10] == [(8, 0), *[(8, 120)] * 4, (8, 20), (9, 0)]
+
+
+def test_chunks_change_no_token(printed: dict[str, str]) -> None:
+    text = printed["m5_chunked_prefill.py"]
+    most = dict(re.findall(r"^(whole|chunks) +(\d+) +\d+\.\d ms", text, re.MULTILINE))
+    assert most == {"whole": "508", "chunks": "128"}
+    assert text.strip().endswith("the same tokens: True")
+
+
+def test_a_smaller_budget_makes_smaller_steps_and_more_of_them(printed: dict[str, str]) -> None:
+    rows = [
+        [cell.strip() for cell in line.strip("│").split("│")]
+        for line in printed["m5_budget.py"].splitlines()
+        if line.startswith("│")
+    ]
+    found = [(int(budget), int(count), int(longest), int(told)) for budget, count, _, longest, _, told in rows]
+    for budget, count, longest, told in found:
+        assert longest == min(budget, 608)
+        assert count == -(-600 // (budget - 8))  # eight tokens of each step are the others'
+        assert told == 8 * count  # who gain one in every step
+    assert [budget for budget, *_ in found] == [16, 32, 64, 128, 256, 640]
