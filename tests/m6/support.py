@@ -1,0 +1,151 @@
+"""Shared by M6's tests: a desk whose scheduler finds blocks again, over a shadow that knows salts and resets."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, cast
+
+from folovllm import LLMEngine
+from folovllm.config import SchedulerConfig
+from folovllm.core.block_hash import Digest, digest_sha256
+from folovllm.core.caching_scheduler import CachingScheduler
+from folovllm.core.prefix_caching import PrefixCachingManager
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.request import Request, Sequence, SequenceStatus
+from folovllm.sampling_params import SamplingParams
+from tests.m2.support import make_engine
+from tests.m3.shadow_cache import Blocks, ShadowCache, _copy, prefix_hashes
+from tests.m3.support import EOS
+from tests.m5.support import ChunkDesk
+
+RUNNING = SequenceStatus.RUNNING
+
+
+def caching_engine(folder: Path | str, **kwargs: Any) -> LLMEngine:
+    """A float32 engine without a tokenizer on the CPU, with chunks and a prefix cache unless told otherwise."""
+    defaults = {"skip_tokenizer_init": True, "enable_chunked_prefill": True, "enable_prefix_caching": True}
+    return make_engine(folder, **{**defaults, **kwargs})
+
+
+def make_seq(token_ids: list[int], name: str = "r") -> Sequence:
+    """A sequence whose prompt these are."""
+    return Request(name, None, token_ids, SamplingParams()).sequences[0]
+
+
+class SaltedSeq:
+    """A sequence as the shadow sees it: a token under one salt is another than under the next."""
+
+    def __init__(self, seq: Sequence, salt: str | None) -> None:
+        self.seq, self.salt = seq, salt
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.seq, name)
+
+    def get_token_ids(self) -> list[tuple[str | None, int]]:
+        return [(self.salt, token_id) for token_id in self.seq.get_token_ids()]
+
+
+class SaltedShadow(ShadowCache):
+    """And it knows when each slot was written: what was computed before a reset must not be read by who came after."""
+
+    def __init__(self, block_size: int) -> None:
+        super().__init__(block_size)
+        self.num_resets = 0
+        self.salts: dict[str, str | None] = {}  # by request
+        self.came: dict[str, int] = {}  # after how many resets
+        self._ages: Blocks = {}
+        self._swapped_ages: Blocks = {}
+
+    def execute(self, output: SchedulerOutput) -> None:
+        seqs = [SaltedSeq(seq, self.salts[seq.request_id]) for seq in output.scheduled_seqs]
+        super().execute(dataclasses.replace(output, scheduled_seqs=cast("list[Sequence]", seqs)))
+        _copy(self._ages, self._swapped_ages, output.blocks_to_swap_out)
+        _copy(self._swapped_ages, self._ages, output.blocks_to_swap_in)
+        _copy(self._ages, self._ages, output.blocks_to_copy)
+        for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
+            for position in range(seq.num_computed_tokens, seq.num_computed_tokens + num_tokens):
+                block, offset = self._slot(seq, position)
+                self._ages.setdefault(block, {})[offset] = self.num_resets
+
+    def check(self, seq: Sequence) -> None:
+        """What a running sequence counts as computed is there: its own tokens, under its salt, and not too old."""
+        hashes = prefix_hashes(cast("Sequence", SaltedSeq(seq, self.salts[seq.request_id])))
+        for position in range(seq.num_computed_tokens):
+            block, offset = self._slot(seq, position)
+            assert self.device[block][offset] == hashes[position], f"{seq.seq_id} names block {block}, which is another's"
+            assert self._ages[block][offset] >= self.came[seq.request_id], f"block {block} is from before the reset"
+
+
+class CachingDesk(ChunkDesk):
+    """A ChunkDesk with a prefix cache. digest: of its names."""
+
+    kv: PrefixCachingManager
+
+    def __init__(
+        self,
+        num_blocks: int = 40,
+        block_size: int = 4,
+        num_swap_blocks: int = 0,
+        *,
+        budget: int = 64,
+        chunks: bool = True,
+        max_num_seqs: int = 8,
+        max_model_len: int = 64,
+        mode: Any = "auto",
+        policy: Any = "fcfs",
+        threshold: int = 0,
+        partial: int = 1,
+        digest: Digest = digest_sha256,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(
+            num_blocks,
+            block_size,
+            num_swap_blocks,
+            budget=budget,
+            threshold=threshold,
+            partial=partial,
+            max_num_seqs=max_num_seqs,
+            max_model_len=max_model_len,
+            seed=seed,
+        )
+        config = SchedulerConfig(
+            budget,
+            max_num_seqs,
+            min(max_model_len, num_blocks * block_size),
+            enable_chunked_prefill=chunks,
+            long_prefill_token_threshold=threshold,
+            max_num_partial_prefills=partial,
+            preemption_mode=mode,
+            policy=policy,
+        )
+        self.kv = PrefixCachingManager(num_blocks, block_size, num_swap_blocks, digest)
+        self.scheduler = CachingScheduler(config, self.kv, frozenset([EOS]))
+        self.shadow: SaltedShadow = SaltedShadow(block_size)
+
+    def add(self, name: str, prompt: int | list[int] = 4, *, salt: str | None = None, **kwargs: Any) -> Request:
+        self.shadow.salts[name], self.shadow.came[name] = salt, self.shadow.num_resets
+        request = super().add(name, prompt, **kwargs)
+        request.cache_salt = salt  # it is read when the request is let in
+        return request
+
+    def update(self, output: SchedulerOutput) -> list[Sequence]:
+        gained = super().update(output)
+        self.check()
+        return gained
+
+    def check(self) -> None:
+        """Every running sequence's table, those also that computed nothing."""
+        for request in self.scheduler.running:
+            for seq in request.get_seqs(RUNNING):
+                self.shadow.check(seq)
+
+    def reset(self) -> None:
+        self.kv.reset()
+        self.shadow.num_resets += 1
+        self.scheduler.check_invariants()
+
+    def cached(self, name: str) -> int | None:
+        """Tokens of its prompt that were found."""
+        return self.requests[name].num_cached_tokens
