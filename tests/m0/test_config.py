@@ -106,7 +106,11 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
         {"preemption_mode": "swop"},
         "preemption_mode must be one of 'auto', 'recompute', 'swap', got 'swop'; did you mean 'swap'?",
     ),
-    (SchedulerConfig, {"long_prefill_token_threshold": -1}, "long_prefill_token_threshold must be non-negative, got -1"),
+    (
+        SchedulerConfig,
+        {"long_prefill_token_threshold": -1},
+        "long_prefill_token_threshold must be non-negative, got -1",
+    ),
     (SchedulerConfig, {"max_num_partial_prefills": 0}, "max_num_partial_prefills must be positive, got 0"),
     (SchedulerConfig, {"async_scheduling": "auto"}, "async_scheduling must be True or False, got 'auto'"),
     (SchedulerConfig, {"policy": "lifo"}, "policy must be one of 'fcfs', 'priority', got 'lifo'"),
