@@ -7,10 +7,10 @@
        waiting    join, with a first chunk or a whole prompt: the oldest first, while there are tokens, sequences and
                   blocks left, and only in steps in which nobody had to go
 
-    budget 8      step 1   A0 A1 A2 A3 A4 A5 A6 A7                    A: a prompt of 18 tokens
-                  step 2   A8 .. A15                                  B decodes from step 3 on: it is never kept waiting
-                  step 3   B4 | A16 A17 | C0 .. C4                    by a prompt
-                  step 4   B5 | A18     | C5 C6 C7
+    budget 8      step 1   B4 | A0 .. A6                              A, a prompt of 18 tokens, comes while B decodes:
+                  step 2   B5 | A7 .. A13                             B is never kept waiting by a prompt
+                  step 3   B6 | A14 .. A17 | C0 C1 C2                 C, a prompt of 9, begins in what A leaves
+                  step 4   B7 | A18        | C3 .. C8
 
 Nobody starves: whoever is older keeps its blocks, and a preempted request goes back to its old place in the line, ahead
 of all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.

@@ -181,9 +181,10 @@ def test_prompt_logprobs_of_a_prompt_that_was_preempted_on_its_way(oracle: Oracl
     assert done["long"].outputs[0].token_ids == oracle.greedy(long, 8)  # max_model_len ends it
 
 
-def test_a_request_that_takes_the_name_of_one_that_was_aborted_on_its_way(oracle: Oracle) -> None:
-    """Nothing of the first one's rows is left for it."""
-    engine = chunked_engine(oracle.folder, max_model_len=96, max_num_batched_tokens=8)
+@pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
+def test_a_request_that_takes_the_name_of_one_that_was_aborted_on_its_way(oracle: Oracle, ahead: bool) -> None:
+    """Nothing of the first one's rows is left for it, though a chunk of it may still be computed."""
+    engine = chunked_engine(oracle.folder, max_model_len=96, max_num_batched_tokens=8, async_scheduling=ahead)
     wanted = SamplingParams(temperature=0, max_tokens=2, logprobs=0, prompt_logprobs=1)
     engine.add_request("r", [i * 7 % 256 for i in range(30)], wanted)
     engine.step()

@@ -41,15 +41,17 @@ def test_a_prompt_whose_last_chunk_is_one_token():
     assert desk.run() == [{"a": 1}]
 
 
-def test_decodes_come_first_and_the_prompt_gets_what_they_leave():
+def test_decodes_come_first_and_prompts_get_what_they_leave():
+    """The drawing in core/scheduler.py."""
     desk = ChunkDesk()
-    desk.add("long", 10, max_tokens=9)
-    desk.add("a", 4, max_tokens=9)
-    assert desk.step() == {"long": 8}
-    assert desk.step() == {"long": 2, "a": 4}
-    desk.add("late", 20, max_tokens=1)
-    assert desk.step() == {"long": 1, "a": 1, "late": 6}
-    assert desk.step() == {"long": 1, "a": 1, "late": 6}
+    desk.add("b", 4, max_tokens=9)
+    desk.step()
+    desk.add("a", 18, max_tokens=9)
+    desk.add("c", 9, max_tokens=9)
+    assert desk.step() == {"b": 1, "a": 7}
+    assert desk.step() == {"b": 1, "a": 7}
+    assert desk.step() == {"b": 1, "a": 4, "c": 3}
+    assert desk.step() == {"b": 1, "a": 1, "c": 6}
 
 
 def test_the_oldest_prompt_does_not_come_before_the_newest_decode():
