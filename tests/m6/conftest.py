@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.m1.support import make_text_model
+from tests.m3.beam_oracle import BeamOracle
 from tests.m3.oracle import Oracle
 
 
@@ -18,3 +19,8 @@ def text_model_folder(tmp_path_factory):
 def oracle(tmp_path_factory) -> Oracle:
     """Without an EOS, so that only lengths end a sequence."""
     return Oracle(tmp_path_factory.mktemp("oracle"))
+
+
+@pytest.fixture(scope="session")
+def beam_oracle(tmp_path_factory) -> BeamOracle:
+    return BeamOracle(tmp_path_factory.mktemp("beams"))

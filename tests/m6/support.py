@@ -73,7 +73,9 @@ class SaltedShadow(ShadowCache):
         hashes = prefix_hashes(cast("Sequence", SaltedSeq(seq, self.salts[seq.request_id])))
         for position in range(seq.num_computed_tokens):
             block, offset = self._slot(seq, position)
-            assert self.device[block][offset] == hashes[position], f"{seq.seq_id} names block {block}, which is another's"
+            assert self.device[block][offset] == hashes[position], (
+                f"{seq.seq_id} names block {block}, which is another's"
+            )
             assert self._ages[block][offset] >= self.came[seq.request_id], f"block {block} is from before the reset"
 
 
