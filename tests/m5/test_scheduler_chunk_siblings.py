@@ -112,6 +112,21 @@ def test_siblings_of_a_prompt_that_comes_back_from_the_swap_space_take_their_row
     assert desk.run() == [{"late": 1}]
 
 
+def test_siblings_stand_aside_again_when_their_prompt_comes_back_from_the_swap_space():
+    desk = ChunkDesk(6, num_swap_blocks=8, budget=4, threshold=2, mode="swap")
+    desk.add("a", 4, max_tokens=13)
+    desk.step()
+    desk.step()
+    (seq, _) = desk.add("long", 15, n=2, max_tokens=1).sequences
+    while not desk.scheduler.preempter.num_swapped:
+        desk.step()
+    assert (seq.status, seq.num_computed_tokens) == (SWAPPED, 12)
+    desk.abort("a")
+    desk.add("late", 1, max_tokens=1)
+    assert desk.step() == {"long": 2, "late": 1}  # nobody behind them has to wait
+    assert desk.run() == [{"long": 1}]
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 def test_an_abort_on_the_way_leaves_nothing(steps):
     desk = ChunkDesk()
