@@ -1,4 +1,4 @@
-"""A pool that remembers: what is found, what is evicted first, and that blocks which can be found are not written to."""
+"""A pool that remembers: what is found, what is evicted first, and that what can be found is not written to."""
 
 from __future__ import annotations
 

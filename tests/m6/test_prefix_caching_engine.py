@@ -1,0 +1,343 @@
+"""What a user sees of the prefix cache: how much of a prompt was found, whose it was, and how to be rid of it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+
+from folovllm import LLM, AsyncLLM, LLMEngine, SamplingParams
+from folovllm.request import Sequence, SequenceStatus
+from tests.m1.support import run
+from tests.m2.support import assert_idle, counting_forwards
+from tests.m3.oracle import Oracle
+from tests.m3.test_interrupts import FaultError, failing
+from tests.m6.support import caching_engine
+
+GREEDY = SamplingParams(temperature=0, max_tokens=8)
+PROMPT = [11, 12, 13, 14, 15, 16, 17, 18, 19, 20]
+
+
+def make(oracle: Oracle, **kwargs: Any) -> LLMEngine:
+    return caching_engine(oracle.folder, **{"block_size": 4, "num_kv_blocks": 40, "max_model_len": 96, **kwargs})
+
+
+def ask(engine: LLMEngine, prompt: Any, params: SamplingParams = GREEDY, name: str = "r") -> tuple[list[int], int]:
+    """The answer, and how many tokens of the prompt were cached."""
+    engine.add_request(name, prompt, params)
+    output = run(engine)[0][name]
+    return output.outputs[0].token_ids, output.num_cached_tokens
+
+
+def salted(prompt: list[int], salt: str | None) -> dict[str, Any]:
+    return {"prompt_token_ids": prompt, "cache_salt": salt}
+
+
+# What is found
+
+
+def test_a_second_turn_hits_the_first_turns_question_and_answer(oracle: Oracle) -> None:
+    """10 tokens asked and 8 said: keys and values of 17 are there, 4 blocks full. The next turn begins with all 18."""
+    engine = make(oracle)
+    answer, cached = ask(engine, PROMPT)
+    assert cached == 0
+    turn = [*PROMPT, *answer, 40, 41, 42]
+    with counting_forwards(engine) as sizes:
+        second, cached = ask(engine, turn)
+    assert cached == 16
+    assert sizes[0] == len(turn) - 16
+    assert second == oracle.greedy(turn, 8)
+    third = [*turn, *second, 50]  # 21 + 8 + 1: the cache has 28 of the first 29
+    assert ask(engine, third) == (oracle.greedy(third, 8), 28)
+
+
+def test_only_full_blocks_are_found_and_one_token_is_always_computed(oracle: Oracle) -> None:
+    engine = make(oracle)
+    ask(engine, PROMPT[:9], SamplingParams(temperature=0, max_tokens=1))
+    for length, expected in ((4, 0), (5, 4), (8, 4), (9, 8), (10, 8)):
+        with counting_forwards(engine) as sizes:
+            answer, cached = ask(engine, PROMPT[:length], SamplingParams(temperature=0, max_tokens=1))
+        assert (answer, cached, sizes) == (oracle.greedy(PROMPT[:length], 1), expected, [length - expected])
+
+
+def test_outputs_on_the_way_count_as_well_as_the_last_one(oracle: Oracle) -> None:
+    engine = make(oracle)
+    ask(engine, PROMPT)
+    deltas = list(engine.generate_stream(PROMPT, GREEDY))
+    assert {output.num_cached_tokens for output in deltas} == {8}
+    assert len(deltas) == 8
+
+
+def test_the_hit_rate_is_that_of_all_prompt_tokens(oracle: Oracle) -> None:
+    engine = make(oracle)
+    assert engine.stats().prefix_hit_rate == 0.0
+    for _ in range(4):
+        ask(engine, PROMPT)
+    stats = engine.stats()
+    assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (40, 24)
+    assert stats.prefix_hit_rate == 0.6
+    assert stats.prompt_tokens == 16  # those that were computed
+    assert stats.kv_blocks_cached == 4
+    assert stats.kv_blocks_used == 0
+
+
+def test_siblings_count_their_prompt_once(oracle: Oracle) -> None:
+    engine = make(oracle)
+    ask(engine, PROMPT)
+    assert ask(engine, PROMPT, SamplingParams(n=3, top_k=1, max_tokens=8)) == (oracle.greedy(PROMPT, 8), 8)
+    assert engine.stats().prefix_cache_queries == 20
+
+
+def test_equal_prompts_that_come_together_use_the_same_blocks_from_the_second_step_on(oracle: Oracle) -> None:
+    engine = make(oracle)
+    for name in "abc":
+        engine.add_request(name, PROMPT, GREEDY)
+    engine.step()
+    assert engine.stats().kv_blocks_used == 2 + 3
+    assert engine.stats().kv_blocks_shared == 2
+    told, _ = run(engine)
+    assert [told[name].outputs[0].token_ids for name in "abc"] == [oracle.greedy(PROMPT, 8)] * 3
+    assert_idle(engine)
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
+def test_a_preempted_sequence_finds_its_own_blocks(oracle: Oracle, ahead: bool) -> None:
+    """Its blocks are given back, and those that nobody needed meanwhile are still there."""
+    engine = make(oracle, num_kv_blocks=12, max_model_len=48, preemption_mode="recompute", async_scheduling=ahead)
+    prompts = {"a": PROMPT, "b": PROMPT[::-1]}
+    for name, prompt in prompts.items():
+        engine.add_request(name, prompt, SamplingParams(temperature=0, max_tokens=22))
+    came_back: list[tuple[int, int]] = []  # (tokens, how many of them were there)
+    take_cached = engine.scheduler.kv.take_cached
+
+    def watched(seq: Sequence) -> int:
+        found = take_cached(seq)
+        if seq.get_output_len() > 0:
+            came_back.append((seq.get_len(), found))
+        return found
+
+    engine.scheduler.kv.take_cached = watched
+    told, _ = run(engine)
+    for name, prompt in prompts.items():
+        assert told[name].outputs[0].token_ids == oracle.greedy(prompt, 22)
+        assert told[name].num_cached_tokens == 0  # what it found when it came back is not its prompt's luck
+    assert engine.stats().preemptions > 0
+    length, found = came_back[-1]  # the time it was let in
+    assert 0 < found < length
+    assert_idle(engine)
+
+
+# Salts
+
+
+def test_salts_keep_tenants_apart(oracle: Oracle) -> None:
+    """Whoever guesses a prompt of another tenant sees what he would see had it never been asked."""
+    secret = [*PROMPT, 1, 2, 3, 4]
+    alone = ask(make(oracle), salted(secret, "attacker"))
+    engine = make(oracle)
+    ask(engine, salted(secret, "victim"))
+    for guess, salt in ((secret, "attacker"), (secret[:5], "attacker2"), (secret, None), (secret, "victim ")):
+        answer, cached = ask(engine, salted(guess, salt))
+        assert (answer, cached) == (oracle.greedy(guess, 8), 0)
+    assert ask(engine, salted(secret, "attacker3")) == alone
+    assert ask(engine, salted(secret, "victim")) == (oracle.greedy(secret, 8), 12)
+    assert ask(engine, secret) == (oracle.greedy(secret, 8), 12)  # the one without a salt has been here, too
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_two_tenants_never_name_one_block(oracle: Oracle, mode: str) -> None:
+    """Side by side, with forks and under pressure. A block that changes hands has lost its name before."""
+    engine = make(oracle, num_kv_blocks=16, max_model_len=48, preemption_mode=mode)
+    salts = {str(i): ("victim", "attacker", None)[i % 3] for i in range(9)}
+    for name, salt in salts.items():
+        engine.add_request(name, salted(PROMPT, salt), SamplingParams(n=2, top_k=1, max_tokens=10))
+    first: dict[str | None, int] = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            assert all(
+                completion.token_ids == oracle.greedy(PROMPT, 10)[: len(completion.token_ids)]
+                for completion in output.outputs
+            )
+            first.setdefault(salts[output.request_id], output.num_cached_tokens)
+        engine.scheduler.check_invariants()
+        owners: dict[int, set[str | None]] = {}
+        for request in engine.scheduler.running:
+            for seq in request.get_seqs(SequenceStatus.RUNNING):
+                for block_id in seq.block_ids:
+                    owners.setdefault(block_id, set()).add(request.cache_salt)
+        assert all(len(salts_of_block) == 1 for salts_of_block in owners.values())
+    assert first == {"victim": 0, "attacker": 0, None: 0}
+    assert engine.stats().preemptions > 0
+
+
+def test_a_salt_needs_no_token_ids(text_model_folder) -> None:
+    llm = LLM(str(text_model_folder), dtype="float32", device="cpu", block_size=4)
+    for salt, expected in (("a", 0), ("a", 12), ("b", 0)):
+        prompt = {"prompt": "once upon a time", "cache_salt": salt}
+        (output,) = llm.generate(prompt, SamplingParams(max_tokens=1), use_tqdm=False)
+        assert output.prompt == "once upon a time"
+        assert output.num_cached_tokens == expected + 4 * (expected > 0)
+
+
+def test_any_string_is_a_salt(oracle: Oracle) -> None:
+    engine = make(oracle)
+    for salt in ("\ud800", "租户", "\0"):
+        assert [ask(engine, salted(PROMPT, salt))[1] for _ in range(2)] == [0, 8]
+
+
+@pytest.mark.parametrize("salt", ["", " ", 7, b"x", ["a"], True])
+def test_what_is_no_salt_is_refused(oracle: Oracle, salt: object) -> None:
+    engine = make(oracle)
+    with pytest.raises(ValueError, match="^cache_salt must .*got "):
+        engine.add_request("r", {"prompt_token_ids": PROMPT, "cache_salt": salt})
+    assert_idle(engine)
+
+
+def test_a_misspelt_key_is_not_taken_for_no_salt(oracle: Oracle) -> None:
+    engine = make(oracle)
+    with pytest.raises(ValueError, match=r"^prompt must have no other keys than .*'cache_salt'.*got \['cachesalt'\]"):
+        engine.add_request("r", {"prompt_token_ids": PROMPT, "cachesalt": "a"})
+    with pytest.raises(ValueError, match=r"prompt must have the key 'prompt_token_ids', got the keys \['cache_salt'\]"):
+        engine.add_request("r", {"cache_salt": "a"})
+    assert_idle(engine)
+
+
+# Reset
+
+
+def test_an_engine_forgets_when_it_is_told_to(oracle: Oracle) -> None:
+    engine = make(oracle)
+    ask(engine, PROMPT)
+    assert engine.stats().kv_blocks_cached == 4
+    engine.reset_prefix_cache()
+    assert engine.stats().kv_blocks_cached == 0
+    assert [ask(engine, PROMPT)[1] for _ in range(2)] == [0, 8]
+
+
+@pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
+@pytest.mark.parametrize("steps", range(1, 6))
+def test_a_reset_in_the_middle_changes_no_token_and_leaves_nothing(oracle: Oracle, steps: int, ahead: bool) -> None:
+    engine = make(oracle, max_num_batched_tokens=5, async_scheduling=ahead)
+    for name in "ab":
+        engine.add_request(name, PROMPT, GREEDY)
+    for _ in range(steps):
+        engine.step()
+    engine.reset_prefix_cache()
+    engine.scheduler.check_invariants()
+    running = [request.request_id for request in engine.scheduler.running]
+    told, _ = run(engine)
+    assert all(output.outputs[0].token_ids == oracle.greedy(PROMPT, 8) for output in told.values())
+    if running == ["a", "b"]:  # nobody has begun since
+        assert engine.stats().kv_blocks_cached == 0
+        assert ask(engine, PROMPT)[1] == 0
+
+
+def test_weights_that_change_under_a_running_request_are_not_mixed_up_later(oracle: Oracle) -> None:
+    """The reason for a reset: keys and values from before it must not be read by who comes after."""
+    engine = make(oracle)
+    engine.add_request("r", PROMPT[:3], SamplingParams(temperature=0, max_tokens=20))
+    engine.step()  # its first block gets its fourth token after the reset
+    for tensor in engine.runner.kv_cache.tensors:
+        tensor.add_(1.0)  # as if other weights had made them
+    engine.reset_prefix_cache()
+    said = run(engine)[0]["r"].outputs[0].token_ids
+    turn = [*PROMPT[:3], *said]
+    assert ask(engine, turn) == (oracle.greedy(turn, 8), 0)
+
+
+def test_llm_forgets_when_it_is_told_to(oracle: Oracle) -> None:
+    llm = oracle.make_llm(block_size=4)
+
+    def cached() -> int:
+        return llm.generate(PROMPT, GREEDY, use_tqdm=False)[0].num_cached_tokens
+
+    assert [cached(), cached()] == [0, 8]  # on by default
+    llm.reset_prefix_cache()
+    assert [cached(), cached()] == [0, 8]
+
+
+def test_async_llm_forgets_when_it_is_told_to(oracle: Oracle) -> None:
+    async def main() -> list[int]:
+        kwargs = {"skip_tokenizer_init": True, "dtype": "float32", "device": "cpu", "block_size": 4}
+        async with AsyncLLM(str(oracle.folder), **kwargs) as llm:
+            llm.reset_prefix_cache()  # before anything has come
+            counts = []
+            for reset in (False, False, True, False):
+                if reset:
+                    llm.reset_prefix_cache()
+                async for output in llm.generate(PROMPT, GREEDY):
+                    last = output
+                assert last.outputs[0].token_ids == oracle.greedy(PROMPT, 8)
+                counts.append(last.num_cached_tokens)
+            return counts
+
+    assert asyncio.run(main()) == [0, 8, 0, 8]
+
+
+# Off
+
+
+def test_without_a_cache_nothing_is_found_or_counted(oracle: Oracle) -> None:
+    engine = make(oracle, enable_prefix_caching=False)
+    assert [ask(engine, salted(PROMPT, salt))[1] for salt in (None, None, "a", "a")] == [0] * 4
+    engine.reset_prefix_cache()
+    stats = engine.stats()
+    assert (stats.prefix_cache_queries, stats.prefix_cache_hits, stats.kv_blocks_cached) == (0, 0, 0)
+    assert stats.prefix_hit_rate == 0.0
+    assert stats.prompt_tokens == 40
+
+
+def test_the_configuration_alone_leaves_it_off(oracle: Oracle) -> None:
+    llm = oracle.make_llm()
+    assert llm.engine.config.cache_config.enable_prefix_caching
+    fields = {field.name: field.default for field in dataclasses.fields(llm.engine.config.cache_config)}
+    assert fields["enable_prefix_caching"] is False
+
+
+# Steps that do not happen
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), FaultError("broken")], ids=["interrupt", "fault"])
+def test_after_a_step_that_failed_nothing_is_believed_to_be_in_the_cache(oracle: Oracle, error: BaseException) -> None:
+    engine = make(oracle)
+    ask(engine, PROMPT)
+    engine.add_request("r", [*PROMPT, 5], GREEDY)
+    with failing(engine, lambda step: True, error, "model") as hit, pytest.raises(type(error)):
+        engine.step()
+    assert len(hit) == 1
+    assert engine.stats().kv_blocks_cached == 0
+    told, _ = run(engine)
+    if isinstance(error, KeyboardInterrupt):
+        assert told["r"].outputs[0].token_ids == oracle.greedy([*PROMPT, 5], 8)
+    answer, cached = ask(engine, PROMPT, name="s")
+    assert answer == oracle.greedy(PROMPT, 8)
+    assert cached == (8 if told else 0)
+    assert_idle(engine)
+
+
+def test_an_interrupt_between_looking_and_taking_loses_no_block(oracle: Oracle, monkeypatch) -> None:
+    engine = make(oracle)
+    ask(engine, PROMPT)
+    share = engine.scheduler.kv.pool.share
+
+    def interrupted(block_ids: list[int]) -> None:
+        share(block_ids)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine.scheduler.kv.pool, "share", interrupted)
+    engine.add_request("r", PROMPT, GREEDY)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    assert run(engine)[0]["r"].outputs[0].token_ids == oracle.greedy(PROMPT, 8)
+    assert_idle(engine)
+
+
+def test_an_aborted_request_leaves_what_it_has_computed(oracle: Oracle) -> None:
+    engine = make(oracle, max_num_batched_tokens=5)
+    engine.add_request("r", PROMPT, GREEDY)
+    engine.step()
+    engine.abort_request("r")
+    assert_idle(engine)
+    assert ask(engine, PROMPT) == (oracle.greedy(PROMPT, 8), 4)
