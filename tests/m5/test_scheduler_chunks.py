@@ -234,12 +234,16 @@ def test_a_prompt_that_was_swapped_on_its_way_goes_on_where_it_was():
 
 
 def test_nobody_is_let_in_where_a_prompt_lacks_a_block():
-    desk = growing_beside_a_long_prompt()
+    """Its chunk needs two blocks and one is free: whoever came later does not get that one."""
+    desk = ChunkDesk(9, budget=9)
+    desk.add("a", 2, max_tokens=8)
+    assert desk.step() == {"a": 2}
+    desk.add("long", 32, max_tokens=1)  # 8 blocks
+    assert [desk.step() for _ in range(3)] == [{"a": 1, "long": 8}] * 3  # `a` has taken its second block
     desk.add("tiny", 1, max_tokens=1)
-    assert desk.step() == {"a": 1}
-    steps = desk.run()
-    first = next(i for i, step in enumerate(steps) if "tiny" in step)
-    assert sum(step.get("long", 0) for step in steps[: first + 1]) == 15  # it was preempted, and is the first in line
+    assert desk.kv.pool.num_free == 1
+    assert [desk.step() for _ in range(4)] == [{"a": 1}] * 4
+    assert desk.run() == [{"long": 8, "tiny": 1}]
 
 
 # Off
