@@ -1,0 +1,68 @@
+"""Every example of this milestone runs from a clone with no argument, and says what it sets out to say."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NAMES = ["m6_chat_turns.py", "m6_shared_prefix.py", "m6_tenants.py"]
+
+
+def printed(name: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+    return out.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch) -> None:
+    """So that no table is broken."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def rows(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
+
+
+def test_every_example_of_the_milestone_is_tried() -> None:
+    assert {path.name for path in (ROOT / "examples").glob("m6_*.py")} == set(NAMES)
+
+
+def test_each_turn_of_a_chat_finds_all_of_the_turn_before_but_for_its_last_block() -> None:
+    text = printed(NAMES[0])
+    table = rows(text)
+    assert len(table) == 5
+    assert table[0][3] == "0"
+    for before, row in zip(table, table[1:], strict=False):
+        prompt, cached, computed = (int(cell) for cell in row[2:5])
+        assert cached > int(before[2]) - 16  # the question, and what was answered
+        assert computed == prompt - cached
+    assert "the same answers without a cache: True" in text
+
+
+def test_examples_are_computed_once_for_all_questions() -> None:
+    text = printed(NAMES[1])
+    table = rows(text)
+    assert len(table) == 5
+    for _, prompt, cold, warm, slow, fast in table:
+        assert cold == "0"
+        assert int(warm) > int(prompt) - 64
+        assert float(slow) > float(fast)  # a tenth of the tokens
+    match = re.search(r"hit rate (\d+)%", text)
+    assert match
+    assert int(match[1]) > 85
+    assert "the same answers: True" in text
+
+
+def test_a_salt_hides_what_another_tenant_has_asked() -> None:
+    text = printed(NAMES[2])
+    cached = [int(row[3]) for row in rows(text)]
+    assert cached[0] == 0 < cached[1]  # without salts, Eve learns it
+    assert cached[2] == cached[4] == 0 < cached[3]
+    assert "all got the same answer: True" in text
