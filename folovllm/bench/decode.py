@@ -46,7 +46,7 @@ def run(
         require_at_least(1, batch_sizes=batch)
     require_at_least(1, context=context, steps=steps, rounds=rounds)
     measured = WARM_UP_STEPS + rounds * steps
-    # While a batch's last prompts are computed its first ones may decode already, 2,048 tokens a step or more.
+    # While a batch's last prompts are computed its first ones may decode already; a step holds 2,048 prompt tokens.
     longest = context + 1 + measured + 16 + max(batch_sizes) * context // 1024
     with progress_bar(2 + len(batch_sizes) * (1 + rounds)) as tick:
         tick("loading")
@@ -59,6 +59,7 @@ def run(
             skip_tokenizer_init=True,
             max_model_len=longest,
             max_num_seqs=max(batch_sizes),
+            max_num_batched_tokens=max(longest, 2048 + max(batch_sizes)),
             block_size=BLOCK_SIZE,
             num_kv_blocks=max(batch_sizes) * -(-longest // BLOCK_SIZE) + 1,
             **options,
