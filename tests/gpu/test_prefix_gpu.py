@@ -30,7 +30,6 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[
     prefix = [rng.randrange(256) for _ in range(100)]
     prompts = [[*prefix[:cut], *(rng.randrange(256) for _ in range(rng.randrange(1, 40)))] for cut in (100, 64, 17) * 4]
     hf.cuda()
-    torch.backends.cuda.matmul.allow_tf32 = False
     return folder, {tuple(prompt): hf_greedy(hf, prompt, 24) for prompt in prompts}
 
 

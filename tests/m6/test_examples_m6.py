@@ -6,6 +6,7 @@ import contextlib
 import io
 import re
 import runpy
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_each_turn_of_a_chat_finds_all_of_the_turn_before_but_for_its_last_block
     table = rows(text)
     assert len(table) == 5
     assert table[0][3] == "0"
-    for before, row in zip(table, table[1:], strict=False):
+    for before, row in pairwise(table):
         prompt, cached, computed = (int(cell) for cell in row[2:5])
         assert cached > int(before[2]) - 16  # the question, and what was answered
         assert computed == prompt - cached
