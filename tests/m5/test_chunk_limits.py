@@ -216,6 +216,16 @@ def test_nothing_is_kept_of_the_log_probabilities_of_a_prompt_that_was_aborted(o
     assert kept == {}
 
 
+def test_rows_are_handed_out_and_forgotten_with_the_prompts_last_chunk(oracle: Oracle) -> None:
+    engine = chunked_engine(oracle.folder, max_num_batched_tokens=10)
+    engine.add_request("r", [1] * 25, SamplingParams(max_tokens=5, prompt_logprobs=0))
+    kept = []
+    for _ in range(4):
+        engine.step()
+        kept.append([len(rows) for rows in engine.runner.prompt_logprobs._rows.values()])
+    assert kept == [[10], [20], [], []]
+
+
 def test_a_full_size_step_is_as_large_as_the_budget(oracle: Oracle) -> None:
     """10 tokens, where a sequence may have 40: the cache that it is measured with has blocks for those."""
     model = chunked_engine(oracle.folder).runner.model
