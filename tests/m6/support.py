@@ -33,6 +33,32 @@ def make_seq(token_ids: list[int], name: str = "r") -> Sequence:
     return Request(name, None, token_ids, SamplingParams()).sequences[0]
 
 
+def make_manager(
+    num_blocks: int = 20, num_swap_blocks: int = 0, digest: Digest = digest_sha256
+) -> PrefixCachingManager:
+    return PrefixCachingManager(num_blocks, 4, num_swap_blocks, digest)
+
+
+def compute(kv: PrefixCachingManager, seq: Sequence, salt: str | None = None, *, upto: int | None = None) -> int:
+    """Let `seq` in and compute it, or its first tokens; returns how many of them were there already."""
+    kv.begin(seq, salt)
+    cached = kv.take_cached(seq)
+    go_on(kv, seq, upto)
+    return cached
+
+
+def go_on(kv: PrefixCachingManager, seq: Sequence, upto: int | None = None) -> None:
+    num_tokens = (seq.get_len() if upto is None else upto) - seq.num_computed_tokens
+    assert kv.allocate([(seq, num_tokens)]) is not None
+    seq.num_computed_tokens += num_tokens
+    kv.cache_blocks(seq)
+
+
+def end(kv: PrefixCachingManager, seq: Sequence) -> None:
+    kv.free(seq)
+    kv.end(seq)
+
+
 class SaltedSeq:
     """A sequence as the shadow sees it: a token under one salt is another than under the next."""
 

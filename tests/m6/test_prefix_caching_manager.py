@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from folovllm.core.block_hash import Digest, digest_sha256
-from folovllm.core.prefix_caching import PrefixCachingManager
-from folovllm.request import Sequence, SequenceStatus
-from tests.m3.support import TOKEN
-from tests.m6.support import CachingDesk, make_seq
+from folovllm.request import SequenceStatus
+from tests.m6.support import CachingDesk, compute, end, go_on, make_manager, make_seq
 
 SIZE = 4
 
 
-def manager(num_blocks: int = 20, num_swap_blocks: int = 0, digest: Digest = digest_sha256) -> PrefixCachingManager:
-    return PrefixCachingManager(num_blocks, SIZE, num_swap_blocks, digest)
-
-
-def compute(kv: PrefixCachingManager, seq: Sequence, salt: str | None = None, *, upto: int | None = None) -> int:
-    """Let `seq` in and compute it, or its first tokens; returns how many of them were there already."""
-    kv.begin(seq, salt)
-    cached = kv.take_cached(seq)
-    go_on(kv, seq, upto)
-    return cached
-
-
-def go_on(kv: PrefixCachingManager, seq: Sequence, upto: int | None = None) -> None:
-    num_tokens = (seq.get_len() if upto is None else upto) - seq.num_computed_tokens
-    assert kv.allocate([(seq, num_tokens)]) is not None
-    seq.num_computed_tokens += num_tokens
-    kv.cache_blocks(seq)
-
-
-def end(kv: PrefixCachingManager, seq: Sequence) -> None:
-    kv.free(seq)
-    kv.end(seq)
-
-
 def test_who_comes_next_takes_the_full_blocks() -> None:
-    kv, first, second = manager(), make_seq([1] * 10), make_seq([1] * 10 + [2] * 5)
+    kv, first, second = make_manager(), make_seq([1] * 10), make_seq([1] * 10 + [2] * 5)
     assert compute(kv, first) == 0
     assert compute(kv, second) == 8  # the third block held two tokens only
     assert second.block_ids[:2] == first.block_ids[:2]
@@ -51,7 +20,7 @@ def test_who_comes_next_takes_the_full_blocks() -> None:
 
 
 def test_what_was_given_back_is_taken_out_of_the_free_list() -> None:
-    kv, first, second = manager(), make_seq([1] * 10), make_seq([1] * 10)
+    kv, first, second = make_manager(), make_seq([1] * 10), make_seq([1] * 10)
     compute(kv, first)
     held = first.block_ids[:2]
     end(kv, first)
@@ -64,13 +33,13 @@ def test_what_was_given_back_is_taken_out_of_the_free_list() -> None:
 @pytest.mark.parametrize(("length", "cached"), [(7, 4), (8, 4), (9, 8), (10, 8), (12, 8), (13, 12)])
 def test_a_full_hit_leaves_at_least_one_token_to_compute(length: int, cached: int) -> None:
     """The logits of the last token are drawn from, so that one is computed, and with it all of its block."""
-    kv = manager()
+    kv = make_manager()
     compute(kv, make_seq([1] * 20))
     assert compute(kv, make_seq([1] * length)) == cached
 
 
 def test_the_last_block_of_a_full_hit_is_given_back_once_it_has_been_computed() -> None:
-    kv, first, second = manager(), make_seq([1] * 8), make_seq([1] * 8)
+    kv, first, second = make_manager(), make_seq([1] * 8), make_seq([1] * 8)
     compute(kv, first)
     compute(kv, second)
     assert second.block_ids == first.block_ids
@@ -78,7 +47,7 @@ def test_the_last_block_of_a_full_hit_is_given_back_once_it_has_been_computed() 
 
 
 def test_equal_prompts_of_one_step_end_up_in_the_same_blocks() -> None:
-    kv, seqs = manager(), [make_seq([1] * 9) for _ in range(3)]
+    kv, seqs = make_manager(), [make_seq([1] * 9) for _ in range(3)]
     for seq in seqs:
         kv.begin(seq, None)
         assert kv.take_cached(seq) == 0
@@ -94,7 +63,7 @@ def test_equal_prompts_of_one_step_end_up_in_the_same_blocks() -> None:
 
 
 def test_a_prompt_is_found_as_far_as_it_has_been_computed() -> None:
-    kv, first = manager(), make_seq([1] * 16)
+    kv, first = make_manager(), make_seq([1] * 16)
     compute(kv, first, upto=9)
     assert compute(kv, make_seq([1] * 16)) == 8
     go_on(kv, first)
@@ -102,7 +71,7 @@ def test_a_prompt_is_found_as_far_as_it_has_been_computed() -> None:
 
 
 def test_what_was_said_is_found_like_what_was_asked() -> None:
-    kv, first = manager(), make_seq([1, 2, 3])
+    kv, first = make_manager(), make_seq([1, 2, 3])
     compute(kv, first)
     for token_id in (4, 5, 6, 7, 8, 9):
         first.add_token_id(token_id)
@@ -113,7 +82,7 @@ def test_what_was_said_is_found_like_what_was_asked() -> None:
 
 @pytest.mark.parametrize(("one", "other"), [(None, "a"), ("a", None), ("a", "b"), (None, "")])
 def test_salts_share_nothing(one: str | None, other: str | None) -> None:
-    kv, first, second = manager(), make_seq([1] * 9), make_seq([1] * 9)
+    kv, first, second = make_manager(), make_seq([1] * 9), make_seq([1] * 9)
     compute(kv, first, one)
     assert compute(kv, second, other) == 0
     assert not set(first.block_ids) & set(second.block_ids)
@@ -121,7 +90,7 @@ def test_salts_share_nothing(one: str | None, other: str | None) -> None:
 
 
 def test_blocks_in_the_middle_are_not_found_without_their_beginning() -> None:
-    kv = manager()
+    kv = make_manager()
     compute(kv, make_seq([1] * 4 + [2] * 8))
     assert compute(kv, make_seq([9] * 4 + [2] * 8)) == 0
     assert compute(kv, make_seq([2] * 12)) == 0
@@ -130,7 +99,7 @@ def test_blocks_in_the_middle_are_not_found_without_their_beginning() -> None:
 
 def test_a_child_that_parts_in_a_block_which_can_be_found_copies_it() -> None:
     """Eight tokens are cached; the child keeps six of them and says something else."""
-    kv, parent, child = manager(), make_seq([1] * 8), make_seq([1] * 6 + [2] * 4)
+    kv, parent, child = make_manager(), make_seq([1] * 8), make_seq([1] * 6 + [2] * 4)
     compute(kv, parent)
     kv.fork(parent, child, 6)
     end(kv, parent)  # the child is the only one that names the block, and yet must not write to it
@@ -147,7 +116,7 @@ def test_a_child_that_parts_in_a_block_which_can_be_found_copies_it() -> None:
 
 
 def test_a_fork_knows_its_names_and_adds_its_own() -> None:
-    kv, parent, child = manager(), make_seq([1] * 9), make_seq([1] * 9)
+    kv, parent, child = make_manager(), make_seq([1] * 9), make_seq([1] * 9)
     compute(kv, parent, "s")
     kv.fork(parent, child, 9)
     for seq, token_id in ((parent, 5), (child, 6)):
@@ -162,7 +131,7 @@ def test_a_fork_knows_its_names_and_adds_its_own() -> None:
 
 
 def test_a_block_that_was_reused_is_known_by_its_new_content_only() -> None:
-    kv, first = manager(2), make_seq([1] * 8)
+    kv, first = make_manager(2), make_seq([1] * 8)
     compute(kv, first)
     end(kv, first)
     second = make_seq([2] * 8)
@@ -173,7 +142,7 @@ def test_a_block_that_was_reused_is_known_by_its_new_content_only() -> None:
 
 
 def test_a_sequence_that_comes_back_finds_its_own_blocks() -> None:
-    kv, seq = manager(), make_seq([1] * 10)
+    kv, seq = make_manager(), make_seq([1] * 10)
     compute(kv, seq)
     kv.free(seq)  # preempted, to be recomputed
     assert (seq.block_ids, seq.num_computed_tokens) == ([], 0)
@@ -181,7 +150,7 @@ def test_a_sequence_that_comes_back_finds_its_own_blocks() -> None:
 
 
 def test_a_sequence_that_comes_back_from_the_swap_space_finds_its_old_blocks() -> None:
-    kv, seq = manager(num_swap_blocks=8), make_seq([1] * 9)
+    kv, seq = make_manager(num_swap_blocks=8), make_seq([1] * 9)
     compute(kv, seq)
     old = list(seq.block_ids)
     assert kv.swap_out([seq]) is not None
@@ -194,7 +163,7 @@ def test_a_sequence_that_comes_back_from_the_swap_space_finds_its_old_blocks() -
 
 
 def test_a_reset_leaves_nothing_to_be_found() -> None:
-    kv, seq = manager(), make_seq([1] * 10)
+    kv, seq = make_manager(), make_seq([1] * 10)
     compute(kv, seq)
     end(kv, seq)
     kv.reset()
@@ -206,7 +175,7 @@ def test_a_reset_leaves_nothing_to_be_found() -> None:
 @pytest.mark.parametrize("moved", [False, True], ids=["stays", "is swapped meanwhile"])
 def test_what_was_half_computed_at_a_reset_is_not_found_later(computed: int, moved: bool) -> None:
     """Nor what comes behind it: its keys and values are made of the old ones."""
-    kv, seq = manager(num_swap_blocks=8), make_seq([1] * 16)
+    kv, seq = make_manager(num_swap_blocks=8), make_seq([1] * 16)
     compute(kv, seq, upto=computed)
     if moved:
         kv.swap_out([seq])
@@ -220,7 +189,7 @@ def test_what_was_half_computed_at_a_reset_is_not_found_later(computed: int, mov
 
 
 def test_a_child_of_what_is_older_than_a_reset_is_as_old() -> None:
-    kv, parent, child = manager(), make_seq([1] * 6), make_seq([1] * 9)
+    kv, parent, child = make_manager(), make_seq([1] * 6), make_seq([1] * 9)
     compute(kv, parent)
     kv.reset()
     kv.fork(parent, child, 6)
@@ -289,75 +258,3 @@ def test_siblings_share_what_was_taken() -> None:
     assert desk.step() == {"b": 2}
     assert {tuple(seq.block_ids[:2]) for seq in desk.requests["b"].sequences} == {(1, 2)}
     desk.run()
-
-
-def one_byte(data: bytes) -> bytes:
-    return sha256(data).digest()[:1]
-
-
-def one_name(data: bytes) -> bytes:
-    return b"x"
-
-
-@settings(deadline=None, max_examples=80, suppress_health_check=list(HealthCheck))
-@given(
-    st.sampled_from([one_byte, one_name]),
-    st.lists(
-        st.tuples(
-            st.lists(st.sampled_from([[1] * SIZE, [2] * SIZE, [1, 2, 1, 2]]), min_size=1, max_size=4),
-            st.sampled_from([None, "", "a"]),
-            st.booleans(),
-        ),
-        min_size=2,
-        max_size=20,
-    ),
-    st.integers(8, 24),
-)
-def test_equal_names_of_other_content_are_never_taken_for_each_other(
-    digest: Digest, asked: list[tuple[list[list[int]], str | None, bool]], num_blocks: int
-) -> None:
-    """A block's whole past and its salt are written down beside the manager; every block taken must have that past."""
-    kv = manager(num_blocks, digest=digest)
-    holds: dict[int, tuple[str | None, tuple[int, ...]]] = {}
-    alive: list[Sequence] = []
-    for blocks, salt, stays in asked:
-        seq = make_seq([*(token_id for block in blocks for token_id in block), 3])
-        kv.begin(seq, salt)
-        cached = kv.take_cached(seq)
-        num_taken = len(seq.block_ids)
-        assert cached == num_taken * SIZE
-        while kv.allocate([(seq, seq.get_len() - cached)]) is None:
-            end(kv, alive.pop(0))
-        for place in range(num_taken, len(seq.block_ids)):
-            holds[seq.block_ids[place]] = (salt, tuple(seq.get_token_ids()[: (place + 1) * SIZE]))
-        seq.num_computed_tokens = seq.get_len()
-        kv.cache_blocks(seq)
-        for place, block_id in enumerate(seq.block_ids):  # what it took at first, and what it took instead of its own
-            assert holds[block_id] == (salt, tuple(seq.get_token_ids()[: (place + 1) * SIZE]))
-        alive.append(seq)
-        if not stays:
-            end(kv, alive.pop())
-        kv.check_invariants(alive, [])
-
-
-def test_a_name_that_is_taken_leaves_the_second_content_uncached() -> None:
-    kv, first, second = manager(digest=one_name), make_seq([1] * 9), make_seq([2] * 9)
-    compute(kv, first)
-    assert compute(kv, second) == 0
-    assert kv.pool.num_cached == 1
-    assert compute(kv, make_seq([1] * 9)) == 4
-    assert compute(kv, make_seq([2] * 9)) == 0
-    assert not set(first.block_ids) & set(second.block_ids)
-
-
-def test_a_weak_name_costs_hits_and_nothing_else() -> None:
-    """The same load with good names and bad ones: the same tokens are asked for, fewer are found."""
-    hits = []
-    for digest in (digest_sha256, one_byte, one_name):
-        desk = CachingDesk(60, digest=digest)
-        for i in range(30):
-            desk.add(str(i), [*[TOKEN] * 8, *[i % 5] * 8, 1], max_tokens=2)
-        desk.run()
-        hits.append(desk.kv.num_hits)
-        assert desk.kv.num_queries == 30 * 17
-    assert hits[0] >= hits[1] > hits[2] > 0
