@@ -57,6 +57,14 @@ def decades(low: float, high: float) -> list[float]:
     return [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
 
 
+def round_numbers(low: float, high: float) -> list[float]:
+    """Of 1, 2, 5, 10, 20, 50, ...: those that enclose both, and what lies between them."""
+    steps = [factor * decade for decade in decades(low, high) for factor in (1, 2, 5)]
+    first = max(step for step in steps if step <= low)
+    last = min(step for step in steps if step >= high)
+    return [step for step in steps if first <= step <= last]
+
+
 def draw_gaps(title: str, pictures: dict[str, dict[str, Any]], lang: str = "en") -> str:
     """A panel for each engine, on the same axes; `pictures` is what LongPromptWorkload.details() has."""
     points = [point for picture in pictures.values() for point in picture["points"]]
@@ -85,7 +93,7 @@ def draw_gaps(title: str, pictures: dict[str, dict[str, Any]], lang: str = "en")
 def draw_sweep(title: str, rows: Sequence[dict[str, Any]], lang: str = "en") -> str:
     """TTFT of the long prompt against the worst gap of the others, a point for each budget."""
     worst, ttft = [row["worst_gap_ms"] for row in rows], [row["ttft_ms"] for row in rows]
-    across, up = decades(min(worst), max(worst)), decades(min(ttft), max(ttft))
+    across, up = round_numbers(min(worst), max(worst)), round_numbers(min(ttft), max(ttft))
     bottom = TOP + 2 * PANEL
     x = Axis(across[0], across[-1], LEFT, WIDTH - RIGHT, log=True)
     y = Axis(up[0], up[-1], bottom, TOP, log=True)
@@ -96,7 +104,9 @@ def draw_sweep(title: str, rows: Sequence[dict[str, Any]], lang: str = "en") -> 
     line = " ".join(f"{px:.1f},{py:.1f}" for px, py in places)
     parts.append(f'<polyline points="{line}" fill="none" stroke="{GREY}"/>')
     for (px, py), row in zip(places, rows, strict=True):
-        parts += [_dot(px, py, 4, BLUE), _text(px + 8, py - 6, f"{row['max_num_batched_tokens']:,}")]
+        aside, anchor = (8, "start") if px < WIDTH / 2 else (-8, "end")
+        label = f"{row['max_num_batched_tokens']:,}"
+        parts += [_dot(px, py, 4, BLUE), _text(px + aside, py - 8, label, f"text-anchor:{anchor}")]
     return document(title, bottom + 28, parts)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from milestones.bench_gaps_chart import round_numbers
 from milestones.site.bench_plot import plot
 from milestones.site.errors import DirectiveError
 
@@ -25,6 +26,11 @@ def test_a_sweep_has_a_point_for_each_budget() -> None:
     assert html.count("<circle") == 2
     assert ">64<" in html
     assert ">2,048<" in html
+
+
+def test_the_axes_of_a_sweep_end_at_the_round_numbers_around_it() -> None:
+    assert round_numbers(23.4, 898.0) == [20, 50, 100, 200, 500, 1000]
+    assert round_numbers(10.0, 10.0) == [10]
 
 
 def test_two_engines_have_a_panel_each_and_say_their_worst_gap() -> None:
