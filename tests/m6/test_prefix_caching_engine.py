@@ -266,3 +266,14 @@ def test_an_aborted_request_leaves_what_it_has_computed(oracle: Oracle) -> None:
     engine.abort_request("r")
     assert_idle(engine)
     assert ask(engine, PROMPT) == (oracle.greedy(PROMPT, 8), 4)
+
+
+def test_what_was_interrupted_is_found_once_it_has_been_computed_again(oracle: Oracle) -> None:
+    """Its prompt's logits are wanted, so that nothing is looked up for it when it comes back."""
+    engine = make(oracle, max_num_batched_tokens=5)
+    engine.add_request("r", PROMPT, SamplingParams(temperature=0, max_tokens=8, prompt_logprobs=0))
+    engine.step()
+    with failing(engine, lambda step: True, KeyboardInterrupt(), "model"), pytest.raises(KeyboardInterrupt):
+        engine.step()
+    run(engine)
+    assert ask(engine, PROMPT, name="s") == (oracle.greedy(PROMPT, 8), 8)
