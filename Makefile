@@ -12,7 +12,7 @@ demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
 
 test: $(VENV)/.installed-test
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: test lint types imports milestones docs
 
