@@ -120,12 +120,6 @@ class SamplingMetadata:
     num_rows: int
     num_logprobs: int | None  # the most that any row asked for; None: nobody asked
 
-    @property
-    def is_plain_greedy(self) -> bool:
-        """Whether every row wants the argmax of its logits as they are, and nothing else."""
-        edited = any(group.path != "greedy" or group.edits for group in self.groups)
-        return not edited and self.num_logprobs is None
-
     @classmethod
     def build(cls, rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> SamplingMetadata:
         """Sorts the batch's rows into groups. Row i goes with row i of the logits."""

@@ -68,7 +68,7 @@ class BatchSampler:
         reported = [num_reported(self._rows[seq.seq_id]) if reports(seq.sampling_params) else None for seq in seqs]
         try:
             metadata = self._metadata_for(seqs)
-            if likeliest is not None and metadata.is_plain_greedy:
+            if likeliest is not None and _is_plain_greedy(metadata):
                 return Drawn(likeliest, None, reported)
             sampled = self.sampler(logits, metadata)
         except Exception:
@@ -118,3 +118,9 @@ class BatchSampler:
                 drawn.logprobs = LogprobsTensors.empty(drawn.token_ids, rest.logprobs.token_ids.shape[1] - 1)
                 drawn.logprobs.put(places, rest.logprobs)
         return drawn
+
+
+def _is_plain_greedy(metadata: SamplingMetadata) -> bool:
+    """Whether every row wants the argmax of its logits as they are, and nothing else."""
+    edited = any(group.path != "greedy" or group.edits for group in metadata.groups)
+    return not edited and metadata.num_logprobs is None
