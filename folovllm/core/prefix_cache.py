@@ -74,7 +74,7 @@ class CachedBlockPool(BlockPool):
 
     def may_write(self, block_id: int) -> bool:
         """A block that can be found must stay what it is."""
-        return super().may_write(block_id) and block_id not in self._cached
+        return self._refs[block_id] == 1 and block_id not in self._cached
 
     def copies_needed(self, block_id: int, num_writers: int) -> int:
         return num_writers if block_id in self._cached else super().copies_needed(block_id, num_writers)

@@ -80,7 +80,7 @@ class PendingStep:
             return output
         rows = self.draw.logprobs_rows()
         for seq, place, token_id, row in zip(self.draw.seqs, self.draw.places, token_ids, rows, strict=True):
-            if seq.seq_id in self.failures:
+            if self.failures and seq.seq_id in self.failures:
                 continue
             output.logprobs[place] = row
             if not seq.sampling_params.use_beam_search:  # beams choose their tokens together, from the logprobs
