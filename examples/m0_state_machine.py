@@ -9,14 +9,14 @@ from folovllm import IllegalTransition, Request, SamplingParams, Sequence, Seque
 
 
 def show(event: str, request: Request) -> None:
-    sequences = "  ".join(f"{s.seq_id}={s.status.name}{s.data.output_token_ids}" for s in request.sequences)
+    sequences = "  ".join(f"{s.seq_id}={s.status.name}{s.data.output_token_ids}" for s in request.get_seqs())
     print(f"{event:42} request={request.status.name:22} {sequences}")
 
 
 def main() -> None:
     # One prompt, two answers: the request makes a sequence for each, named after it.
     request = Request("r", "Hi", [72, 105], SamplingParams(n=2))
-    first, second = request.sequences
+    first, second = request.get_seqs()
     show("arrives", request)
 
     # The engine picks the first. The request's status follows: it is derived, nobody sets it.
@@ -47,7 +47,7 @@ def main() -> None:
     first.transition(SequenceStatus.FINISHED_STOPPED)
     second.transition(SequenceStatus.FINISHED_LENGTH_CAPPED)
     show("both end", request)
-    print(f"finish reasons: {[SequenceStatus.finish_reason(s.status) for s in request.sequences]}")
+    print(f"finish reasons: {[SequenceStatus.finish_reason(s.status) for s in request.get_seqs()]}")
 
 
 if __name__ == "__main__":

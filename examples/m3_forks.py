@@ -19,12 +19,12 @@ for step in range(1, 21):
         continue
     print(f"after step {step}")
     pool = engine.scheduler.kv.pool
-    for seq in request.sequences:
+    for seq in request.get_seqs():
         # A block that several tables name carries the number of its references.
         table = " ".join(f"{b}×{pool.refs(b)}" if pool.refs(b) > 1 else str(b) for b in seq.block_ids)
         print(f"  sequence {seq.index}: {seq.get_len()} tokens in blocks {table}")
     stats = engine.stats()
-    alone = sum(len(seq.block_ids) for seq in request.sequences)
+    alone = sum(len(seq.block_ids) for seq in request.get_seqs())
     print(f"  {stats.kv_blocks_used} blocks in use, {stats.kv_blocks_shared} shared; without sharing {alone}\n")
 
 for completion in outputs[0].outputs:

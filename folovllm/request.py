@@ -209,7 +209,7 @@ class Request:
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     cache_salt: str | None = None  # requests share cached blocks with those of the same salt only
     num_cached_tokens: int | None = None  # prompt tokens found in a cache; None until it is let in
-    sequences: list[Sequence] = field(init=False)
+    sequences: dict[str, Sequence] = field(init=False)  # by sequence id, in the order of their making
     metrics: RequestMetrics = field(init=False)
 
     def __post_init__(self) -> None:
@@ -225,15 +225,16 @@ class Request:
             check_str("cache_salt", self.cache_salt)
         self.prompt_token_ids = list(self.prompt_token_ids)
         self.metrics = RequestMetrics(arrival_time=self.arrival_time)
-        self.sequences = [
-            Sequence(
-                seq_id=f"{self.request_id}-{i}",
-                request_id=self.request_id,
-                data=SequenceData(list(self.prompt_token_ids)),
-                sampling_params=self.sampling_params,
+        self.sequences = {}
+        for i in range(self.sampling_params.best_of or self.sampling_params.n):
+            self.add_seq(
+                Sequence(
+                    seq_id=f"{self.request_id}-{i}",
+                    request_id=self.request_id,
+                    data=SequenceData(list(self.prompt_token_ids)),
+                    sampling_params=self.sampling_params,
+                )
             )
-            for i in range(self.sampling_params.best_of or self.sampling_params.n)
-        ]
 
     @property
     def status(self) -> RequestStatus:
@@ -241,7 +242,7 @@ class Request:
 
         Sequences that are not returned (FINISHED_IGNORED) have no say, unless there are no others.
         """
-        statuses = {sequence.status for sequence in self.sequences} - {_S.FINISHED_IGNORED}
+        statuses = {sequence.status for sequence in self.sequences.values()} - {_S.FINISHED_IGNORED}
         for live in (_S.RUNNING, _S.SWAPPED, _S.WAITING):
             if live in statuses:
                 return RequestStatus[live.name]
@@ -250,12 +251,19 @@ class Request:
         capped = _S.FINISHED_LENGTH_CAPPED in statuses
         return RequestStatus.FINISHED_LENGTH_CAPPED if capped else RequestStatus.FINISHED_STOPPED
 
+    def add_seq(self, seq: Sequence) -> None:
+        self.sequences[seq.seq_id] = seq
+
+    def first_seq(self) -> Sequence:
+        """The oldest one. Raises StopIteration where there is none, which no engine lets happen."""
+        return next(iter(self.sequences.values()))
+
     def get_seqs(self, status: SequenceStatus | None = None) -> list[Sequence]:
-        """Its sequences, or those with the given status."""
-        return [s for s in self.sequences if status is None or s.status is status]
+        """Its sequences, the oldest first, or those with the given status."""
+        return [s for s in self.sequences.values() if status is None or s.status is status]
 
     def get_num_seqs(self, status: SequenceStatus | None = None) -> int:
         return len(self.get_seqs(status))
 
     def is_finished(self) -> bool:
-        return all([sequence.status in _FINISHED for sequence in self.sequences])  # noqa: C419  half a generator's time
+        return all([sequence.status in _FINISHED for sequence in self.sequences.values()])  # noqa: C419  half the time

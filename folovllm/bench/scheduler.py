@@ -96,7 +96,7 @@ class Line:
         gone: list[str] = []
         start = time.perf_counter()
         output = scheduler.schedule()
-        for seq, status in scheduler.update(output, [TOKEN_ID] * len(output.scheduled_seqs)):
+        for seq, status in scheduler.update_from_output(output, [TOKEN_ID] * len(output.scheduled_seqs)):
             if status is not None:
                 scheduler.finish(requests[seq.request_id], seq, status)
                 gone.append(seq.request_id)

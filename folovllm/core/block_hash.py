@@ -1,14 +1,14 @@
-"""The name of a block's content: a hash over its tokens and over all that stands before it.
+"""The hash of a block: over its tokens, and over all that stands before them.
 
     block 0   h0 = sha256(root, tokens 0..15)            root = sha256(cache_salt)
     block 1   h1 = sha256(h0,   tokens 16..31)
-    block 2   h2 = sha256(h1,   tokens 32..47)           the same 16 tokens elsewhere have another name
+    block 2   h2 = sha256(h1,   tokens 32..47)           the same 16 tokens elsewhere have another hash
 
 A token's keys and values depend on every token before it, and through rotary embedding on its position, so tokens alone
-do not say what a block holds; the chain does: equal names mean equal tokens from the very first on, and the same salt.
+do not say what a block holds. The chain does: equal hashes mean equal tokens from the very first on, and one salt.
 
-The hash must be one that nobody can aim: with a weak one, whoever finds two prompts of one name could have his read
-another's keys and values. vLLM: v1/core/kv_cache_utils.py (hash_block_tokens), utils/hashing.py
+The hash must be one that cannot be aimed. With a weak one, an attacker who finds two prompts of one hash could make one
+read the other's keys and values. vLLM: v1/core/kv_cache_utils.py (hash_block_tokens), utils/hashing.py
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def digest_sha256(data: bytes) -> bytes:
 
 
 class HashChain:
-    """The names of a sequence's full blocks, computed as they are asked for and kept.
+    """The hashes of a sequence's full blocks, computed when they are asked for, and kept.
 
     Args:
-        cache_salt: sequences with another salt have no name in common with this one.
+        cache_salt: sequences with another salt have no hash in common with this one.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class HashChain:
         self.digest = digest
         # None and "" must differ as well. A lone surrogate is no text, but a salt like any other.
         salt = b"" if cache_salt is None else b"salt" + cache_salt.encode(errors="surrogatepass")
-        self._names = [digest(salt)]
+        self._hashes = [digest(salt)]
 
-    def name(self, place: int) -> bytes:
+    def block_hash(self, place: int) -> bytes:
         """Of the block at `place` of the sequence's table; all its tokens must be known."""
-        while len(self._names) <= place + 1:
-            token_ids = self.tokens(len(self._names) - 1)
-            self._names.append(self.digest(self._names[-1] + array("q", token_ids).tobytes()))
-        return self._names[place + 1]
+        while len(self._hashes) <= place + 1:
+            token_ids = self.tokens(len(self._hashes) - 1)
+            self._hashes.append(self.digest(self._hashes[-1] + array("q", token_ids).tobytes()))
+        return self._hashes[place + 1]
 
     def tokens(self, place: int) -> Sequence[int]:
         """The token ids of that block."""
@@ -63,5 +63,5 @@ class HashChain:
     def fork(self, data: SequenceData, num_blocks: int) -> HashChain:
         """For a sequence that has its first blocks in common with this one."""
         child = HashChain(data, self.block_size, self.cache_salt, self.digest)
-        child._names = self._names[: num_blocks + 1]
+        child._hashes = self._hashes[: num_blocks + 1]
         return child

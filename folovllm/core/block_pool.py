@@ -49,7 +49,7 @@ class BlockPool:
         """Of so many that are about to write into this block, how many need a copy: the last may keep it."""
         return num_writers - (num_writers == self._refs[block_id])
 
-    def allocate(self, count: int, after: int = NULL_BLOCK) -> list[int]:
+    def get_new_blocks(self, count: int, after: int = NULL_BLOCK) -> list[int]:
         """`count` free blocks, each with one reference; continuing behind block `after` where its neighbours are free,
         for consecutive blocks can be read without gathering.
 
@@ -74,14 +74,14 @@ class BlockPool:
             return self._next[NULL_BLOCK]
         return neighbour
 
-    def share(self, block_ids: Iterable[int]) -> None:
+    def touch(self, block_ids: Iterable[int]) -> None:
         """One more table names these blocks."""
         for block_id in block_ids:
             if self._refs[block_id] == 0:
                 raise ValueError(f"block_id {block_id} is free: nobody's to share")
             self._refs[block_id] += 1
 
-    def free(self, block_ids: Iterable[int]) -> None:
+    def free_blocks(self, block_ids: Iterable[int]) -> None:
         """One table less names these blocks; whichever nobody names any more goes to the end of the free list."""
         for block_id in block_ids:
             if self._refs[block_id] == 0:
@@ -91,7 +91,7 @@ class BlockPool:
                 self._put_back(block_id)
                 self.num_free += 1
 
-    def free_blocks(self) -> Iterator[int]:
+    def get_all_free_blocks(self) -> Iterator[int]:
         """In the order in which they will be handed out."""
         block_id = self._next[NULL_BLOCK]
         while block_id != NULL_BLOCK:
@@ -123,7 +123,7 @@ class BlockPool:
         if counted != self._refs:
             wrong = {i: (n, self._refs[i]) for i, n in enumerate(counted) if n != self._refs[i]}
             raise RuntimeError(f"block references differ, {{block: (tables that name it, references)}}: {wrong}")
-        free = list(self.free_blocks())
+        free = list(self.get_all_free_blocks())
         unreferenced = {block_id for block_id in range(1, self.num_blocks + 1) if self._refs[block_id] == 0}
         if len(free) != self.num_free or len(free) != len(unreferenced) or set(free) != unreferenced:
             raise RuntimeError(f"free list {free} ({self.num_free} counted) is not the unreferenced blocks")

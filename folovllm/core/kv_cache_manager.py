@@ -4,7 +4,8 @@
     its fork B, after 1 token more           block_ids [3, 7, 5]     3 and 7 are shared, 5 is B's copy of 2
 
 A table grows block by block as tokens come, so no sequence holds more than block_size - 1 unused slots. A fork names
-its parent's blocks; whoever first writes into a block that others name as well gets a copy of it (copy-on-write).
+its parent's blocks. The first sequence that writes into a block which others name as well gets a copy of it
+(copy-on-write).
 
 Paging: Kwon et al., SOSP 2023. vLLM: v1/core/kv_cache_manager.py, v1/core/single_type_kv_cache_manager.py; swapping
 and forks: V0's core/block_manager.py
@@ -16,7 +17,7 @@ from collections.abc import Iterable
 from itertools import takewhile
 
 from folovllm.core.block_pool import BlockPool
-from folovllm.request import Sequence
+from folovllm.request import Request, Sequence, SequenceStatus
 
 BlockPairs = list[tuple[int, int]]
 """(from, to) of each block to be copied."""
@@ -34,7 +35,7 @@ class KVCacheManager:
         self.clear()
 
     def clear(self) -> None:
-        """All blocks are free again, whoever names them."""
+        """All blocks are free again, whichever tables name them."""
         self.pool = BlockPool(self.num_blocks)
         self.swap_pool = BlockPool(self.num_swap_blocks)
 
@@ -42,12 +43,12 @@ class KVCacheManager:
         return -(-num_tokens // self.block_size)
 
     def has_slot(self, seq: Sequence) -> bool:
-        """Whether the next token's keys and values go into a block that is there and is nobody else's."""
+        """Whether the block for the next token's keys and values is there, and no other table names it."""
         table = seq.block_ids
         place = seq.num_computed_tokens // self.block_size
         return place < len(table) and self.pool.may_write(table[place])
 
-    def allocate(self, wants: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
+    def allocate_slots(self, wants: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
         """Make room for the tokens that each sequence computes next, (sequence, how many): for all or for none.
 
         Returns the copies that must be made before they are written, or None when fewer than keep_free blocks would
@@ -61,16 +62,16 @@ class KVCacheManager:
             first = start // self.block_size  # the first block that is written to
             if first < len(table) and not self.pool.may_write(table[first]):
                 shared = table[first]
-                table[first] = self.pool.allocate(1, after=shared)[0]
-                self.pool.free([shared])
+                table[first] = self.pool.get_new_blocks(1, after=shared)[0]
+                self.pool.free_blocks([shared])
                 pairs.append((shared, table[first]))
             num_new = self.blocks_for(start + num_tokens) - len(table)
             if num_new > 0:
-                table += self.pool.allocate(num_new, after=table[-1] if table else 0)
+                table += self.pool.get_new_blocks(num_new, after=table[-1] if table else 0)
         return pairs
 
     def _blocks_needed(self, wants: list[tuple[Sequence, int]]) -> int:
-        """New blocks, and copies: of those who write into one block, the last may keep it if nobody else names it."""
+        """New blocks, and copies: of the sequences that write into one block the last may keep it, if no other table names it."""
         needed = 0
         writers: dict[int, int] = {}
         for seq, num_tokens in wants:
@@ -85,12 +86,14 @@ class KVCacheManager:
         """`child`, which has no blocks, gets the first `num_tokens` tokens of `parent`: shared, not copied."""
         child.block_ids = parent.block_ids[: self.blocks_for(num_tokens)]
         child.num_computed_tokens = num_tokens
-        self.pool.share(child.block_ids)
+        self.pool.touch(child.block_ids)
 
-    def fork_longest(self, siblings: Iterable[Sequence], seq: Sequence) -> bool:
-        """Let `seq` begin with what one of its siblings has computed of its tokens; False when none has any."""
+    def get_computed_blocks(self, request: Request, seq: Sequence) -> bool:
+        """Let `seq`, a sequence of `request` that has no blocks, begin with what the cache holds of its tokens: here
+        what one of its running siblings has computed of them. Returns whether it has blocks of a sibling.
+        """
         shared, donor = 0, seq
-        for sibling in siblings:
+        for sibling in request.get_seqs(SequenceStatus.RUNNING):
             common = min(common_prefix(sibling, seq), sibling.num_computed_tokens)
             if common > shared:
                 shared, donor = common, sibling
@@ -98,17 +101,26 @@ class KVCacheManager:
             self.fork(donor, seq, min(shared, seq.get_len() - 1))  # one token is left, so that there is a query
         return shared > 0
 
+    def cache_blocks(self, seq: Sequence) -> bool:
+        """A running sequence has computed the last token of a block: its full blocks may be kept for others. Returns
+        whether its table has changed. This manager keeps nothing.
+        """
+        return False
+
+    def forget(self, seq: Sequence) -> None:
+        """A sequence has ended, and its blocks are given up: nothing else need be remembered of it."""
+
     def free(self, seq: Sequence) -> None:
         """Give up what a sequence on the device holds, its last block first: that is the first to be handed out."""
-        self.pool.free(reversed(seq.block_ids))
-        self._forget(seq)
+        self.pool.free_blocks(reversed(seq.block_ids))
+        self._clear_table(seq)
 
     def free_swapped(self, seq: Sequence) -> None:
         """Give up what a swapped sequence holds."""
-        self.swap_pool.free(seq.block_ids)
-        self._forget(seq)
+        self.swap_pool.free_blocks(seq.block_ids)
+        self._clear_table(seq)
 
-    def _forget(self, seq: Sequence) -> None:
+    def _clear_table(self, seq: Sequence) -> None:
         seq.block_ids = []
         seq.num_computed_tokens = 0
 
@@ -132,12 +144,12 @@ class KVCacheManager:
 
     def _move(self, seqs: list[Sequence], source: BlockPool, target: BlockPool) -> BlockPairs:
         old = _distinct(seqs)
-        moved = dict(zip(old, target.allocate(len(old)), strict=True))
+        moved = dict(zip(old, target.get_new_blocks(len(old)), strict=True))
         seen: set[int] = set()
         for seq in seqs:
-            target.share(moved[block] for block in seq.block_ids if block in seen)  # allocate() counted the first
+            target.touch(moved[block] for block in seq.block_ids if block in seen)  # allocate() counted the first
             seen.update(seq.block_ids)
-            source.free(reversed(seq.block_ids))
+            source.free_blocks(reversed(seq.block_ids))
             seq.block_ids = [moved[block] for block in seq.block_ids]
         return list(moved.items())
 

@@ -1,4 +1,4 @@
-"""Continuous batching over a paged KV cache, with chunked prefill: at every step, who computes how many tokens.
+"""Continuous batching over a paged KV cache, with chunked prefill: which sequences compute how many tokens in a step.
 
     1  decodes    every running sequence that lacks one token gets it; where no block is free, the newest request gives
                   way
@@ -12,8 +12,8 @@
                   step 3   B6 | A14 .. A17 | C0 C1 C2                 C, a prompt of 9, begins in what A leaves
                   step 4   B7 | A18        | C3 .. C8
 
-Nobody starves: whoever is older keeps its blocks, and a preempted request goes back to its old place in the line, ahead
-of all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.
+No request starves. An older one keeps its blocks, and a preempted one goes back to its old place in the line, ahead of
+all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.
 
 Iteration-level scheduling: Orca (Yu et al., OSDI 2022). Chunks beside decodes: Sarathi-Serve (Agrawal et al., OSDI
 2024). vLLM: v1/core/sched/scheduler.py; for swapping, V0's core/scheduler.py
@@ -24,11 +24,11 @@ from __future__ import annotations
 from bisect import insort
 
 from folovllm.config import SchedulerConfig
-from folovllm.core.grouping import Wants, is_decode, lacking, rows_claimed, rows_needed
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.preemption import Preempter, choose_victims
-from folovllm.core.request_lines import RequestLines, in_prefill
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_state import SchedulerState
+from folovllm.core.sequence_group import Wants, in_prefill, is_decode, lacking, rows_claimed, rows_needed
 from folovllm.request import Request, Sequence, SequenceStatus
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
@@ -37,8 +37,8 @@ RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, Sequ
 WATERMARK = 0.01
 
 
-class Scheduler(RequestLines):
-    """Decides who computes what; the KV cache manager owns the blocks.
+class Scheduler(SchedulerState):
+    """Decides which sequences compute what; the KV cache manager owns the blocks.
 
     Args:
         config: with max_num_batched_tokens and max_model_len filled in; without chunked prefill, a prompt of
@@ -80,16 +80,18 @@ class Scheduler(RequestLines):
         if not must_wait and (self.swapped or self.waiting):
             moved = self._let_in(output)
             if output.is_empty and not moved and self.running:
-                # Beams that have not all come back hold the blocks that whoever is next in line needs, who may be more
-                # urgent than they are: without this all would wait for each other for ever.
+                # Beams that have not all come back hold the blocks that the next request in line needs, which may be
+                # more urgent than they are. Without this they would wait for each other for ever.
                 newest = self.running[-1]
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
-        self._finished_seq_ids, self._stale_seq_ids = [], []  # said now, and not if an interrupt came before
+        output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]
+        # Cleared only here: after an interrupt on the way they must be said again.
+        self._finished_seq_ids, self._stale_seq_ids, self._changed_seqs = [], [], []
         return output
 
     def _let_in(self, output: SchedulerOutput) -> bool:
-        """Whoever is swapped comes back and whoever waits joins, while there are rows, tokens and blocks left. The
-        oldest first: nobody is overtaken. False when that one has to stay outside already."""
+        """Swapped requests come back and waiting ones join, the oldest first, while there are rows, tokens and blocks
+        left. Returns whether any did."""
         room, moved = self.max_num_seqs - sum(map(rows_claimed, self.running)), False
         while self.swapped or self.waiting:
             if not self.waiting or (self.swapped and self._key(self.swapped[0]) <= self._key(self.waiting.peek())):
@@ -102,9 +104,9 @@ class Scheduler(RequestLines):
         return moved
 
     def _decode_in_place(self, request: Request, output: SchedulerOutput) -> bool:
-        """The usual case: one sequence, one token, and its last block has room. It is all that most requests do in most
-        steps, and a tenth of the work of asking for blocks."""
-        seq = request.sequences[0]
+        """The usual case: one sequence, one token, and its last block has room. Most requests do nothing else in most
+        steps, and it takes a tenth of the time of asking for blocks."""
+        seq = request.first_seq()
         usual = len(request.sequences) == 1 and seq.get_len() - seq.num_computed_tokens == 1
         if not usual or output.total_num_scheduled_tokens >= self.max_num_batched_tokens or not self.kv.has_slot(seq):
             return False
@@ -112,7 +114,7 @@ class Scheduler(RequestLines):
         return True
 
     def _decode(self, request: Request, group: Wants, output: SchedulerOutput) -> bool:
-        """One token for each of the group. True when somebody had to give way for it."""
+        """One token for each of the group. True when another request had to give way for it."""
         if len(group) > self.max_num_batched_tokens - output.total_num_scheduled_tokens:
             return False
         must_wait = self._make_way(request, group, output)
@@ -120,8 +122,8 @@ class Scheduler(RequestLines):
         return must_wait
 
     def _prefill(self, request: Request, group: Wants, output: SchedulerOutput) -> bool:
-        """As much as fits of what the group lacks. True when there are not enough blocks for that, or somebody had to
-        give way for them."""
+        """As much as fits of what the group lacks. True when there are not enough blocks for that, or another request
+        had to give way for them."""
         wants: Wants = []
         left = self.max_num_batched_tokens - output.total_num_scheduled_tokens
         for seq, num_tokens in group:
@@ -158,8 +160,8 @@ class Scheduler(RequestLines):
             self._owed_blocks += max(0, self.kv.blocks_for(seq.get_len()) - len(seq.block_ids))
 
     def _make_way(self, request: Request, wants: Wants, output: SchedulerOutput) -> bool:
-        """Put sequences into the step, and let the newest give way until there are blocks for them: in the end they are
-        the newest themselves. True when somebody had to."""
+        """Put sequences into the step, and let the newest request give way until there are blocks for them. In the end
+        that is their own. True when one had to."""
         preempted = False
         while wants[0][0].status is RUNNING and not self._grant(wants, output):
             newest, preempted = self.running[-1], True
@@ -169,7 +171,7 @@ class Scheduler(RequestLines):
     def _grant(self, wants: Wants, output: SchedulerOutput, keep_free: int = 0) -> bool:
         """Put sequences with their tokens into the step, if there are blocks for them."""
         sizes = [len(seq.block_ids) for seq, _ in wants]
-        copies = self.kv.allocate(wants, keep_free)
+        copies = self.kv.allocate_slots(wants, keep_free)
         if copies is None:
             return False
         output.add_copies(copies)
@@ -183,7 +185,7 @@ class Scheduler(RequestLines):
     def _preempt(self, request: Request, victims: list[Sequence], output: SchedulerOutput) -> None:
         if self.preempter.preempt(request, victims, output) is SWAPPED and request not in self.swapped:
             insort(self.swapped, request, key=self._key)
-        if request.get_seqs(WAITING):  # also those who waited aside for a sibling's prefill
+        if request.get_seqs(WAITING):  # also those that waited aside for a sibling's prefill
             self._enter_waiting(request)
         self._leave_running(request)
 
@@ -222,13 +224,13 @@ class Scheduler(RequestLines):
         Returns the rows that it takes of `room`, None when something is spent: then those behind it wait as well, or a
         long prompt could be overtaken for ever.
         """
-        running, seq = request.get_seqs(RUNNING), request.get_seqs(WAITING)[0]
+        seq = request.get_seqs(WAITING)[0]
         rows = rows_needed(request, 1, runs=request in self.running)
         if rows > room:
             return None
-        if any(map(in_prefill, running)):
+        if any(map(in_prefill, request.get_seqs(RUNNING))):
             return None  # when that has ended there will be something to share
-        shared = self._take_computed(request, running, seq)
+        shared = self.kv.get_computed_blocks(request, seq)
         num_tokens = seq.get_len() - seq.num_computed_tokens
         if request.sampling_params.use_beam_search and seq.get_output_len() > 0:
             num_tokens -= 1  # it catches up with the other beams first
@@ -244,10 +246,6 @@ class Scheduler(RequestLines):
         else:
             self.waiting.remove(request)  # its siblings wait aside
         return rows
-
-    def _take_computed(self, request: Request, running: list[Sequence], seq: Sequence) -> bool:
-        """Let `seq` begin with what is in the cache of it. True when it has that from one of its siblings."""
-        return self.kv.fork_longest(running, seq)
 
     def _admit_chunk(
         self, request: Request, seq: Sequence, num_tokens: int, chunk: int, output: SchedulerOutput
@@ -284,6 +282,12 @@ class Scheduler(RequestLines):
     def _reserve(self, request: Request) -> int:
         """Blocks that an admission must leave free. Alone, a request may have them all."""
         return self._watermark if self.running not in ([], [request]) else 0
+
+    def _places(self, request: Request) -> tuple[bool, bool, bool]:
+        """A sequence that will fork from a sibling in its prefill does not have to stand in line."""
+        runs, waits, is_swapped = super()._places(request)
+        waits_aside = request not in self.waiting and any(in_prefill(seq) for seq in request.get_seqs(RUNNING))
+        return runs, waits and not waits_aside, is_swapped
 
     def check_invariants(self) -> None:
         super().check_invariants()

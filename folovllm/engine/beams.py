@@ -1,7 +1,7 @@
 """Beam search over the engine's sequences: each live beam is a running sequence, and branching is a fork.
 
     before     beam 0: blocks [1, 2, 3]       beam 1: blocks [1, 2, 4]        both survivors come from beam 0
-    after      beam 0: blocks [1, 2, 3]       beam 2: blocks [1, 2, 3]        who writes to 3 first copies it; 4 is free
+    after      beam 0: blocks [1, 2, 3]       beam 2: blocks [1, 2, 3]        the first to write to 3 copies it; 4 is free
 
 Which beams live is decided by sample/beam_search.py; here it is carried out. All beams of a request draw in the same
 step or none does.
@@ -20,21 +20,19 @@ from folovllm.worker.model_runner_output import LogprobsRow
 class BeamGroup:
     """The search of one request. Until it is over, request.sequences are its live beams."""
 
-    def __init__(
-        self, request: Request, scheduler: Scheduler, eos_token_ids: frozenset[int], max_model_len: int
-    ) -> None:
-        params = request.sampling_params
+    def __init__(self, request: Request, scheduler: Scheduler) -> None:
+        params, max_model_len = request.sampling_params, scheduler.max_model_len
         self.request, self.scheduler = request, scheduler
         stop_ids = frozenset(params.stop_token_ids or ())
         self.search = BeamSearch(
             width=params.best_of or params.n,
-            eos_token_ids=stop_ids if params.ignore_eos else stop_ids | eos_token_ids,
+            eos_token_ids=stop_ids if params.ignore_eos else stop_ids | scheduler.eos_token_ids,
             max_new_tokens=min(params.max_tokens or max_model_len, max_model_len - len(request.prompt_token_ids)),
             length_penalty=params.length_penalty,
             early_stopping=params.early_stopping,
         )
-        del request.sequences[1:]  # the prompt is one beam; the others branch off
-        self.live = list(request.sequences)
+        self.live = [request.first_seq()]  # the prompt is one beam; the others branch off
+        self._keep_live()
         self._num_named = 1
         # What each beam's tokens looked like to the model, for `logprobs`: carried along, and copied at a fork.
         self._history: dict[Sequence, list[LogprobsRow]] = {self.live[0]: []}
@@ -55,7 +53,7 @@ class BeamGroup:
         return step.done
 
     def _branch(self, step: BeamStep, candidates: list[LogprobsRow]) -> None:
-        """The first survivor of a beam is the beam itself, further ones are forks of it; who has none is freed."""
+        """The first survivor of a beam is the beam itself, further ones are forks of it; a beam without one is freed."""
         parents, self.live = self.live, []
         history, self._history = self._history, {}
         taken: set[int] = set()
@@ -77,7 +75,10 @@ class BeamGroup:
             parent_history = history[parents[survivor.parent]]
             self._history[seq] = [*parent_history, _entry(candidates[survivor.parent], survivor.token_id)]
         if self.live:
-            self.request.sequences = list(self.live)
+            self._keep_live()
+
+    def _keep_live(self) -> None:
+        self.request.sequences = {seq.seq_id: seq for seq in self.live}
 
     def winners(self) -> list[tuple[Sequence, list[LogprobsRow]]]:
         """After the end: the n best as finished sequences, best first, each with a row per token."""

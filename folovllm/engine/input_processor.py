@@ -9,9 +9,9 @@ vLLM: v1/engine/input_processor.py
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from folovllm.engine.room import Room
 from folovllm.errors import PromptTooLongError
 from folovllm.request import Request
 from folovllm.sample.logits_processors import validate_extra_args
@@ -22,6 +22,48 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a dict: {"prompt": text}, or {"prompt_token_ids": [...]} with an optional "prompt" to show beside
 them; and in it, if wanted, "cache_salt": cached blocks are shared with prompts of the same salt only."""
 PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the engine can hold of a single request. A load that is too large waits; a request that is too large by
+    itself would wait for ever, so it is refused when it comes.
+
+    Sequences end at max_model_len tokens, which never exceeds the KV cache's num_blocks * block_size.
+    """
+
+    max_model_len: int
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_blocks * self.block_size
+
+    def check(self, prompt_len: int, params: SamplingParams) -> None:
+        """Sampled sequences can run one after the other, and one alone always fits. Beams must run together.
+
+        Raises:
+            ValueError: more beams than sequences in a batch, or than the KV cache can hold.
+        """
+        if not params.use_beam_search:
+            return
+        width = params.best_of or params.n
+        if width > self.max_num_seqs:
+            raise ValueError(
+                f"best_of must be at most {self.max_num_seqs} with use_beam_search=True, got {width}: beams run "
+                f"together; raise max_num_seqs"
+            )
+        longest = min(prompt_len + (params.max_tokens or self.max_model_len), self.max_model_len)
+        shared = prompt_len // self.block_size  # at worst the beams have only the prompt's full blocks in common
+        needed = shared + width * (-(-longest // self.block_size) - shared)
+        if needed > self.num_blocks:
+            raise ValueError(
+                f"best_of must be small enough for its beams to fit into the KV cache, got {width}: {width} sequences "
+                f"of up to {longest} tokens may need {needed} blocks of {self.num_blocks}; lower best_of or "
+                f"max_tokens, or raise num_kv_blocks"
+            )
 
 
 class InputProcessor:
@@ -125,7 +167,7 @@ class InputProcessor:
 
 
 def _is_list(value: object) -> bool:
-    """bytes are a sequence of integers, too, but somebody who gives them means a text."""
+    """bytes are a sequence of integers, too, but they are meant as a text."""
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
 
 

@@ -14,11 +14,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from folovllm.core.scheduler import Scheduler
+from folovllm.engine.beams import BeamGroup
+from folovllm.engine.core import Gained
 from folovllm.engine.detokenizer import IncrementalDetokenizer, SupportsDecode
 from folovllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sample.metadata import reports
-from folovllm.worker.model_runner_output import LogprobsRow
+from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
 
 
 class SequenceOutput:
@@ -79,32 +82,55 @@ class SequenceOutput:
 
 
 class OutputProcessor:
-    """Turns steps into RequestOutputs. State per request lives from begin() to the finished output or discard()."""
+    """Turns steps into RequestOutputs. State per request lives from begin() to the finished output or discard().
 
-    def __init__(self, tokenizer: Any | None) -> None:
-        self.tokenizer = tokenizer
+    Args:
+        tokenizer: a Hugging Face tokenizer, or None when skip_tokenizer_init leaves token ids only.
+    """
+
+    def __init__(self, tokenizer: Any | None, scheduler: Scheduler) -> None:
+        self.tokenizer, self.scheduler = tokenizer, scheduler
         self._decoder = None if tokenizer is None else fastest_decoder(tokenizer)
         self._sequences: dict[str, SequenceOutput] = {}
+        self._beams: dict[str, BeamGroup] = {}  # by request id
 
     def begin(self, request: Request) -> None:
-        for seq in request.sequences:
+        if request.sampling_params.use_beam_search:
+            self._beams[request.request_id] = BeamGroup(request, self.scheduler)
+            return  # beams have no text before they end
+        for seq in request.get_seqs():
             self._sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
 
-    def adopt(self, request: Request, winners: list[tuple[Sequence, list[LogprobsRow]]]) -> None:
-        """These finished sequences, best first, are what came of a request; their text is made here, all at once."""
-        self.discard(request)
-        request.sequences = [seq for seq, _ in winners]
-        for seq, rows in winners:
-            state = self._sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
-            token_ids = seq.data.output_token_ids
-            for place, token_id in enumerate(token_ids, start=1):
-                state.add_token(token_id, seq.status if place == len(token_ids) else None)
-            if seq.sampling_params.logprobs is not None:
-                seq.output_logprobs = [self._decode_row(row.cut(seq.sampling_params.logprobs)) for row in rows]
-
     def discard(self, request: Request) -> None:
-        for seq in request.sequences:
+        self._beams.pop(request.request_id, None)
+        for seq in request.get_seqs():
             self._sequences.pop(seq.seq_id, None)
+
+    def process_outputs(
+        self, requests: dict[str, Request], rows: list[Sequence], output: ModelRunnerOutput, gained: Gained
+    ) -> tuple[list[RequestOutput], int]:
+        """Take in a step, whose tokens are appended already, and end the sequences that are at their end.
+
+        requests: the unfinished ones by id. rows: the sequences that took part. gained: what EngineCore.step() says.
+
+        Returns the outputs of the requests that changed, and how many tokens came.
+        """
+        for seq in rows if output.prompt_logprobs else ():
+            if seq.seq_id in output.prompt_logprobs and not seq.is_finished():
+                request = requests[seq.request_id]
+                # Nothing precedes the first prompt token, so nothing can be said about it.
+                request.prompt_logprobs = [None, *map(self._decode_row, output.prompt_logprobs[seq.seq_id])]
+        logprobs = dict(zip(rows, output.logprobs, strict=True))
+        changed: dict[str, Request] = {}
+        for seq, ended in gained:
+            if seq.is_finished():
+                continue  # its request failed, or was aborted, by what a sibling did in this step
+            request = changed[seq.request_id] = requests[seq.request_id]
+            ended = self.add_token(request, seq, logprobs[seq], ended)
+            if ended is not None:
+                self.scheduler.finish(request, seq, ended)
+        num_beam_tokens = self._advance_beams(requests, logprobs, changed) if self._beams else 0
+        return [self.make_output(request) for request in changed.values()], len(gained) + num_beam_tokens
 
     def add_token(
         self, request: Request, seq: Sequence, logprobs: LogprobsRow | None, ended: SequenceStatus | None
@@ -121,18 +147,45 @@ class OutputProcessor:
                 seq.output_logprobs.append(self._decode_row(logprobs))
         return self._sequences[seq.seq_id].add_token(seq.data.output_token_ids[-1], ended)
 
-    def add_prompt_logprobs(self, request: Request, rows: list[LogprobsRow]) -> None:
-        """Nothing precedes the first prompt token, so nothing can be said about it."""
-        request.prompt_logprobs = [None, *map(self._decode_row, rows)]
+    def _advance_beams(
+        self, requests: dict[str, Request], logprobs: dict[Sequence, LogprobsRow | None], changed: dict[str, Request]
+    ) -> int:
+        """One step of every beam search whose beams took part; its output comes at the end, not on the way. Returns
+        how many beams did."""
+        rows = {
+            seq: row
+            for seq, row in logprobs.items()
+            if row is not None and seq.status is SequenceStatus.RUNNING and seq.request_id in self._beams
+        }
+        for request_id in {seq.request_id for seq in rows}:
+            request, group = requests[request_id], self._beams[request_id]
+            if request.metrics.first_token_time is None:
+                request.metrics.first_token_time = time.time()
+            if group.advance(rows):
+                self._adopt(request, group.winners())
+                changed[request_id] = request
+        return len(rows)
+
+    def _adopt(self, request: Request, winners: list[tuple[Sequence, list[LogprobsRow]]]) -> None:
+        """These finished sequences, best first, are what came of a request; their text is made here, all at once."""
+        self.discard(request)
+        request.sequences = {seq.seq_id: seq for seq, _ in winners}
+        for seq, rows in winners:
+            state = self._sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
+            token_ids = seq.data.output_token_ids
+            for place, token_id in enumerate(token_ids, start=1):
+                state.add_token(token_id, seq.status if place == len(token_ids) else None)
+            if seq.sampling_params.logprobs is not None:
+                seq.output_logprobs = [self._decode_row(row.cut(seq.sampling_params.logprobs)) for row in rows]
 
     def make_output(self, request: Request) -> RequestOutput:
         """The request as it stands. Once finished, the best n of best_of sequences, best first."""
         finished = request.is_finished()
-        sequences = request.sequences
+        sequences = request.get_seqs()
         if finished:
             sequences = self._choose_best(request)
             request.metrics.finished_time = time.time()
-        request.metrics.num_output_tokens = sum(seq.get_output_len() for seq in request.sequences)
+        request.metrics.num_output_tokens = sum(seq.get_output_len() for seq in request.get_seqs())
         outputs = [self._completion(index, seq) for index, seq in enumerate(sequences)]
         if finished:
             self.discard(request)
@@ -156,8 +209,8 @@ class OutputProcessor:
         """The n sequences with the highest cumulative logprob; the others become FINISHED_IGNORED."""
         params = request.sampling_params
         if params.use_beam_search or params.best_of == params.n:
-            return request.sequences
-        ranked = sorted(request.sequences, key=lambda seq: seq.cumulative_logprob, reverse=True)
+            return request.get_seqs()
+        ranked = sorted(request.get_seqs(), key=lambda seq: seq.cumulative_logprob, reverse=True)
         for loser in ranked[params.n :]:
             if loser.status is not SequenceStatus.FINISHED_ABORTED:
                 loser.transition(SequenceStatus.FINISHED_IGNORED)

@@ -9,6 +9,9 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+from folovllm.core.prefix_caching_manager import PrefixCachingManager
+from folovllm.core.scheduler import Scheduler
+
 WINDOW_SECONDS = 5.0
 
 
@@ -40,6 +43,30 @@ class EngineStats:
     output_tokens: int
     tokens_per_s: float
     """Output tokens of the last seconds, per second; 0 when nothing runs."""
+
+    @classmethod
+    def of(cls, scheduler: Scheduler, tokens: TokenCounter) -> EngineStats:
+        kv, pool = scheduler.kv, scheduler.kv.pool
+        cache = kv if isinstance(kv, PrefixCachingManager) else None
+        return cls(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            swapped=len(scheduler.swapped),
+            running_seqs=scheduler.num_running_seqs,
+            kv_blocks_total=pool.num_blocks,
+            kv_blocks_used=pool.num_used,
+            kv_blocks_shared=pool.num_shared,
+            kv_blocks_cached=cache.pool.num_cached if cache else 0,
+            kv_tokens_reserved=pool.num_used * kv.block_size,
+            kv_tokens_used=scheduler.num_used_tokens,
+            preemptions=scheduler.preempter.num_recomputed + scheduler.preempter.num_swapped,
+            prefix_cache_queries=cache.num_queries if cache else 0,
+            prefix_cache_hits=cache.num_hits if cache else 0,
+            steps=tokens.steps,
+            prompt_tokens=tokens.prompt_tokens,
+            output_tokens=tokens.output_tokens,
+            tokens_per_s=tokens.tokens_per_s if scheduler.has_unfinished_requests() else 0.0,
+        )
 
     @property
     def prefix_hit_rate(self) -> float:

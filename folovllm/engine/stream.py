@@ -9,6 +9,15 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from folovllm.outputs import CompletionOutput, RequestOutput
+from folovllm.sampling_params import SamplingParams
+
+
+def check_can_stream(params: SamplingParams | None) -> None:
+    """Raises ValueError where the winners are known only at the end."""
+    if isinstance(params, SamplingParams) and params.use_beam_search:
+        raise ValueError("use_beam_search must be False when streaming: which beam wins is known only at the end")
+    if isinstance(params, SamplingParams) and params.best_of != params.n:
+        raise ValueError(f"best_of ({params.best_of}) must equal n ({params.n}) when streaming")
 
 
 @dataclass

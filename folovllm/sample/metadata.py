@@ -118,7 +118,9 @@ class SamplingMetadata:
 
     groups: list[RowGroup]
     num_rows: int
-    num_logprobs: int | None  # the most that any row asked for; None: nobody asked
+    num_logprobs: int | None  # the most that any row asked for; None: no row asked
+    is_plain_greedy: bool
+    """Every row wants the argmax of its logits as they are, and nothing else."""
 
     @classmethod
     def build(cls, rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> SamplingMetadata:
@@ -137,7 +139,8 @@ class SamplingMetadata:
                 members_of_part = [rows[place] for place in part]
                 groups.append(_make_group(path, width, part, members_of_part, vocab_size, device))
         asked = [num_reported(row) for row in rows if reports(row.params)]
-        return cls(groups, len(rows), max(asked) if asked else None)
+        edited = any(group.path != "greedy" or group.edits for group in groups)
+        return cls(groups, len(rows), max(asked) if asked else None, not edited and not asked)
 
 
 def reports(params: SamplingParams) -> bool:

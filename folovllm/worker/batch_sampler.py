@@ -10,27 +10,15 @@ vLLM: v1/worker/gpu_input_batch.py (refresh_metadata)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import LogprobsTensors
 from folovllm.sample.metadata import SamplingMetadata, SamplingRow, make_generator, num_reported, reports
-from folovllm.sample.sampler import Sampler, apply_edits
+from folovllm.sample.sampler import Sampler, SamplerOutput, apply_edits
 
-
-@dataclass(slots=True)
-class Drawn:
-    """What was drawn, still on the device; row i belongs to sequence i."""
-
-    token_ids: torch.Tensor
-    """[num_seqs] int64; 0 where sampling failed, and without meaning for a beam."""
-    logprobs: LogprobsTensors | None
-    reported: list[int | None]
-    """How many of the likeliest tokens a sequence reports beside its own; None: nothing."""
-    failures: dict[str, Exception] = field(default_factory=dict)
-    """By sequence id."""
+Failures = dict[str, Exception]
+"""By sequence id."""
 
 
 class BatchSampler:
@@ -59,24 +47,30 @@ class BatchSampler:
     def remove(self, seq_id: str) -> None:
         self._rows.pop(seq_id, None)
 
-    def sample(self, seqs: list[Sequence], logits: torch.Tensor, likeliest: torch.Tensor | None = None) -> Drawn:
+    def reported(self, seqs: list[Sequence]) -> list[int | None]:
+        """How many of the likeliest tokens each of them tells beside its own; None: nothing."""
+        return [num_reported(self._rows[seq.seq_id]) if reports(seq.sampling_params) else None for seq in seqs]
+
+    def sample(
+        self, seqs: list[Sequence], logits: torch.Tensor, likeliest: torch.Tensor | None = None
+    ) -> tuple[SamplerOutput, Failures]:
         """One token for each of `seqs`, whose logits are the rows of `logits` [num_seqs, vocab]. Waits for nothing, as
         far as it is in the sampler's hands.
 
         likeliest: the argmax of each row, where it is known already.
+
+        Returns what was drawn, still on the device: 0 where sampling failed, and without meaning for a beam.
         """
-        reported = [num_reported(self._rows[seq.seq_id]) if reports(seq.sampling_params) else None for seq in seqs]
         try:
             metadata = self._metadata_for(seqs)
-            if likeliest is not None and _is_plain_greedy(metadata):
-                return Drawn(likeliest, None, reported)
-            sampled = self.sampler(logits, metadata)
+            if likeliest is not None and metadata.is_plain_greedy:
+                return SamplerOutput(likeliest), {}
+            return self.sampler(logits, metadata), {}
         except Exception:
             failures = self._find_failures(seqs, logits)
             if not failures:
-                raise  # nobody's own fault: the engine's
-            return self._sample_without(failures, seqs, logits, reported)
-        return Drawn(sampled.token_ids, sampled.logprobs, reported)
+                raise  # no request's own fault: the engine's
+            return self._sample_without(failures, seqs, logits)
 
     def _metadata_for(self, seqs: list[Sequence]) -> SamplingMetadata:
         if self._metadata is None or self._seqs != seqs:
@@ -86,10 +80,10 @@ class BatchSampler:
             self._seqs = list(seqs)
         return self._metadata
 
-    def _find_failures(self, seqs: list[Sequence], logits: torch.Tensor) -> dict[str, Exception]:
+    def _find_failures(self, seqs: list[Sequence], logits: torch.Tensor) -> Failures:
         """Run the processors of each suspect alone; nothing is drawn."""
         self._metadata = None
-        failures: dict[str, Exception] = {}
+        failures: Failures = {}
         for place, seq in enumerate(seqs):
             if not seq.sampling_params.extra_args:
                 continue
@@ -101,26 +95,16 @@ class BatchSampler:
         return failures
 
     def _sample_without(
-        self,
-        failures: dict[str, Exception],
-        seqs: list[Sequence],
-        logits: torch.Tensor,
-        reported: list[int | None],
-    ) -> Drawn:
+        self, failures: Failures, seqs: list[Sequence], logits: torch.Tensor
+    ) -> tuple[SamplerOutput, Failures]:
         good = [place for place, seq in enumerate(seqs) if seq.seq_id not in failures]
-        drawn = Drawn(torch.zeros(len(seqs), dtype=torch.int64, device=logits.device), None, reported, failures)
+        drawn = SamplerOutput(torch.zeros(len(seqs), dtype=torch.int64, device=logits.device))
         if good:
             places = torch.tensor(good, device=logits.device)
-            rest = self.sample([seqs[place] for place in good], logits[places])
-            drawn.failures |= rest.failures
+            rest, more = self.sample([seqs[place] for place in good], logits[places])
+            failures |= more
             drawn.token_ids[places] = rest.token_ids
             if rest.logprobs is not None:
                 drawn.logprobs = LogprobsTensors.empty(drawn.token_ids, rest.logprobs.token_ids.shape[1] - 1)
                 drawn.logprobs.put(places, rest.logprobs)
-        return drawn
-
-
-def _is_plain_greedy(metadata: SamplingMetadata) -> bool:
-    """Whether every row wants the argmax of its logits as they are, and nothing else."""
-    edited = any(group.path != "greedy" or group.edits for group in metadata.groups)
-    return not edited and metadata.num_logprobs is None
+        return drawn, failures

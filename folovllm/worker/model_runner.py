@@ -1,11 +1,11 @@
 """Runs one step of the batch: one forward for all its tokens, then one draw for each of its sequences.
 
-Prefill and decode are the same code. The tokens of all sequences lie flat in one dimension, whole prompts and chunks of
-prompts beside single tokens, and only the last position of each sequence reaches the LM head:
+Prefill and decode are the same code. The tokens of all sequences lie flat in one dimension, those of prompts beside
+single ones, and only the last position of each sequence reaches the LM head:
 
     input_ids   a0 a1 a2 a3 | b7 | c5        ─▶ hidden [6, hidden] ─▶ rows 3, 4, 5 ─▶ logits [3, vocab] ─▶ a4 b8 c6
 
-A step comes in two halves: launch() hands it to the device, collect() waits for its tokens. In between another step may
+execute_model() hands a step to the device and does not wait for its tokens. Before they are asked for, another step may
 be launched, which reads this one's tokens where they are, on the device. Steps of one token per sequence are replayed
 from CUDA graphs, where there are any.
 
@@ -19,14 +19,12 @@ import torch
 from folovllm.attention.backend import AttentionBackend
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.request import Sequence
+from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.cuda_graph import CudaGraphs
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
-from folovllm.worker.model_runner_output import ModelRunnerOutput
-from folovllm.worker.pending_step import HostCopy, PendingDraw, PendingStep
 from folovllm.worker.prompt_logprobs import PromptLogprobs
 
 
@@ -58,46 +56,25 @@ class ModelRunner:
         self.prompt_logprobs = PromptLogprobs(model, device)
         self.graphs: CudaGraphs | None = None
 
-    def execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
-        """One step, both halves. Leaves the sequences as they are: appending their tokens is the scheduler's business.
+    @torch.inference_mode()
+    def execute_model(self, scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:
+        """Hand one step to the device. Its sequences stay as they are: appending tokens is the scheduler's business.
 
-        After a failure the batch is forgotten: nobody knows how far the step came.
+        After a failure the batch is forgotten, since how far the step came is not known.
         """
-        return self.collect(self.launch(scheduled))
-
-    @torch.inference_mode()
-    def launch(self, scheduled: SchedulerOutput) -> PendingStep:
-        """Hand a step to the device."""
         try:
-            return self._launch(scheduled)
+            return self._execute_model(scheduled)
         except BaseException:  # an interrupt, too, may come between two of the batch's arrays
-            self._forget(scheduled)
+            self.batch.clear()
+            for seq_id in scheduled.finished_seq_ids:  # it is not said again, and a new request may take the name
+                self.sampling.remove(seq_id)
             raise
 
-    @torch.inference_mode()
-    def collect(self, step: PendingStep) -> ModelRunnerOutput:
-        """Wait for a step's results. Steps are collected in the order in which they were launched."""
-        try:
-            token_ids: list[int] = []
-            if step.draw is not None:
-                arrived = step.draw.token_ids.get()
-                self.batch.fill(step.draw.expected, arrived.numpy())
-                token_ids = arrived.tolist()
-            return step.result(token_ids)
-        except BaseException:
-            self._forget(step.scheduled)
-            raise
-
-    def _forget(self, scheduled: SchedulerOutput) -> None:
-        self.batch.clear()
-        for seq_id in scheduled.finished_seq_ids:  # nobody says it again, and a new request may take the name
-            self.sampling.remove(seq_id)
-            self.prompt_logprobs.forget(seq_id)
-
-    def _launch(self, scheduled: SchedulerOutput) -> PendingStep:
+    def _execute_model(self, scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:
         self._update_batch(scheduled)
-        self.mover.move(scheduled)
-        step = PendingStep(scheduled)
+        if scheduled.moves_blocks:
+            self.mover.move(scheduled)
+        step = AsyncModelRunnerOutput(self.batch, scheduled.rows)
         if scheduled.is_empty:  # blocks were moved, nothing is computed
             return step
         seqs, nums, forks = scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, scheduled.forks
@@ -110,51 +87,34 @@ class ModelRunner:
             logits = likeliest = None
         else:
             hidden, logits, likeliest = self.graphs.replay(inputs, size)
-        if len(inputs.draws):
-            step_rows = scheduled.rows
-            drawing = [step_rows[place] for place in inputs.draws]
+        step.draws = inputs.draws.tolist()
+        if step.draws:
             if logits is None:
-                logits = self.model.compute_logits(_at(hidden, inputs.logits_at, len(drawing)))
+                logits = self.model.compute_logits(_at(hidden, inputs.logits_at, len(step.draws)))
             else:
-                logits = _at(logits, inputs.logits_at, len(drawing))
+                logits = _at(logits, inputs.logits_at, len(step.draws))
             if likeliest is not None:
-                likeliest = _at(likeliest, inputs.logits_at, len(drawing))
-            self._draw(step, inputs, drawing, logits, likeliest)
+                likeliest = _at(likeliest, inputs.logits_at, len(step.draws))
+            self._draw(step, inputs, logits, likeliest)
         else:
             self.batch.advance(inputs, [])
-        step.prompt_logprobs = self.prompt_logprobs.gather(scheduled, hidden)
+        if scheduled.num_prompt_tokens:
+            step.prompt_logprobs = self.prompt_logprobs.gather(scheduled, hidden)
         return step
 
     def _draw(
-        self,
-        step: PendingStep,
-        inputs: StepInputs,
-        seqs: list[Sequence],
-        logits: torch.Tensor,
-        likeliest: torch.Tensor | None,
+        self, step: AsyncModelRunnerOutput, inputs: StepInputs, logits: torch.Tensor, likeliest: torch.Tensor | None
     ) -> None:
-        drawn = self.sampling.sample(seqs, logits, likeliest)
-        expected = self.batch.advance(inputs, seqs)
-        self.batch.last_tokens.index_copy_(0, expected.rows_on_device, drawn.token_ids)
-        logprobs = None
-        if drawn.logprobs is not None:
-            parts = (drawn.logprobs.token_ids, drawn.logprobs.logprobs, drawn.logprobs.ranks)
-            logprobs = [HostCopy(part) for part in parts]
-        step.failures = drawn.failures
-        step.draw = PendingDraw(
-            seqs=seqs,
-            places=inputs.draws.tolist(),
-            expected=expected,
-            token_ids=HostCopy(drawn.token_ids),
-            logprobs=logprobs,
-            reported=drawn.reported,
-        )
+        seqs = [step.rows[place] for place in step.draws]
+        sampled, step.failures = self.sampling.sample(seqs, logits, likeliest)
+        step.expected = self.batch.advance(inputs, seqs)
+        self.batch.last_tokens.index_copy_(0, step.expected.rows_on_device, sampled.token_ids)
+        step.set_drawn(sampled, self.sampling.reported(seqs) if sampled.logprobs is not None else [])
 
     def _update_batch(self, scheduled: SchedulerOutput) -> None:
         for seq_id in scheduled.finished_seq_ids:
             self.batch.remove(seq_id)
             self.sampling.remove(seq_id)
-            self.prompt_logprobs.forget(seq_id)
         for seq_id in scheduled.stale_seq_ids:
             self.batch.remove(seq_id)
         for seq in scheduled.rows:

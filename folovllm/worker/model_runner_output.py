@@ -32,7 +32,7 @@ class ModelRunnerOutput:
     """One step; the lists are parallel to its SchedulerOutput.rows."""
 
     token_ids: list[int | None]
-    """None where nothing was drawn: by a sequence that is not at its end yet, by a beam, or because sampling failed."""
+    """None where nothing was drawn, and where sampling failed."""
     logprobs: list[LogprobsRow | None]
     """For sequences that asked for logprobs, or need them to rank a request's sequences."""
     prompt_logprobs: dict[str, list[LogprobsRow]] = field(default_factory=dict)

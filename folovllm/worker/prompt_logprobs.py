@@ -29,11 +29,7 @@ class PromptLogprobs:
 
     def __init__(self, model: DecoderForCausalLM, device: torch.device) -> None:
         self.model, self.device = model, device
-        self._rows: dict[str, list[LogprobsRow]] = {}
-
-    def forget(self, seq_id: str) -> None:
-        """The sequence has ended."""
-        self._rows.pop(seq_id, None)
+        self._rows: dict[Sequence, list[LogprobsRow]] = {}
 
     def gather(self, scheduled: SchedulerOutput, hidden: torch.Tensor) -> dict[str, list[LogprobsRow]]:
         """After a forward, whose `hidden` [num_tokens, hidden] are the step's tokens in order: rows of the sequences
@@ -41,6 +37,8 @@ class PromptLogprobs:
 
         All sequences of a request have the same prompt, so the first one answers for all.
         """
+        for seq in [seq for seq in self._rows if seq.is_finished()]:
+            del self._rows[seq]  # it was aborted on the way
         answers: dict[str, list[LogprobsRow]] = {}
         start = 0
         for seq, num_tokens in zip(scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, strict=True):
@@ -48,7 +46,7 @@ class PromptLogprobs:
                 rows = self._gather_chunk(seq, hidden[start : start + num_tokens])
                 if seq.num_computed_tokens + num_tokens >= seq.get_prompt_len():
                     answers[seq.seq_id] = rows
-                    self.forget(seq.seq_id)
+                    del self._rows[seq]
             start += num_tokens
         return answers
 
@@ -57,7 +55,7 @@ class PromptLogprobs:
         computed, num_top = seq.num_computed_tokens, seq.sampling_params.prompt_logprobs
         assert num_top is not None
         # A sequence that was preempted on the way begins anew: what it has from the first time is cut off.
-        rows = self._rows[seq.seq_id] = self._rows.get(seq.seq_id, [])[:computed]
+        rows = self._rows[seq] = self._rows.get(seq, [])[:computed]
         targets = torch.tensor(
             seq.data.prompt_token_ids[computed + 1 : computed + 1 + len(hidden)], device=self.device
         )

@@ -139,15 +139,15 @@ def test_a_fork_of_a_fork_is_independent_too() -> None:
 
 def test_a_request_makes_best_of_sequences_and_names_them() -> None:
     request = make_request(n=2, best_of=3)
-    assert [s.seq_id for s in request.sequences] == ["r-0", "r-1", "r-2"]
-    assert [s.index for s in request.sequences] == [0, 1, 2]
-    assert {s.request_id for s in request.sequences} == {"r"}
-    assert {s.status for s in request.sequences} == {S.WAITING}
+    assert [s.seq_id for s in request.get_seqs()] == ["r-0", "r-1", "r-2"]
+    assert [s.index for s in request.get_seqs()] == [0, 1, 2]
+    assert {s.request_id for s in request.get_seqs()} == {"r"}
+    assert {s.status for s in request.get_seqs()} == {S.WAITING}
 
 
 def test_index_survives_dashes_in_the_request_id() -> None:
     request = Request("chat-2024-07", None, [1], SamplingParams(n=12))
-    assert [s.index for s in request.sequences] == list(range(12))
+    assert [s.index for s in request.get_seqs()] == list(range(12))
 
 
 def test_a_sequence_named_otherwise_has_no_index() -> None:
@@ -158,18 +158,18 @@ def test_a_sequence_named_otherwise_has_no_index() -> None:
 def test_sequences_of_one_request_do_not_share_tokens() -> None:
     prompt = [1, 2, 3]
     request = Request("r", None, prompt, SamplingParams(n=2))
-    request.sequences[0].add_token_id(9)
-    request.sequences[0].data.prompt_token_ids[0] = 99
+    request.first_seq().add_token_id(9)
+    request.first_seq().data.prompt_token_ids[0] = 99
     prompt.append(4)
-    assert request.sequences[1].get_token_ids() == [1, 2, 3]
+    assert request.get_seqs()[1].get_token_ids() == [1, 2, 3]
     assert request.prompt_token_ids == [1, 2, 3]
 
 
 def test_get_seqs_by_status() -> None:
     request = make_request(n=3)
-    request.sequences[1].transition(S.RUNNING)
+    request.get_seqs()[1].transition(S.RUNNING)
     assert request.get_num_seqs() == 3
-    assert request.get_seqs(S.RUNNING) == [request.sequences[1]]
+    assert request.get_seqs(S.RUNNING) == [request.get_seqs()[1]]
     assert request.get_num_seqs(S.WAITING) == 2
     assert request.get_num_seqs(S.SWAPPED) == 0
 
@@ -191,7 +191,7 @@ def test_get_seqs_by_status() -> None:
 )
 def test_status_is_derived_from_the_sequences(statuses: list[SequenceStatus], expected: str) -> None:
     request = make_request(n=len(statuses))
-    for sequence, status in zip(request.sequences, statuses, strict=True):
+    for sequence, status in zip(request.get_seqs(), statuses, strict=True):
         sequence.status = status
     assert request.status is RequestStatus[expected]
     assert (

@@ -206,7 +206,7 @@ def interrupt_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C in the midst of a forward pass, after that many others."""
     from folovllm.worker.model_runner import ModelRunner
 
-    original, count = ModelRunner.execute, 0
+    original, count = ModelRunner.execute_model, 0
 
     def execute(self: Any, seq: Any) -> Any:
         nonlocal count

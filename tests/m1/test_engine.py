@@ -27,11 +27,11 @@ def test_best_of_returns_the_n_most_likely_and_ignores_the_rest(engine):
     engine.add_request("r", "x", params(n=2, best_of=5, seed=1, max_tokens=6, ignore_eos=True))
     request = engine._requests["r"]
     output = run(engine)[0]["r"]
-    ranked = sorted((seq.cumulative_logprob for seq in request.sequences), reverse=True)
+    ranked = sorted((seq.cumulative_logprob for seq in request.get_seqs()), reverse=True)
     assert [c.cumulative_logprob for c in output.outputs] == ranked[:2]
     assert [c.index for c in output.outputs] == [0, 1]
     assert len({tuple(c.token_ids) for c in output.outputs}) == 2
-    statuses = [seq.status for seq in request.sequences]
+    statuses = [seq.status for seq in request.get_seqs()]
     assert statuses.count(SequenceStatus.FINISHED_IGNORED) == 3
 
 
@@ -140,7 +140,7 @@ def test_an_aborted_request_is_silent_and_the_others_go_on(engine):
     done, seen = run(engine)
     assert list(done) == ["b"]
     assert {out.request_id for out in seen} == {"b"}
-    assert request.sequences[0].status is SequenceStatus.FINISHED_ABORTED
+    assert request.first_seq().status is SequenceStatus.FINISHED_ABORTED
 
 
 def test_a_finished_engine_holds_nothing(engine):

@@ -54,7 +54,7 @@ class Desk:
 
     def update(self, output: SchedulerOutput) -> list[Sequence]:
         """Give every row its token; returns the sequences that took theirs."""
-        gained = self.scheduler.update(output, [TOKEN] * len(rows_of(output)))
+        gained = self.scheduler.update_from_output(output, [TOKEN] * len(rows_of(output)))
         for seq, ended in gained:
             if ended is not None:
                 self.scheduler.finish(self.requests[seq.request_id], seq, ended)
@@ -79,7 +79,7 @@ class Desk:
         return steps
 
     def status(self, name: str) -> list[SequenceStatus]:
-        return [seq.status for seq in self.requests[name].sequences]
+        return [seq.status for seq in self.requests[name].get_seqs()]
 
 
 def make_engine(folder: Path | str, **kwargs: Any) -> LLMEngine:

@@ -12,7 +12,7 @@ from tests.m2.support import assert_idle, make_engine
 
 def during_execute(engine, monkeypatch, action):
     """Have `action` run once, inside the next step, after the model has computed it."""
-    execute = engine.runner.execute
+    execute = engine.runner.execute_model
 
     def and_act(scheduled):
         result = execute(scheduled)

@@ -113,7 +113,7 @@ def test_n_sequences_run_in_waves_where_there_are_fewer_places():
         desk.update(output)
         desk.scheduler.check_invariants()
     assert (most, desk.status("r")) == (2, [CAPPED] * 5)
-    assert [seq.get_output_len() for seq in request.sequences] == [2] * 5
+    assert [seq.get_output_len() for seq in request.get_seqs()] == [2] * 5
 
 
 def test_the_rest_of_a_request_goes_before_those_who_came_later():
@@ -162,7 +162,7 @@ def test_an_abort_between_schedule_and_update_frees_once():
     desk.abort("a")
     assert [seq.request_id for seq in desk.update(output)] == ["b"]
     desk.scheduler.check_invariants()
-    assert desk.requests["a"].sequences[0].get_output_len() == 0
+    assert desk.requests["a"].first_seq().get_output_len() == 0
     assert desk.scheduler.num_running_seqs == 1
 
 
@@ -178,7 +178,7 @@ def test_finishing_twice_keeps_the_first_status():
     desk = Desk()
     request = desk.add("a", max_tokens=1)
     desk.step()
-    desk.scheduler.finish(request, request.sequences[0], ABORTED)
+    desk.scheduler.finish(request, request.first_seq(), ABORTED)
     assert desk.status("a") == [CAPPED]
     desk.scheduler.check_invariants()
 
@@ -196,8 +196,8 @@ def test_a_row_without_a_token_gains_nothing():
     desk = Desk()
     request = desk.add("a", 4)
     output = desk.scheduler.schedule()
-    assert desk.scheduler.update(output, [None]) == []
-    assert request.sequences[0].get_output_len() == 0
+    assert desk.scheduler.update_from_output(output, [None]) == []
+    assert request.first_seq().get_output_len() == 0
 
 
 def test_a_row_too_many_is_an_error():
@@ -205,7 +205,7 @@ def test_a_row_too_many_is_an_error():
     desk.add("a")
     output = desk.scheduler.schedule()
     with pytest.raises(ValueError, match="argument"):
-        desk.scheduler.update(output, [TOKEN, TOKEN])
+        desk.scheduler.update_from_output(output, [TOKEN, TOKEN])
 
 
 def test_a_step_that_was_cut_short_is_computed_again():
@@ -223,7 +223,7 @@ def test_the_longest_context_ends_a_sequence():
     desk = Desk(max_model_len=8, max_num_batched_tokens=8)
     request = desk.add("a", 5, max_tokens=100)
     assert len(desk.run()) == 3
-    assert request.sequences[0].get_len() == 8
+    assert request.first_seq().get_len() == 8
 
 
 def test_used_tokens_are_those_whose_keys_and_values_lie_in_the_cache():

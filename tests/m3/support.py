@@ -99,7 +99,7 @@ class PagedDesk:
             if seq.num_computed_tokens + num_tokens == seq.get_len() and seq.status is SequenceStatus.RUNNING
         }
         tokens = [token if isinstance(token := draws.get(seq), int) else None for seq in output.rows]
-        gained = self.scheduler.update(output, tokens)
+        gained = self.scheduler.update_from_output(output, tokens)
         for seq, ended in gained:
             if ended is not None:
                 self.scheduler.finish(self.requests[seq.request_id], seq, ended)
@@ -141,7 +141,7 @@ class PagedDesk:
         self.scheduler.check_invariants()
 
     def status(self, name: str) -> list[SequenceStatus]:
-        return [seq.status for seq in self.requests[name].sequences]
+        return [seq.status for seq in self.requests[name].get_seqs()]
 
     def where(self) -> tuple[list[str], list[str], list[str]]:
         """Names of the requests that run, are swapped, and wait, each in their order."""

@@ -11,50 +11,50 @@ from folovllm.core.block_pool import NULL_BLOCK, BlockPool
 
 
 def free_list(pool: BlockPool) -> list[int]:
-    return list(pool.free_blocks())
+    return list(pool.get_all_free_blocks())
 
 
 def test_blocks_are_handed_out_in_order_and_the_null_block_never_is():
     pool = BlockPool(4)
     assert free_list(pool) == [1, 2, 3, 4]
-    assert pool.allocate(4) == [1, 2, 3, 4]
+    assert pool.get_new_blocks(4) == [1, 2, 3, 4]
     assert (pool.num_free, pool.num_used, free_list(pool)) == (0, 4, [])
 
 
 def test_freed_blocks_go_to_the_end_so_that_the_longest_unused_goes_first():
     pool = BlockPool(5)
-    pool.allocate(3)
-    pool.free([2])
-    pool.free([1])
+    pool.get_new_blocks(3)
+    pool.free_blocks([2])
+    pool.free_blocks([1])
     assert free_list(pool) == [4, 5, 2, 1]
-    assert pool.allocate(3) == [4, 5, 2]  # nobody to continue behind: from the front of the list, then neighbours
+    assert pool.get_new_blocks(3) == [4, 5, 2]  # nobody to continue behind: from the front of the list, then neighbours
 
 
 def test_a_table_is_continued_by_the_neighbour_where_that_one_is_free():
     pool = BlockPool(6)
-    assert pool.allocate(1) == [1]
-    assert pool.allocate(2, after=4) == [5, 6]
+    assert pool.get_new_blocks(1) == [1]
+    assert pool.get_new_blocks(2, after=4) == [5, 6]
     assert free_list(pool) == [2, 3, 4]
-    assert pool.allocate(1, after=1) == [2]
+    assert pool.get_new_blocks(1, after=1) == [2]
 
 
 def test_without_a_free_neighbour_the_front_of_the_list_is_taken():
     pool = BlockPool(4)
-    pool.allocate(3)
-    pool.free([1])
+    pool.get_new_blocks(3)
+    pool.free_blocks([1])
     assert free_list(pool) == [4, 1]
-    assert pool.allocate(1, after=2) == [4]  # 3 is in use
-    assert pool.allocate(1, after=4) == [1]  # and behind 4 there is none
+    assert pool.get_new_blocks(1, after=2) == [4]  # 3 is in use
+    assert pool.get_new_blocks(1, after=4) == [1]  # and behind 4 there is none
 
 
 def test_neighbours_are_preferred_after_each_block_anew():
     pool = BlockPool(6)
-    pool.allocate(6)
-    pool.free([5, 2, 3])
+    pool.get_new_blocks(6)
+    pool.free_blocks([5, 2, 3])
     assert free_list(pool) == [5, 2, 3]
-    assert pool.allocate(3, after=4) == [5, 2, 3]
-    pool.free([5, 3, 2])
-    assert pool.allocate(2, after=1) == [2, 3]
+    assert pool.get_new_blocks(3, after=4) == [5, 2, 3]
+    pool.free_blocks([5, 3, 2])
+    assert pool.get_new_blocks(2, after=1) == [2, 3]
     assert free_list(pool) == [5]
 
 
@@ -62,50 +62,50 @@ def test_neighbours_are_preferred_after_each_block_anew():
 def test_a_block_that_leaves_from_anywhere_leaves_the_list_whole(leaver):
     pool = BlockPool(4)
     if leaver == 1:
-        assert pool.allocate(1) == [1]
+        assert pool.get_new_blocks(1) == [1]
     else:
-        assert pool.allocate(1, after=leaver - 1) == [leaver]
+        assert pool.get_new_blocks(1, after=leaver - 1) == [leaver]
     assert free_list(pool) == [block for block in (1, 2, 3, 4) if block != leaver]
-    pool.free([leaver])
+    pool.free_blocks([leaver])
     assert free_list(pool)[-1] == leaver
     pool.check_invariants([])
 
 
 def test_a_shared_block_is_free_when_its_last_reference_is():
     pool = BlockPool(3)
-    (block,) = pool.allocate(1)
-    pool.share([block])
-    pool.share([block])
+    (block,) = pool.get_new_blocks(1)
+    pool.touch([block])
+    pool.touch([block])
     assert (pool.refs(block), pool.num_shared) == (3, 1)
-    pool.free([block])
-    pool.free([block])
+    pool.free_blocks([block])
+    pool.free_blocks([block])
     assert (pool.refs(block), pool.num_shared, pool.num_free) == (1, 0, 2)
-    pool.free([block])
+    pool.free_blocks([block])
     assert (pool.refs(block), free_list(pool)) == (0, [2, 3, 1])
 
 
 def test_more_than_is_free_is_refused_and_takes_nothing():
     pool = BlockPool(3)
-    pool.allocate(1)
+    pool.get_new_blocks(1)
     with pytest.raises(ValueError, match=r"^count must be at most the 2 free blocks, got 3$"):
-        pool.allocate(3)
+        pool.get_new_blocks(3)
     assert (pool.num_free, free_list(pool)) == (2, [2, 3])
 
 
 @pytest.mark.parametrize("block", [2, NULL_BLOCK])
 def test_freeing_what_is_free_is_refused(block):
     pool = BlockPool(3)
-    pool.allocate(1)
+    pool.get_new_blocks(1)
     with pytest.raises(ValueError, match=f"^block_id {block} is free already$"):
-        pool.free([block])
+        pool.free_blocks([block])
     pool.check_invariants([[1]])
 
 
 def test_a_block_freed_twice_is_refused_and_stands_once_in_the_list():
     pool = BlockPool(3)
-    pool.allocate(2)
+    pool.get_new_blocks(2)
     with pytest.raises(ValueError, match="^block_id 1 is free already$"):
-        pool.free([1, 1])
+        pool.free_blocks([1, 1])
     assert free_list(pool) == [3, 1]
     pool.check_invariants([[2]])
 
@@ -113,15 +113,15 @@ def test_a_block_freed_twice_is_refused_and_stands_once_in_the_list():
 @pytest.mark.parametrize("block", [2, NULL_BLOCK])
 def test_sharing_what_is_free_is_refused(block):
     pool = BlockPool(3)
-    pool.allocate(1)
+    pool.get_new_blocks(1)
     with pytest.raises(ValueError, match=f"^block_id {block} is free: nobody's to share$"):
-        pool.share([block])
+        pool.touch([block])
     pool.check_invariants([[1]])
 
 
 def test_an_empty_pool_has_nothing_to_give():
     pool = BlockPool(0)
-    assert (pool.num_free, free_list(pool), pool.allocate(0)) == (0, [], [])
+    assert (pool.num_free, free_list(pool), pool.get_new_blocks(0)) == (0, [], [])
     pool.check_invariants([])
 
 
@@ -145,7 +145,7 @@ def live_and_free(pool: BlockPool) -> None:
 
 
 def one_reference_too_many(pool: BlockPool) -> None:
-    pool.share([1])
+    pool.touch([1])
 
 
 def one_reference_too_few(pool: BlockPool) -> None:
@@ -153,7 +153,7 @@ def one_reference_too_few(pool: BlockPool) -> None:
 
 
 def freed_but_still_named(pool: BlockPool) -> None:
-    pool.free([1])
+    pool.free_blocks([1])
 
 
 def null_block_handed_out(pool: BlockPool) -> None:
@@ -175,8 +175,8 @@ def null_block_handed_out(pool: BlockPool) -> None:
 )
 def test_the_invariants_see_every_kind_of_harm(harm, text):
     pool = BlockPool(5)
-    pool.allocate(2)
-    pool.share([2])
+    pool.get_new_blocks(2)
+    pool.touch([2])
     tables = [[1, 2], [2]]
     pool.check_invariants(tables)
     harm(pool)
@@ -199,7 +199,7 @@ class PoolMachine(RuleBasedStateMachine):
             self.tables.append(self._take(count, NULL_BLOCK))
         else:
             with pytest.raises(ValueError, match="free blocks"):
-                self.pool.allocate(count)
+                self.pool.get_new_blocks(count)
 
     @precondition(lambda self: self.tables and self.free)
     @rule(place=st.integers(0, 99))
@@ -211,17 +211,17 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(place=st.integers(0, 99), length=st.integers(0, 5))
     def fork(self, place, length):
         self.tables.append(self.tables[place % len(self.tables)][:length])
-        self.pool.share(self.tables[-1])
+        self.pool.touch(self.tables[-1])
 
     @precondition(lambda self: self.tables)
     @rule(place=st.integers(0, 99))
     def go(self, place):
         table = self.tables.pop(place % len(self.tables))
-        self.pool.free(table)
+        self.pool.free_blocks(table)
         self.free += [block for block in table if not any(block in other for other in self.tables)]
 
     def _take(self, count, after):
-        taken = self.pool.allocate(count, after)
+        taken = self.pool.get_new_blocks(count, after)
         for block in taken:
             assert block == (after + 1 if after != NULL_BLOCK and after + 1 in self.free else self.free[0])
             self.free.remove(block)
@@ -232,7 +232,7 @@ class PoolMachine(RuleBasedStateMachine):
     def holds(self):
         if hasattr(self, "pool"):
             self.pool.check_invariants(self.tables)
-            assert list(self.pool.free_blocks()) == self.free
+            assert list(self.pool.get_all_free_blocks()) == self.free
             assert self.pool.num_free + self.pool.num_used == self.pool.num_blocks
 
 

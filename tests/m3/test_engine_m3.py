@@ -98,7 +98,7 @@ def test_an_abort_inside_a_step_frees_shared_and_swapped_blocks_once(oracle: Ora
         engine.add_request(str(i), [i + 1] * 6, SamplingParams(n=2, seed=1, max_tokens=20))
     for _ in range(steps):
         engine.step()
-    execute = engine.runner.execute
+    execute = engine.runner.execute_model
 
     def and_abort(scheduled):
         result = execute(scheduled)
@@ -106,9 +106,9 @@ def test_an_abort_inside_a_step_frees_shared_and_swapped_blocks_once(oracle: Ora
             engine.abort_request(str(i))
         return result
 
-    engine.runner.execute = and_abort
+    engine.runner.execute_model = and_abort
     assert engine.step() == []
-    del engine.runner.execute
+    del engine.runner.execute_model
     assert_pools_full(engine)
 
 

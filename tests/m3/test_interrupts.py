@@ -28,7 +28,7 @@ class FaultError(Exception):
 def failing(engine: LLMEngine, when: When, error: BaseException, where: str) -> Iterator[list[SchedulerOutput]]:
     """Raise `error` in the first step of which `when` is true: as the blocks are moved, or in the model."""
     runner, hit = engine.runner, []
-    execute, move = runner.execute, runner.mover.move
+    execute, move = runner.execute_model, runner.mover.move
     current: list[SchedulerOutput] = []
 
     def fail_at(place: str) -> None:
@@ -48,12 +48,12 @@ def failing(engine: LLMEngine, when: When, error: BaseException, where: str) -> 
         move(scheduled)
 
     handle = runner.model.register_forward_pre_hook(lambda module, args: fail_at("model"))
-    runner.execute, runner.mover.move = executing, moving  # type: ignore[method-assign, assignment]
+    runner.execute_model, runner.mover.move = executing, moving  # type: ignore[method-assign, assignment]
     try:
         yield hit
     finally:
         handle.remove()
-        del runner.execute, runner.mover.move
+        del runner.execute_model, runner.mover.move
 
 
 def step_through(engine: LLMEngine) -> dict[str, list[list[int]]]:
@@ -189,7 +189,7 @@ def test_starting_over_forgets_all_blocks_and_no_token():
         desk.add(name, [1] * 4, max_tokens=9)
     desk.step()
     desk.step()
-    tokens = {name: request.sequences[0].get_token_ids() for name, request in desk.requests.items()}
+    tokens = {name: request.first_seq().get_token_ids() for name, request in desk.requests.items()}
     running, swapped, waiting = desk.where()
     assert running
     assert swapped
@@ -198,7 +198,7 @@ def test_starting_over_forgets_all_blocks_and_no_token():
     assert desk.where() == ([], [], sorted(running + swapped + waiting))
     assert {desk.status(name)[0] for name in desk.where()[2]} == {SequenceStatus.WAITING}
     assert (desk.kv.pool.num_used, desk.kv.swap_pool.num_used) == (0, 0)
-    assert {name: request.sequences[0].get_token_ids() for name, request in desk.requests.items()} == tokens
+    assert {name: request.first_seq().get_token_ids() for name, request in desk.requests.items()} == tokens
     desk.run()
 
 

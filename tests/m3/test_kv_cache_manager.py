@@ -15,7 +15,7 @@ def make_seq(prompt: int = 4, output: list[int] | None = None, name: str = "r-0"
 
 def compute(kv: KVCacheManager, seq: Sequence, num_tokens: int, keep_free: int = 0) -> list[tuple[int, int]] | None:
     """Make room for the tokens, and count them as computed."""
-    pairs = kv.allocate([(seq, num_tokens)], keep_free)
+    pairs = kv.allocate_slots([(seq, num_tokens)], keep_free)
     if pairs is not None:
         seq.num_computed_tokens += num_tokens
     return pairs
@@ -61,9 +61,9 @@ def test_keep_free_leaves_so_many():
 def test_allocation_is_for_all_or_for_none():
     kv = KVCacheManager(3, 4)
     a, b = make_seq(8, name="a-0"), make_seq(8, name="b-0")
-    assert kv.allocate([(a, 8), (b, 8)]) is None
+    assert kv.allocate_slots([(a, 8), (b, 8)]) is None
     assert (a.block_ids, b.block_ids, kv.pool.num_free) == ([], [], 3)
-    assert kv.allocate([(a, 8), (b, 4)]) == []
+    assert kv.allocate_slots([(a, 8), (b, 4)]) == []
     assert (a.block_ids, b.block_ids) == ([1, 2], [3])
 
 
@@ -98,7 +98,7 @@ def test_the_first_writer_copies_and_the_last_one_keeps():
 def test_writers_of_one_block_in_one_allocation():
     kv = KVCacheManager(8, 4)
     seqs = family(kv, 3, 6)
-    assert kv.allocate([(seq, 1) for seq in seqs]) == [(2, 3), (2, 4)]
+    assert kv.allocate_slots([(seq, 1) for seq in seqs]) == [(2, 3), (2, 4)]
     assert [seq.block_ids for seq in seqs] == [[1, 3], [1, 4], [1, 2]]
 
 
@@ -122,8 +122,8 @@ def test_the_exact_need_of_writers_of_one_shared_block(size, writers, needed):
     wants = [(seq, 1) for seq in seqs[:writers]]
     assert kv._blocks_needed(wants) == needed
     before = kv.pool.num_free
-    assert kv.allocate(wants, keep_free=before - needed + 1) is None
-    pairs = kv.allocate(wants, keep_free=before - needed)
+    assert kv.allocate_slots(wants, keep_free=before - needed + 1) is None
+    pairs = kv.allocate_slots(wants, keep_free=before - needed)
     assert pairs is not None
     assert (len(pairs), before - kv.pool.num_free) == (needed, needed)
 
@@ -247,7 +247,7 @@ def test_swapping_in_needs_room_for_the_next_write_of_each():
     kv.swap_out(seqs)
     assert kv.swap_in(seqs, keep_free=4) is None
     assert kv.swap_in(seqs, keep_free=3) is not None  # one full block, and one each
-    assert len(kv.allocate([(seq, 1) for seq in seqs]) or []) == 1
+    assert len(kv.allocate_slots([(seq, 1) for seq in seqs]) or []) == 1
     assert kv.pool.num_free == 3
 
 
@@ -268,8 +268,8 @@ def test_the_invariants_see_a_table_of_the_wrong_length(harm):
     compute(kv, seq, 6)
     kv.check_invariants([seq], [])
     if harm == "longer":
-        seq.block_ids += kv.pool.allocate(1)
+        seq.block_ids += kv.pool.get_new_blocks(1)
     else:
-        kv.pool.free([seq.block_ids.pop()])
+        kv.pool.free_blocks([seq.block_ids.pop()])
     with pytest.raises(RuntimeError, match=r"^sequence r-0 has \d blocks for 6 of 6 tokens$"):
         kv.check_invariants([seq], [])

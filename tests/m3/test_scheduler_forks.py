@@ -33,7 +33,7 @@ def test_the_second_step_of_a_fork_copies_its_last_block():
     desk.step()
     output = desk.schedule()
     assert output.blocks_to_copy == [(2, 3), (2, 4)]
-    assert [seq.block_ids for seq in request.sequences] == [[1, 3], [1, 4], [1, 2]]
+    assert [seq.block_ids for seq in request.get_seqs()] == [[1, 3], [1, 4], [1, 2]]
     desk.update(output)
     desk.run()
 
@@ -44,7 +44,7 @@ def test_forks_fill_the_rows_that_are_left_and_the_others_follow_from_a_sibling(
     assert desk.step() == {"r": 6}
     assert desk.status("r") == [RUNNING] * 3 + [WAITING] * 2
     assert desk.run() == [{"r": 3}, {"r": 3}, {"r": 6}, {"r": 2}, {"r": 2}]  # nobody runs who could be asked: again
-    assert [seq.get_output_len() for seq in request.sequences] == [3] * 5
+    assert [seq.get_output_len() for seq in request.get_seqs()] == [3] * 5
 
 
 def test_a_sibling_that_joins_later_computes_one_token_of_the_prompt():
@@ -66,7 +66,7 @@ def test_a_copy_of_a_block_that_is_being_copied():
     output = desk.schedule()
     (source,) = {of for of, _ in output.blocks_to_copy}
     assert len(output.blocks_to_copy) == 2
-    assert source == request.sequences[1].block_ids[1]
+    assert source == request.get_seqs()[1].block_ids[1]
     desk.update(output)
     desk.run()
 
@@ -79,7 +79,7 @@ def test_beams_go_and_come_back_all_or_none():
         gone = 0
         while desk.scheduler.has_unfinished_requests():
             output = desk.schedule()
-            live = [seq for seq in desk.requests["beams"].sequences if not seq.is_finished()]
+            live = [seq for seq in desk.requests["beams"].get_seqs() if not seq.is_finished()]
             drawing = [
                 seq
                 for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True)
@@ -136,7 +136,7 @@ def test_an_abort_between_schedule_and_update_frees_once():
     assert [seq.request_id for seq in desk.update(output)] == ["b"]
     desk.scheduler.check_invariants()
     assert desk.kv.pool.num_used == 1
-    assert desk.requests["a"].sequences[0].num_computed_tokens == 0
+    assert desk.requests["a"].first_seq().num_computed_tokens == 0
     desk.run()
 
 
@@ -147,7 +147,7 @@ def test_an_abort_while_the_prompt_of_a_fork_is_computed_frees_once():
     assert len(output.forks) == 2
     desk.abort("r")
     assert desk.update(output) == []
-    assert [seq.get_output_len() for seq in request.sequences] == [0] * 3
+    assert [seq.get_output_len() for seq in request.get_seqs()] == [0] * 3
     desk.assert_empty()
 
 
@@ -155,7 +155,7 @@ def test_a_parent_that_ends_leaves_its_blocks_to_its_children():
     desk = PagedDesk(8)
     request = desk.add("r", 6, n=3, max_tokens=4)
     desk.step()
-    desk.scheduler.finish(request, request.sequences[0], SequenceStatus.FINISHED_STOPPED)
+    desk.scheduler.finish(request, request.first_seq(), SequenceStatus.FINISHED_STOPPED)
     desk.scheduler.check_invariants()
     assert desk.kv.pool.num_used == 2
     assert desk.run()[0] == {"r": 2}

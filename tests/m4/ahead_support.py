@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from folovllm import LLMEngine
-from folovllm.core.request_lines import UNKNOWN
+from folovllm.core.scheduler_state import UNKNOWN
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.outputs import CompletionOutput, RequestOutput
 from folovllm.worker.pending_step import PendingStep
@@ -72,7 +72,7 @@ class Watch:
 def assert_sound(engine: LLMEngine) -> None:
     engine.scheduler.check_invariants()
     for request in engine._requests.values():
-        for seq in request.sequences:
+        for seq in request.get_seqs():
             assert UNKNOWN not in seq.data.output_token_ids
 
 

@@ -188,7 +188,7 @@ def test_padding_touches_the_null_block_and_no_other(oracle: Oracle) -> None:
     watch = Watch(engine)
     watch.step()
     watch.step()
-    (seq,) = engine.scheduler.running[0].sequences
+    (seq,) = engine.scheduler.running[0].get_seqs()
     for layer in engine.runner.kv_cache.tensors:
         written = ~layer.isnan().flatten(3).any(-1).any(0)  # [num_blocks, block_size]
         slots = {(block, offset) for block, offset in written.nonzero().tolist()}

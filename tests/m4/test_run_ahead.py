@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from folovllm import SamplingParams
-from folovllm.core.request_lines import UNKNOWN
+from folovllm.core.scheduler_state import UNKNOWN
 from folovllm.core.run_ahead import assume, can_run_ahead, most_blocks_of_next_step, reads_tokens
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.stepper import StepFailedError, Stepper
@@ -28,14 +28,14 @@ class Desk(PagedDesk):
 
 def finish(desk: Desk, output: SchedulerOutput, tokens: Iterable[int | None]) -> None:
     """Take in a step's tokens, and end whom they end."""
-    for seq, ended in desk.scheduler.update(output, tokens):
+    for seq, ended in desk.scheduler.update_from_output(output, tokens):
         if ended is not None:
             desk.scheduler.finish(desk.requests[seq.request_id], seq, ended)
     desk.scheduler.check_invariants()
 
 
 def outputs_of(request: Request) -> list[list[int]]:
-    return [seq.data.output_token_ids for seq in request.sequences]
+    return [seq.data.output_token_ids for seq in request.get_seqs()]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_step_is_scheduled_before_the_token_of_the_one_before_it_is_known() ->
     assume(desk.scheduler, first)
     assert outputs_of(request) == [[UNKNOWN]]
     second = desk.schedule()
-    assert (second.scheduled_seqs, second.num_scheduled_tokens) == (request.sequences, [1])
+    assert (second.scheduled_seqs, second.num_scheduled_tokens) == (request.get_seqs(), [1])
     finish(desk, first, [8])
     assert outputs_of(request) == [[8]]
     assume(desk.scheduler, second)
@@ -94,7 +94,7 @@ def test_a_step_is_scheduled_before_the_token_of_the_one_before_it_is_known() ->
     finish(desk, second, [9])
     finish(desk, third, [10])  # which was not assumed: nothing went ahead of it
     assert outputs_of(request) == [[8, 9, 10]]
-    assert request.sequences[0].num_computed_tokens == 4 + 2
+    assert request.first_seq().num_computed_tokens == 4 + 2
 
 
 def test_forked_children_run_ahead_with_their_parent() -> None:
@@ -119,7 +119,7 @@ def test_who_ends_by_its_length_is_left_out_of_the_next_step() -> None:
     assume(desk.scheduler, first)
     assert outputs_of(short) == [[]]
     second = desk.schedule()
-    assert second.scheduled_seqs == long.sequences
+    assert second.scheduled_seqs == long.get_seqs()
     finish(desk, first, [TOKEN, TOKEN])
     assert short.is_finished()
     assert outputs_of(short) == [[TOKEN]]
@@ -130,7 +130,7 @@ def test_who_ends_by_the_length_of_the_model_is_left_out_as_well() -> None:
     at_end, other = desk.add("at end", 5, max_tokens=9), desk.add("other", 1, max_tokens=3)
     first = desk.schedule()
     assume(desk.scheduler, first)
-    assert desk.schedule().scheduled_seqs == other.sequences
+    assert desk.schedule().scheduled_seqs == other.get_seqs()
     finish(desk, first, [TOKEN, TOKEN])
     assert at_end.is_finished()
 
@@ -196,7 +196,7 @@ def test_an_unknown_token_is_taken_back_when_all_start_over() -> None:
     desk.schedule()
     desk.scheduler.start_over()
     assert outputs_of(request) == [[], []]
-    assert {seq.status for seq in request.sequences} == {SequenceStatus.WAITING}
+    assert {seq.status for seq in request.get_seqs()} == {SequenceStatus.WAITING}
     desk.scheduler.check_invariants()
 
 
@@ -265,7 +265,7 @@ def test_after_a_failure_nothing_is_in_flight_and_all_who_took_part_are_named(wh
     stepper = Stepper(desk.scheduler, runner, run_ahead=True)  # type: ignore[arg-type]
     with pytest.raises(StepFailedError) as caught:
         drive(desk, stepper)
-    assert {seq.seq_id for seq in caught.value.seqs} == {a.sequences[0].seq_id, b.sequences[0].seq_id}
+    assert {seq.seq_id for seq in caught.value.seqs} == {a.first_seq().seq_id, b.first_seq().seq_id}
     assert isinstance(caught.value.error, RuntimeError)
     desk.scheduler.check_invariants()
     assert all(UNKNOWN not in tokens for request in (a, b) for tokens in outputs_of(request))

@@ -23,7 +23,7 @@ def test_siblings_stand_aside_while_the_first_is_prefilled():
         assert desk.where() == (["r"], [], [])  # nobody behind it has to wait for them
     assert desk.step() == {"r": 2}
     assert desk.status("r") == [RUNNING] * 3
-    assert [seq.get_output_len() for seq in desk.requests["r"].sequences] == [1] * 3
+    assert [seq.get_output_len() for seq in desk.requests["r"].get_seqs()] == [1] * 3
     assert desk.run() == [{"r": 3}]
 
 
@@ -34,7 +34,7 @@ def test_siblings_share_all_blocks_of_the_prompt():
     desk.step()
     output = desk.schedule()
     assert [(parent.index, child.index) for parent, child in output.forks] == [(0, 1), (0, 2)]
-    first, *others = [seq.block_ids for seq in request.sequences]
+    first, *others = [seq.block_ids for seq in request.get_seqs()]
     assert len(first) == 5
     assert others == [first, first]
     desk.update(output)
@@ -66,7 +66,7 @@ def test_siblings_without_a_row_get_in_line_when_the_prompt_is_there():
     steps = desk.run()
     assert steps[0] == {"r": 2}
     assert next(i for i, step in enumerate(steps) if "late" in step) == len(steps) - 1
-    assert [seq.get_output_len() for seq in request.sequences] == [2] * 4
+    assert [seq.get_output_len() for seq in request.get_seqs()] == [2] * 4
 
 
 def test_rows_that_others_took_meanwhile_are_not_there_for_siblings():
@@ -100,7 +100,7 @@ def test_siblings_wait_for_a_first_one_that_was_preempted_on_its_way(mode):
     steps = desk.run()
     prompt = [step["long"] for step in steps if "long" in step]
     assert prompt == ([3] if mode == "swap" else [4, 4, 4, 3])  # once for all of them
-    assert [seq.get_output_len() for seq in desk.requests["long"].sequences] == [1] * 3
+    assert [seq.get_output_len() for seq in desk.requests["long"].get_seqs()] == [1] * 3
 
 
 def test_siblings_of_a_prompt_that_comes_back_from_the_swap_space_take_their_rows():
@@ -117,7 +117,7 @@ def test_siblings_stand_aside_again_when_their_prompt_comes_back_from_the_swap_s
     desk.add("a", 4, max_tokens=13)
     desk.step()
     desk.step()
-    (seq, _) = desk.add("long", 15, n=2, max_tokens=1).sequences
+    (seq, _) = desk.add("long", 15, n=2, max_tokens=1).get_seqs()
     while not desk.scheduler.preempter.num_swapped:
         desk.step()
     assert (seq.status, seq.num_computed_tokens) == (SWAPPED, 12)
@@ -197,11 +197,11 @@ def test_recomputed_beams_catch_up_in_chunks_and_branch_together_again():
     request = desk.add("beams", [1] * 10, beams=3, max_tokens=9)
     while not desk.scheduler.preempter.num_recomputed:
         desk.step()
-    lengths = {seq.get_len() for seq in request.sequences}
+    lengths = {seq.get_len() for seq in request.get_seqs()}
     assert len(lengths) == 1
     longest = lengths.pop()
-    while any(seq.num_computed_tokens < longest - 1 for seq in request.sequences):
+    while any(seq.num_computed_tokens < longest - 1 for seq in request.get_seqs()):
         desk.step()
-        assert {seq.get_len() for seq in request.sequences} == {longest}  # nobody draws before all are there
+        assert {seq.get_len() for seq in request.get_seqs()} == {longest}  # nobody draws before all are there
     assert desk.step()["beams"] == 3
     desk.run()

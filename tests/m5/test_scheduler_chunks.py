@@ -23,7 +23,7 @@ def test_a_prompt_longer_than_the_budget_comes_in_over_several_steps():
 
 def test_a_chunk_that_does_not_end_the_prompt_draws_nothing():
     desk = ChunkDesk()
-    (seq,) = desk.add("a", 18, max_tokens=2).sequences
+    (seq,) = desk.add("a", 18, max_tokens=2).get_seqs()
     lengths = []
     while desk.scheduler.has_unfinished_requests():
         desk.step()
@@ -33,7 +33,7 @@ def test_a_chunk_that_does_not_end_the_prompt_draws_nothing():
 
 def test_a_prompt_whose_last_chunk_is_one_token():
     desk = ChunkDesk()
-    (seq,) = desk.add("a", 9, max_tokens=2).sequences
+    (seq,) = desk.add("a", 9, max_tokens=2).get_seqs()
     assert desk.step() == {"a": 8}
     assert seq.get_output_len() == 0
     assert desk.step() == {"a": 1}
@@ -210,7 +210,7 @@ def test_blocks_that_another_prompt_will_need_are_not_free(length, joins):
 def test_a_chunk_without_a_block_waits_where_it_is():
     """Nobody gives way for a prefill in a step in which others go on: they will end."""
     desk = growing_beside_a_long_prompt()
-    (seq,) = desk.requests["long"].sequences
+    (seq,) = desk.requests["long"].get_seqs()
     for _ in range(4):
         assert desk.step() == {"a": 1}
         assert (seq.status, seq.num_computed_tokens) == (RUNNING, 12)
@@ -218,7 +218,7 @@ def test_a_chunk_without_a_block_waits_where_it_is():
 
 def test_a_decode_takes_the_blocks_of_a_newer_prompt_that_is_on_its_way():
     desk = preempted_on_the_way("recompute")
-    (seq,) = desk.requests["long"].sequences
+    (seq,) = desk.requests["long"].get_seqs()
     assert (seq.status, seq.num_computed_tokens) == (WAITING, 0)
     steps = desk.run()
     assert [step["long"] for step in steps if "long" in step] == [4, 4, 4, 3, 1, 1]  # all of it once more
@@ -227,7 +227,7 @@ def test_a_decode_takes_the_blocks_of_a_newer_prompt_that_is_on_its_way():
 
 def test_a_prompt_that_was_swapped_on_its_way_goes_on_where_it_was():
     desk = preempted_on_the_way("swap")
-    (seq,) = desk.requests["long"].sequences
+    (seq,) = desk.requests["long"].get_seqs()
     assert (seq.status, seq.num_computed_tokens) == (SWAPPED, 12)
     steps = desk.run()
     assert [step["long"] for step in steps if "long" in step] == [3, 1, 1]

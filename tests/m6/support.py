@@ -10,7 +10,7 @@ from folovllm import LLMEngine
 from folovllm.config import SchedulerConfig
 from folovllm.core.block_hash import Digest, digest_sha256
 from folovllm.core.caching_scheduler import CachingScheduler
-from folovllm.core.prefix_caching import PrefixCachingManager
+from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
@@ -30,7 +30,7 @@ def caching_engine(folder: Path | str, **kwargs: Any) -> LLMEngine:
 
 def make_seq(token_ids: list[int], name: str = "r") -> Sequence:
     """A sequence whose prompt these are."""
-    return Request(name, None, token_ids, SamplingParams()).sequences[0]
+    return Request(name, None, token_ids, SamplingParams()).first_seq()
 
 
 def make_manager(
@@ -49,7 +49,7 @@ def compute(kv: PrefixCachingManager, seq: Sequence, salt: str | None = None, *,
 
 def go_on(kv: PrefixCachingManager, seq: Sequence, upto: int | None = None) -> None:
     num_tokens = (seq.get_len() if upto is None else upto) - seq.num_computed_tokens
-    assert kv.allocate([(seq, num_tokens)]) is not None
+    assert kv.allocate_slots([(seq, num_tokens)]) is not None
     seq.num_computed_tokens += num_tokens
     kv.cache_blocks(seq)
 

@@ -53,7 +53,7 @@ def test_equal_names_of_other_content_are_never_taken_for_each_other(
         cached = kv.take_cached(seq)
         num_taken = len(seq.block_ids)
         assert cached == num_taken * SIZE
-        while kv.allocate([(seq, seq.get_len() - cached)]) is None:
+        while kv.allocate_slots([(seq, seq.get_len() - cached)]) is None:
             end(kv, alive.pop(0))
         for place in range(num_taken, len(seq.block_ids)):
             holds[seq.block_ids[place]] = (salt, tuple(seq.get_token_ids()[: (place + 1) * SIZE]))

@@ -51,7 +51,7 @@ def test_equal_prompts_of_one_step_end_up_in_the_same_blocks() -> None:
     for seq in seqs:
         kv.begin(seq, None)
         assert kv.take_cached(seq) == 0
-    assert kv.allocate([(seq, 9) for seq in seqs]) == []
+    assert kv.allocate_slots([(seq, 9) for seq in seqs]) == []
     assert kv.pool.num_used == 9
     for seq in seqs:
         seq.num_computed_tokens = 9
@@ -106,7 +106,7 @@ def test_a_child_that_parts_in_a_block_which_can_be_found_copies_it() -> None:
     shared = child.block_ids[1]
     assert kv.pool.refs(shared) == 1
     assert not kv.has_slot(child)
-    pairs = kv.allocate([(child, 4)])
+    pairs = kv.allocate_slots([(child, 4)])
     assert pairs == [(shared, child.block_ids[1])]
     assert child.block_ids[1] != shared
     child.num_computed_tokens = 10
@@ -122,7 +122,7 @@ def test_a_fork_knows_its_names_and_adds_its_own() -> None:
     for seq, token_id in ((parent, 5), (child, 6)):
         for _ in range(4):
             seq.add_token_id(token_id)
-        assert kv.allocate([(seq, 4)]) is not None
+        assert kv.allocate_slots([(seq, 4)]) is not None
         seq.num_computed_tokens += 4
         kv.cache_blocks(seq)
     assert compute(kv, make_seq([1] * 9 + [5] * 4), "s") == 12
@@ -241,7 +241,7 @@ def test_a_preempted_sequence_computes_no_more_than_was_lost() -> None:
     desk.add("b", [2] * 11, max_tokens=10)
     while desk.status("b")[0] is not SequenceStatus.WAITING or not desk.scheduler.preempter.num_recomputed:
         desk.step()
-    had = desk.requests["b"].sequences[0].get_len()
+    had = desk.requests["b"].first_seq().get_len()
     while desk.status("a")[0] is SequenceStatus.RUNNING:
         desk.step()
     evicted = desk.kv.pool.num_evicted
@@ -256,5 +256,5 @@ def test_siblings_share_what_was_taken() -> None:
     desk.run()
     desk.add("b", 10, n=3)
     assert desk.step() == {"b": 2}
-    assert {tuple(seq.block_ids[:2]) for seq in desk.requests["b"].sequences} == {(1, 2)}
+    assert {tuple(seq.block_ids[:2]) for seq in desk.requests["b"].get_seqs()} == {(1, 2)}
     desk.run()

@@ -18,10 +18,10 @@ from typing import Any, cast
 from folovllm.attention.backend import select_backend
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.core.stop import check_stop
-from folovllm.engine.input_processor import InputProcessor, Prompt
+from folovllm.engine.input_processor import InputProcessor, Prompt, Room
 from folovllm.engine.outbox import Outbox
 from folovllm.engine.output_processor import OutputProcessor
-from folovllm.engine.stream import OutputDelta
+from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.model_loader import (
     load_generation_config,
     load_hf_config,
@@ -80,7 +80,7 @@ class LLMEngine:
             max_model_len=self.max_model_len,
             eos_token_ids=self.eos_token_ids,
         )
-        self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.max_model_len)
+        self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, Room(self.max_model_len))
         self.output_processor = OutputProcessor(self.tokenizer)
         self._requests: dict[str, Request] = {}  # unfinished, in order of arrival
         self._outbox = Outbox()
@@ -125,7 +125,7 @@ class LLMEngine:
         self._outbox.drop(request_id)
         if request is None:
             return
-        for seq in request.sequences:
+        for seq in request.get_seqs():
             if not seq.is_finished():
                 seq.transition(SequenceStatus.FINISHED_ABORTED)
         self.output_processor.discard(request)
@@ -149,8 +149,7 @@ class LLMEngine:
         Raises:
             ValueError: see add_request; also best_of > n, whose winners are known only at the end.
         """
-        if isinstance(params, SamplingParams) and params.best_of != params.n:
-            raise ValueError(f"best_of ({params.best_of}) must equal n ({params.n}) when streaming")
+        check_can_stream(params)
         request_id = f"stream-{next(self._stream_ids)}"
         # Here and not in the generator, so that a bad request fails at the call, not at the first next().
         self.add_request(request_id, prompt, params)
@@ -175,7 +174,7 @@ class LLMEngine:
         """One token for the oldest unfinished sequence."""
         request, seq = self._next_sequence()
         try:
-            step = self.runner.execute(seq)
+            step = self.runner.execute_model(seq)
         except Exception as error:
             # A logits processor of the request's own may have failed: it goes, the others go on.
             self.abort_request(request.request_id)
@@ -190,7 +189,7 @@ class LLMEngine:
 
     def _next_sequence(self) -> tuple[Request, Sequence]:
         request = next(iter(self._requests.values()))
-        seq = next(seq for seq in request.sequences if not seq.is_finished())
+        seq = next(seq for seq in request.get_seqs() if not seq.is_finished())
         if seq.status is SequenceStatus.WAITING:
             seq.transition(SequenceStatus.RUNNING)
         return request, seq

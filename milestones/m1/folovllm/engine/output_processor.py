@@ -86,11 +86,11 @@ class OutputProcessor:
         self._sequences: dict[str, SequenceOutput] = {}
 
     def begin(self, request: Request) -> None:
-        for seq in request.sequences:
+        for seq in request.get_seqs():
             self._sequences[seq.seq_id] = SequenceOutput(seq, self.tokenizer)
 
     def discard(self, request: Request) -> None:
-        for seq in request.sequences:
+        for seq in request.get_seqs():
             self._sequences.pop(seq.seq_id, None)
 
     def process(
@@ -108,11 +108,11 @@ class OutputProcessor:
     def make_output(self, request: Request) -> RequestOutput:
         """The request as it stands. Once finished, the best n of best_of sequences, best first."""
         finished = request.is_finished()
-        sequences = request.sequences
+        sequences = request.get_seqs()
         if finished:
             sequences = self._choose_best(request)
             request.metrics.finished_time = time.time()
-        request.metrics.num_output_tokens = sum(seq.get_output_len() for seq in request.sequences)
+        request.metrics.num_output_tokens = sum(seq.get_output_len() for seq in request.get_seqs())
         outputs = [self._completion(index, seq) for index, seq in enumerate(sequences)]
         if finished:
             self.discard(request)
@@ -130,8 +130,8 @@ class OutputProcessor:
         """The n sequences with the highest cumulative logprob; the others become FINISHED_IGNORED."""
         params = request.sampling_params
         if params.best_of == params.n:
-            return request.sequences
-        ranked = sorted(request.sequences, key=lambda seq: seq.cumulative_logprob, reverse=True)
+            return request.get_seqs()
+        ranked = sorted(request.get_seqs(), key=lambda seq: seq.cumulative_logprob, reverse=True)
         for loser in ranked[params.n :]:
             if loser.status is not SequenceStatus.FINISHED_ABORTED:
                 loser.transition(SequenceStatus.FINISHED_IGNORED)

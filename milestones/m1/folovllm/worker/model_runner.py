@@ -50,7 +50,7 @@ class ModelRunner:
         self._sampling: SamplingMetadata | None = None
 
     @torch.inference_mode()
-    def execute(self, seq: Sequence) -> ModelRunnerOutput:
+    def execute_model(self, seq: Sequence) -> ModelRunnerOutput:
         """One step of `seq`, which must run to its end before another begins: there is one cache.
 
         Advances seq.num_computed_tokens; appending the token is the caller's business.

@@ -61,7 +61,7 @@ class Scheduler:
         output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids)
         self._finished_seq_ids = []
         for request in self.running:
-            for seq in request.sequences:
+            for seq in request.get_seqs():
                 if seq.status is SequenceStatus.RUNNING:
                     # One token; the prompt again, if an interrupt cut short the step that was to compute it.
                     output.add(seq, seq.get_len() - seq.num_computed_tokens)
@@ -89,7 +89,7 @@ class Scheduler:
             self.waiting.pop()
         return True
 
-    def update(
+    def update_from_output(
         self, output: SchedulerOutput, token_ids: Iterable[int | None]
     ) -> list[tuple[Sequence, SequenceStatus | None]]:
         """Take in a step's tokens, one per scheduled sequence; None where it brought none.
@@ -126,7 +126,7 @@ class Scheduler:
 
     def abort(self, request: Request) -> None:
         """End all of its sequences."""
-        for seq in request.sequences:
+        for seq in request.get_seqs():
             self.finish(request, seq, SequenceStatus.FINISHED_ABORTED)
 
     def has_unfinished_requests(self) -> bool:
@@ -138,7 +138,7 @@ class Scheduler:
         return sum(
             seq.num_computed_tokens
             for request in self.running
-            for seq in request.sequences
+            for seq in request.get_seqs()
             if seq.status is SequenceStatus.RUNNING
         )
 

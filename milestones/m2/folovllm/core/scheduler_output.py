@@ -21,12 +21,21 @@ class SchedulerOutput:
     total_num_scheduled_tokens: int = 0
     finished_seq_ids: list[str] = field(default_factory=list)
     """Ended since the step before: the worker forgets them."""
+    num_prompt_tokens: int = 0
+    """How many of the scheduled tokens belong to prompts."""
 
     def add(self, seq: Sequence, num_tokens: int) -> None:
         self.scheduled_seqs.append(seq)
         self.num_scheduled_tokens.append(num_tokens)
         self.total_num_scheduled_tokens += num_tokens
+        if seq.num_computed_tokens < len(seq.data.prompt_token_ids):
+            self.num_prompt_tokens += num_tokens
 
     @property
     def is_empty(self) -> bool:
         return not self.scheduled_seqs
+
+    @property
+    def rows(self) -> list[Sequence]:
+        """The sequences that take part; a step's results come in this order."""
+        return self.scheduled_seqs

@@ -9,6 +9,7 @@ vLLM: v1/engine/input_processor.py
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from folovllm.errors import PromptTooLongError
@@ -21,14 +22,21 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or {"prompt_token_ids": [...]} with an optional "prompt" to show beside them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the engine can hold of a single request."""
+
+    max_model_len: int
+
+
 class InputProcessor:
     """Args:
     tokenizer: a Hugging Face tokenizer, or None when skip_tokenizer_init leaves token ids only.
     vocab_size: rows of the LM head: ids from 0 to vocab_size - 1 exist.
     """
 
-    def __init__(self, tokenizer: Any | None, vocab_size: int, max_model_len: int) -> None:
-        self.tokenizer, self.vocab_size, self.max_model_len = tokenizer, vocab_size, max_model_len
+    def __init__(self, tokenizer: Any | None, vocab_size: int, room: Room) -> None:
+        self.tokenizer, self.vocab_size, self.max_model_len = tokenizer, vocab_size, room.max_model_len
 
     def process(self, request_id: str, prompt: Prompt, params: SamplingParams | None) -> Request:
         """Raises:
@@ -106,7 +114,7 @@ class InputProcessor:
 
 
 def _is_list(value: object) -> bool:
-    """bytes are a sequence of integers, too, but somebody who gives them means a text."""
+    """bytes are a sequence of integers, too, but they are meant as a text."""
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
 
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from folovllm.core.scheduler import Scheduler
+from folovllm.engine.core import Gained
 from folovllm.engine.detokenizer import IncrementalDetokenizer, SupportsDecode
 from folovllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from folovllm.request import Request, Sequence, SequenceStatus
-from folovllm.worker.model_runner_output import LogprobsRow
+from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
 
 
 class SequenceOutput:
@@ -78,20 +80,49 @@ class SequenceOutput:
 
 
 class OutputProcessor:
-    """Turns steps into RequestOutputs. State per request lives from begin() to the finished output or discard()."""
+    """Turns steps into RequestOutputs. State per request lives from begin() to the finished output or discard().
 
-    def __init__(self, tokenizer: Any | None) -> None:
-        self.tokenizer = tokenizer
+    Args:
+        tokenizer: a Hugging Face tokenizer, or None when skip_tokenizer_init leaves token ids only.
+    """
+
+    def __init__(self, tokenizer: Any | None, scheduler: Scheduler) -> None:
+        self.tokenizer, self.scheduler = tokenizer, scheduler
         self._decoder = None if tokenizer is None else fastest_decoder(tokenizer)
         self._sequences: dict[str, SequenceOutput] = {}
 
     def begin(self, request: Request) -> None:
-        for seq in request.sequences:
+        for seq in request.get_seqs():
             self._sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
 
     def discard(self, request: Request) -> None:
-        for seq in request.sequences:
+        for seq in request.get_seqs():
             self._sequences.pop(seq.seq_id, None)
+
+    def process_outputs(
+        self, requests: dict[str, Request], rows: list[Sequence], output: ModelRunnerOutput, gained: Gained
+    ) -> tuple[list[RequestOutput], int]:
+        """Take in a step, whose tokens are appended already, and end the sequences that are at their end.
+
+        requests: the unfinished ones by id. rows: the sequences that took part. gained: what EngineCore.step() says.
+
+        Returns the outputs of the requests that changed, and how many tokens came.
+        """
+        for seq in rows if output.prompt_logprobs else ():
+            if seq.seq_id in output.prompt_logprobs and not seq.is_finished():
+                request = requests[seq.request_id]
+                # Nothing precedes the first prompt token, so nothing can be said about it.
+                request.prompt_logprobs = [None, *map(self._decode_row, output.prompt_logprobs[seq.seq_id])]
+        logprobs = dict(zip(rows, output.logprobs, strict=True))
+        changed: dict[str, Request] = {}
+        for seq, ended in gained:
+            if seq.is_finished():
+                continue  # its request failed, or was aborted, by what a sibling did in this step
+            request = changed[seq.request_id] = requests[seq.request_id]
+            ended = self.add_token(request, seq, logprobs[seq], ended)
+            if ended is not None:
+                self.scheduler.finish(request, seq, ended)
+        return [self.make_output(request) for request in changed.values()], len(gained)
 
     def add_token(
         self, request: Request, seq: Sequence, logprobs: LogprobsRow | None, ended: SequenceStatus | None
@@ -108,18 +139,14 @@ class OutputProcessor:
                 seq.output_logprobs.append(self._decode_row(logprobs))
         return self._sequences[seq.seq_id].add_token(seq.data.output_token_ids[-1], ended)
 
-    def add_prompt_logprobs(self, request: Request, rows: list[LogprobsRow]) -> None:
-        """Nothing precedes the first prompt token, so nothing can be said about it."""
-        request.prompt_logprobs = [None, *map(self._decode_row, rows)]
-
     def make_output(self, request: Request) -> RequestOutput:
         """The request as it stands. Once finished, the best n of best_of sequences, best first."""
         finished = request.is_finished()
-        sequences = request.sequences
+        sequences = request.get_seqs()
         if finished:
             sequences = self._choose_best(request)
             request.metrics.finished_time = time.time()
-        request.metrics.num_output_tokens = sum(seq.get_output_len() for seq in request.sequences)
+        request.metrics.num_output_tokens = sum(seq.get_output_len() for seq in request.get_seqs())
         outputs = [self._completion(index, seq) for index, seq in enumerate(sequences)]
         if finished:
             self.discard(request)
@@ -143,8 +170,8 @@ class OutputProcessor:
         """The n sequences with the highest cumulative logprob; the others become FINISHED_IGNORED."""
         params = request.sampling_params
         if params.best_of == params.n:
-            return request.sequences
-        ranked = sorted(request.sequences, key=lambda seq: seq.cumulative_logprob, reverse=True)
+            return request.get_seqs()
+        ranked = sorted(request.get_seqs(), key=lambda seq: seq.cumulative_logprob, reverse=True)
         for loser in ranked[params.n :]:
             if loser.status is not SequenceStatus.FINISHED_ABORTED:
                 loser.transition(SequenceStatus.FINISHED_IGNORED)

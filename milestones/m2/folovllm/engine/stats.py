@@ -9,6 +9,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+from folovllm.core.scheduler import Scheduler
+
 WINDOW_SECONDS = 5.0
 
 
@@ -32,6 +34,22 @@ class EngineStats:
     output_tokens: int
     tokens_per_s: float
     """Output tokens of the last seconds, per second; 0 when nothing runs."""
+
+    @classmethod
+    def of(cls, scheduler: Scheduler, tokens: TokenCounter) -> EngineStats:
+        return cls(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            running_seqs=scheduler.num_running_seqs,
+            kv_blocks_total=scheduler.num_slots,
+            kv_blocks_used=scheduler.num_running_seqs,
+            kv_tokens_reserved=scheduler.num_running_seqs * scheduler.max_model_len,
+            kv_tokens_used=scheduler.num_used_tokens,
+            steps=tokens.steps,
+            prompt_tokens=tokens.prompt_tokens,
+            output_tokens=tokens.output_tokens,
+            tokens_per_s=tokens.tokens_per_s if scheduler.has_unfinished_requests() else 0.0,
+        )
 
 
 class TokenCounter:

@@ -117,7 +117,9 @@ class SamplingMetadata:
 
     groups: list[RowGroup]
     num_rows: int
-    num_logprobs: int | None  # the most that any row asked for; None: nobody asked
+    num_logprobs: int | None  # the most that any row asked for; None: no row asked
+    is_plain_greedy: bool
+    """Every row wants the argmax of its logits as they are, and nothing else."""
 
     @classmethod
     def build(cls, rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> SamplingMetadata:

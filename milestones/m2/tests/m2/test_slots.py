@@ -15,19 +15,19 @@ def test_the_lowest_free_slot_is_taken_first():
     desk = Desk(max_num_seqs=3)
     requests = [desk.add(name, max_tokens=9) for name in "abc"]
     desk.step()
-    assert [request.sequences[0].block_ids for request in requests] == [[0], [1], [2]]
+    assert [request.first_seq().block_ids for request in requests] == [[0], [1], [2]]
     desk.abort("b")
     desk.abort("a")
     late = [desk.add(name) for name in "de"]
     desk.step()
-    assert [request.sequences[0].block_ids for request in late] == [[0], [1]]
+    assert [request.first_seq().block_ids for request in late] == [[0], [1]]
 
 
 def test_a_finished_sequence_owns_no_slot():
     desk = Desk(max_num_seqs=2)
     request = desk.add("a", n=2, max_tokens=1)
     desk.run()
-    assert [seq.block_ids for seq in request.sequences] == [[], []]
+    assert [seq.block_ids for seq in request.get_seqs()] == [[], []]
     assert sorted(desk.scheduler._free_slots) == [0, 1]
 
 
@@ -49,7 +49,7 @@ def test_the_invariants_see_a_slot_that_is_lost_owned_twice_or_miscounted(harm):
     desk.step()
     desk.scheduler.check_invariants()
     if harm == "lost":
-        request.sequences[0].block_ids.clear()
+        request.first_seq().block_ids.clear()
     elif harm == "twice":
         desk.scheduler._free_slots.append(0)
     else:

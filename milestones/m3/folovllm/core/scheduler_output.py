@@ -1,7 +1,7 @@
 """What one step is to compute: the scheduler's whole word to the worker.
 
-The worker keeps a batch that lives across steps: whoever it does not know yet has joined, and only changes are said. In
-this order it carries them out: forget, move blocks (out, in, copies), compute.
+The worker keeps a batch that lives across steps. A sequence that it does not know yet has joined; only changes are said.
+It carries them out in this order: forget, move blocks (out, in, copies), compute.
 
 vLLM: v1/core/sched/output.py (and V0's core/scheduler.py for the block moves)
 """
@@ -34,11 +34,15 @@ class SchedulerOutput:
     blocks_to_swap_in: BlockPairs = field(default_factory=list)
     blocks_to_copy: BlockPairs = field(default_factory=list)
     """All are read before any is written."""
+    num_prompt_tokens: int = 0
+    """How many of the scheduled tokens belong to prompts."""
 
     def add(self, seq: Sequence, num_tokens: int) -> None:
         self.scheduled_seqs.append(seq)
         self.num_scheduled_tokens.append(num_tokens)
         self.total_num_scheduled_tokens += num_tokens
+        if seq.num_computed_tokens < len(seq.data.prompt_token_ids):
+            self.num_prompt_tokens += num_tokens
 
     def add_copies(self, pairs: BlockPairs) -> None:
         """A block that is itself a copy of this step is empty yet: its copy is made of what it will be a copy of."""
@@ -50,6 +54,10 @@ class SchedulerOutput:
         return not self.scheduled_seqs
 
     @property
+    def moves_blocks(self) -> bool:
+        return bool(self.blocks_to_swap_out or self.blocks_to_swap_in or self.blocks_to_copy)
+
+    @property
     def rows(self) -> list[Sequence]:
-        """All that take part: a step's results come in this order."""
+        """The sequences that take part; a step's results come in this order."""
         return [*self.scheduled_seqs, *(child for _, child in self.forks)]

@@ -1,99 +1,66 @@
-"""The engine below the text: the model, its KV cache, the scheduler and the runner, made to fit one another.
+"""The engine below the text: a scheduler, a runner, and the step that joins them.
 
-What depends on what: the weights decide how much memory is left, that decides the number of blocks, and that how long a
-sequence can get, which the scheduler and whoever checks requests must know.
+    schedule()  which sequences compute how many tokens  ─▶  execute_model()  a forward, a draw for each
+        ▲                                                                              │
+        └──────────── update_from_output()  tokens are appended  ◀─────────────────────┘
 
-vLLM: v1/engine/core.py
+Requests join and leave between two steps.
+
+vLLM: v1/engine/core.py (EngineCore.step)
 """
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
-from typing import Any
-
-import torch
-
-from folovllm.attention.backend import select_backend
-from folovllm.config import EngineConfig
-from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.config import SchedulerConfig
 from folovllm.core.scheduler import Scheduler
-from folovllm.engine.limits import resolve_scheduler_config
-from folovllm.engine.room import Room
-from folovllm.models.weights import build_model, weights_folder
-from folovllm.utils.logging import init_logger
-from folovllm.worker.kv_cache import kv_bytes_per_token
-from folovllm.worker.memory import size_kv_cache
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.engine.input_processor import Room
+from folovllm.request import Sequence, SequenceStatus
+from folovllm.worker.memory import CacheSize
 from folovllm.worker.model_runner import ModelRunner
-from folovllm.worker.profile import peak_bytes_of_full_step
+from folovllm.worker.model_runner_output import ModelRunnerOutput
 
-logger = init_logger(__name__)
+Gained = list[tuple[Sequence, SequenceStatus | None]]
+"""Sequences with one more token each, and the status that it brings about, if any."""
+
+
+class StepFailedError(Exception):
+    """A step raised, and no single request was the cause."""
+
+    def __init__(self, error: Exception, seqs: list[Sequence]) -> None:
+        super().__init__(f"a step of {len(seqs)} sequences failed: {error!r}")
+        self.error, self.seqs = error, seqs  # what it raised; the sequences that took part and are lost
 
 
 class EngineCore:
-    """Args:
-    config: with max_model_len filled in.
+    """Made by build_engine_core.
 
-    Raises:
-        ValueError: no block fits into memory, or the configuration's parts contradict one another.
+    Args:
+        limits: the scheduler's configuration, with every budget filled in.
+        room: what fits of a single request.
     """
 
     def __init__(
-        self,
-        config: EngineConfig,
-        hf_config: Any,
-        dtype: torch.dtype,
-        device: torch.device,
-        eos_token_ids: frozenset[int],
+        self, scheduler: Scheduler, runner: ModelRunner, limits: SchedulerConfig, room: Room, cache_size: CacheSize
     ) -> None:
-        model_config, cache_config = config.model_config, config.cache_config
-        assert model_config.max_model_len is not None
-        # What can be refused is refused before the weights are read.
-        limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len)
-        backend = select_backend(model_config.attention_backend, device)
-        if not backend.reads_block_tables and cache_config.block_size < model_config.max_model_len:
-            raise ValueError(
-                f"attention_backend {backend.name!r} reads a sequence from one block: it needs a block_size of at "
-                f"least max_model_len ({model_config.max_model_len}), got {cache_config.block_size}"
-            )
-        weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
-        model = build_model(
-            hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed
-        )
-        self.cache_size = size_kv_cache(
-            kv_bytes_per_token(model.decoder_spec, dtype),
-            cache_config,
-            limits,
-            device,
-            lambda: peak_bytes_of_full_step(
-                model, backend, cache_config.block_size, limits, dtype=dtype, device=device
-            ),
-        )
-        logger.info("KV cache: %s", self.cache_size)
-        # What does not fit into the whole cache can never be served.
-        self.max_model_len = min(model_config.max_model_len, self.cache_size.num_tokens)
-        if self.max_model_len < model_config.max_model_len:
-            logger.warning(
-                "sequences end at %d tokens instead of max_model_len=%d: the KV cache holds no more",
-                self.max_model_len, model_config.max_model_len,
-            )  # fmt: skip
-        self.limits = dataclasses.replace(limits, max_model_len=self.max_model_len)
-        self.kv = KVCacheManager(
-            self.cache_size.num_blocks, cache_config.block_size, self.cache_size.num_swap_blocks
-        )
-        self.scheduler = Scheduler(self.limits, self.kv, eos_token_ids)
-        self.room = Room(
-            self.max_model_len, self.cache_size.num_blocks, cache_config.block_size, self.scheduler.max_num_seqs
-        )
-        self.runner = ModelRunner(
-            model,
-            backend,
-            num_blocks=self.cache_size.num_blocks,
-            num_swap_blocks=self.cache_size.num_swap_blocks,
-            block_size=cache_config.block_size,
-            max_num_seqs=self.scheduler.max_num_seqs,
-            max_model_len=self.max_model_len,
-            dtype=dtype,
-            device=device,
-            eos_token_ids=eos_token_ids,
-        )
+        self.scheduler, self.runner = scheduler, runner
+        self.limits, self.room, self.cache_size = limits, room, cache_size
+
+    def step(self) -> tuple[SchedulerOutput, ModelRunnerOutput, Gained]:
+        """What was computed, what came of it, and the sequences that gained a token by it.
+
+        Raises:
+            StepFailedError: the scheduler has started over.
+            BaseException: an interrupt, or what scheduling itself raised; likewise.
+        """
+        scheduled: SchedulerOutput | None = None
+        try:
+            scheduled = self.scheduler.schedule()
+            output = self.runner.execute_model(scheduled)
+        except BaseException as error:  # an interrupt, too: blocks may have been promised and not been moved
+            self.scheduler.start_over()
+            if scheduled is None or not isinstance(error, Exception):
+                raise
+            lost = [seq for seq in scheduled.scheduled_seqs if not seq.is_finished()]
+            raise StepFailedError(error, lost) from error
+        return scheduled, output, self.scheduler.update_from_output(scheduled, output.token_ids)

@@ -13,9 +13,13 @@ from __future__ import annotations
 import torch
 
 from folovllm.request import Sequence
+from folovllm.sample.logprobs import LogprobsTensors
 from folovllm.sample.metadata import SamplingMetadata, SamplingRow, make_generator, num_reported, reports
 from folovllm.sample.sampler import Sampler, SamplerOutput, apply_edits
-from folovllm.worker.model_runner_output import LogprobsRow
+
+
+Failures = dict[str, Exception]
+"""By sequence id."""
 
 
 class BatchSampler:
@@ -44,35 +48,22 @@ class BatchSampler:
     def remove(self, seq_id: str) -> None:
         self._rows.pop(seq_id, None)
 
-    def sample(
-        self, seqs: list[Sequence], logits: torch.Tensor
-    ) -> tuple[list[int | None], list[LogprobsRow | None], dict[str, Exception]]:
+    def reported(self, seqs: list[Sequence]) -> list[int | None]:
+        """How many of the likeliest tokens each of them tells beside its own; None: nothing."""
+        return [num_reported(self._rows[seq.seq_id]) if reports(seq.sampling_params) else None for seq in seqs]
+
+    def sample(self, seqs: list[Sequence], logits: torch.Tensor) -> tuple[SamplerOutput, Failures]:
         """One token for each of `seqs`, whose logits are the rows of `logits` [num_seqs, vocab].
 
-        Returns token ids (None for a beam, and where sampling failed), logprobs (None where nobody asked), failures by
-        sequence id.
+        Returns what was drawn, still on the device: 0 where sampling failed, and without meaning for a beam.
         """
         try:
-            sampled = self.sampler(logits, self._metadata_for(seqs))
+            return self.sampler(logits, self._metadata_for(seqs)), {}
         except Exception:
             failures = self._find_failures(seqs, logits)
             if not failures:
-                raise  # nobody's own fault: the engine's
+                raise  # no request's own fault: the engine's
             return self._sample_without(failures, seqs, logits)
-        token_ids = [
-            None if seq.sampling_params.use_beam_search else token_id
-            for seq, token_id in zip(seqs, sampled.token_ids.tolist(), strict=True)
-        ]
-        return token_ids, self._logprobs_rows(seqs, sampled), {}
-
-    def _logprobs_rows(self, seqs: list[Sequence], sampled: SamplerOutput) -> list[LogprobsRow | None]:
-        if sampled.logprobs is None:
-            return [None] * len(seqs)
-        rows = LogprobsRow.from_tensors(sampled.logprobs)
-        return [
-            row.cut(num_reported(self._rows[seq.seq_id])) if reports(seq.sampling_params) else None
-            for seq, row in zip(seqs, rows, strict=True)
-        ]
 
     def _metadata_for(self, seqs: list[Sequence]) -> SamplingMetadata:
         if self._metadata is None or self._seqs != seqs:
@@ -82,10 +73,10 @@ class BatchSampler:
             self._seqs = list(seqs)
         return self._metadata
 
-    def _find_failures(self, seqs: list[Sequence], logits: torch.Tensor) -> dict[str, Exception]:
+    def _find_failures(self, seqs: list[Sequence], logits: torch.Tensor) -> Failures:
         """Run the processors of each suspect alone; nothing is drawn."""
         self._metadata = None
-        failures: dict[str, Exception] = {}
+        failures: Failures = {}
         for place, seq in enumerate(seqs):
             if not seq.sampling_params.extra_args:
                 continue
@@ -97,16 +88,16 @@ class BatchSampler:
         return failures
 
     def _sample_without(
-        self, failures: dict[str, Exception], seqs: list[Sequence], logits: torch.Tensor
-    ) -> tuple[list[int | None], list[LogprobsRow | None], dict[str, Exception]]:
+        self, failures: Failures, seqs: list[Sequence], logits: torch.Tensor
+    ) -> tuple[SamplerOutput, Failures]:
         good = [place for place, seq in enumerate(seqs) if seq.seq_id not in failures]
-        token_ids: list[int | None] = [None] * len(seqs)
-        logprobs: list[LogprobsRow | None] = [None] * len(seqs)
+        drawn = SamplerOutput(torch.zeros(len(seqs), dtype=torch.int64, device=logits.device))
         if good:
-            rest = logits[torch.tensor(good, device=logits.device)]
-            some_ids, some_logprobs, more = self.sample([seqs[place] for place in good], rest)
+            places = torch.tensor(good, device=logits.device)
+            rest, more = self.sample([seqs[place] for place in good], logits[places])
             failures |= more
-            for place, token_id, row in zip(good, some_ids, some_logprobs, strict=True):
-                token_ids[place], logprobs[place] = token_id, row
-        return token_ids, logprobs, failures
-
+            drawn.token_ids[places] = rest.token_ids
+            if rest.logprobs is not None:
+                drawn.logprobs = LogprobsTensors.empty(drawn.token_ids, rest.logprobs.token_ids.shape[1] - 1)
+                drawn.logprobs.put(places, rest.logprobs)
+        return drawn, failures

@@ -1,7 +1,7 @@
 """Runs one step of the batch: one forward for all its tokens, then one draw for each of its sequences.
 
-Prefill and decode are the same code. The tokens of all sequences lie flat in one dimension, whole prompts beside single
-tokens, and only the last position of each sequence reaches the LM head:
+Prefill and decode are the same code. The tokens of all sequences lie flat in one dimension, those of prompts beside
+single ones, and only the last position of each sequence reaches the LM head:
 
     input_ids   a0 a1 a2 a3 | b7 | c5        ─▶ hidden [6, hidden] ─▶ rows 3, 4, 5 ─▶ logits [3, vocab] ─▶ a4 b8 c6
 
@@ -17,16 +17,12 @@ from folovllm.attention.backend import AttentionBackend
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
-from folovllm.sample.logprobs import gather_logprobs
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
-
-# Prompt positions whose logits are held at once when prompt_logprobs asks for all of them: 64 rows of 151,936 float32
-# logits are 39 MB, a 4,000-token prompt in one piece would be 2.4 GB.
-PROMPT_LOGPROBS_ROWS = 64
+from folovllm.worker.prompt_logprobs import PromptLogprobs
 
 
 class ModelRunner:
@@ -54,42 +50,57 @@ class ModelRunner:
         self.mover = BlockMover(self.kv_cache, num_swap_blocks)
         self.batch = InputBatch(max_num_seqs, max_model_len, block_size, device)
         self.sampling = BatchSampler(self.vocab_size, eos_token_ids, device)
+        self.prompt_logprobs = PromptLogprobs(model, device)
 
     @torch.inference_mode()
-    def execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
-        """One step. Leaves the sequences as they are: appending their tokens is the scheduler's business."""
+    def execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
+        """One step. Leaves the sequences as they are: appending their tokens is the scheduler's business.
+
+        After a failure the batch is forgotten, since how far the step came is not known.
+        """
         try:
-            return self._execute(scheduled)
+            return self._execute_model(scheduled)
         except BaseException:  # an interrupt, too, may come between two of the batch's arrays
             self.batch.clear()
-            for seq_id in scheduled.finished_seq_ids:  # nobody says it again, and a new request may take the name
+            for seq_id in scheduled.finished_seq_ids:  # it is not said again, and a new request may take the name
                 self.sampling.remove(seq_id)
             raise
 
-    def _execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
+    def _execute_model(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
         self._update_batch(scheduled)
-        self.mover.move(scheduled)
-        step_rows = scheduled.rows
-        output = ModelRunnerOutput([None] * len(step_rows), [None] * len(step_rows))
+        if scheduled.moves_blocks:
+            self.mover.move(scheduled)
+        rows = scheduled.rows
+        output = ModelRunnerOutput([None] * len(rows), [None] * len(rows))
         if scheduled.is_empty:  # blocks were moved, nothing is computed
             return output
         inputs = self.batch.prepare(scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, scheduled.forks)
         hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
         if len(inputs.draws):
-            self._draw(inputs, [step_rows[place] for place in inputs.draws], hidden, output)
+            last = hidden if inputs.logits_at is None else hidden[inputs.logits_at]
+            self._draw(rows, inputs, self.model.compute_logits(last), output)
         else:
             self.batch.advance(inputs, [], np.zeros(0, np.int64))
-        output.prompt_logprobs = self._prompt_logprobs(scheduled, inputs, hidden)
+        if scheduled.num_prompt_tokens:
+            output.prompt_logprobs = self.prompt_logprobs.gather(scheduled, hidden)
         return output
 
     def _draw(
-        self, inputs: StepInputs, seqs: list[Sequence], hidden: torch.Tensor, output: ModelRunnerOutput
+        self, rows: list[Sequence], inputs: StepInputs, logits: torch.Tensor, output: ModelRunnerOutput
     ) -> None:
-        last = hidden if inputs.logits_at is None else hidden[inputs.logits_at]
-        token_ids, logprobs, output.failures = self.sampling.sample(seqs, self.model.compute_logits(last))
-        self.batch.advance(inputs, seqs, np.array([0 if token_id is None else token_id for token_id in token_ids]))
-        for place, token_id, row in zip(inputs.draws, token_ids, logprobs, strict=True):
-            output.token_ids[place], output.logprobs[place] = token_id, row
+        seqs = [rows[place] for place in inputs.draws]
+        sampled, output.failures = self.sampling.sample(seqs, logits)
+        token_ids = sampled.token_ids.cpu()
+        self.batch.advance(inputs, seqs, token_ids.numpy())
+        for place, seq, token_id in zip(inputs.draws, seqs, token_ids.tolist(), strict=True):
+            # Beams choose their tokens together, from the logprobs.
+            if not seq.sampling_params.use_beam_search and seq.seq_id not in output.failures:
+                output.token_ids[place] = token_id
+        if sampled.logprobs is not None:
+            logprobs = LogprobsRow.from_tensors(sampled.logprobs)
+            for place, seq, row, count in zip(inputs.draws, seqs, logprobs, self.sampling.reported(seqs), strict=True):
+                if count is not None and seq.seq_id not in output.failures:
+                    output.logprobs[place] = row.cut(count)
 
     def _update_batch(self, scheduled: SchedulerOutput) -> None:
         for seq_id in scheduled.finished_seq_ids:
@@ -103,31 +114,3 @@ class ModelRunner:
                 self.sampling.add(seq)
         for seq in scheduled.grown_seqs:
             self.batch.set_blocks(seq)
-
-    def _prompt_logprobs(
-        self, scheduled: SchedulerOutput, inputs: StepInputs, hidden: torch.Tensor
-    ) -> dict[str, list[LogprobsRow]]:
-        """For sequences that have just read their prompt and want to know how likely it was.
-
-        All sequences of a request have the same prompt, so the first one answers for all.
-        """
-        answers: dict[str, list[LogprobsRow]] = {}
-        for place, seq in enumerate(scheduled.scheduled_seqs):
-            wanted = seq.sampling_params.prompt_logprobs is not None and seq.index == 0
-            if wanted and seq.num_computed_tokens == 0 and seq.get_output_len() == 0:
-                start = int(inputs.num_new[:place].sum())
-                answers[seq.seq_id] = self._logprobs_of_prompt(seq, hidden[start : start + seq.get_prompt_len()])
-        return answers
-
-    def _logprobs_of_prompt(self, seq: Sequence, hidden: torch.Tensor) -> list[LogprobsRow]:
-        """Row i is about prompt token i + 1: the logits after token i say how likely that token was."""
-        num_top = seq.sampling_params.prompt_logprobs
-        assert num_top is not None
-        targets = torch.tensor(seq.data.prompt_token_ids[1:], device=self.device)
-        rows: list[LogprobsRow] = []
-        for at in range(0, len(targets), PROMPT_LOGPROBS_ROWS):
-            wanted = targets[at : at + PROMPT_LOGPROBS_ROWS]
-            logits = self.model.compute_logits(hidden[at : at + len(wanted)])
-            logprobs = logits.float().log_softmax(dim=-1)
-            rows += LogprobsRow.from_tensors(gather_logprobs(logprobs, num_top, wanted))
-        return rows

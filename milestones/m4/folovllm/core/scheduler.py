@@ -1,12 +1,12 @@
-"""Continuous batching over a paged KV cache: at every step, who computes how many tokens.
+"""Continuous batching over a paged KV cache: which sequences compute how many tokens in a step.
 
     1  running    every running sequence decodes; where no block is free, the newest request is preempted
     2  swapped    come back, and
        waiting    join, with whole prompts: the oldest first, while there are tokens, sequences and blocks left, and
                   only in steps in which nobody had to go
 
-Nobody starves: whoever is older keeps its blocks, and a preempted request goes back to its old place in the line, ahead
-of all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.
+No request starves. An older one keeps its blocks, and a preempted one goes back to its old place in the line, ahead of
+all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.
 
 Iteration-level scheduling: Orca (Yu et al., OSDI 2022).
 vLLM: v1/core/sched/scheduler.py; for swapping, V0's core/scheduler.py
@@ -17,10 +17,10 @@ from __future__ import annotations
 from bisect import insort
 
 from folovllm.config import SchedulerConfig
-from folovllm.core.grouping import lacking, rows_claimed, rows_needed
+from folovllm.core.sequence_group import lacking, rows_claimed, rows_needed
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.preemption import Preempter, choose_victims
-from folovllm.core.request_lines import RequestLines
+from folovllm.core.scheduler_state import SchedulerState
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 
@@ -30,8 +30,8 @@ RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, Sequ
 WATERMARK = 0.01
 
 
-class Scheduler(RequestLines):
-    """Decides who computes what; the KV cache manager owns the blocks.
+class Scheduler(SchedulerState):
+    """Decides which sequences compute what; the KV cache manager owns the blocks.
 
     Args:
         config: with max_num_batched_tokens and max_model_len filled in; a prompt of max_model_len must fit one step.
@@ -59,16 +59,18 @@ class Scheduler(RequestLines):
         if not preempted and (self.swapped or self.waiting):
             moved = self._let_in(output)
             if output.is_empty and not moved and self.running:
-                # Beams that have not all come back hold the blocks that whoever is next in line needs, who may be more
-                # urgent than they are: without this all would wait for each other for ever.
+                # Beams that have not all come back hold the blocks that the next request in line needs, which may be
+                # more urgent than they are. Without this they would wait for each other for ever.
                 newest = self.running[-1]
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
-        self._finished_seq_ids, self._stale_seq_ids = [], []  # said now, and not if an interrupt came before
+        output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]
+        # Cleared only here: after an interrupt on the way they must be said again.
+        self._finished_seq_ids, self._stale_seq_ids, self._changed_seqs = [], [], []
         return output
 
     def _let_in(self, output: SchedulerOutput) -> bool:
-        """Whoever is swapped comes back and whoever waits joins, while there are rows, tokens and blocks left. The
-        oldest first: nobody is overtaken. False when that one has to stay outside already."""
+        """Swapped requests come back and waiting ones join, the oldest first, while there are rows, tokens and blocks
+        left. Returns whether any did."""
         room, moved = self.max_num_seqs - sum(map(rows_claimed, self.running)), False
         while self.swapped or self.waiting:
             if not self.waiting or (self.swapped and self._key(self.swapped[0]) <= self._key(self.waiting.peek())):
@@ -81,9 +83,9 @@ class Scheduler(RequestLines):
         return moved
 
     def _decode_in_place(self, request: Request, output: SchedulerOutput) -> bool:
-        """The usual case: one sequence, one token, and its last block has room. It is all that most requests do in most
-        steps, and a tenth of the work of asking for blocks."""
-        seq = request.sequences[0]
+        """The usual case: one sequence, one token, and its last block has room. Most requests do nothing else in most
+        steps, and it takes a tenth of the time of asking for blocks."""
+        seq = request.first_seq()
         usual = len(request.sequences) == 1 and seq.get_len() - seq.num_computed_tokens == 1
         if not usual or output.total_num_scheduled_tokens >= self.max_num_batched_tokens or not self.kv.has_slot(seq):
             return False
@@ -91,7 +93,7 @@ class Scheduler(RequestLines):
         return True
 
     def _continue(self, request: Request, seqs: list[Sequence], output: SchedulerOutput) -> bool:
-        """Let running sequences of a request compute what they lack. True when somebody had to give way for it."""
+        """Let running sequences of a request compute what they lack. True when a request had to give way for it."""
         preempted = False
         for wants in lacking(request, seqs, self.max_num_batched_tokens - output.total_num_scheduled_tokens):
             while wants[0][0].status is RUNNING and not self._grant(wants, output):
@@ -102,7 +104,7 @@ class Scheduler(RequestLines):
     def _grant(self, wants: list[tuple[Sequence, int]], output: SchedulerOutput, keep_free: int = 0) -> bool:
         """Put sequences with their tokens into the step, if there are blocks for them."""
         sizes = [len(seq.block_ids) for seq, _ in wants]
-        copies = self.kv.allocate(wants, keep_free)
+        copies = self.kv.allocate_slots(wants, keep_free)
         if copies is None:
             return False
         output.add_copies(copies)
@@ -155,7 +157,7 @@ class Scheduler(RequestLines):
             return None
         if any(sibling.num_computed_tokens == 0 for sibling in running):
             return None  # in a step from now there will be something to share
-        shared = self.kv.fork_longest(running, seq)
+        shared = self.kv.get_computed_blocks(request, seq)
         num_tokens = seq.get_len() - seq.num_computed_tokens
         if request.sampling_params.use_beam_search and seq.get_output_len() > 0:
             num_tokens -= 1  # it catches up with the other beams first

@@ -1,13 +1,13 @@
 """The engine: requests go in, one step at a time brings tokens, outputs come out.
 
-    add_request ─▶ InputProcessor ─▶ Scheduler.schedule() ─▶ ModelRunner.launch(), collect() ─▶ Scheduler.update()
-                                           ▲                                                       │
-                                           └───────────── the next step ◀────── OutputProcessor ─▶ RequestOutput
+    add_request ─▶ InputProcessor ─▶ EngineCore.step() ─▶ OutputProcessor ─▶ RequestOutput
+                                       ▲             │
+                                       └─ next step ─┘
 
 A step is one forward for all sequences that take part, and one token for each of them. Requests join and leave between
 steps.
 
-vLLM: v1/engine/llm_engine.py, v1/engine/core.py
+vLLM: v1/engine/llm_engine.py
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from collections.abc import Generator, Set
 from typing import Any, cast
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.engine.beams import BeamGroup
-from folovllm.engine.core import EngineCore
+from folovllm.engine.build import build_engine_core
+from folovllm.engine.core import StepFailedError
 from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.engine.outbox import Outbox
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
-from folovllm.engine.stepper import StepFailedError
-from folovllm.engine.stream import OutputDelta
+from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.model_loader import (
     load_generation_config,
     load_hf_config,
@@ -36,13 +34,11 @@ from folovllm.model_loader import (
     resolve_max_model_len,
 )
 from folovllm.outputs import RequestOutput
-from folovllm.request import Request, Sequence, SequenceStatus
-from folovllm.reserved import refuse_reserved_fields
+from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_int, wrong
 from folovllm.utils.ids import Counter
 from folovllm.utils.seed import set_seed
-from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
 
 
 class LLMEngine:
@@ -60,7 +56,6 @@ class LLMEngine:
             raise wrong("config", "be an EngineConfig or a ModelConfig", config)
         elif cache_config is not None or scheduler_config is not None:
             raise ValueError("cache_config and scheduler_config must not be given: an EngineConfig has both")
-        refuse_reserved_fields(config)
         set_seed(config.model_config.seed)
         model_config = config.model_config
         hf_config = load_hf_config(model_config)
@@ -73,13 +68,11 @@ class LLMEngine:
         self.tokenizer = None if model_config.skip_tokenizer_init else load_tokenizer(model_config)
         self.eos_token_ids = frozenset(load_generation_config(model_config).eos_token_ids)
 
-        core = EngineCore(self.config, hf_config, self.dtype, self.device, self.eos_token_ids)
-        self.scheduler, self.runner, self.cache_size = core.scheduler, core.runner, core.cache_size
-        self.stepper = core.stepper
-        self.max_model_len, self.config.scheduler_config = core.max_model_len, core.limits
-        self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, core.room)
-        self.output_processor = OutputProcessor(self.tokenizer)
-        self._beams: dict[str, BeamGroup] = {}
+        self.core = build_engine_core(self.config, hf_config, self.dtype, self.device, self.eos_token_ids)
+        self.scheduler, self.runner = self.core.scheduler, self.core.runner
+        self.max_model_len, self.config.scheduler_config = self.core.room.max_model_len, self.core.limits
+        self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.core.room)
+        self.output_processor = OutputProcessor(self.tokenizer, self.scheduler)
         self._requests: dict[str, Request] = {}  # unfinished, in order of arrival
         self._outbox = Outbox()
         self._stream_ids = Counter()
@@ -88,7 +81,7 @@ class LLMEngine:
     def add_request(
         self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
     ) -> None:
-        """Queue a request. Under policy="priority" a lower number goes first; among equals, who came first.
+        """Queue a request. Under policy="priority" a lower number goes first; among equals, the one that came first.
 
         Raises:
             ValueError: request_id is in use, priority without that policy; or see InputProcessor.process. A refused
@@ -102,8 +95,6 @@ class LLMEngine:
         request = self.input_processor.process(request_id, prompt, params)
         request.priority = priority
         self._requests[request_id] = request
-        if request.sampling_params.use_beam_search:
-            self._beams[request_id] = BeamGroup(request, self.scheduler, self.eos_token_ids, self.max_model_len)
         self.output_processor.begin(request)
         self.scheduler.add_request(request)
 
@@ -138,14 +129,13 @@ class LLMEngine:
         if request is not None:
             self.scheduler.abort(request)
             self.output_processor.discard(request)
-            self._beams.pop(request_id, None)
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has anything to do or to hand out."""
         return bool(self._requests) or self._outbox.holds_unclaimed()
 
     def _holds(self, request_id: str) -> bool:
-        """Whether the request runs, or has outputs that nobody has fetched."""
+        """Whether the request runs, or has outputs that have not been fetched."""
         return request_id in self._requests or self._outbox.holds({request_id})
 
     def generate_stream(
@@ -153,16 +143,14 @@ class LLMEngine:
     ) -> Generator[RequestOutput, None, None]:
         """Generate for one prompt; yields, per step, only what is new (text, token_ids and logprobs are deltas).
 
-        Other requests may be in the engine and other streams may be open: whoever steps, each gets its own outputs.
+        Other requests may be in the engine and other streams may be open: each gets its own outputs, whichever of them
+        steps the engine.
         Closing the iterator before its end aborts the request; aborting the request ends the iterator.
 
         Raises:
             ValueError: see add_request; also best_of > n and beam search, whose winners are known only at the end.
         """
-        if isinstance(params, SamplingParams) and params.use_beam_search:
-            raise ValueError("use_beam_search must be False when streaming: which beam wins is known only at the end")
-        if isinstance(params, SamplingParams) and params.best_of != params.n:
-            raise ValueError(f"best_of ({params.best_of}) must equal n ({params.n}) when streaming")
+        check_can_stream(params)
         request_id = f"stream-{next(self._stream_ids)}"
         # Here and not in the generator, so that a bad request fails at the call, not at the first next().
         self.add_request(request_id, prompt, params)
@@ -189,79 +177,29 @@ class LLMEngine:
             return
         began = time.perf_counter()
         try:
-            scheduled, result = self.stepper.step()
-        except StepFailedError as failed:  # those that took part are lost, those that wait are not
+            scheduled, output, gained = self.core.step()
+        except StepFailedError as failed:  # the requests that took part are lost, those that wait are not
             self._fail({seq.request_id for seq in failed.seqs}, failed.error)
             return
-        num_output_tokens = self._take_in(scheduled, result)
-        self._tokens.record(began, scheduled.num_prompt_tokens, num_output_tokens)
-
-    def _take_in(self, scheduled: SchedulerOutput, result: ModelRunnerOutput) -> int:
-        """Append a step's tokens and put the outputs of the requests that changed into the outbox."""
         rows = scheduled.rows
-        for seq in rows:
-            if seq.seq_id in result.failures and not seq.is_finished():
-                self._fail({seq.request_id}, result.failures[seq.seq_id])
-        logprobs = dict(zip(rows, result.logprobs, strict=True))
-        changed: dict[str, Request] = {}
-        gained = self.scheduler.update(scheduled, result.token_ids)
-        for seq in rows:
-            if (prompt_logprobs := result.prompt_logprobs.get(seq.seq_id)) is not None and not seq.is_finished():
-                self.output_processor.add_prompt_logprobs(self._requests[seq.request_id], prompt_logprobs)
-        for seq, ended in gained:
-            request = changed[seq.request_id] = self._requests[seq.request_id]
-            ended = self.output_processor.add_token(request, seq, logprobs[seq], ended)
-            if ended is not None:
-                self.scheduler.finish(request, seq, ended)
-        num_beam_tokens = self._advance_beams(logprobs, changed) if self._beams else 0
-        for request in changed.values():
-            output = self.output_processor.make_output(request)
-            if output.finished:
-                del self._requests[request.request_id]
-            self._outbox.put(output)
-        return len(gained) + num_beam_tokens
-
-    def _advance_beams(self, logprobs: dict[Sequence, LogprobsRow | None], changed: dict[str, Request]) -> int:
-        """One step of every beam search whose beams took part; its output comes at the end, not on the way."""
-        rows = {
-            seq: row
-            for seq, row in logprobs.items()
-            if row is not None and seq.status is SequenceStatus.RUNNING and seq.request_id in self._beams
-        }
-        for request_id in {seq.request_id for seq in rows}:
-            request, group = self._requests[request_id], self._beams[request_id]
-            if request.metrics.first_token_time is None:
-                request.metrics.first_token_time = time.time()
-            if group.advance(rows):
-                del self._beams[request_id]
-                self.output_processor.adopt(request, group.winners())
-                changed[request_id] = request
-        return len(rows)
+        for seq in rows if output.failures else ():
+            if seq.seq_id in output.failures and not seq.is_finished():
+                self._fail({seq.request_id}, output.failures[seq.seq_id])
+        outputs, num_tokens = self.output_processor.process_outputs(self._requests, rows, output, gained)
+        for request_output in outputs:
+            if request_output.finished:
+                del self._requests[request_output.request_id]
+            self._outbox.put(request_output)
+        self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:
-        """These requests end in `error`, which whoever asked for them gets raised."""
+        """These requests end in `error`, which is raised where their outputs are asked for."""
         for request_id in request_ids & self._requests.keys():
             self.abort_request(request_id)
             self._outbox.fail(request_id, error)
 
     def stats(self) -> EngineStats:
-        scheduler, pool = self.scheduler, self.scheduler.kv.pool
-        return EngineStats(
-            running=len(scheduler.running),
-            waiting=len(scheduler.waiting),
-            swapped=len(scheduler.swapped),
-            running_seqs=scheduler.num_running_seqs,
-            kv_blocks_total=pool.num_blocks,
-            kv_blocks_used=pool.num_used,
-            kv_blocks_shared=pool.num_shared,
-            kv_tokens_reserved=pool.num_used * scheduler.kv.block_size,
-            kv_tokens_used=scheduler.num_used_tokens,
-            preemptions=scheduler.preempter.num_recomputed + scheduler.preempter.num_swapped,
-            steps=self._tokens.steps,
-            prompt_tokens=self._tokens.prompt_tokens,
-            output_tokens=self._tokens.output_tokens,
-            tokens_per_s=self._tokens.tokens_per_s if self._requests else 0.0,
-        )
+        return EngineStats.of(self.scheduler, self._tokens)
 
     def get_tokenizer(self) -> Any:
         """Raises ValueError under skip_tokenizer_init."""

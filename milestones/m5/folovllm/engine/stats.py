@@ -9,6 +9,8 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
+from folovllm.core.scheduler import Scheduler
+
 WINDOW_SECONDS = 5.0
 
 
@@ -36,6 +38,26 @@ class EngineStats:
     output_tokens: int
     tokens_per_s: float
     """Output tokens of the last seconds, per second; 0 when nothing runs."""
+
+    @classmethod
+    def of(cls, scheduler: Scheduler, tokens: TokenCounter) -> EngineStats:
+        kv, pool = scheduler.kv, scheduler.kv.pool
+        return cls(
+            running=len(scheduler.running),
+            waiting=len(scheduler.waiting),
+            swapped=len(scheduler.swapped),
+            running_seqs=scheduler.num_running_seqs,
+            kv_blocks_total=pool.num_blocks,
+            kv_blocks_used=pool.num_used,
+            kv_blocks_shared=pool.num_shared,
+            kv_tokens_reserved=pool.num_used * kv.block_size,
+            kv_tokens_used=scheduler.num_used_tokens,
+            preemptions=scheduler.preempter.num_recomputed + scheduler.preempter.num_swapped,
+            steps=tokens.steps,
+            prompt_tokens=tokens.prompt_tokens,
+            output_tokens=tokens.output_tokens,
+            tokens_per_s=tokens.tokens_per_s if scheduler.has_unfinished_requests() else 0.0,
+        )
 
 
 class TokenCounter:

@@ -1,11 +1,11 @@
-"""Who waits, who runs, who is swapped; and how tokens come in and sequences leave.
+"""What the scheduler knows between two steps: which requests wait, run or are swapped; how a step's tokens come in.
 
     waiting   a queue, in the order of the policy          running, swapped   lists in that same order, the oldest first
 
-    schedule() ─▶ SchedulerOutput ─▶ the worker ─▶ update(): its tokens ─▶ finish(): those that have ended
+    schedule() ─▶ SchedulerOutput ─▶ the worker ─▶ update_from_output(): its tokens ─▶ finish(): sequences that have ended
 
-A request with several sequences can stand in more than one of them. This is the half of the scheduler that keeps books;
-what each step computes is decided in core/scheduler.py.
+A request with several sequences can stand in more than one of these. What each step computes is decided in
+core/scheduler.py.
 
 vLLM: v1/core/sched/scheduler.py (update_from_output, finish_requests)
 """
@@ -28,7 +28,7 @@ RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, Sequ
 UNKNOWN = -1
 
 
-class RequestLines:
+class SchedulerState:
     """Args:
     by_priority: the queue's policy is "priority", else "fcfs".
     """
@@ -45,18 +45,20 @@ class RequestLines:
         self._arrivals = count()
         self._finished_seq_ids: list[str] = []
         self._stale_seq_ids: list[str] = []
+        self._changed_seqs: list[Sequence] = []  # whose block tables changed after their step
 
     def add_request(self, request: Request) -> None:
         self._keys[request] = (request.priority if self.by_priority else 0, next(self._arrivals))
         self.waiting.add(request, self._keys[request])
 
-    def update(
+    def update_from_output(
         self, output: SchedulerOutput, token_ids: Iterable[int | None]
     ) -> list[tuple[Sequence, SequenceStatus | None]]:
         """Take in a step's tokens, one per row of `output`; None where it brought none.
 
-        Returns the sequences that gained a token, each with the status that this token brings about, if any: ending
-        it is left to finish(), since a stop string may have a say. One that was aborted meanwhile is passed over.
+        Returns the sequences that gained a token, each with the status that this token brings about, if any. They are
+        ended by finish(), later, since a stop string may have a say. A sequence that was aborted meanwhile is passed
+        over.
         """
         if not output.is_assumed:
             self.advance(output)
@@ -75,11 +77,14 @@ class RequestLines:
         for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
             if seq.status is RUNNING:
                 seq.num_computed_tokens += num_tokens
+                filled_a_block = seq.num_computed_tokens % self.kv.block_size < num_tokens
+                if filled_a_block and self.kv.cache_blocks(seq):
+                    self._changed_seqs.append(seq)
 
     def fork(self, request: Request, parent: Sequence, child: Sequence) -> None:
         """A child that shares all that its parent, which runs, has computed."""
         self.kv.fork(parent, child, parent.num_computed_tokens)
-        request.sequences.append(child)
+        request.add_seq(child)
 
     def rewrite(self, seq: Sequence) -> None:
         """The tokens of a running sequence were changed: the worker must read them anew."""
@@ -100,16 +105,18 @@ class RequestLines:
                 self.swapped.remove(request)
         elif not request.get_seqs(WAITING):
             self.waiting.remove(request)
+        self.kv.forget(seq)
         self._finished_seq_ids.append(seq.seq_id)
         if request.is_finished():
             self._keys.pop(request, None)
 
     def start_over(self) -> None:
-        """A step was cut short, and nobody knows what lies in the cache: all wait again, in their old places."""
+        """A step was cut short, and what the cache holds is not known: all requests wait again, in their old places."""
         self.kv.clear()
+        self._changed_seqs = []
         self.running, self.swapped, self.waiting = [], [], RequestQueue()
         for request, key in self._keys.items():
-            for seq in request.sequences:
+            for seq in request.get_seqs():
                 if seq.status is SWAPPED:
                     seq.transition(RUNNING)
                 if seq.status is RUNNING:
@@ -135,7 +142,7 @@ class RequestLines:
 
     def abort(self, request: Request) -> None:
         """End all of its sequences."""
-        for seq in request.sequences:
+        for seq in request.get_seqs():
             self.finish(request, seq, SequenceStatus.FINISHED_ABORTED)
 
     def _key(self, request: Request) -> Key:
@@ -154,22 +161,19 @@ class RequestLines:
             self.running.remove(request)
 
     def check_invariants(self) -> None:
-        """What must hold between two steps. Raises RuntimeError: a block that belongs to nobody or to two, a request in
-        the wrong line."""
+        """What must hold between two steps. Raises RuntimeError: a block that is lost or owned twice, a request in the
+        wrong line."""
         running = [seq for request in self.running for seq in request.get_seqs(RUNNING)]
         swapped = [seq for request in self.swapped for seq in request.get_seqs(SWAPPED)]
         self.kv.check_invariants(running, swapped)
         for request in self._keys:
-            runs, waits, is_swapped = (bool(request.get_seqs(status)) for status in (RUNNING, WAITING, SWAPPED))
             where = (request in self.running, request in self.waiting, request in self.swapped)
-            # Who will fork from a sibling that is being prefilled does not have to stand in line.
-            may_wait_aside = any(in_prefill(seq) for seq in request.get_seqs(RUNNING))
-            if where != (runs, waits, is_swapped) and not (may_wait_aside and where == (runs, False, is_swapped)):
+            if where != self._places(request):
                 raise RuntimeError(
                     f"request {request.request_id} is in the wrong place (running, waiting, swapped): {where}"
                 )
 
-
-def in_prefill(seq: Sequence) -> bool:
-    """Whether its prompt has not been computed to its end."""
-    return seq.num_computed_tokens < seq.get_prompt_len()
+    def _places(self, request: Request) -> tuple[bool, bool, bool]:
+        """Whether it has to stand among the running, the waiting, the swapped."""
+        runs, waits, is_swapped = (bool(request.get_seqs(status)) for status in (RUNNING, WAITING, SWAPPED))
+        return runs, waits, is_swapped

@@ -47,6 +47,11 @@ def lacking(request: Request, seqs: list[Sequence]) -> list[Wants]:
     return [behind] if behind else []
 
 
+def in_prefill(seq: Sequence) -> bool:
+    """Whether its prompt has not been computed to its end."""
+    return seq.num_computed_tokens < seq.get_prompt_len()
+
+
 def is_decode(group: Wants) -> bool:
     """One token each."""
     return all(num_tokens == 1 for _, num_tokens in group)

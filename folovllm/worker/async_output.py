@@ -1,0 +1,95 @@
+"""A step between its launch and its result: the device computes, the host has other things to do.
+
+    execute_model(N)   queues the forward, the draw and the copy of the token ids to the host, and returns
+    get_output()       waits until that copy has arrived
+
+One copy from the device a step brings all token ids. It is queued behind the kernels that draw them, into pinned
+memory, and an event behind it tells when it is over. Nothing else on the device is waited for, so a step that was
+launched meanwhile goes on.
+
+vLLM: v1/worker/gpu_model_runner.py (AsyncGPUModelRunnerOutput)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from folovllm.request import Sequence
+from folovllm.sample.logprobs import LogprobsTensors
+from folovllm.sample.sampler import SamplerOutput
+from folovllm.worker.input_batch import Expected, InputBatch
+from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
+
+
+class HostCopy:
+    """A tensor that is being copied to the host; on a CPU it is there already."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor, self._arrived = tensor, None
+        if tensor.is_cuda:
+            self._tensor = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._tensor.copy_(tensor, non_blocking=True)
+            self._arrived = torch.cuda.Event()
+            self._arrived.record()
+
+    def get(self) -> torch.Tensor:
+        """Waits for the copy."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+        return self._tensor
+
+
+@dataclass(slots=True)
+class AsyncModelRunnerOutput:
+    """What execute_model returns. Steps are asked for their outputs in the order in which they were launched."""
+
+    batch: InputBatch
+    rows: list[Sequence]
+    """All that take part: SchedulerOutput.rows."""
+    prompt_logprobs: dict[str, list[LogprobsRow]] = field(default_factory=dict)
+    failures: dict[str, Exception] = field(default_factory=dict)
+    draws: list[int] = field(default_factory=list)
+    """Which of `rows` draw a token."""
+    expected: Expected | None = None
+    """Where the tokens belong in the batch; None: this step draws none."""
+    _token_ids: HostCopy | None = None
+    _logprobs: list[HostCopy] = field(default_factory=list)
+    """The fields of LogprobsTensors, where a row reports any."""
+    _reported: list[int | None] = field(default_factory=list)
+
+    def set_drawn(self, sampled: SamplerOutput, reported: list[int | None]) -> None:
+        """Begin the copies to the host. reported: how many of the likeliest tokens each draw tells; None: nothing."""
+        self._token_ids = HostCopy(sampled.token_ids)
+        if sampled.logprobs is not None:
+            parts = (sampled.logprobs.token_ids, sampled.logprobs.logprobs, sampled.logprobs.ranks)
+            self._logprobs = [HostCopy(part) for part in parts]
+            self._reported = reported
+
+    def get_output(self) -> ModelRunnerOutput:
+        """Wait for the step's results. After a failure the batch is forgotten."""
+        try:
+            return self._get_output()
+        except BaseException:
+            self.batch.clear()
+            raise
+
+    def _get_output(self) -> ModelRunnerOutput:
+        num_rows = len(self.rows)
+        output = ModelRunnerOutput([None] * num_rows, [None] * num_rows, self.prompt_logprobs, self.failures)
+        if self._token_ids is None or self.expected is None:
+            return output
+        arrived = self._token_ids.get()
+        self.batch.fill(self.expected, arrived.numpy())
+        for place, token_id in zip(self.draws, arrived.tolist(), strict=True):
+            seq = self.rows[place]
+            # Beams choose their tokens together, from the logprobs.
+            if not seq.sampling_params.use_beam_search and seq.seq_id not in self.failures:
+                output.token_ids[place] = token_id
+        if self._logprobs:
+            rows = LogprobsRow.from_tensors(LogprobsTensors(*(copy.get() for copy in self._logprobs)))
+            for place, row, count in zip(self.draws, rows, self._reported, strict=True):
+                if count is not None and self.rows[place].seq_id not in self.failures:
+                    output.logprobs[place] = row.cut(count)
+        return output
