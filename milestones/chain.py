@@ -6,12 +6,14 @@ A file at mK is the first one found going right from mK; the root comes last:
 
 So a file that never changes after it arrives is stored once, at the root. Whether it is there at all is a
 second question: it arrives at the milestone whose `milestone.toml` lists it.
+
+One line is stored nowhere: the milestone's own number in NUMBERED, which is written as a tree is resolved.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from milestones.sources import File, Snapshot
@@ -20,7 +22,10 @@ from milestones.spec import Milestone, MilestoneError, find_specs, matches, pars
 # Every file that matches one of these belongs to exactly one milestone …
 MANAGED = ("folovllm/**", "tests/**", "examples/**", "docs/*/m*/**")
 # … but these are about the repository as a whole.
-NOT_MANAGED = ("tests/milestones/**", "tests/docs/**")
+NOT_MANAGED = ("tests/milestones/**", "tests/docs/**", "tests/workshop/**")
+
+# The file with a line `MILESTONE = K`; at the root, K is the newest.
+NUMBERED = "folovllm/milestone.py"
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,8 @@ class Course:
         for later in range(number, len(self.milestones)):
             if path in self.stored[later]:
                 return self.stored[later][path]
-        return self.snapshot.get(path)
+        file = self.snapshot.get(path)
+        return numbered(file, number) if file and path == NUMBERED else file
 
     def tree(self, number: int) -> dict[str, File]:
         """The whole of milestone `number`: path -> file."""
@@ -109,6 +115,7 @@ class Course:
             *self._misstored(),
             *self._unmatched_patterns(),
             *self._wrong_changes(),
+            *self._wrong_number(),
         ]
 
     def _unclaimed(self) -> list[str]:
@@ -147,11 +154,29 @@ class Course:
     def _wrong_changes(self) -> list[str]:
         found = []
         for m in self.milestones:
-            where, really = f"milestones/{m.id}/milestone.toml", set(self.changed(m.number))
+            where, really = f"milestones/{m.id}/milestone.toml", set(self.changed(m.number)) - {NUMBERED}
             listed = set(m.changes)
             found += [f"{where}: {p} changes here; add it to `changes`" for p in sorted(really - listed)]
             found += [f"{where}: {p} is in `changes` but does not change" for p in sorted(listed - really)]
         return found
+
+    def _wrong_number(self) -> list[str]:
+        """NUMBERED is one file: the root's, which says the newest number."""
+        found = [
+            f"milestones/m{number}/{NUMBERED}: each tree's number is written into it; delete this copy"
+            for number, files in self.stored.items()
+            if NUMBERED in files
+        ]
+        newest = len(self.milestones) - 1
+        if (file := self.snapshot.get(NUMBERED)) and file != numbered(file, newest):
+            found.append(f"{NUMBERED}: must say MILESTONE = {newest}, the newest")
+        return found
+
+
+def numbered(file: File, number: int) -> File:
+    """NUMBERED as milestone `number` has it; git may not know it, so it has no `oid`."""
+    data = re.sub(rb"(?m)^MILESTONE = \d+$", b"MILESTONE = %d" % number, file.data)
+    return replace(file, data=data, oid=None)
 
 
 def is_managed(path: str) -> bool:

@@ -62,8 +62,8 @@ class CachedBlockPool(BlockPool):
     def cache_full_blocks(
         self, chain: HashChain, table: list[int], num_cached: int, num_full: int
     ) -> tuple[int, bool]:
-        """Of a sequence's block table, `num_cached` blocks can be found and `num_full` are full: cache the rest of these.
-        A block whose content is there already gives way to the one that is there.
+        """Of a sequence's block table the first num_cached blocks can be found, and the first num_full are full: cache
+        the rest of these. A block whose content is cached already gives way to the one that has it.
 
         Returns how many can be found after it, and whether the table was changed.
         """

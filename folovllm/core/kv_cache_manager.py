@@ -71,7 +71,7 @@ class KVCacheManager:
         return pairs
 
     def _blocks_needed(self, wants: list[tuple[Sequence, int]]) -> int:
-        """New blocks, and copies: of the sequences that write into one block the last may keep it, if no other table names it."""
+        """New blocks, and copies: the last of those that write into one block keeps it, if no other table names it."""
         needed = 0
         writers: dict[int, int] = {}
         for seq, num_tokens in wants:

@@ -43,7 +43,7 @@ class PrefixCachingManager(KVCacheManager):
         self._chains: dict[Sequence, HashChain] = {}
         self._num_cached: dict[Sequence, int] = {}  # leading blocks of its table that can be found
         self._outdated: set[Sequence] = set()  # have blocks from before a reset
-        self._first_seqs: dict[Sequence, Request] = {}  # requests that have not been let in yet, by their first sequence
+        self._first_seqs: dict[Sequence, Request] = {}  # of requests that have not been let in
         self.num_queries = self.num_hits = 0
         super().__init__(num_blocks, block_size, num_swap_blocks)
 

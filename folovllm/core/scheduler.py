@@ -84,7 +84,8 @@ class Scheduler(SchedulerState):
                 # more urgent than they are. Without this they would wait for each other for ever.
                 newest = self.running[-1]
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
-        output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]
+        if self._changed_seqs:
+            output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]
         # Cleared only here: after an interrupt on the way they must be said again.
         self._finished_seq_ids, self._stale_seq_ids, self._changed_seqs = [], [], []
         return output

@@ -1,7 +1,7 @@
 """What one step is to compute: the scheduler's whole word to the worker.
 
-The worker keeps a batch that lives across steps. A sequence that it does not know yet has joined; only changes are said.
-It carries them out in this order: forget, move blocks (out, in, copies), compute.
+The worker keeps a batch that lives across steps, so only changes are said. A sequence that it does not know yet has
+joined. It carries them out in this order: forget, move blocks (out, in, copies), compute.
 
 vLLM: v1/core/sched/output.py (and V0's core/scheduler.py for the block moves)
 """
@@ -62,4 +62,4 @@ class SchedulerOutput:
     @property
     def rows(self) -> list[Sequence]:
         """The sequences that take part; a step's results come in this order."""
-        return [*self.scheduled_seqs, *(child for _, child in self.forks)]
+        return [*self.scheduled_seqs, *(child for _, child in self.forks)] if self.forks else self.scheduled_seqs

@@ -1,7 +1,7 @@
 """Beam search over the engine's sequences: each live beam is a running sequence, and branching is a fork.
 
     before     beam 0: blocks [1, 2, 3]       beam 1: blocks [1, 2, 4]        both survivors come from beam 0
-    after      beam 0: blocks [1, 2, 3]       beam 2: blocks [1, 2, 3]        the first to write to 3 copies it; 4 is free
+    after      beam 0: blocks [1, 2, 3]       beam 2: blocks [1, 2, 3]        the first writer copies 3; 4 is free
 
 Which beams live is decided by sample/beam_search.py; here it is carried out. All beams of a request draw in the same
 step or none does.
@@ -53,7 +53,7 @@ class BeamGroup:
         return step.done
 
     def _branch(self, step: BeamStep, candidates: list[LogprobsRow]) -> None:
-        """The first survivor of a beam is the beam itself, further ones are forks of it; a beam without one is freed."""
+        """The first survivor of a beam is the beam itself, further ones are its forks; a beam without one is freed."""
         parents, self.live = self.live, []
         history, self._history = self._history, {}
         taken: set[int] = set()

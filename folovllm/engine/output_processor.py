@@ -20,7 +20,6 @@ from folovllm.engine.core import Gained
 from folovllm.engine.detokenizer import IncrementalDetokenizer, SupportsDecode
 from folovllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from folovllm.request import Request, Sequence, SequenceStatus
-from folovllm.sample.metadata import reports
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
 
 
@@ -37,6 +36,7 @@ class SequenceOutput:
         self.text = ""
         self.stops = list(self.params.stop or ())
         keep_stop = self.params.include_stop_str_in_output
+        self.tells_logprobs = self.params.needs_logprobs or self.params.use_beam_search
         self.holdback = 0 if keep_stop else max((len(stop) for stop in self.stops), default=1) - 1
 
     def add_token(self, token_id: int, ended: SequenceStatus | None) -> SequenceStatus | None:
@@ -123,8 +123,8 @@ class OutputProcessor:
         logprobs = dict(zip(rows, output.logprobs, strict=True))
         changed: dict[str, Request] = {}
         for seq, ended in gained:
-            if seq.is_finished():
-                continue  # its request failed, or was aborted, by what a sibling did in this step
+            if seq.status is not SequenceStatus.RUNNING:
+                continue  # its request failed in this step
             request = changed[seq.request_id] = requests[seq.request_id]
             ended = self.add_token(request, seq, logprobs[seq], ended)
             if ended is not None:
@@ -185,7 +185,7 @@ class OutputProcessor:
         if finished:
             sequences = self._choose_best(request)
             request.metrics.finished_time = time.time()
-        request.metrics.num_output_tokens = sum(seq.get_output_len() for seq in request.get_seqs())
+        request.metrics.num_output_tokens = sum(seq.get_output_len() for seq in request.sequences.values())
         outputs = [self._completion(index, seq) for index, seq in enumerate(sequences)]
         if finished:
             self.discard(request)
@@ -222,7 +222,7 @@ class OutputProcessor:
             index=index,
             text=state.shown_text(),
             token_ids=list(seq.data.output_token_ids),
-            cumulative_logprob=seq.cumulative_logprob if reports(seq.sampling_params) else None,
+            cumulative_logprob=seq.cumulative_logprob if state.tells_logprobs else None,
             logprobs=list(seq.output_logprobs) if seq.sampling_params.logprobs is not None else None,
             finish_reason=SequenceStatus.finish_reason(seq.status),
             stop_reason=seq.stop_reason,

@@ -24,7 +24,7 @@ NARROW_WIDTH = 1024
 # The bits of 1.0, the largest weight, without its lower 16: one more than this is the number of bins.
 _TOP_BIN = 0x3F80
 
-Path = Literal["greedy", "top_k", "top_p", "min_p", "full", "beam"]
+Path = Literal["greedy", "top_k", "top_p", "min_p", "full"]
 
 
 @dataclass(slots=True)

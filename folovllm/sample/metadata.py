@@ -17,7 +17,8 @@ vLLM: v1/sample/metadata.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -29,35 +30,15 @@ from folovllm.sample.logits_processors import (
     TokenMasks,
     registered_logits_processors,
 )
-from folovllm.sample.penalties import Penalties, TokenCounts
+from folovllm.sample.penalties import Penalties
+from folovllm.sample.row import SamplingRow
 from folovllm.sampling_params import SamplingParams
+
+GroupPath = Path | Literal["beam"]
 
 # A CPU group holds at most this many logits (6 rows of 151,936): its temporaries then stay in memory that the
 # allocator reuses. Buffers of 39 MB are mapped afresh at every use: 26 ms for a copy that otherwise takes 3.
 MAX_GROUP_LOGITS = 1 << 20
-
-
-@dataclass(slots=True)
-class SamplingRow:
-    """One running sequence, as the sampler sees it; lives as long as the sequence."""
-
-    params: SamplingParams
-    prompt_token_ids: list[int]
-    output_token_ids: list[int]  # the live list: the engine appends to it
-    eos_token_ids: frozenset[int]
-    generator: torch.Generator | None
-    bad_words_token_ids: list[list[int]] = field(default_factory=list)
-    token_counts: TokenCounts | None = field(default=None, init=False, repr=False)
-
-
-def make_generator(params: SamplingParams, index: int, device: torch.device) -> torch.Generator | None:
-    """The generator of the request's sequence `index`: seed + index, or None for an unseeded request.
-
-    Made once per sequence. Its state advances once per output token, and goes along through preemption.
-    """
-    if params.seed is None:
-        return None
-    return torch.Generator(device=device).manual_seed(params.seed + index)
 
 
 @dataclass(slots=True)
@@ -90,7 +71,7 @@ class EditedRows:
 class RowGroup:
     """Rows that take the same path."""
 
-    path: Path
+    path: GroupPath
     width: int  # how many of the likeliest tokens the path looks at
     rows: Tensor  # [b] their places in the batch
     start: int | None  # set when they are consecutive: then a slice, which copies nothing, selects them
@@ -125,7 +106,7 @@ class SamplingMetadata:
     @classmethod
     def build(cls, rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> SamplingMetadata:
         """Sorts the batch's rows into groups. Row i goes with row i of the logits."""
-        members: dict[tuple[Path, int, bool], list[int]] = {}
+        members: dict[tuple[GroupPath, int, bool], list[int]] = {}
         for place, row in enumerate(rows):
             path, width = _path(row.params, vocab_size)
             members.setdefault((path, width, _is_edited(row)), []).append(place)
@@ -138,43 +119,12 @@ class SamplingMetadata:
                 part = places[first : first + size]
                 members_of_part = [rows[place] for place in part]
                 groups.append(_make_group(path, width, part, members_of_part, vocab_size, device))
-        asked = [num_reported(row) for row in rows if reports(row.params)]
+        asked = [row.num_reported for row in rows if row.num_reported is not None]
         edited = any(group.path != "greedy" or group.edits for group in groups)
         return cls(groups, len(rows), max(asked) if asked else None, not edited and not asked)
 
 
-def reports(params: SamplingParams) -> bool:
-    """Whether log-probabilities must come back beside the token."""
-    return params.needs_logprobs or params.use_beam_search
-
-
-def num_reported(row: SamplingRow) -> int:
-    """How many of the likeliest tokens a row wants beside its own.
-
-    Beam search must find `best_of` that go on, and each token that ends a beam may stand before them.
-    """
-    num_logprobs = row.params.logprobs or 0
-    if not row.params.use_beam_search:
-        return num_logprobs
-    endings = len(row.eos_token_ids | set(row.params.stop_token_ids or ()))
-    return max(num_logprobs, (row.params.best_of or row.params.n) + endings)
-
-
-def validate_against_vocab(params: SamplingParams, vocab_size: int) -> None:
-    """What SamplingParams cannot know when it is made: ids and counts that only fit some vocabularies."""
-    for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
-        for token_id in getattr(params, name) or ():
-            if not 0 <= token_id < vocab_size:
-                raise ValueError(
-                    f"{name} must hold token ids in [0, {vocab_size}), the model's vocabulary, got {token_id}"
-                )
-    for name in ("logprobs", "prompt_logprobs"):
-        count = getattr(params, name)
-        if count is not None and count > vocab_size:
-            raise ValueError(f"{name} must be at most {vocab_size}, the model's vocabulary, got {count}")
-
-
-def _path(params: SamplingParams, vocab_size: int) -> tuple[Path, int]:
+def _path(params: SamplingParams, vocab_size: int) -> tuple[GroupPath, int]:
     if params.use_beam_search:
         return "beam", vocab_size
     if params.is_greedy:
@@ -197,7 +147,7 @@ def _is_edited(row: SamplingRow) -> bool:
 
 
 def _make_group(
-    path: Path, width: int, places: list[int], rows: list[SamplingRow], vocab_size: int, device: torch.device
+    path: GroupPath, width: int, places: list[int], rows: list[SamplingRow], vocab_size: int, device: torch.device
 ) -> RowGroup:
     def column(values: list[float], dtype: torch.dtype = torch.float64) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=device).unsqueeze(-1)

@@ -46,6 +46,8 @@ class Sampler:
 
     def __call__(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """`logits` [B, vocab] of any float type, which are not written to; row i is row i of the metadata."""
+        if metadata.is_plain_greedy:
+            return SamplerOutput(greedy(logits))
         token_ids = torch.empty(metadata.num_rows, dtype=torch.int64, device=logits.device)
         reports: list[tuple[Tensor, LogprobsTensors]] = []
         # A request's own processor may raise. All of them run before the first draw, so that a failure leaves every
@@ -55,7 +57,7 @@ class Sampler:
             raw = _select(logits, group)
             edited = apply_edits(raw, group) if early is None else early
             pools: list[Pool] = []
-            if group.path in ("greedy", "beam"):
+            if group.path == "greedy" or group.path == "beam":
                 drawn = greedy(edited)
             elif self.draw == "triton" and _suits_kernel(group):
                 drawn = _draw_in_kernel(edited, group)

@@ -10,7 +10,7 @@ from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.beams import BeamGroup
-from folovllm.engine.room import Room
+from folovllm.engine.input_processor import Room
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
 from folovllm.worker.model_runner_output import LogprobsRow
@@ -71,7 +71,7 @@ class PagedDesk:
         request = Request(name, None, prompt, params, priority=priority)
         self.requests[name] = request
         if beams:
-            self.beams[name] = BeamGroup(request, self.scheduler, frozenset([EOS]), self.scheduler.max_model_len)
+            self.beams[name] = BeamGroup(request, self.scheduler)
         self.scheduler.add_request(request)
         return request
 

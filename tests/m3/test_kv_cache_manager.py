@@ -5,12 +5,21 @@ from __future__ import annotations
 import pytest
 
 from folovllm.core.kv_cache_manager import KVCacheManager, common_prefix
-from folovllm.request import Sequence, SequenceData
+from folovllm.request import Request, Sequence, SequenceData, SequenceStatus
 from folovllm.sampling_params import SamplingParams
 
 
 def make_seq(prompt: int = 4, output: list[int] | None = None, name: str = "r-0") -> Sequence:
     return Sequence(name, "r", SequenceData([9] * prompt, list(output or [])), SamplingParams())
+
+
+def begins_with_a_siblings(kv: KVCacheManager, seq: Sequence, *siblings: Sequence) -> bool:
+    """Whether `seq` is given blocks of one of these, which run."""
+    request = Request("r", None, seq.data.prompt_token_ids, SamplingParams())
+    request.sequences = {sibling.seq_id: sibling for sibling in siblings}
+    for sibling in siblings:
+        sibling.status = SequenceStatus.RUNNING
+    return kv.get_computed_blocks(request, seq)
 
 
 def compute(kv: KVCacheManager, seq: Sequence, num_tokens: int, keep_free: int = 0) -> list[tuple[int, int]] | None:
@@ -179,7 +188,7 @@ def test_the_longest_beginning_among_the_siblings_is_taken():
     compute(kv, near, 8)
     compute(kv, far, 8)
     seq = make_seq(4, [1, 2, 3, 8], "r-2")
-    assert kv.fork_longest([far, near], seq)
+    assert begins_with_a_siblings(kv, seq, far, near)
     assert (seq.num_computed_tokens, seq.block_ids) == (7, near.block_ids)
 
 
@@ -188,7 +197,7 @@ def test_only_what_a_sibling_has_computed_is_taken():
     sibling = make_seq(4, [1, 2, 3, 4])
     compute(kv, sibling, 5)
     seq = make_seq(4, [1, 2, 3, 4, 5], "r-1")
-    assert kv.fork_longest([sibling], seq)
+    assert begins_with_a_siblings(kv, seq, sibling)
     assert (seq.num_computed_tokens, seq.block_ids) == (5, sibling.block_ids[:2])
 
 
@@ -196,15 +205,15 @@ def test_one_token_is_left_to_ask_with():
     kv = KVCacheManager(16, 4)
     sibling, seq = make_seq(8), make_seq(8, name="r-1")
     compute(kv, sibling, 8)
-    assert kv.fork_longest([sibling], seq)
+    assert begins_with_a_siblings(kv, seq, sibling)
     assert seq.num_computed_tokens == 7
 
 
 def test_siblings_that_have_computed_nothing_have_nothing_to_share():
     kv = KVCacheManager(16, 4)
     seq = make_seq(4, name="r-1")
-    assert not kv.fork_longest([make_seq(4)], seq)
-    assert not kv.fork_longest([], seq)
+    assert not begins_with_a_siblings(kv, seq, make_seq(4))
+    assert not begins_with_a_siblings(kv, seq)
     assert (seq.block_ids, seq.num_computed_tokens) == ([], 0)
 
 

@@ -105,9 +105,9 @@ def test_a_full_size_step_runs_on_any_device(oracle: Oracle) -> None:
 
 def test_after_a_measured_step_the_model_has_the_engines_cache(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("folovllm.worker.memory._budget", lambda share, device, measure: (measure(), "measured"))
-    monkeypatch.setattr("folovllm.engine.core.peak_bytes_of_full_step", run_full_step)
+    monkeypatch.setattr("folovllm.engine.build.peak_bytes_of_full_step", run_full_step)
     llm = oracle.make_llm(max_num_batched_tokens=128)
-    assert (llm.engine.cache_size.num_blocks, llm.engine.cache_size.reason) == (1 + 128 // 16, "measured")
+    assert (llm.engine.core.cache_size.num_blocks, llm.engine.core.cache_size.reason) == (1 + 128 // 16, "measured")
     assert [tensor.shape[1] for tensor in llm.engine.runner.kv_cache.tensors] == [10, 10]
     output = llm.generate([1, 2, 3], SamplingParams(temperature=0, max_tokens=5), use_tqdm=False)[0]
     assert output.outputs[0].token_ids == oracle.greedy([1, 2, 3], 5)
@@ -186,5 +186,5 @@ def test_stats_of_the_cache_by_hand(text_model_folder):
 def test_the_engine_shows_its_size(text_model_folder):
     config = EngineConfig.from_kwargs(model=str(text_model_folder), device="cpu", num_kv_blocks=7, swap_space=0)
     engine = LLMEngine(config)
-    assert engine.cache_size.num_blocks == 7
-    assert str(engine.cache_size).startswith("7 blocks of 16 tokens = 112 tokens, ")
+    assert engine.core.cache_size.num_blocks == 7
+    assert str(engine.core.cache_size).startswith("7 blocks of 16 tokens = 112 tokens, ")

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from folovllm import LLMEngine
-from folovllm.core.scheduler_state import UNKNOWN
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_state import UNKNOWN
 from folovllm.outputs import CompletionOutput, RequestOutput
-from folovllm.worker.pending_step import PendingStep
+from folovllm.worker.async_output import AsyncModelRunnerOutput
+from folovllm.worker.model_runner_output import ModelRunnerOutput
+
+
+class WatchedStep:
+    """Tells when it is asked for its output."""
+
+    def __init__(self, step: AsyncModelRunnerOutput, asked: Callable[[], None]) -> None:
+        self.step, self.asked = step, asked
+
+    def get_output(self) -> ModelRunnerOutput:
+        self.asked()
+        return self.step.get_output()
 
 
 class Watch:
@@ -24,27 +36,20 @@ class Watch:
 
     def __init__(self, engine: LLMEngine) -> None:
         self.engine, self.events, self.ahead = engine, [], []  # type: ignore[var-annotated]
-        self._numbers: dict[int, int] = {}
-        self._steps: list[PendingStep] = []  # kept, so that no id is used twice
-        runner = engine.runner
-        launch, collect = runner.launch, runner.collect
+        self._num_launched = 0
+        launch = engine.runner.execute_model
 
-        def launching(scheduled: SchedulerOutput) -> PendingStep:
+        def launching(scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:
             step = launch(scheduled)
-            if not scheduled.is_empty:
-                if self.in_flight:
-                    self.ahead.append(scheduled)
-                self._numbers[id(step)] = len(self._steps)
-                self.events.append(("launch", len(self._steps)))
-                self._steps.append(step)
-            return step
+            if scheduled.is_empty:
+                return step
+            if self.in_flight:
+                self.ahead.append(scheduled)
+            number, self._num_launched = self._num_launched, self._num_launched + 1
+            self.events.append(("launch", number))
+            return cast("AsyncModelRunnerOutput", WatchedStep(step, lambda: self.events.append(("collect", number))))
 
-        def collecting(step: PendingStep) -> Any:
-            if id(step) in self._numbers:
-                self.events.append(("collect", self._numbers[id(step)]))
-            return collect(step)
-
-        runner.launch, runner.collect = launching, collecting  # type: ignore[method-assign]
+        engine.runner.execute_model = launching  # type: ignore[method-assign]
 
     @property
     def in_flight(self) -> int:

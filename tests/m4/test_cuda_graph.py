@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from folovllm import LLMEngine, SamplingParams
 from folovllm.worker import cuda_graph, model_runner
+from folovllm.worker.async_output import HostCopy
 from folovllm.worker.cuda_graph import MAX_GRAPH_SIZE, CudaGraphs, GraphBuffers, capture_sizes, padded_size
 from folovllm.worker.input_batch import StepInputs
-from folovllm.worker.pending_step import HostCopy
 from tests.m1.support import params
 from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle

@@ -218,7 +218,7 @@ def test_an_engine_with_a_fused_model_says_what_hugging_face_says(tmp_path, monk
         fused.fuse(model)
         return model
 
-    monkeypatch.setattr("folovllm.engine.core.build_model", build)
+    monkeypatch.setattr("folovllm.engine.build.build_model", build)
     folder = make_hf_folder(tmp_path, kind, max_position_embeddings=64)
     llm = LLM(str(folder), skip_tokenizer_init=True, dtype="float32", device=str(DEVICE))
     prompts = [[5, 100, 7], [1], [9, 8, 7, 6, 5, 4, 3]]

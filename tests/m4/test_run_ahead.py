@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from folovllm import SamplingParams
-from folovllm.core.scheduler_state import UNKNOWN
 from folovllm.core.run_ahead import assume, can_run_ahead, most_blocks_of_next_step, reads_tokens
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.engine.stepper import StepFailedError, Stepper
+from folovllm.core.scheduler_state import UNKNOWN
+from folovllm.engine.core import EngineCore, Gained, StepFailedError
 from folovllm.request import Request, SequenceStatus
 from folovllm.worker.model_runner_output import ModelRunnerOutput
-from folovllm.worker.pending_step import PendingStep
 from tests.m3.support import EOS, TOKEN, PagedDesk
 
 
@@ -27,8 +26,12 @@ class Desk(PagedDesk):
 
 
 def finish(desk: Desk, output: SchedulerOutput, tokens: Iterable[int | None]) -> None:
-    """Take in a step's tokens, and end whom they end."""
-    for seq, ended in desk.scheduler.update_from_output(output, tokens):
+    """Take in a step's tokens, and end the sequences that they end."""
+    end(desk, desk.scheduler.update_from_output(output, tokens))
+
+
+def end(desk: Desk, gained: Gained) -> None:
+    for seq, ended in gained:
         if ended is not None:
             desk.scheduler.finish(desk.requests[seq.request_id], seq, ended)
     desk.scheduler.check_invariants()
@@ -206,7 +209,7 @@ class FakeRunner:
     def __init__(self, fails_at: str = "") -> None:
         self.said: list[str] = []
         self.fails_at = fails_at
-        self._steps: list[PendingStep] = []
+        self._num_steps = 0
 
     def _say(self, what: str) -> None:
         self.said.append(what)
@@ -214,29 +217,35 @@ class FakeRunner:
             self.fails_at = ""
             raise RuntimeError(what)
 
-    def launch(self, scheduled: SchedulerOutput) -> PendingStep:
-        self._steps.append(PendingStep(scheduled))
-        self._say(f"launch {len(self._steps)}")
-        return self._steps[-1]
+    def execute_model(self, scheduled: SchedulerOutput) -> FakeStep:
+        self._num_steps += 1
+        self._say(f"launch {self._num_steps}")
+        return FakeStep(self, self._num_steps, len(scheduled.rows))
 
-    def collect(self, step: PendingStep) -> ModelRunnerOutput:
-        self._say(f"collect {1 + [id(other) for other in self._steps].index(id(step))}")
-        rows = step.scheduled.rows
-        return ModelRunnerOutput([TOKEN] * len(rows), [None] * len(rows), {}, {})
 
-    def execute(self, scheduled: SchedulerOutput) -> ModelRunnerOutput:
-        return self.collect(self.launch(scheduled))
+class FakeStep:
+    def __init__(self, runner: FakeRunner, number: int, num_rows: int) -> None:
+        self.runner, self.number, self.num_rows = runner, number, num_rows
+
+    def get_output(self) -> ModelRunnerOutput:
+        self.runner._say(f"collect {self.number}")
+        return ModelRunnerOutput([TOKEN] * self.num_rows, [None] * self.num_rows, {}, {})
+
+
+def core_of(desk: Desk, runner: FakeRunner, *, run_ahead: bool) -> EngineCore:
+    unused: Any = None
+    return EngineCore(desk.scheduler, cast("Any", runner), unused, desk.room, unused, run_ahead=run_ahead)
 
 
 def steps_of(desk: Desk, runner: FakeRunner, *, run_ahead: bool) -> list[str]:
-    drive(desk, Stepper(desk.scheduler, runner, run_ahead=run_ahead))  # type: ignore[arg-type]
+    drive(desk, core_of(desk, runner, run_ahead=run_ahead))
     return runner.said
 
 
-def drive(desk: Desk, stepper: Stepper) -> None:
+def drive(desk: Desk, core: EngineCore) -> None:
     while desk.scheduler.has_unfinished_requests():
-        scheduled, result = stepper.step()
-        finish(desk, scheduled, result.token_ids)
+        _, _, gained = core.step()
+        end(desk, gained)
 
 
 def test_the_next_step_is_launched_before_this_one_is_collected() -> None:
@@ -262,13 +271,13 @@ def test_after_a_failure_nothing_is_in_flight_and_all_who_took_part_are_named(wh
     desk = Desk(20)
     a, b = desk.add("a", max_tokens=4), desk.add("b", max_tokens=4)
     runner = FakeRunner(fails_at=where)
-    stepper = Stepper(desk.scheduler, runner, run_ahead=True)  # type: ignore[arg-type]
+    core = core_of(desk, runner, run_ahead=True)
     with pytest.raises(StepFailedError) as caught:
-        drive(desk, stepper)
+        drive(desk, core)
     assert {seq.seq_id for seq in caught.value.seqs} == {a.first_seq().seq_id, b.first_seq().seq_id}
     assert isinstance(caught.value.error, RuntimeError)
     desk.scheduler.check_invariants()
     assert all(UNKNOWN not in tokens for request in (a, b) for tokens in outputs_of(request))
     launched = sum(what.startswith("launch") for what in runner.said)
-    stepper.step()  # computes all of them again, and collects none of the steps from before
+    core.step()  # computes all of them again, and collects none of the steps from before
     assert runner.said[-1] == f"collect {launched + 1}"

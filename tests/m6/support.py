@@ -9,8 +9,8 @@ from typing import Any, cast
 from folovllm import LLMEngine
 from folovllm.config import SchedulerConfig
 from folovllm.core.block_hash import Digest, digest_sha256
-from folovllm.core.caching_scheduler import CachingScheduler
 from folovllm.core.prefix_caching_manager import PrefixCachingManager
+from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
@@ -41,10 +41,16 @@ def make_manager(
 
 def compute(kv: PrefixCachingManager, seq: Sequence, salt: str | None = None, *, upto: int | None = None) -> int:
     """Let `seq` in and compute it, or its first tokens; returns how many of them were there already."""
-    kv.begin(seq, salt)
-    cached = kv.take_cached(seq)
+    cached = take_cached(kv, seq, salt)
     go_on(kv, seq, upto)
     return cached
+
+
+def take_cached(kv: PrefixCachingManager, seq: Sequence, salt: str | None = None) -> int:
+    """Give `seq` the blocks that hold its first tokens; returns how many tokens that are."""
+    request = Request(seq.request_id, None, seq.data.prompt_token_ids, SamplingParams(), cache_salt=salt)
+    assert not kv.get_computed_blocks(request, seq)  # it has no siblings
+    return seq.num_computed_tokens
 
 
 def go_on(kv: PrefixCachingManager, seq: Sequence, upto: int | None = None) -> None:
@@ -56,7 +62,7 @@ def go_on(kv: PrefixCachingManager, seq: Sequence, upto: int | None = None) -> N
 
 def end(kv: PrefixCachingManager, seq: Sequence) -> None:
     kv.free(seq)
-    kv.end(seq)
+    kv.forget(seq)
 
 
 class SaltedSeq:
@@ -149,7 +155,7 @@ class CachingDesk(ChunkDesk):
             policy=policy,
         )
         self.kv = PrefixCachingManager(num_blocks, block_size, num_swap_blocks, digest)
-        self.scheduler = CachingScheduler(config, self.kv, frozenset([EOS]))
+        self.scheduler = Scheduler(config, self.kv, frozenset([EOS]))
         self.shadow: SaltedShadow = SaltedShadow(block_size)
 
     def add(self, name: str, prompt: int | list[int] = 4, *, salt: str | None = None, **kwargs: Any) -> Request:
@@ -170,7 +176,7 @@ class CachingDesk(ChunkDesk):
                 self.shadow.check(seq)
 
     def reset(self) -> None:
-        self.kv.reset()
+        self.kv.reset_prefix_cache()
         self.shadow.num_resets += 1
         self.scheduler.check_invariants()
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from folovllm.core.block_hash import Digest, digest_sha256
 from folovllm.request import Sequence
 from tests.m3.support import TOKEN
-from tests.m6.support import CachingDesk, compute, end, make_manager, make_seq
+from tests.m6.support import CachingDesk, compute, end, make_manager, make_seq, take_cached
 
 SIZE = 4
 
@@ -49,8 +49,7 @@ def test_equal_names_of_other_content_are_never_taken_for_each_other(
     alive: list[Sequence] = []
     for blocks, salt, stays in asked:
         seq = make_seq([*(token_id for block in blocks for token_id in block), 3])
-        kv.begin(seq, salt)
-        cached = kv.take_cached(seq)
+        cached = take_cached(kv, seq, salt)
         num_taken = len(seq.block_ids)
         assert cached == num_taken * SIZE
         while kv.allocate_slots([(seq, seq.get_len() - cached)]) is None:

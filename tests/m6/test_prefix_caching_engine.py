@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from folovllm import AsyncLLM, LLMEngine, SamplingParams
-from folovllm.request import Sequence
+from folovllm.request import Request, Sequence
 from tests.m1.support import run
 from tests.m2.support import assert_idle, counting_forwards
 from tests.m3.oracle import Oracle
@@ -110,15 +110,15 @@ def test_a_preempted_sequence_finds_its_own_blocks(oracle: Oracle, ahead: bool) 
     for name, prompt in prompts.items():
         engine.add_request(name, prompt, SamplingParams(temperature=0, max_tokens=22))
     came_back: list[tuple[int, int]] = []  # (tokens, how many of them were there)
-    take_cached = engine.scheduler.kv.take_cached
+    get_computed_blocks = engine.scheduler.kv.get_computed_blocks
 
-    def watched(seq: Sequence) -> int:
-        found = take_cached(seq)
+    def watched(request: Request, seq: Sequence) -> bool:
+        from_sibling = get_computed_blocks(request, seq)
         if seq.get_output_len() > 0:
-            came_back.append((seq.get_len(), found))
-        return found
+            came_back.append((seq.get_len(), seq.num_computed_tokens))
+        return from_sibling
 
-    engine.scheduler.kv.take_cached = watched
+    engine.scheduler.kv.get_computed_blocks = watched
     told, _ = run(engine)
     for name, prompt in prompts.items():
         assert told[name].outputs[0].token_ids == oracle.greedy(prompt, 22)

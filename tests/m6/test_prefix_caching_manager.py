@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from folovllm.request import SequenceStatus
-from tests.m6.support import CachingDesk, compute, end, go_on, make_manager, make_seq
+from tests.m6.support import CachingDesk, compute, end, go_on, make_manager, make_seq, take_cached
 
 SIZE = 4
 
@@ -49,8 +49,7 @@ def test_the_last_block_of_a_full_hit_is_given_back_once_it_has_been_computed() 
 def test_equal_prompts_of_one_step_end_up_in_the_same_blocks() -> None:
     kv, seqs = make_manager(), [make_seq([1] * 9) for _ in range(3)]
     for seq in seqs:
-        kv.begin(seq, None)
-        assert kv.take_cached(seq) == 0
+        assert take_cached(kv, seq) == 0
     assert kv.allocate_slots([(seq, 9) for seq in seqs]) == []
     assert kv.pool.num_used == 9
     for seq in seqs:
@@ -166,7 +165,7 @@ def test_a_reset_leaves_nothing_to_be_found() -> None:
     kv, seq = make_manager(), make_seq([1] * 10)
     compute(kv, seq)
     end(kv, seq)
-    kv.reset()
+    kv.reset_prefix_cache()
     assert kv.pool.num_cached == 0
     assert compute(kv, make_seq([1] * 10)) == 0
 
@@ -179,7 +178,7 @@ def test_what_was_half_computed_at_a_reset_is_not_found_later(computed: int, mov
     compute(kv, seq, upto=computed)
     if moved:
         kv.swap_out([seq])
-    kv.reset()
+    kv.reset_prefix_cache()
     if moved:
         kv.swap_in([seq])
     go_on(kv, seq)
@@ -191,7 +190,7 @@ def test_what_was_half_computed_at_a_reset_is_not_found_later(computed: int, mov
 def test_a_child_of_what_is_older_than_a_reset_is_as_old() -> None:
     kv, parent, child = make_manager(), make_seq([1] * 6), make_seq([1] * 9)
     compute(kv, parent)
-    kv.reset()
+    kv.reset_prefix_cache()
     kv.fork(parent, child, 6)
     go_on(kv, child)
     assert compute(kv, make_seq([1] * 9)) == 0
@@ -208,7 +207,7 @@ def test_nothing_is_left_of_sequences_that_have_ended() -> None:
     desk.add("beams", [1] * 6, beams=3, max_tokens=6)
     desk.run()
     kv = desk.kv
-    assert (kv._chains, kv._num_named, kv._outdated) == ({}, {}, set())
+    assert (kv._chains, kv._num_cached, kv._outdated) == ({}, {}, set())
 
 
 def test_a_first_request_counts_misses_and_the_next_hits() -> None:

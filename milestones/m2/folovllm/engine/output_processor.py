@@ -116,8 +116,8 @@ class OutputProcessor:
         logprobs = dict(zip(rows, output.logprobs, strict=True))
         changed: dict[str, Request] = {}
         for seq, ended in gained:
-            if seq.is_finished():
-                continue  # its request failed, or was aborted, by what a sibling did in this step
+            if seq.status is not SequenceStatus.RUNNING:
+                continue  # its request failed in this step
             request = changed[seq.request_id] = requests[seq.request_id]
             ended = self.add_token(request, seq, logprobs[seq], ended)
             if ended is not None:
@@ -146,7 +146,7 @@ class OutputProcessor:
         if finished:
             sequences = self._choose_best(request)
             request.metrics.finished_time = time.time()
-        request.metrics.num_output_tokens = sum(seq.get_output_len() for seq in request.get_seqs())
+        request.metrics.num_output_tokens = sum(seq.get_output_len() for seq in request.sequences.values())
         outputs = [self._completion(index, seq) for index, seq in enumerate(sequences)]
         if finished:
             self.discard(request)

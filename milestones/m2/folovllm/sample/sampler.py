@@ -45,6 +45,8 @@ class Sampler:
 
     def __call__(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """`logits` [B, vocab] of any float type, which are not written to; row i is row i of the metadata."""
+        if metadata.is_plain_greedy:
+            return SamplerOutput(greedy(logits))
         token_ids = torch.empty(metadata.num_rows, dtype=torch.int64, device=logits.device)
         reports: list[tuple[Tensor, LogprobsTensors]] = []
         # A request's own processor may raise. All of them run before the first draw, so that a failure leaves every

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from folovllm import LLM, CacheConfig, EngineConfig, LLMEngine, ModelConfig
+from folovllm import LLM, CacheConfig, EngineConfig, LLMEngine, ModelConfig, milestone
 from folovllm.errors import PromptTooLongError
-from folovllm.reserved import RESERVED
+from folovllm.reserved import refuse_reserved_fields
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from tests.m1.support import VOCAB_SIZE, assert_empty, params, run, scripted
 
@@ -106,19 +108,29 @@ def test_an_engine_ignores_none_of_its_arguments(args, text):
         LLMEngine(*args)
 
 
-VALUES = {
-    "block_size": 32, "num_kv_blocks": 100, "gpu_memory_utilization": 0.5, "swap_space": 1.0,
-    "preemption_mode": "swap", "max_num_batched_tokens": 512, "max_num_seqs": 8, "policy": "priority",
-    "enforce_eager": True, "enable_chunked_prefill": True, "enable_prefix_caching": True,
-    "long_prefill_token_threshold": 64, "max_num_partial_prefills": 2, "async_scheduling": True,
+WAIT = {  # field: another value than its default, and the milestone from which on it is read
+    "block_size": (32, 3), "num_kv_blocks": (100, 3), "gpu_memory_utilization": (0.5, 3), "swap_space": (1.0, 3),
+    "preemption_mode": ("swap", 3), "max_num_batched_tokens": (512, 2), "max_num_seqs": (8, 2),
+    "policy": ("priority", 2), "enforce_eager": (True, 4), "async_scheduling": (True, 4),
+    "enable_chunked_prefill": (True, 5), "long_prefill_token_threshold": (64, 5), "max_num_partial_prefills": (2, 5),
+    "enable_prefix_caching": (True, 6),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("field", RESERVED)  # what is left of the table at this milestone
-def test_a_field_that_waits_for_its_milestone_is_refused(field, text_model_folder):
-    config = EngineConfig.from_kwargs(model=str(text_model_folder), **{field: VALUES[field]})
-    with pytest.raises(NotImplementedError, match=rf"{field} is not supported yet, got .*: it comes with M\d"):
+@pytest.mark.parametrize("field", WAIT)
+def test_a_field_is_refused_until_its_milestone(field, text_model_folder, monkeypatch):
+    value, since = WAIT[field]
+    config = EngineConfig.from_kwargs(model=str(text_model_folder), **{field: value})
+    monkeypatch.setattr(milestone, "MILESTONE", since)
+    refuse_reserved_fields(config)
+    monkeypatch.setattr(milestone, "MILESTONE", since - 1)
+    with pytest.raises(NotImplementedError, match=rf"^{field} is not supported yet, got .*: it comes with M{since} \("):
         LLMEngine(config)
+
+
+def test_the_tree_knows_its_milestone():
+    folders = Path(__file__).parents[1].glob("m[0-9]*")
+    assert max(int(folder.name[1:]) for folder in folders) == milestone.MILESTONE
 
 
 def test_dummy_weights_need_a_configuration_only(tmp_path, text_model_folder):

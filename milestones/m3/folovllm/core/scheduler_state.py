@@ -2,7 +2,7 @@
 
     waiting   a queue, in the order of the policy          running, swapped   lists in that same order, the oldest first
 
-    schedule() ─▶ SchedulerOutput ─▶ the worker ─▶ update_from_output(): its tokens ─▶ finish(): sequences that have ended
+    schedule() ─▶ SchedulerOutput ─▶ the worker ─▶ update_from_output(): its tokens ─▶ finish(): what has ended
 
 A request with several sequences can stand in more than one of these. What each step computes is decided in
 core/scheduler.py.

@@ -1,5 +1,5 @@
-"""Sampling for the sequences of a step: their sampling state, and the metadata that is rebuilt only when who takes part
-changes.
+"""Sampling for the sequences of a step: their sampling state, and the metadata that is built anew only when other
+sequences take part than before.
 
 A logits processor is its request's own code and may fail. Then the others must not suffer: the culprits are found by
 running each suspect alone, and the rest is sampled without them. Nothing has been drawn by then (the sampler runs all
@@ -14,7 +14,8 @@ import torch
 
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import LogprobsTensors
-from folovllm.sample.metadata import SamplingMetadata, SamplingRow, make_generator, num_reported, reports
+from folovllm.sample.metadata import SamplingMetadata
+from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import Sampler, SamplerOutput, apply_edits
 
 
@@ -29,7 +30,7 @@ class BatchSampler:
         self.sampler = Sampler()
         self.vocab_size, self.eos_token_ids, self.device = vocab_size, eos_token_ids, device
         self._rows: dict[str, SamplingRow] = {}
-        self._seqs: list[Sequence] = []  # whom the metadata is for, in this order
+        self._seqs: list[Sequence] = []  # the metadata's, in this order
         self._metadata: SamplingMetadata | None = None
 
     def add(self, seq: Sequence) -> None:
@@ -50,7 +51,7 @@ class BatchSampler:
 
     def reported(self, seqs: list[Sequence]) -> list[int | None]:
         """How many of the likeliest tokens each of them tells beside its own; None: nothing."""
-        return [num_reported(self._rows[seq.seq_id]) if reports(seq.sampling_params) else None for seq in seqs]
+        return [self._rows[seq.seq_id].num_reported for seq in seqs]
 
     def sample(self, seqs: list[Sequence], logits: torch.Tensor) -> tuple[SamplerOutput, Failures]:
         """One token for each of `seqs`, whose logits are the rows of `logits` [num_seqs, vocab].

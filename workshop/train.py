@@ -24,10 +24,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, Qwen3Config
 
-from folovllm.tiny.corpus import END_OF_TEXT, IM_END, Document, documents, story_documents
-from folovllm.tiny.muon import Muon
-from folovllm.tiny.network import TinyQwen3, to_transformers
-from folovllm.tiny.tokenizer import save_tokenizer, train_tokenizer
+from workshop.corpus import END_OF_TEXT, IM_END, Document, documents, story_documents
+from workshop.muon import Muon
+from workshop.network import TinyQwen3, to_transformers
+from workshop.tokenizer import save_tokenizer, train_tokenizer
 
 # Token ids, "is this token learnt" and the number of its document in the row, each [rows, length + 1].
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -56,7 +56,7 @@ class Recipe:
 
 def main() -> None:
     default = Recipe()
-    parser = argparse.ArgumentParser(prog="python -m folovllm.tiny.train", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m workshop.train", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("tiny-model"), help="folder to write (default: ./tiny-model)")
     parser.add_argument("--steps", type=int, default=default.steps)
     parser.add_argument("--seed", type=int, default=default.seed)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from folovllm.tiny.corpus import END_OF_TEXT, IM_END, IM_START, documents
+from workshop.corpus import END_OF_TEXT, IM_END, IM_START, documents
 
 SPECIAL_TOKENS = [END_OF_TEXT, IM_START, IM_END]
 CHAT_TEMPLATE = (

@@ -19,10 +19,10 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from folovllm.tiny.glossary import LANGS, Lang, judge_questions, load_glossary
-from folovllm.tiny.stories import load_stories, names_in, sentence_patterns, split_sentences
+from folovllm.model_loader import EMBEDDED_FOLDER
+from workshop.glossary import LANGS, Lang, judge_questions, load_glossary
+from workshop.stories import load_stories, names_in, sentence_patterns, split_sentences
 
-EMBEDDED = Path(__file__).parents[1] / "assets" / "embedded"
 NEARLY = 0.9
 ROWS = (  # what is reported: label, how many, of how many
     ("terms answered, unseen wordings, temperature 0", "terms_right", "terms"),
@@ -134,9 +134,9 @@ def is_right(reply: Reply, definition: str) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m folovllm.tiny.judge", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m workshop.judge", description=__doc__.split("\n")[0])
     parser.add_argument(
-        "folder", type=Path, nargs="?", default=EMBEDDED, help="model folder (default: the embedded one)"
+        "folder", type=Path, nargs="?", default=EMBEDDED_FOLDER, help="model folder (default: the embedded one)"
     )
     parser.add_argument("--wordings", type=int, default=99, help="unseen wordings per term and language (default: all)")
     parser.add_argument("--stories", type=int, default=32, help="stories per language")

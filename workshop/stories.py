@@ -12,7 +12,7 @@ import tomllib
 from functools import cache
 from typing import Any
 
-from folovllm.tiny.glossary import DATA, Lang
+from workshop.glossary import DATA, Lang
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Writes docs/{en,zh}/glossary.md from the glossary data: `python -m folovllm.tiny.glossary_page`.
+"""Writes docs/{en,zh}/glossary.md from the glossary data: `python -m workshop.glossary_page`.
 
 Both pages have the same headings in the same order under the same ids, so a link to #block-table works in either.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from folovllm.tiny.glossary import LANGS, Lang, Term, load_glossary
+from workshop.glossary import LANGS, Lang, Term, load_glossary
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[1] / "docs"
 TITLE = {"en": "# Glossary {#glossary}", "zh": "# 术语表 {#glossary}"}
 INTRO = {
     "en": "The terms of this course, each in a sentence or two. These are also the definitions that the embedded model "
@@ -36,7 +36,7 @@ def page(lang: Lang) -> str:
                     f"*{_names(term, lang)}*",
                     "",
                 ]
-    lines += ["*folovllm/tiny/glossary.toml → python -m folovllm.tiny.glossary_page*", ""]
+    lines += ["*workshop/glossary.toml → python -m workshop.glossary_page*", ""]
     return "\n".join(lines)
 
 
@@ -54,7 +54,7 @@ def _names(term: Term, lang: Lang) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m folovllm.tiny.glossary_page", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m workshop.glossary_page", description=__doc__.split("\n")[0])
     parser.add_argument("--docs", type=Path, default=DOCS)
     folder = parser.parse_args().docs
     for lang in LANGS:

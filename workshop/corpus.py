@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from folovllm.tiny.glossary import DATA, LANGS, Lang, Name, ask, load_glossary
-from folovllm.tiny.stories import ask_for_story, load_stories, make_story, story_templates
+from workshop.glossary import DATA, LANGS, Lang, Name, ask, load_glossary
+from workshop.stories import ask_for_story, load_stories, make_story, story_templates
 
 END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 Piece = tuple[str, bool]

@@ -1,5 +1,7 @@
 """The embedded model's workshop: the data it learns, the training loop, the judge and the glossary pages.
 
+It stands beside the package and is no part of it: nothing in `folovllm/` or in a milestone's tree imports it.
+
 Everything that the shipped folder `folovllm/assets/embedded` holds is made here, from text files a person can read.
-`python -m folovllm.tiny.train` makes it again, `python -m folovllm.tiny.judge` says how good it is.
+`python -m workshop.train` makes it again, `python -m workshop.judge` says how good it is.
 """

@@ -8,14 +8,14 @@ import random
 import pytest
 import torch
 
-from folovllm.tiny import glossary_page
-from folovllm.tiny.corpus import documents, question
-from folovllm.tiny.glossary import LANGS, Lang, Name, ask, judge_questions, load_glossary
-from folovllm.tiny.muon import orthogonalise
-from folovllm.tiny.network import TinyQwen3, to_transformers
-from folovllm.tiny.stories import make_story, names_in, sentence_patterns, split_sentences
-from folovllm.tiny.tokenizer import train_tokenizer
-from folovllm.tiny.train import Recipe, Workers, answer_loss, model_config, packed_rows
+from workshop import glossary_page
+from workshop.corpus import documents, question
+from workshop.glossary import LANGS, Lang, Name, ask, judge_questions, load_glossary
+from workshop.muon import orthogonalise
+from workshop.network import TinyQwen3, to_transformers
+from workshop.stories import make_story, names_in, sentence_patterns, split_sentences
+from workshop.tokenizer import train_tokenizer
+from workshop.train import Recipe, Workers, answer_loss, model_config, packed_rows
 
 
 def test_glossary_has_sixty_terms_with_ids_and_names_of_their_own() -> None:
@@ -53,7 +53,7 @@ def test_a_question_takes_the_article_and_the_number_of_its_name() -> None:
 @pytest.mark.parametrize("lang", LANGS)
 def test_glossary_page_is_up_to_date(lang: Lang) -> None:
     written = (glossary_page.DOCS / lang / "glossary.md").read_text(encoding="utf-8")
-    assert written == glossary_page.page(lang), "run python -m folovllm.tiny.glossary_page"
+    assert written == glossary_page.page(lang), "run python -m workshop.glossary_page"
 
 
 @pytest.mark.parametrize("lang", LANGS)

@@ -1,4 +1,4 @@
-"""Writes a model folder's card, README.md, from figures that programs measured: `python -m folovllm.tiny.card FOLDER`.
+"""Writes a model folder's card, README.md, from figures that programs measured: `python -m workshop.card FOLDER`.
 
 training.json comes from the training run; the judge runs here and leaves judge.json beside it. No number is typed.
 """
@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from folovllm.tiny.glossary import LANGS, load_glossary
-from folovllm.tiny.judge import EMBEDDED, ROWS, Judge, figures
-from folovllm.tiny.stories import story_templates
+from folovllm.model_loader import EMBEDDED_FOLDER
+from workshop.glossary import LANGS, load_glossary
+from workshop.judge import ROWS, Judge, figures
+from workshop.stories import story_templates
 
 CARD = """\
 ---
@@ -41,20 +42,22 @@ template stories in both.
 
 ## How it was made
 
+In `workshop/` of FoloVLLM's repository, which is no part of the package:
+
 ```bash
-python -m folovllm.tiny.train --out tiny-model   # seed {seed}, CPU only
-python -m folovllm.tiny.card tiny-model          # judge it, write this card
+python -m workshop.train --out tiny-model   # seed {seed}, CPU only
+python -m workshop.card tiny-model          # judge it, write this card
 ```
 
 {steps:,} steps of {rows} rows, {tokens:,} tokens in all, in {minutes} minutes on two cores shared with other
 work. Training loss at the end {training_loss}; on text from another seed {held_out_loss} (float32, before rounding
-to bfloat16). All the text comes from `glossary.toml`, `stories.toml` and `smalltalk.toml` beside the training
-script. Muon for the matrices, AdamW for the rest, cosine schedule, loss on the assistant's words and on plain
+to bfloat16). All the text comes from `glossary.toml`, `stories.toml` and `smalltalk.toml` there.
+Muon for the matrices, AdamW for the rest, cosine schedule, loss on the assistant's words and on plain
 text only.
 
 ## How good it is
 
-Measured on these bfloat16 weights with transformers, by `python -m folovllm.tiny.judge`. The wordings of the
+Measured on these bfloat16 weights with transformers, by `python -m workshop.judge`. The wordings of the
 questions do not occur in training. A term counts when most of its wordings are answered with the definition
 (similarity of at least 0.9), in the language of the question, ending by itself; a story's sentence counts
 when the templates can make it.
@@ -98,8 +101,8 @@ def card(folder: Path, verdicts: dict[Any, dict[str, int]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m folovllm.tiny.card", description=__doc__.split("\n")[0])
-    parser.add_argument("folder", type=Path, nargs="?", default=EMBEDDED)
+    parser = argparse.ArgumentParser(prog="python -m workshop.card", description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path, nargs="?", default=EMBEDDED_FOLDER)
     folder = parser.parse_args().folder
     torch.manual_seed(0)
     write_card(folder)
