@@ -19,7 +19,8 @@ from torch import Tensor
 from folovllm.attention.backends.triton import TritonBackend
 from folovllm.bench.report import Report, Row
 from folovllm.bench.workload import progress_bar, require_at_least
-from folovllm.sample.metadata import SamplingMetadata, SamplingRow
+from folovllm.sample.metadata import SamplingMetadata
+from folovllm.sample.row import SamplingRow
 from folovllm.sample.sampler import Sampler
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.devices import default_device

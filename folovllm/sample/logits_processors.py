@@ -10,16 +10,14 @@ vLLM: v1/sample/logits_processor/
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from folovllm.sample.row import SamplingRow
+from folovllm.sampling_params import SamplingParams
 from folovllm.utils.suggest import nearest_name
-
-if TYPE_CHECKING:
-    from folovllm.sample.metadata import SamplingRow
-    from folovllm.sampling_params import SamplingParams
 
 
 class LogitsProcessor:

@@ -13,58 +13,13 @@ vLLM: v1/sample/ops/penalties.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from folovllm.sample.logits_processors import LogitsProcessor
-
-if TYPE_CHECKING:
-    from folovllm.sample.metadata import SamplingRow
-
-
-class TokenCounts:
-    """The distinct tokens of one sequence, and how often each occurs in its OUTPUT (0: in the prompt alone).
-
-    Kept on the SamplingRow: it outlives changes of the batch, and reads each token once.
-    """
-
-    __slots__ = ("_counts", "_num_counted", "_slot_of", "_token_ids", "size")
-
-    def __init__(self, prompt_token_ids: Sequence[int]) -> None:
-        distinct = dict.fromkeys(prompt_token_ids)
-        self._slot_of: dict[int, int] = {token_id: slot for slot, token_id in enumerate(distinct)}
-        self.size = len(distinct)
-        self._token_ids = np.fromiter(distinct, np.int64, self.size)
-        self._counts = np.zeros(self.size, np.float32)
-        self._num_counted = 0
-
-    def catch_up(self, output_token_ids: list[int]) -> None:
-        """Counts what the live list gained since the last call."""
-        for token_id in output_token_ids[self._num_counted :]:
-            slot = self._slot_of.setdefault(token_id, self.size)
-            if slot == self.size:
-                self._append(token_id)
-            self._counts[slot] += 1
-        self._num_counted = len(output_token_ids)
-
-    @property
-    def token_ids(self) -> np.ndarray:
-        return self._token_ids[: self.size]
-
-    @property
-    def counts(self) -> np.ndarray:
-        return self._counts[: self.size]
-
-    def _append(self, token_id: int) -> None:
-        if self.size == len(self._token_ids):
-            room = max(64, self.size)
-            self._token_ids = np.concatenate([self._token_ids, np.zeros(room, np.int64)])
-            self._counts = np.concatenate([self._counts, np.zeros(room, np.float32)])
-        self._token_ids[self.size] = token_id
-        self.size += 1
+from folovllm.sample.row import SamplingRow, TokenCounts
 
 
 class Penalties(LogitsProcessor):

@@ -16,7 +16,8 @@ import torch
 
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import LogprobsTensors
-from folovllm.sample.metadata import SamplingMetadata, SamplingRow, make_generator, num_reported, reports
+from folovllm.sample.metadata import SamplingMetadata, num_reported, reports
+from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import Sampler, apply_edits
 
 

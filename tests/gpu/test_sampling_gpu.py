@@ -7,7 +7,8 @@ import torch
 
 from folovllm import SamplingParams
 from folovllm.sample.filters import Filters
-from folovllm.sample.metadata import SamplingMetadata, SamplingRow
+from folovllm.sample.metadata import SamplingMetadata
+from folovllm.sample.row import SamplingRow
 from folovllm.sample.sampler import Sampler
 
 pytestmark = [

@@ -10,7 +10,8 @@ import torch
 from scipy import stats
 
 from folovllm import SamplingParams
-from folovllm.sample.metadata import SamplingMetadata, SamplingRow, make_generator
+from folovllm.sample.metadata import SamplingMetadata
+from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import Sampler
 
 CPU = torch.device("cpu")

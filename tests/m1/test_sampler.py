@@ -7,7 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from folovllm import SamplingParams
-from folovllm.sample.metadata import SamplingMetadata, validate_against_vocab
+from folovllm.sample.metadata import SamplingMetadata
+from folovllm.sample.row import validate_against_vocab
 from folovllm.sample.sampler import Sampler, greedy
 from tests.m1.sampling_reference import CPU, make_row, sample
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from folovllm import SamplingParams
-from folovllm.sample.metadata import SamplingMetadata, SamplingRow, make_generator
+from folovllm.sample.metadata import SamplingMetadata
+from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import Sampler
 from tests.m1.sampling_reference import CPU, make_row
 

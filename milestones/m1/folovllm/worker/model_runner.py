@@ -18,7 +18,8 @@ from folovllm.attention.metadata import AttentionMetadata
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import gather_logprobs
-from folovllm.sample.metadata import SamplingMetadata, SamplingRow, make_generator
+from folovllm.sample.metadata import SamplingMetadata
+from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import Sampler
 from folovllm.worker.kv_cache import ContiguousKVCache
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput

@@ -14,7 +14,7 @@ from typing import Any
 from folovllm.errors import PromptTooLongError
 from folovllm.request import Request
 from folovllm.sample.logits_processors import validate_extra_args
-from folovllm.sample.metadata import validate_against_vocab
+from folovllm.sample.row import validate_against_vocab
 from folovllm.sampling_params import SamplingParams
 
 Prompt = str | Sequence[int] | Mapping[str, Any]

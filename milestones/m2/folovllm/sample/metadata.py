@@ -16,7 +16,7 @@ vLLM: v1/sample/metadata.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,35 +28,13 @@ from folovllm.sample.logits_processors import (
     TokenMasks,
     registered_logits_processors,
 )
-from folovllm.sample.penalties import Penalties, TokenCounts
+from folovllm.sample.penalties import Penalties
+from folovllm.sample.row import SamplingRow
 from folovllm.sampling_params import SamplingParams
 
 # A CPU group holds at most this many logits (6 rows of 151,936): its temporaries then stay in memory that the
 # allocator reuses. Buffers of 39 MB are mapped afresh at every use: 26 ms for a copy that otherwise takes 3.
 MAX_GROUP_LOGITS = 1 << 20
-
-
-@dataclass(slots=True)
-class SamplingRow:
-    """One running sequence, as the sampler sees it; lives as long as the sequence."""
-
-    params: SamplingParams
-    prompt_token_ids: list[int]
-    output_token_ids: list[int]  # the live list: the engine appends to it
-    eos_token_ids: frozenset[int]
-    generator: torch.Generator | None
-    bad_words_token_ids: list[list[int]] = field(default_factory=list)
-    token_counts: TokenCounts | None = field(default=None, init=False, repr=False)
-
-
-def make_generator(params: SamplingParams, index: int, device: torch.device) -> torch.Generator | None:
-    """The generator of the request's sequence `index`: seed + index, or None for an unseeded request.
-
-    Made once per sequence. Its state advances once per output token, and goes along through preemption.
-    """
-    if params.seed is None:
-        return None
-    return torch.Generator(device=device).manual_seed(params.seed + index)
 
 
 @dataclass(slots=True)
@@ -137,20 +115,6 @@ class SamplingMetadata:
                 groups.append(_make_group(path, width, part, members_of_part, vocab_size, device))
         asked = [row.params.logprobs or 0 for row in rows if row.params.needs_logprobs]
         return cls(groups, len(rows), max(asked) if asked else None)
-
-
-def validate_against_vocab(params: SamplingParams, vocab_size: int) -> None:
-    """What SamplingParams cannot know when it is made: ids and counts that only fit some vocabularies."""
-    for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
-        for token_id in getattr(params, name) or ():
-            if not 0 <= token_id < vocab_size:
-                raise ValueError(
-                    f"{name} must hold token ids in [0, {vocab_size}), the model's vocabulary, got {token_id}"
-                )
-    for name in ("logprobs", "prompt_logprobs"):
-        count = getattr(params, name)
-        if count is not None and count > vocab_size:
-            raise ValueError(f"{name} must be at most {vocab_size}, the model's vocabulary, got {count}")
 
 
 def _path(params: SamplingParams, vocab_size: int) -> tuple[Path, int]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import torch
 
 from folovllm.request import Sequence
-from folovllm.sample.metadata import SamplingMetadata, SamplingRow, make_generator, num_reported, reports
+from folovllm.sample.metadata import SamplingMetadata, num_reported, reports
+from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import Sampler, SamplerOutput, apply_edits
 from folovllm.worker.model_runner_output import LogprobsRow
 

@@ -15,7 +15,7 @@ from folovllm.engine.room import Room
 from folovllm.errors import PromptTooLongError
 from folovllm.request import Request
 from folovllm.sample.logits_processors import validate_extra_args
-from folovllm.sample.metadata import validate_against_vocab
+from folovllm.sample.row import validate_against_vocab
 from folovllm.sampling_params import SamplingParams
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
