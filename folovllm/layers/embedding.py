@@ -7,9 +7,7 @@ Both are matrices [vocab_size, hidden]. `tie_word_embeddings` decides whether th
     untied   logits = h @ W.T      two matrices: bigger models can afford it, and the two jobs (to stand for a token as
                                    input; to score it as output) need not agree on one vector.
 
-Tied, the same numbers are used in two ways: the embedding reads single rows, the head multiplies by all of them. A
-prepacked head (linear_kernels.py) therefore holds a second copy in the product's layout, the one place where memory
-is spent for speed: for Qwen3-0.6B 26% of the weights.
+Tied, the same numbers are used in two ways: the embedding reads single rows, the head multiplies by all of them.
 
 vLLM: model_executor/layers/vocab_parallel_embedding.py
 """
@@ -44,6 +42,3 @@ class LMHead(Linear):
     def tie_to(self, embedding: Embedding) -> None:
         self.weight = embedding.weight
         self.tied = True
-
-    def pack(self, *, keep_weight: bool = False) -> None:
-        super().pack(keep_weight=keep_weight or self.tied)

@@ -12,12 +12,10 @@ vLLM: model_executor/layers/linear.py
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
-
-from folovllm.layers.linear_kernels import LinearKernel, NativeKernel, select_linear_kernel
 
 
 class Linear(nn.Module):
@@ -35,8 +33,6 @@ class Linear(nn.Module):
         self.in_features, self.out_features = in_features, out_features
         self.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
-        self.kernel: LinearKernel = NativeKernel()
-        self._packed: Any = None
 
     def checkpoint_slots(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(name below this layer's parent, the view it fills) for each tensor that the checkpoint holds."""
@@ -45,18 +41,5 @@ class Linear(nn.Module):
                 for name, view in zip(self.parts, tensor.split(list(self.parts.values())), strict=True):
                     yield (f"{name}.{kind}" if name else kind), view
 
-    def pack(self, *, keep_weight: bool = False) -> None:
-        """Hand the loaded weight to the fastest kernel here and drop the original, so that only one copy remains.
-
-        keep_weight: somebody else reads the same tensor (an embedding tied to the head), so it stays.
-        """
-        self.kernel = select_linear_kernel(self.weight)
-        self._packed = self.kernel.pack(self.weight, self.bias)
-        if not keep_weight and not isinstance(self.kernel, NativeKernel):
-            # Kept as an attribute of zero rows: dtype and device stay readable, the memory goes.
-            self.weight.data = self.weight.data.new_empty(0, self.in_features)
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self._packed is None:
-            return self.kernel.apply(x, (self.weight, self.bias))
-        return self.kernel.apply(x, self._packed)
+        return F.linear(x, self.weight, self.bias)

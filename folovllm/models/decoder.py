@@ -151,10 +151,9 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(spec) for _ in range(spec.num_layers))
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
         self.rotary = RotaryEmbedding(spec.head_size, max_model_len, spec.rope)
-        self.activation_dtype = self.norm.weight.dtype
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
-        x, residual = self.embed_tokens(input_ids).to(self.activation_dtype), None
+        x, residual = self.embed_tokens(input_ids), None
         rotary = self.rotary(positions)  # the same angles for every layer
         for layer in self.layers:
             x, residual = layer(x, residual, rotary, metadata)

@@ -106,18 +106,16 @@ class SmallLinear(Linear):
     longer to get going than the whole product at one row. In float32 whatever the checkpoint has, transposed, which
     the product reads faster."""
 
-    transposed: torch.Tensor | None = None
-    wide_bias: torch.Tensor | None = None
+    transposed: torch.Tensor
+    wide_bias: torch.Tensor | None
 
-    def pack(self, *, keep_weight: bool = False) -> None:
+    def prepare(self) -> None:
+        """Transpose the loaded weight, and keep this copy only."""
         self.transposed = self.weight.data.float().t().contiguous()
         self.wide_bias = None if self.bias is None else self.bias.data.float()
-        if not keep_weight:
-            self.weight.data = self.weight.data.new_empty(0, self.in_features)
+        self.weight.data = self.weight.data.new_empty(0, self.in_features)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.transposed is None:
-            return super().forward(x)
         if self.wide_bias is None:
             return x.mm(self.transposed)
         return torch.addmm(self.wide_bias, x, self.transposed)
@@ -135,17 +133,17 @@ def can_fuse_cpu(model: DecoderForCausalLM) -> str | None:
     """Why a model cannot be fused; None where it can."""
     if next(model.parameters()).device.type != "cpu":
         return "its weights are not on the CPU"
-    if model.model.activation_dtype != torch.float32:
+    if (flowing := model.model.norm.weight.dtype) != torch.float32:
         # With bf16 units the products take bfloat16, and float32 between them would be converted twice.
-        return f"what flows between its layers is {model.model.activation_dtype} and not float32"
+        return f"what flows between its layers is {flowing} and not float32"
     return None
 
 
 def fuse_cpu(model: DecoderForCausalLM) -> int:
     """Swap the classes of a loaded model's modules for these; returns how many were swapped.
 
-    Comes before the linear layers are packed: a small one packs itself in its own way, one that has been packed stays
-    as it is. Only exact classes are swapped: a subclass of somebody's own computes something else, and is left alone.
+    Comes before packing.py packs the linear layers that are left. Only exact classes are swapped: a subclass of
+    somebody's own computes something else, and is left alone.
 
     Raises:
         ValueError: the model does not compute in float32 on a CPU.
@@ -154,13 +152,13 @@ def fuse_cpu(model: DecoderForCausalLM) -> int:
         raise ValueError(f"model must compute in float32 on a CPU to be fused for one: {reason}")
     swapped = 0
     for module in model.modules():
-        if type(module) is Linear and module._packed is None and module.weight.numel() <= SMALL_WEIGHT:
+        if type(module) is Linear and module.weight.numel() <= SMALL_WEIGHT:
             module.__class__ = SmallLinear
         elif type(module) in LEAN:
             module.__class__ = LEAN[type(module)]
         else:
             continue
-        if isinstance(module, LeanRMSNorm | LeanQKNorm):
+        if isinstance(module, LeanRMSNorm | LeanQKNorm | SmallLinear):
             module.prepare()
         swapped += 1
     return swapped

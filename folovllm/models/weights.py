@@ -22,12 +22,9 @@ from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 
 from folovllm.errors import ModelLoadError
-from folovllm.layers.linear import Linear
-from folovllm.layers.norm import RMSNorm
 from folovllm.model_loader import checkpoint_files, resolve_model_path
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import get_model_class
-from folovllm.utils.devices import cpu_has_bf16_units, release_freed_memory
 from folovllm.utils.load_errors import readable_errors
 
 # What a snapshot of a hub repository must hold, and what of it nobody reads: the makers' own format, other exports.
@@ -43,13 +40,11 @@ def build_model(
     weights: Path | None,
     *,
     seed: int = 0,
-    pack: bool = True,
 ) -> DecoderForCausalLM:
-    """Our model for a transformers configuration, with its weights in place and its linear layers packed.
+    """Our model for a transformers configuration, with its weights in place.
 
     Args:
         weights: a folder with *.safetensors, or None for random numbers of the right shapes ("dummy").
-        pack: False keeps every weight in the checkpoint's layout, for whoever wants to look at them.
 
     Raises:
         ModelLoadError: unknown architecture; a missing, extra or misshapen tensor, by name.
@@ -61,10 +56,6 @@ def build_model(
         fill_with_dummy_weights(model, seed)
     else:
         load_weights(model, iterate_safetensors(weights))
-    if pack:
-        pack_linear_layers(model)
-    if device.type == "cpu" and dtype == torch.bfloat16 and not cpu_has_bf16_units():
-        widen_activations(model)
     return model
 
 
@@ -154,23 +145,3 @@ def fill_with_dummy_weights(model: DecoderForCausalLM, seed: int) -> None:
             slot.fill_(1.0)
         else:
             slot.uniform_(-0.05, 0.05, generator=generator)
-
-
-def pack_linear_layers(model: DecoderForCausalLM) -> None:
-    """Let each linear layer reorder its weight for this machine, one at a time: the peak is one layer above the sum."""
-    for module in model.modules():
-        if isinstance(module, Linear):
-            module.pack()
-            release_freed_memory()  # weights of a few MB are freed into the heap, where they would stay
-
-
-def widen_activations(model: DecoderForCausalLM) -> None:
-    """Let what flows between the layers be float32, while weights and KV cache stay bfloat16.
-
-    For a CPU without bf16 units: the products there come out in float32 anyway, and each small operator between them
-    would widen its bfloat16 input and round its output, at a cost that shows in a decode step.
-    """
-    model.model.activation_dtype = torch.float32
-    for module in model.modules():
-        if isinstance(module, RMSNorm):
-            module.weight.data = module.weight.data.float()

@@ -3,7 +3,7 @@
 Its parameters, live tokens, generator and counts of tokens lie together: a sequence can change its place in the batch,
 leave it and come back, and still draws what it would have drawn. metadata.py gathers the rows of a batch.
 
-vLLM: v1/worker/gpu_input_batch.py (what InputBatch holds per request)
+vLLM: v1/worker/gpu_input_batch.py (what it holds for each request)
 """
 
 from __future__ import annotations

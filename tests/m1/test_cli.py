@@ -228,10 +228,6 @@ def test_info_json_says_what_can_run(capsys: pytest.CaptureFixture[str]) -> None
     assert {"python", "torch", "transformers", "folovllm"} <= set(data["versions"])
     assert data["hardware"]["threads"] >= 1
     assert data["attention_backends"]["dense"] is None
-    # The last resort can always run; whatever cannot says why.
-    assert all(kernels["native"] is None for kernels in data["linear_kernels"].values())
-    reasons = [reason for kernels in data["linear_kernels"].values() for reason in kernels.values()]
-    assert all(reason is None or len(reason) > 5 for reason in reasons)
     assert set(data["auto_dtype"]) == {"bfloat16", "float32"}
 
 

@@ -11,7 +11,6 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from folovllm.layers.activation import silu_and_mul
 from folovllm.layers.embedding import Embedding, LMHead
 from folovllm.layers.linear import Linear
-from folovllm.layers.linear_kernels import KERNELS, FbgemmKernel, fits_float16, select_linear_kernel
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.rotary import RotaryEmbedding, apply_rotary, rope_frequencies
 
@@ -24,51 +23,26 @@ def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("num_tokens", [1, 2, 17])
 @pytest.mark.parametrize("bias", [False, True])
-def test_every_available_kernel_computes_the_linear_layer(kernel, dtype, num_tokens, bias):
+def test_a_linear_layer_is_its_product(dtype, num_tokens, bias):
     generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(96, 64, generator=generator).to(dtype)
-    b = torch.randn(96, generator=generator).to(dtype) if bias else None
+    layer = Linear(64, 96, bias=bias).to(dtype)
+    for parameter in layer.parameters():
+        parameter.data.normal_(generator=generator)
     x = torch.randn(num_tokens, 64, generator=generator).to(dtype)
-    if (reason := kernel.unavailable_reason(weight)) is not None:
-        assert reason  # a kernel that cannot run says why
-        return
-    got = kernel.apply(x, kernel.pack(weight, b))
-    want = F.linear(x.double(), weight.double(), None if b is None else b.double())
+    want = F.linear(x.double(), layer.weight.double(), layer.bias.double() if bias else None)
+    got = layer(x)
     assert got.dtype == dtype
     assert relative_error(got, want) < TOLERANCE[dtype]
 
 
-def test_fbgemm_slabs_join_to_the_whole_product(monkeypatch):
-    if "fbgemm" not in torch.backends.quantized.supported_engines:
-        pytest.skip("this build of torch has no FBGEMM")
-    monkeypatch.setattr("folovllm.layers.linear_kernels.MAX_UNSLICED_ROWS", 99)
-    monkeypatch.setattr("folovllm.layers.linear_kernels.SLAB_ROWS", 40)
-    weight, bias, x = torch.randn(100, 8).bfloat16(), torch.randn(100).bfloat16(), torch.randn(3, 8).bfloat16()
-    kernel = FbgemmKernel()
-    packed = kernel.pack(weight, bias)
-    assert len(packed) == 3
-    want = F.linear(x.double(), weight.double(), bias.double())
-    assert relative_error(kernel.apply(x, packed), want) < TOLERANCE[torch.bfloat16]
-
-
-@pytest.mark.parametrize("entry", [1e6, -1e6, float("inf"), float("nan")])
-def test_a_weight_that_float16_cannot_hold_is_found(entry):
-    weight = torch.ones(4, 4).bfloat16()
-    assert fits_float16(weight)
-    weight[1, 2] = entry
-    assert not fits_float16(weight)
-
-
-def test_every_weight_finds_a_kernel():
-    """The native one can always; a fast one that cannot says why."""
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        weight = torch.ones(4, 4, dtype=dtype)
-        assert select_linear_kernel(weight).unavailable_reason(weight) is None
-    half = torch.ones(4, 4, dtype=torch.float16)
-    assert select_linear_kernel(half).name == "native"
+def test_a_tied_head_multiplies_by_the_embedding():
+    embedding, head = Embedding(16, 8), LMHead(8, 16)
+    embedding.weight.data.normal_()
+    head.tie_to(embedding)
+    x = torch.randn(2, 8)
+    torch.testing.assert_close(head(x), x @ embedding.weight.T)
 
 
 def test_stacked_linear_names_the_view_each_checkpoint_tensor_fills():
@@ -81,36 +55,6 @@ def test_stacked_linear_names_the_view_each_checkpoint_tensor_fills():
     }  # fmt: skip
     slots["k_proj.weight"].fill_(7)
     assert (layer.weight[4:6] == 7).all()
-
-
-class TransposingKernel:
-    """A kernel that exists on every machine: its packed form is the transposed weight."""
-
-    name = "transposing"
-
-    def pack(self, weight, bias):
-        return weight.T.contiguous()
-
-    def apply(self, x, packed):
-        return x @ packed
-
-
-def test_packing_drops_the_original_weight_unless_somebody_else_reads_it(monkeypatch):
-    monkeypatch.setattr("folovllm.layers.linear.select_linear_kernel", lambda weight: TransposingKernel())
-    x = torch.randn(2, 8)
-    layer = Linear(8, 16)
-    layer.weight.data.normal_()
-    want = x @ layer.weight.T
-    layer.pack()
-    assert layer.weight.numel() == 0
-    torch.testing.assert_close(layer(x), want)
-
-    embedding, head = Embedding(16, 8), LMHead(8, 16)
-    embedding.weight.data.normal_()
-    head.tie_to(embedding)
-    head.pack()
-    assert embedding.weight.shape == (16, 8)
-    torch.testing.assert_close(head(x), x @ embedding.weight.T)
 
 
 def test_rms_norm_by_hand():

@@ -63,27 +63,25 @@ def flat_logits(model, spans, cache_dtype=torch.float32):
         return model.compute_logits(model(torch.cat(spans), positions, metadata))
 
 
-@pytest.mark.parametrize("pack", [True, False], ids=["packed", "as loaded"])
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_of_a_flat_batch_equal_hugging_face(name, pack, tmp_path):
+def test_logits_of_a_flat_batch_equal_hugging_face(name, tmp_path):
     kind, over = MODELS[name]
     folder = make_hf_folder(tmp_path, kind, **over)
     oracle = AutoModelForCausalLM.from_pretrained(folder).eval()
     spans = [torch.randint(0, 256, (n,), generator=torch.Generator().manual_seed(n)) for n in (7, 1, 100)]
     with torch.inference_mode():
         want = torch.cat([oracle(span[None]).logits[0] for span in spans])
-    got = flat_logits(build(folder, pack=pack), spans)
+    got = flat_logits(build(folder), spans)
     assert (got - want).abs().max() < 1e-5 * want.abs().max()
 
 
-@pytest.mark.parametrize("pack", [True, False], ids=["packed", "as loaded"])
 @pytest.mark.parametrize("name", ["qwen3 tied", "qwen2", "llama with biases"])
-def test_bfloat16_logits_are_near_float32_on_the_same_weights(name, pack, tmp_path):
-    """Whatever this CPU makes of bfloat16: packed as float16, activations widened, or multiplied natively."""
+def test_bfloat16_logits_are_near_float32_on_the_same_weights(name, tmp_path):
+    """Whether this CPU has bf16 units or not."""
     kind, over = MODELS[name]
     folder = make_hf_folder(tmp_path, kind, dtype=torch.bfloat16, **over)
     oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    model = build_model(AutoConfig.from_pretrained(folder), 256, torch.bfloat16, CPU, folder, pack=pack)
+    model = build_model(AutoConfig.from_pretrained(folder), 256, torch.bfloat16, CPU, folder)
     spans = [torch.arange(n) for n in (1, 40)]
     with torch.inference_mode():
         want = torch.cat([oracle(span[None]).logits[0] for span in spans])
@@ -125,7 +123,7 @@ def test_shards_load_as_one_file_does(tmp_path):
 
 def test_weights_are_converted_to_the_models_dtype(tmp_path):
     folder = make_hf_folder(tmp_path, dtype=torch.bfloat16)
-    model = build(folder, pack=False)
+    model = build(folder)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     stored = load_file(folder / "model.safetensors")["model.norm.weight"]
     assert torch.equal(model.model.norm.weight.data, stored.float())
@@ -208,7 +206,7 @@ def test_dummy_weights_are_the_same_for_the_same_seed():
     config.architectures = ["Qwen3ForCausalLM"]
 
     def weights(seed):
-        model = build_model(config, 64, torch.float32, CPU, None, seed=seed, pack=False)
+        model = build_model(config, 64, torch.float32, CPU, None, seed=seed)
         return torch.cat([p.flatten() for p in model.parameters()])
 
     assert torch.equal(weights(1), weights(1))

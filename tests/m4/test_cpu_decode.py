@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import pytest
@@ -13,15 +12,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
-from folovllm.layers.embedding import LMHead
 from folovllm.layers.linear import Linear
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.models import fused_cpu
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
-from folovllm.models.packing import pack_in_threads
+from folovllm.models.packing import PackedLinear, PackedLMHead, pack_in_threads, widen_activations
 from folovllm.models.registry import get_model_class
-from folovllm.models.weights import build_model, pack_linear_layers
+from folovllm.models.weights import build_model
 from folovllm.utils.devices import cpu_has_bf16_units
 from tests.helpers import hf_greedy, make_hf_folder, tiny_hf_config
 from tests.m1.test_models import MODELS
@@ -32,10 +30,11 @@ PROMPT_LENGTHS = (1, 17, 40)
 
 
 def build(folder: Path, dtype: torch.dtype = torch.float32, *, fuse: bool = True) -> DecoderForCausalLM:
-    model = build_model(AutoConfig.from_pretrained(folder), 256, dtype, CPU, folder, pack=False)
+    model = build_model(AutoConfig.from_pretrained(folder), 256, dtype, CPU, folder)
+    widen_activations(model)
     if fuse:
         fuse_cpu(model)
-    pack_linear_layers(model)
+    pack_in_threads(model)
     return model
 
 
@@ -100,7 +99,7 @@ def test_weights_above_the_limit_are_computed_right_beside_small_ones(tmp_path: 
     folder = make_hf_folder(tmp_path, "qwen3", std=0.05, hidden_size=256, intermediate_size=640)
     model = build(folder)
     kinds = {type(module) for module in model.modules() if isinstance(module, Linear)}
-    assert kinds == {Linear, fused_cpu.SmallLinear, LMHead}
+    assert kinds == {PackedLinear, fused_cpu.SmallLinear, PackedLMHead}
     oracle = AutoModelForCausalLM.from_pretrained(folder).eval()
     prompts = prompts_of(PROMPT_LENGTHS)
     assert Decoding(model, prompts).greedy(8) == [hf_greedy(oracle, prompt, 8) for prompt in prompts]
@@ -177,9 +176,7 @@ def test_a_small_product_is_exact_in_its_weight_and_keeps_one_copy_of_it(dtype: 
     x = torch.randn(3, 24, generator=torch.Generator().manual_seed(1))
     want = F.linear(x.double(), linear.weight.double(), None if linear.bias is None else linear.bias.double())
     linear.__class__ = fused_cpu.SmallLinear
-    if dtype == torch.float32:
-        torch.testing.assert_close(linear(x).double(), want, rtol=1e-5, atol=1e-5)  # not packed yet
-    linear.pack()
+    linear.prepare()
     torch.testing.assert_close(linear(x).double(), want, rtol=1e-5, atol=1e-5)
     assert linear.weight.numel() == 0
     assert linear.weight.dtype == dtype
@@ -202,13 +199,13 @@ def test_only_exact_classes_are_swapped_and_layers_that_are_packed_stay(tmp_path
     class MyNorm(RMSNorm):
         pass
 
-    model = build_model(AutoConfig.from_pretrained(make_hf_folder(tmp_path)), 64, torch.float32, CPU, None)
+    model = build(make_hf_folder(tmp_path), fuse=False)
     model.model.norm.__class__ = MyNorm
-    packed = [module for module in model.modules() if type(module) is Linear]
+    packed = [module for module in model.modules() if type(module) is PackedLinear]
     assert fuse_cpu(model) == 2 * 5  # per layer: two norms, attention, its norm of heads, MLP
     assert type(model.model.norm) is MyNorm
     assert packed
-    assert all(type(module) is Linear for module in packed)
+    assert all(type(module) is PackedLinear for module in packed)
     assert fuse_cpu(model) == 0
 
 
@@ -220,30 +217,6 @@ def test_a_model_that_does_not_compute_in_float32_on_a_cpu_is_refused() -> None:
     assert can_fuse_cpu(elsewhere) == "its weights are not on the CPU"
     model = build_model(config, 64, torch.float32, CPU, None)
     assert can_fuse_cpu(model) is None
-    model.model.activation_dtype = torch.bfloat16
+    model = build_model(config, 64, torch.bfloat16, CPU, None)
     with pytest.raises(ValueError, match="model must compute in float32 on a CPU .* torch.bfloat16"):
         fuse_cpu(model)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_layers_packed_in_threads_give_the_very_same_logits(dtype: torch.dtype, tmp_path: Path) -> None:
-    folder, prompts = make_hf_folder(tmp_path, "qwen3", dtype=dtype), prompts_of(PROMPT_LENGTHS)
-    config, before = AutoConfig.from_pretrained(folder), list(warnings.filters)
-    models = [build_model(config, 256, dtype, CPU, folder, pack=False) for _ in range(2)]
-    pack_linear_layers(models[0])
-    pack_in_threads(models[1], num_threads=3)
-    assert all(module._packed is not None for module in models[1].modules() if isinstance(module, Linear))
-    assert warnings.filters == before
-    assert torch.equal(*(Decoding(model, prompts, dtype).step() for model in models))
-
-
-def test_a_weight_that_cannot_be_packed_is_not_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder = make_hf_folder(tmp_path, "qwen3", dtype=torch.bfloat16)
-    model = build_model(AutoConfig.from_pretrained(folder), 64, torch.bfloat16, CPU, folder, pack=False)
-
-    def fail(*, keep_weight: bool = False) -> None:
-        raise RuntimeError("no memory")
-
-    monkeypatch.setattr(model.model.layers[1].mlp.down_proj, "pack", fail)
-    with pytest.raises(RuntimeError, match="no memory"):
-        pack_in_threads(model)

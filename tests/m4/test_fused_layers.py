@@ -133,9 +133,9 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return log
 
 
-def tiny_model(tmp_path, kind: str, pack: bool = True, **over):
+def tiny_model(tmp_path, kind: str, **over):
     folder = make_hf_folder(tmp_path, kind, **over)
-    return build_model(AutoConfig.from_pretrained(folder), 64, torch.float32, DEVICE, folder, pack=pack)
+    return build_model(AutoConfig.from_pretrained(folder), 64, torch.float32, DEVICE, folder)
 
 
 class NoCache:
@@ -198,7 +198,7 @@ def test_somebodys_own_subclass_is_left_alone_and_fusing_twice_is_fusing_once(tm
 
 
 def test_weights_keep_their_names_in_the_checkpoint(tmp_path) -> None:
-    model = tiny_model(tmp_path, "qwen3", pack=False)
+    model = tiny_model(tmp_path, "qwen3")
     before = [(name, view.shape) for name, view in model.checkpoint_slots()]
     fused.fuse(model)
     assert [(name, view.shape) for name, view in model.checkpoint_slots()] == before

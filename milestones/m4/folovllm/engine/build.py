@@ -23,7 +23,7 @@ from folovllm.engine.input_processor import Room
 from folovllm.engine.limits import resolve_scheduler_config
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
-from folovllm.models.packing import pack_in_threads
+from folovllm.models.packing import pack_in_threads, widen_activations
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, capture_sizes
@@ -53,9 +53,7 @@ def build_engine_core(
     limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len)
     backend = _backend_for(config, device)
     weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
-    model = build_model(
-        hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed, pack=False
-    )
+    model = build_model(hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed)
     _make_fast(model, device)
     cache_size = size_kv_cache(
         kv_bytes_per_token(model.decoder_spec, dtype),
@@ -119,6 +117,8 @@ def _make_fast(model: DecoderForCausalLM, device: torch.device) -> None:
 
         if can_fuse(device) is None:
             fuse(model)
-    elif can_fuse_cpu(model) is None:
-        fuse_cpu(model)
-    pack_in_threads(model)
+    else:
+        widen_activations(model)
+        if can_fuse_cpu(model) is None:
+            fuse_cpu(model)
+        pack_in_threads(model)

@@ -46,7 +46,6 @@ def collect(model: str | None = None) -> dict[str, Any]:
         "free_memory_gib": round(free_memory_bytes(device) / GIB, 1),
         "auto_dtype": {name: _auto_dtype(name, device) for name in ("bfloat16", "float32")},
         "attention_backends": _attention_backends(device),
-        "linear_kernels": {name: _linear_kernels(name, device) for name in ("bfloat16", "float32")},
         "kv_cache": _kv_cache(model, device),
     }
 
@@ -101,16 +100,6 @@ def _attention_backends(device: Any) -> dict[str, str | None]:
     return reasons
 
 
-def _linear_kernels(dtype: str, device: Any) -> dict[str, str | None]:
-    """name -> why it cannot take a weight of this dtype, None if it can; in order of preference."""
-    import torch
-
-    from folovllm.layers.linear_kernels import KERNELS
-
-    weight = torch.zeros(1, 1, dtype=getattr(torch, dtype), device=device)
-    return {kernel.name: kernel.unavailable_reason(weight) for kernel in KERNELS}
-
-
 def _print(data: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -141,7 +130,6 @@ def _print(data: dict[str, Any]) -> None:
 
     table = Table("runs", "with", "", "why not", box=None, pad_edge=False)
     groups = {"attention": data["attention_backends"]}
-    groups |= {f"linear, {dtype}": kernels for dtype, kernels in data["linear_kernels"].items()}
     for group, reasons in groups.items():
         picked = next(name for name, reason in reasons.items() if reason is None)
         for name, reason in reasons.items():
