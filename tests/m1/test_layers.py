@@ -23,6 +23,7 @@ def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
     return float((got.double() - want).abs().max() / want.abs().max())
 
 
+@pytest.mark.usefixtures("either_cpu")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("num_tokens", [1, 2, 17])
@@ -62,6 +63,7 @@ def test_a_weight_that_float16_cannot_hold_is_found(entry):
     assert not fits_float16(weight)
 
 
+@pytest.mark.usefixtures("either_cpu")
 def test_every_weight_finds_a_kernel():
     """The native one can always; a fast one that cannot says why."""
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
