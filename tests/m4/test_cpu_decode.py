@@ -22,7 +22,6 @@ from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
 from folovllm.models.packing import pack_in_threads
 from folovllm.models.registry import get_model_class
 from folovllm.models.weights import build_model, pack_linear_layers
-from folovllm.utils.devices import cpu_has_bf16_units
 from tests.helpers import hf_greedy, make_hf_folder, tiny_hf_config
 from tests.m1.test_models import MODELS
 
@@ -106,9 +105,11 @@ def test_weights_above_the_limit_are_computed_right_beside_small_ones(tmp_path: 
     assert Decoding(model, prompts).greedy(8) == [hf_greedy(oracle, prompt, 8) for prompt in prompts]
 
 
-@pytest.mark.skipif(cpu_has_bf16_units(), reason="with bf16 units activations are bfloat16, and nothing is fused")
 @pytest.mark.parametrize("name", ["qwen3 tied", "llama with biases"])
-def test_bfloat16_logits_are_as_near_to_float64_as_those_of_the_model_as_it_is(name: str, tmp_path: Path) -> None:
+def test_bfloat16_logits_are_as_near_to_float64_as_those_of_the_model_as_it_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOLOVLLM_CPU_BF16", "no")  # with bf16 units activations are bfloat16, and nothing is fused
     kind, over = MODELS[name]
     folder = make_hf_folder(tmp_path, kind, dtype=torch.bfloat16, **over)
     oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
@@ -212,7 +213,7 @@ def test_only_exact_classes_are_swapped_and_layers_that_are_packed_stay(tmp_path
     assert fuse_cpu(model) == 0
 
 
-def test_a_model_that_does_not_compute_in_float32_on_a_cpu_is_refused() -> None:
+def test_a_model_that_does_not_compute_in_float32_on_a_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_hf_config("qwen3")
     config.architectures = ["Qwen3ForCausalLM"]
     with torch.device("meta"):
@@ -220,11 +221,15 @@ def test_a_model_that_does_not_compute_in_float32_on_a_cpu_is_refused() -> None:
     assert can_fuse_cpu(elsewhere) == "its weights are not on the CPU"
     model = build_model(config, 64, torch.float32, CPU, None)
     assert can_fuse_cpu(model) is None
-    model.model.activation_dtype = torch.bfloat16
+    monkeypatch.setenv("FOLOVLLM_CPU_BF16", "no")
+    assert can_fuse_cpu(build_model(config, 64, torch.bfloat16, CPU, None)) is None
+    monkeypatch.setenv("FOLOVLLM_CPU_BF16", "yes")
+    model = build_model(config, 64, torch.bfloat16, CPU, None)
     with pytest.raises(ValueError, match="model must compute in float32 on a CPU .* torch.bfloat16"):
         fuse_cpu(model)
 
 
+@pytest.mark.usefixtures("either_cpu")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_layers_packed_in_threads_give_the_very_same_logits(dtype: torch.dtype, tmp_path: Path) -> None:
     folder, prompts = make_hf_folder(tmp_path, "qwen3", dtype=dtype), prompts_of(PROMPT_LENGTHS)
