@@ -12,6 +12,8 @@ import os
 import tempfile
 from pathlib import Path
 
+import _tree  # noqa: F401 - folovllm is this tree's
+
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"  # read when transformers is imported
 
 import torch

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import _tree  # noqa: F401 - folovllm is this tree's
+
 from folovllm import CacheConfig, EngineConfig, SamplingParams
 
 STRATEGIES: list[dict[str, Any]] = [

@@ -5,6 +5,8 @@ Run it: python examples/m0_state_machine.py
 
 from __future__ import annotations
 
+import _tree  # noqa: F401 - folovllm is this tree's
+
 from folovllm import IllegalTransition, Request, SamplingParams, Sequence, SequenceStatus
 
 

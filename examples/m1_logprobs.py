@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+import _tree  # noqa: F401 - folovllm is this tree's
+
 from folovllm import LLM, SamplingParams
 
 llm = LLM()

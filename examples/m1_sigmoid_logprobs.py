@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 
+import _tree  # noqa: F401 - folovllm is this tree's
 import torch
 
 from folovllm import LLM, SamplingParams

@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 
+import _tree  # noqa: F401 - folovllm is this tree's
+
 from folovllm import LLM, SamplingParams
 
 engine = LLM().engine  # LLM waits for whole outputs; the engine underneath works token by token

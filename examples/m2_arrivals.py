@@ -5,6 +5,7 @@ Run it: python examples/m2_arrivals.py
 
 from __future__ import annotations
 
+import _tree  # noqa: F401 - folovllm is this tree's
 from rich.console import Console
 from rich.text import Text
 

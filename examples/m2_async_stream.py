@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+import _tree  # noqa: F401 - folovllm is this tree's
 from rich.console import Console
 
 from folovllm import AsyncLLM, SamplingParams

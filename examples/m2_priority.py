@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import _tree  # noqa: F401 - folovllm is this tree's
 from rich.console import Console
 from rich.table import Table
 

@@ -5,6 +5,8 @@ Run it: python examples/m3_forks.py
 
 from __future__ import annotations
 
+import _tree  # noqa: F401 - folovllm is this tree's
+
 from folovllm import LLM, SamplingParams
 
 engine = LLM(block_size=8, num_kv_blocks=64, max_model_len=256).engine

@@ -5,6 +5,8 @@ Run it: python examples/m3_preemption.py
 
 from __future__ import annotations
 
+import _tree  # noqa: F401 - folovllm is this tree's
+
 from folovllm import LLM, SamplingParams
 from folovllm.request import SequenceStatus
 
@@ -15,7 +17,8 @@ MARKS = {SequenceStatus.RUNNING: "█", SequenceStatus.WAITING: "·", SequenceSt
 
 def run(mode: str, num_kv_blocks: int) -> list[list[int]]:
     """Serve all prompts with so many blocks of 8 tokens; draw a lane for each; return their tokens."""
-    engine = LLM(block_size=8, num_kv_blocks=num_kv_blocks, preemption_mode=mode, max_model_len=160).engine
+    settings = {"block_size": 8, "num_kv_blocks": num_kv_blocks, "preemption_mode": mode, "max_model_len": 160}
+    engine = LLM(dtype="float32", **settings).engine  # in bfloat16, keys computed again may be rounded otherwise
     for number, prompt in enumerate(PROMPTS):
         engine.add_request(str(number), prompt, PARAMS)
     requests = list(engine.scheduler.waiting)

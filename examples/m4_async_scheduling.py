@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import _tree  # noqa: F401 - folovllm is this tree's
+
 from folovllm import LLM, SamplingParams
 
 PROMPTS = ["Once upon a time", "从前", "One day a little bird"]
@@ -17,7 +19,8 @@ SHOWN = 8  # calls
 
 def run(title: str, run_ahead: bool, params: SamplingParams) -> list[list[int]]:
     """Serve the prompts; print the order of the first calls, and return the tokens."""
-    engine = LLM(max_model_len=128, num_kv_blocks=32, async_scheduling=run_ahead).engine
+    # In float32: in bfloat16, batches of other sizes may be rounded otherwise.
+    engine = LLM(dtype="float32", max_model_len=128, num_kv_blocks=32, async_scheduling=run_ahead).engine
     runner, calls, numbers, ahead = engine.runner, [], {}, 0
     launch, collect = runner.launch, runner.collect
 

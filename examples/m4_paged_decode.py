@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+import _tree  # noqa: F401 - folovllm is this tree's
 import torch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+import _tree  # noqa: F401 - folovllm is this tree's
 from rich.console import Console
 from rich.table import Table
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import _tree  # noqa: F401 - folovllm is this tree's
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -43,7 +44,7 @@ class Step:
 
 def serve(**options: object) -> tuple[list[Step], dict[str, list[int]]]:
     """All steps, and every request's tokens."""
-    llm = LLM(max_model_len=768, **options)
+    llm = LLM(dtype="float32", max_model_len=768, **options)  # in bfloat16, chunks may be rounded otherwise
     engine = llm.engine
     llm.generate("warm up", SamplingParams(max_tokens=2), use_tqdm=False)
     for number, prompt in enumerate(SHORT):

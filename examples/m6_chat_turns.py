@@ -5,6 +5,7 @@ Run it: python examples/m6_chat_turns.py
 
 from __future__ import annotations
 
+import _tree  # noqa: F401 - folovllm is this tree's
 from rich.console import Console
 from rich.table import Table
 
@@ -20,7 +21,8 @@ for column in ("turn", "asked", "prompt", "cached", "computed", "answer"):
 
 def chat(caching: bool) -> tuple[list[list[int]], list[int], list[int]]:
     """All turns. Returns the answers, and each turn's prompt tokens and how many of them were cached."""
-    llm = LLM(max_model_len=1024, num_kv_blocks=128, enable_prefix_caching=caching)
+    # In float32: in bfloat16, what is computed in other pieces may be rounded otherwise.
+    llm = LLM(dtype="float32", max_model_len=1024, num_kv_blocks=128, enable_prefix_caching=caching)
     messages: list[dict[str, str]] = []
     answers, lengths, cached = [], [], []
     for question in QUESTIONS:

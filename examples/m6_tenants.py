@@ -5,6 +5,7 @@ Run it: python examples/m6_tenants.py
 
 from __future__ import annotations
 
+import _tree  # noqa: F401 - folovllm is this tree's
 from rich.console import Console
 from rich.table import Table
 
@@ -13,7 +14,8 @@ from folovllm import LLM, SamplingParams
 SECRET = "Once upon a time there was a little fox who hid a golden key under the old stone bridge by the river."
 PARAMS = SamplingParams(temperature=0, max_tokens=8)
 
-llm = LLM(max_model_len=256, num_kv_blocks=64)
+# In float32: in bfloat16, what is computed in other pieces may be rounded otherwise.
+llm = LLM(dtype="float32", max_model_len=256, num_kv_blocks=64)
 table = Table(title="the same prompt, asked one after the other")
 for column in ("who", "cache_salt", "prompt tokens", "cached", "blocks that can be found"):
     table.add_column(column, justify="left" if column in ("who", "cache_salt") else "right")

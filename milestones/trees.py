@@ -41,7 +41,7 @@ def build_tree(course: Course, milestone: Milestone) -> dict[str, File]:
 
 
 def readme(milestone: Milestone, tree: Snapshot) -> str:
-    examples = [path for path in tree if path.startswith("examples/")]
+    examples = [path for path in tree if path.startswith("examples/m")]
     return README.format(
         id=milestone.id,
         label=milestone.label,

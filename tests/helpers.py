@@ -1,4 +1,4 @@
-"""Shared by the tests: tiny Hugging Face models made on the spot, and the greedy oracle.
+"""Shared by the tests: tiny Hugging Face models made on the spot, the greedy oracle, and the examples.
 
 Hugging Face's own model on the same weights is what every parity test compares with, never another path
 of ours.
@@ -6,9 +6,13 @@ of ours.
 
 from __future__ import annotations
 
+import contextlib
+import io
+import runpy
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.models.llama import LlamaConfig
@@ -105,3 +109,12 @@ def add_byte_tokenizer(folder: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
+
+
+def run_example(name: str) -> str:
+    """What an example prints. In this process, since in fresh ones nine tenths of the time would be imports."""
+    folder = Path(__file__).parents[1] / "examples"
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
+        patch.syspath_prepend(str(folder))  # as Python does for a script
+        runpy.run_path(str(folder / name), run_name="__main__")
+    return out.getvalue()

@@ -77,7 +77,8 @@ class OneDnnKernel:
         if weight.dtype == torch.float32:
             return None
         if weight.dtype == torch.bfloat16 and cpu_has_bf16_units():
-            return None
+            # Where the units are there by FOLOVLLM_CPU_BF16 alone: oneDNN emulates them with AVX-512, not below.
+            return None if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "oneDNN has no bfloat16 on this CPU"
         return "for float32, and for bfloat16 on a CPU with bf16 units"
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:

@@ -28,7 +28,19 @@ def cpu_has_bf16_units() -> bool:
     as fast as float32's at one row, although it reads half the bytes, and several times slower at a hundred.
     The probes are private names of torch: where a build lacks one, the answer is no, which costs speed at
     worst and never correctness.
+
+    What would this do on the other kind of machine? FOLOVLLM_CPU_BF16=yes or =no in the environment answers
+    in the CPU's place: dtype="auto" then chooses as there, and all that follows from the choice is computed
+    as there. Under a yes, products that the CPU has no units for come out right, only slowly.
+
+    Raises:
+        ValueError: FOLOVLLM_CPU_BF16 says something else.
     """
+    forced = os.environ.get("FOLOVLLM_CPU_BF16")
+    if forced:
+        if forced not in ("yes", "no"):
+            raise ValueError(f"FOLOVLLM_CPU_BF16 must be 'yes' or 'no', got {forced!r}; unset it to ask the CPU")
+        return forced == "yes"
     import torch
 
     for probe in ("_is_amx_tile_supported", "_is_avx512_bf16_supported"):

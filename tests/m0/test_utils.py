@@ -60,15 +60,30 @@ def test_loggers_share_one_handler_and_leave_the_root_alone() -> None:
 def test_bf16_units_are_either_kind(
     amx: bool, avx512: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("FOLOVLLM_CPU_BF16", raising=False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512, raising=False)
     assert devices.cpu_has_bf16_units() is expected
 
 
 def test_a_torch_without_the_probes_has_no_bf16_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FOLOVLLM_CPU_BF16", raising=False)
     monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported", raising=False)
     monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported", raising=False)
     assert devices.cpu_has_bf16_units() is False
+
+
+@pytest.mark.parametrize("units", [False, True])
+def test_the_environment_answers_in_the_cpus_place(units: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: not units, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: not units, raising=False)
+    monkeypatch.setenv("FOLOVLLM_CPU_BF16", "yes" if units else "no")
+    assert devices.cpu_has_bf16_units() is units
+    monkeypatch.setenv("FOLOVLLM_CPU_BF16", "")
+    assert devices.cpu_has_bf16_units() is not units
+    monkeypatch.setenv("FOLOVLLM_CPU_BF16", "1")
+    with pytest.raises(ValueError, match="^FOLOVLLM_CPU_BF16 must be 'yes' or 'no', got '1'; unset it"):
+        devices.cpu_has_bf16_units()
 
 
 def test_free_memory_is_part_of_the_whole() -> None:

@@ -22,6 +22,7 @@ def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
     return float((got.double() - want).abs().max() / want.abs().max())
 
 
+@pytest.mark.usefixtures("either_cpu")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("num_tokens", [1, 2, 17])
 @pytest.mark.parametrize("bias", [False, True])

@@ -32,6 +32,7 @@ def test_greedy_tokens_equal_hugging_face(name, tmp_path):
         assert output.outputs[0].token_ids == hf_greedy(oracle, prompt, 64), f"prompt of {len(prompt)} tokens"
 
 
+@pytest.mark.usefixtures("either_cpu")
 def test_greedy_tokens_of_the_embedded_model_equal_hugging_face():
     oracle, tokenizer = get_model_and_tokenizer(ModelConfig("embedded", dtype="float32"), "cpu")
     story = tokenizer("Once upon a time")["input_ids"]
@@ -61,6 +62,7 @@ def test_eos_ends_a_sequence_where_hugging_face_ends_it(tmp_path):
     assert (completion.token_ids, completion.finish_reason) == (free, "length")
 
 
+@pytest.mark.usefixtures("either_cpu")
 def test_prompt_logprobs_and_logprobs_equal_hugging_face(tmp_path):
     folder = make_hf_folder(tmp_path, "qwen3")
     oracle = AutoModelForCausalLM.from_pretrained(folder).eval()

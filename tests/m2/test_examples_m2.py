@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.helpers import run_example
 
 ROOT = Path(__file__).parents[2]
 SAYS = {
@@ -22,14 +21,8 @@ SAYS = {
 
 
 @pytest.fixture(scope="module")
-def printed() -> dict[str, str]:
-    """What each example prints. In this process, since in fresh ones nine tenths of the time would be imports."""
-    texts = {}
-    for name in SAYS:
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
-        texts[name] = out.getvalue()
-    return texts
+def printed(either_cpu: None) -> dict[str, str]:
+    return {name: run_example(name) for name in SAYS}
 
 
 def test_every_example_of_the_milestone_is_tried() -> None:

@@ -93,6 +93,7 @@ def test_a_seed_makes_greedy_draws_no_different_beside_rows_that_sample(model):
     assert [done[str(i)] for i in (0, 2, 8)] == [want[i] for i in (0, 2, 8)]
 
 
+@pytest.mark.usefixtures("either_cpu")
 def test_the_embedded_model_in_a_batch():
     oracle, tokenizer = get_model_and_tokenizer(ModelConfig("embedded", dtype="float32"), "cpu")
     texts = ["Once upon a time", "从前", "The cat", "What is a KV cache?", "A"]
@@ -106,6 +107,7 @@ def test_the_embedded_model_in_a_batch():
         assert done[str(i)] == hf_greedy(oracle, prompt, 12 + 4 * i), texts[i]
 
 
+@pytest.mark.usefixtures("either_cpu")
 def test_prompt_logprobs_in_a_mixed_batch_equal_hugging_faces(tmp_path):
     folder = make_hf_folder(tmp_path, "qwen3")
     oracle = AutoModelForCausalLM.from_pretrained(folder).eval()

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import runpy
 from pathlib import Path
 
 import pytest
+
+from tests.helpers import run_example
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["m3_forks.py", "m3_beam_search.py", "m3_preemption.py"]
 
 
 @pytest.fixture(scope="module")
-def printed() -> dict[str, str]:
-    texts = {}
-    for name in NAMES:
-        with contextlib.redirect_stdout(io.StringIO()) as out:
-            runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
-        texts[name] = out.getvalue()
-    return texts
+def printed(either_cpu: None) -> dict[str, str]:
+    return {name: run_example(name) for name in NAMES}
 
 
 def test_every_example_of_the_milestone_is_tried() -> None:

@@ -112,6 +112,7 @@ def test_the_best_of_many_is_chosen_by_the_logprobs_that_hugging_face_sees(oracl
     assert [completion.token_ids for completion in best.outputs] == [every.outputs[i].token_ids for i in ranked[:2]]
 
 
+@pytest.mark.usefixtures("either_cpu")
 @pytest.mark.parametrize("mode", ["recompute", "swap"])
 def test_logprobs_and_prompt_logprobs_under_preemption(oracle: Oracle, mode: str) -> None:
     llm = oracle.make_llm(num_kv_blocks=24, block_size=4, preemption_mode=mode, max_model_len=96)

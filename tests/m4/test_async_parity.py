@@ -121,6 +121,7 @@ def test_the_workloads_end_in_every_way(text_model_folder) -> None:
     assert ends == {("length", type(None)), ("stop", type(None)), ("stop", int), ("stop", str)}
 
 
+@pytest.mark.usefixtures("either_cpu")
 def test_whoever_waits_for_its_tokens_makes_the_others_wait_and_changes_none_of_theirs(text_model_folder) -> None:
     alone = [("hello", wanted) for wanted in WORKLOADS["seeds"]]
     waits = params(repetition_penalty=1.4, temperature=0, max_tokens=6)
@@ -150,6 +151,7 @@ def test_beams_are_hugging_faces_and_do_not_run_ahead(tmp_path) -> None:
     assert_idle(engine)
 
 
+@pytest.mark.usefixtures("either_cpu")
 def test_logprobs_are_hugging_faces(oracle: Oracle) -> None:
     engine = oracle.make_llm(async_scheduling=True).engine
     watch = Watch(engine)

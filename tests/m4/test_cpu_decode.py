@@ -20,7 +20,6 @@ from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
 from folovllm.models.packing import PackedLinear, PackedLMHead, pack_in_threads, widen_activations
 from folovllm.models.registry import get_model_class
 from folovllm.models.weights import build_model
-from folovllm.utils.devices import cpu_has_bf16_units
 from tests.helpers import hf_greedy, make_hf_folder, tiny_hf_config
 from tests.m1.test_models import MODELS
 
@@ -105,9 +104,11 @@ def test_weights_above_the_limit_are_computed_right_beside_small_ones(tmp_path: 
     assert Decoding(model, prompts).greedy(8) == [hf_greedy(oracle, prompt, 8) for prompt in prompts]
 
 
-@pytest.mark.skipif(cpu_has_bf16_units(), reason="with bf16 units activations are bfloat16, and nothing is fused")
 @pytest.mark.parametrize("name", ["qwen3 tied", "llama with biases"])
-def test_bfloat16_logits_are_as_near_to_float64_as_those_of_the_model_as_it_is(name: str, tmp_path: Path) -> None:
+def test_bfloat16_logits_are_as_near_to_float64_as_those_of_the_model_as_it_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOLOVLLM_CPU_BF16", "no")  # with bf16 units activations are bfloat16, and nothing is fused
     kind, over = MODELS[name]
     folder = make_hf_folder(tmp_path, kind, dtype=torch.bfloat16, **over)
     oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
@@ -209,7 +210,7 @@ def test_only_exact_classes_are_swapped_and_layers_that_are_packed_stay(tmp_path
     assert fuse_cpu(model) == 0
 
 
-def test_a_model_that_does_not_compute_in_float32_on_a_cpu_is_refused() -> None:
+def test_a_model_that_does_not_compute_in_float32_on_a_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_hf_config("qwen3")
     config.architectures = ["Qwen3ForCausalLM"]
     with torch.device("meta"):
@@ -217,6 +218,12 @@ def test_a_model_that_does_not_compute_in_float32_on_a_cpu_is_refused() -> None:
     assert can_fuse_cpu(elsewhere) == "its weights are not on the CPU"
     model = build_model(config, 64, torch.float32, CPU, None)
     assert can_fuse_cpu(model) is None
+    monkeypatch.setenv("FOLOVLLM_CPU_BF16", "no")
     model = build_model(config, 64, torch.bfloat16, CPU, None)
+    widen_activations(model)
+    assert can_fuse_cpu(model) is None
+    monkeypatch.setenv("FOLOVLLM_CPU_BF16", "yes")
+    model = build_model(config, 64, torch.bfloat16, CPU, None)
+    widen_activations(model)
     with pytest.raises(ValueError, match="model must compute in float32 on a CPU .* torch.bfloat16"):
         fuse_cpu(model)

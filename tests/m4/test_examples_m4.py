@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-import runpy
 from pathlib import Path
 
 import pytest
 import torch
 
 from folovllm.attention.backends.triton import kernels_unavailable_reason
+from tests.helpers import run_example
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["m4_async_scheduling.py", "m4_online_softmax.py", "m4_paged_decode.py"]
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def printed(name: str) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
-    return out.getvalue()
 
 
 def test_every_example_of_the_milestone_is_tried() -> None:
@@ -28,12 +20,13 @@ def test_every_example_of_the_milestone_is_tried() -> None:
 
 
 def test_softmax_over_four_numbers_comes_out_the_same_all_at_once_in_tiles_and_in_parts() -> None:
-    lines = dict(line.rsplit(maxsplit=1) for line in printed(NAMES[1]).splitlines() if line)
+    lines = dict(line.rsplit(maxsplit=1) for line in run_example(NAMES[1]).splitlines() if line)
     assert lines["online"] == lines["torch"] == lines["merged"]
 
 
+@pytest.mark.usefixtures("either_cpu")
 def test_the_next_step_is_launched_first_and_no_token_changes() -> None:
-    text = printed(NAMES[0])
+    text = run_example(NAMES[0])
     off, on, *_ = text.split("\n\n")
     assert off.startswith("off: 0 of 24")
     assert off.splitlines()[1].startswith("  launch 1 │ collect 1 │ launch 2 │ collect 2")
@@ -48,6 +41,7 @@ def test_the_next_step_is_launched_first_and_no_token_changes() -> None:
     kernels_unavailable_reason(DEVICE) is not None, reason=f"Triton: {kernels_unavailable_reason(DEVICE)}"
 )
 def test_the_kernel_agrees_with_float64_however_it_is_split() -> None:
-    differences = [float(line.rsplit(maxsplit=1)[1]) for line in printed(NAMES[2]).splitlines() if "programs" in line]
+    lines = [line for line in run_example(NAMES[2]).splitlines() if "programs" in line]
+    differences = [float(line.rsplit(maxsplit=1)[1]) for line in lines]
     assert len(differences) == 4
     assert max(differences) < 1e-5

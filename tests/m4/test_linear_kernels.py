@@ -70,6 +70,7 @@ def test_a_weight_that_float16_cannot_hold_is_found(entry):
     assert not fits_float16(weight)
 
 
+@pytest.mark.usefixtures("either_cpu")
 def test_every_weight_finds_a_kernel():
     """The native one can always; a fast one that cannot says why."""
     for dtype in (torch.float32, torch.bfloat16, torch.float16):

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
-import runpy
 from pathlib import Path
 
 import pytest
+
+from tests.helpers import run_example
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["m5_chunked_prefill.py", "m5_budget.py"]
 
 
 @pytest.fixture(scope="module")
-def printed() -> dict[str, str]:
-    texts = {}
-    for name in NAMES:
-        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
-            patch.setenv("COLUMNS", "120")
-            runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
-        texts[name] = out.getvalue()
-    return texts
+def printed(either_cpu: None) -> dict[str, str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "120")
+        return {name: run_example(name) for name in NAMES}
 
 
 def test_every_example_of_the_milestone_is_tried() -> None:

@@ -138,6 +138,7 @@ def test_beams_are_hugging_faces(beam_oracle: BeamOracle, cut: str, mode: str) -
 # Log-probabilities of the prompt's own tokens
 
 
+@pytest.mark.usefixtures("either_cpu")
 @pytest.mark.parametrize("budget", [1, 3, 10, 63, 64, 65, 80])
 def test_prompt_logprobs_across_chunks(oracle: Oracle, budget: int) -> None:
     """No position is lost or counted twice where two chunks meet, and 64 positions are worked out at once."""

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
-import runpy
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import run_example
+
 ROOT = Path(__file__).parents[2]
 NAMES = ["m6_chat_turns.py", "m6_shared_prefix.py", "m6_tenants.py"]
 
 
-def printed(name: str) -> str:
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
-    return out.getvalue()
-
-
 @pytest.fixture(autouse=True)
-def wide(monkeypatch) -> None:
+def wide(either_cpu, monkeypatch) -> None:
     """So that no table is broken."""
     monkeypatch.setenv("COLUMNS", "120")
 
@@ -36,7 +29,7 @@ def test_every_example_of_the_milestone_is_tried() -> None:
 
 
 def test_each_turn_of_a_chat_finds_all_of_the_turn_before_but_for_its_last_block() -> None:
-    text = printed(NAMES[0])
+    text = run_example(NAMES[0])
     table = rows(text)
     assert len(table) == 5
     assert table[0][3] == "0"
@@ -48,7 +41,7 @@ def test_each_turn_of_a_chat_finds_all_of_the_turn_before_but_for_its_last_block
 
 
 def test_examples_are_computed_once_for_all_questions() -> None:
-    text = printed(NAMES[1])
+    text = run_example(NAMES[1])
     table = rows(text)
     assert len(table) == 5
     for _, prompt, cold, warm, slow, fast in table:
@@ -62,7 +55,7 @@ def test_examples_are_computed_once_for_all_questions() -> None:
 
 
 def test_a_salt_hides_what_another_tenant_has_asked() -> None:
-    text = printed(NAMES[2])
+    text = run_example(NAMES[2])
     cached = [int(row[3]) for row in rows(text)]
     assert cached[0] == 0 < cached[1]  # without salts, Eve learns it
     assert cached[2] == cached[4] == 0 < cached[3]

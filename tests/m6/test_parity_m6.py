@@ -136,6 +136,7 @@ def test_beams_find_what_hugging_face_finds_cold_and_warm(beam_oracle: BeamOracl
     assert engine.stats().prefix_cache_hits >= 5 * 8
 
 
+@pytest.mark.usefixtures("either_cpu")
 @pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
 @pytest.mark.parametrize("chunk", ["7", "whole"])
 def test_a_seed_says_the_same_cold_and_warm_and_without_a_cache(oracle: Oracle, chunk: str, ahead: bool) -> None:
