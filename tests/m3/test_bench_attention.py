@@ -22,8 +22,8 @@ def bench(**kwargs: Any) -> Report:
 
 @pytest.fixture(autouse=True)
 def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("folovllm.bench.roofline.PROBE_BYTES", 1 << 20)
-    monkeypatch.setattr("folovllm.bench.roofline.MATMUL_SIZE", {"cpu": 64})
+    monkeypatch.setattr("folovllm.bench.probe.PROBE_BYTES", 1 << 20)
+    monkeypatch.setattr("folovllm.bench.probe.MATMUL_SIZE", {"cpu": 64})
 
 
 def test_what_one_layer_moves_and_computes() -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from folovllm.bench.peers import Run, Step
+from folovllm.bench.contestant import Contestant, Run, Step
+from folovllm.bench.peers.setup import PeerSetup
 from folovllm.bench.workload import require_at_least
 
 MAX_BATCH_TOKENS = 2048
@@ -109,3 +110,10 @@ def passes(start: float, timestamps: list[list[float]]) -> Run:
             run.append(Step(when - end, len(seen), prefill))
             seen, prefill, end = set(), False, when
     return run
+
+
+def _make(setup: PeerSetup) -> list[Contestant]:
+    return [HuggingFaceContinuous(setup.hf_model)]
+
+
+PEERS = {"hf-continuous": _make}

@@ -1,4 +1,4 @@
-"""vLLM behind a pipe, for peer_vllm.py: runs in the virtual environment that has vLLM in it.
+"""vLLM behind a pipe, for vllm.py: runs in the virtual environment that has vLLM in it.
 
     in   {"model": ..., "dtype": ..., ...}      the keywords of vLLM's LLM, once
     out  {"ready": true, "version": ...}
@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 
 def main() -> int:
-    # Run as a script, this file's folder comes first on the path, and its neighbours have everyday names.
+    # Run as a script, this file's folder comes first on the path, and there `vllm` is our vllm.py.
     here = str(Path(__file__).resolve().parent)
     sys.path[:] = [path for path in sys.path if path != here]
     answers = private_stdout()
