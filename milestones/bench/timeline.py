@@ -13,7 +13,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from milestones.bench_process import Worker
+from milestones.bench.process import Worker
 from milestones.spec import MilestoneError
 
 LEAST_AGREEMENT = 0.9

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from milestones.bench_gaps_chart import draw_gaps, draw_sweep
-from milestones.bench_process import Worker
-from milestones.bench_timeline import Played, Wave, agreement, check_agreement, draw_prompt, in_turn, play
+from milestones.bench.charts import draw_gaps, draw_sweep
+from milestones.bench.process import Worker
+from milestones.bench.timeline import Played, Wave, agreement, check_agreement, draw_prompt, in_turn, play
 
 STEADY_PROMPT = 32  # tokens of each of the steady requests' prompts
 WARM_UP_TOKENS = 4

@@ -12,11 +12,13 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from milestones import bench, bench_options
-from milestones.bench_decode import DecodeWorkload
-from milestones.bench_long_prompt import LongPromptWorkload
-from milestones.bench_prefix import PrefixWorkload
-from milestones.bench_process import Worker
+from milestones.bench.decode import DecodeWorkload
+from milestones.bench.long_prompt import LongPromptWorkload
+from milestones.bench.options import check_shape
+from milestones.bench.process import Worker
+from milestones.bench.requests import start_workers
+from milestones.bench.settings import Settings
+from milestones.bench.shared_prefix import PrefixWorkload
 from milestones.chain import Course
 from milestones.spec import Milestone, MilestoneError
 
@@ -66,10 +68,10 @@ def make(args: argparse.Namespace, names: dict[str, str], budgets: dict[str, int
 
 
 def measure(
-    course: Course, chosen: list[Milestone], settings: bench.Settings, args: argparse.Namespace
+    course: Course, chosen: list[Milestone], settings: Settings, args: argparse.Namespace
 ) -> tuple[Report, Callable[[], str]]:
     """The report, and what draws it."""
-    bench_options.check_shape(args.shape)
+    check_shape(args.shape)
     budgets = sweep_budgets(args, chosen, settings)
     names = dict.fromkeys(budgets, chosen[0].id) or {m.id: m.id for m in chosen}
     workload = make(args, names, budgets)
@@ -78,7 +80,7 @@ def measure(
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
 
     from folovllm.bench.report import Report
-    from folovllm.bench.workload import bench_model, progress_bar
+    from folovllm.bench.workload import bench_model, progress_bar, vocab_size
 
     with bench_model(args.model, args.shape or DEFAULT_SHAPE) as model:
         common = engine_common(model, workload.max_model_len, args.dtype)
@@ -89,7 +91,7 @@ def measure(
             swept = {"max_num_batched_tokens": budgets[name]} if budgets else {}
             engines[name] = (milestone, common | swept | settings[milestone])
         total = len(engines) * (1 + (args.rounds + 1) * workload.plays)
-        with progress_bar(total) as tick, bench.start_workers(course, engines, args.threads, tick) as workers:
+        with progress_bar(total) as tick, start_workers(course, engines, args.threads, tick) as workers:
             vocab = vocab_size(model)
             for number in range(args.rounds + 1):
                 label = f"round {number}/{args.rounds}" if number else "warm-up"
@@ -113,7 +115,7 @@ def prefixed(tick: Callable[[str], None], label: str) -> Callable[[str], None]:
     return lambda text: tick(f"{label}, {text}")
 
 
-def sweep_budgets(args: argparse.Namespace, chosen: list[Milestone], settings: bench.Settings) -> dict[str, int]:
+def sweep_budgets(args: argparse.Namespace, chosen: list[Milestone], settings: Settings) -> dict[str, int]:
     """An engine's name -> its max_num_batched_tokens; empty without a sweep."""
     budgets: list[int] = getattr(args, "sweep_budget", None) or []
     if not budgets:
@@ -127,7 +129,7 @@ def sweep_budgets(args: argparse.Namespace, chosen: list[Milestone], settings: b
     return {f"{chosen[0].id} with {budget:,}": budget for budget in budgets}
 
 
-def own_options(said: bench.Settings, common: dict[str, Any]) -> str:
+def own_options(said: Settings, common: dict[str, Any]) -> str:
     """What --set gave to whom; of a sweep's engines, which all have the same, nothing: the table says it."""
     parts = []
     for name, options in said.items():
@@ -145,11 +147,3 @@ def engine_common(model: BenchModel, max_model_len: int, dtype: str = "float32")
         "max_model_len": max_model_len,
         "skip_tokenizer_init": True,
     }
-
-
-def vocab_size(model: BenchModel) -> int:
-    from folovllm.config import ModelConfig
-    from folovllm.model_loader import load_hf_config
-
-    config = load_hf_config(ModelConfig(model.path, load_format=model.load_format, skip_tokenizer_init=True))
-    return int(config.vocab_size)

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from milestones import bench, bench_chart, bench_options, bench_workloads
+from folovllm.bench.lengths import Lengths
+from milestones.bench import charts, options, requests, workloads
+from milestones.bench.settings import Settings, engine_options, parse_settings
 from milestones.chain import Course
 from milestones.sources import working_tree
 from milestones.spec import Milestone, MilestoneError
@@ -26,7 +28,7 @@ def add_options(command: argparse.ArgumentParser) -> None:
     group.add_argument("--model", help=text)
     text = "random weights of this shape instead, such as qwen3-0.6b (default of the other workloads: qwen3-mini)"
     group.add_argument("--shape", help=text)
-    bench_options.add_workload_options(command)
+    options.add_workload_options(command)
     text = "an engine option of one milestone, such as m2.max_num_seqs=8; may be repeated"
     command.add_argument("--set", action="append", default=[], metavar="mK.FIELD=VALUE", dest="settings", help=text)
     command.add_argument("--rounds", type=int, metavar="N", default=3, help="measured rounds; medians are shown")
@@ -45,7 +47,7 @@ def run(root: Path, args: argparse.Namespace) -> int:
         value = getattr(args, option)
         if value is not None and value < 1:
             raise MilestoneError(f"{option} must be at least 1, got {value}")
-    bench_options.settle(args)
+    options.settle(args)
     try:
         report, svg = measure(root, args)
     except (ValueError, OSError) as error:  # what the package says of a model or a shape is one line already
@@ -68,18 +70,18 @@ def run(root: Path, args: argparse.Namespace) -> int:
 def measure(root: Path, args: argparse.Namespace) -> tuple[Report, Callable[[], str]]:
     """The report, and what draws it."""
     course = Course.load(working_tree(root))
-    chosen = bench.check_milestones(course, args.milestones)
-    settings = bench.parse_settings(args.settings, [m.id for m in chosen])
+    chosen = requests.check_milestones(course, args.milestones)
+    settings = parse_settings(args.settings, [m.id for m in chosen])
     if args.workload != "requests":
-        return bench_workloads.measure(course, chosen, settings, args)
+        return workloads.measure(course, chosen, settings, args)
     report = measure_requests(course, chosen, settings, args)
-    return report, lambda: bench_chart.draw(report.as_dict())
+    return report, lambda: charts.draw_requests(report.as_dict())
 
 
 def measure_requests(
-    course: Course, chosen: list[Milestone], settings: bench.Settings, args: argparse.Namespace
+    course: Course, chosen: list[Milestone], settings: Settings, args: argparse.Namespace
 ) -> Report:
-    lengths = bench.Lengths.draw(args.requests, tuple(args.prompt_len), tuple(args.output_len))
+    lengths = Lengths.uniform(args.requests, tuple(args.prompt_len), tuple(args.output_len))
     max_model_len = args.max_model_len or lengths.longest
     if max_model_len < lengths.longest:
         raise MilestoneError(
@@ -90,35 +92,34 @@ def measure_requests(
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
 
     from folovllm.bench.report import Report
-    from folovllm.bench.workload import bench_model, progress_bar
+    from folovllm.bench.workload import bench_model, progress_bar, vocab_size
 
-    bench_options.check_shape(args.shape)
+    options.check_shape(args.shape)
     with bench_model(args.model or (None if args.shape else "embedded"), args.shape or "") as model:
-        common = bench_workloads.engine_common(model, max_model_len)
-        options = bench.engine_options(
+        common = workloads.engine_common(model, max_model_len)
+        engines = engine_options(
             chosen, common, settings, kv_tokens=args.kv_tokens, num_requests=args.requests
         )
         with progress_bar(len(chosen) * (args.rounds + 2)) as tick:
-            vocab = bench_workloads.vocab_size(model)
-            results = bench.measure(
-                course, options, lengths, vocab, rounds=args.rounds, threads=args.threads, tick=tick
+            results = requests.measure(
+                course, engines, lengths, vocab_size(model), rounds=args.rounds, threads=args.threads, tick=tick
             )
     notes = [
         f"{lengths.describe()}; lengths and token ids uniform, seeds fixed, other ids in each round.",
         f"Medians of {args.rounds} rounds after a warm-up; a process for each milestone's tree, in turn.",
         "Greedy, float32; all milestones gave the same tokens in every round.",
-        f"max_model_len {max_model_len}{describe_limits(args.kv_tokens, options, common)}.",
+        f"max_model_len {max_model_len}{describe_limits(args.kv_tokens, engines, common)}.",
         "running_seqs: the most at once. kv: the cache's tokens when most of them were used; – where the milestone "
         "keeps no statistics.",
     ]
     command = shlex.join(["python", "-m", "milestones", *args.words])
-    rows = bench.make_rows(results, lengths)
-    return Report("milestones", f"Milestones, {model.label}", command, bench.COLUMNS, rows, notes)
+    rows = requests.make_rows(results, lengths)
+    return Report("milestones", f"Milestones, {model.label}", command, requests.COLUMNS, rows, notes)
 
 
-def describe_limits(kv_tokens: int | None, options: bench.Settings, common: dict[str, Any]) -> str:
+def describe_limits(kv_tokens: int | None, engines: Settings, common: dict[str, Any]) -> str:
     parts = [] if kv_tokens is None else [f"a KV cache of {kv_tokens} tokens"]
-    for name, engine in options.items():
+    for name, engine in engines.items():
         own = [f"{field}={value}" for field, value in engine.items() if common.get(field) != value]
         parts += [f"{name} with {', '.join(own)}"] if own else []
     return "".join(f"; {part}" for part in parts)

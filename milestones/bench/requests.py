@@ -8,23 +8,22 @@ A slow minute of the machine then slows all of them. Every milestone must give t
 
 from __future__ import annotations
 
-import random
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from milestones.bench_process import Worker
+from folovllm.bench.lengths import Lengths
+from milestones.bench.process import Worker
+from milestones.bench.settings import Settings
 from milestones.chain import Course
 from milestones.spec import Milestone, MilestoneError
 from milestones.trees import write_tree
 
 FIRST = 1  # the first milestone that has an engine
 WARM_UP_TOKENS = 4
-BLOCK_SIZE = 16  # tokens; what CacheConfig has when nothing is said
 COLUMNS = [
     "milestone",
     "requests",
@@ -38,110 +37,6 @@ COLUMNS = [
     "kv_reserved_tokens",
     "kv_used_tokens",
 ]
-Settings = dict[str, dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Tokens of each request's prompt and output, the same in every round."""
-
-    prompts: list[int]
-    outputs: list[int]
-
-    @classmethod
-    def draw(cls, count: int, prompt: tuple[int, int], output: tuple[int, int], seed: int = 0) -> Lengths:
-        """Uniform between the two ends, both included."""
-        if count < 1:
-            raise MilestoneError(f"requests must be at least 1, got {count}")
-        for name, (low, high) in (("prompt-len", prompt), ("output-len", output)):
-            if not 1 <= low <= high:
-                raise MilestoneError(f"{name} must be two numbers, 1 <= MIN <= MAX, got {low} and {high}")
-        rng = random.Random(seed)
-        pairs = [(rng.randint(*prompt), rng.randint(*output)) for _ in range(count)]
-        return cls([pair[0] for pair in pairs], [pair[1] for pair in pairs])
-
-    @property
-    def longest(self) -> int:
-        """The longest request: what max_model_len must at least be."""
-        return max(prompt + output for prompt, output in zip(self.prompts, self.outputs, strict=True))
-
-    def describe(self) -> str:
-        def text(values: list[int]) -> str:
-            return f"{min(values)} to {max(values)} tokens (mean {statistics.mean(values):.1f})"
-
-        return f"{len(self.prompts)} requests at once: prompts of {text(self.prompts)}, outputs of {text(self.outputs)}"
-
-    def make_prompts(self, vocab_size: int, seed: int) -> list[list[int]]:
-        rng = random.Random(f"prompts {seed}")
-        return [[rng.randrange(vocab_size) for _ in range(length)] for length in self.prompts]
-
-
-def parse_settings(texts: Sequence[str], names: Sequence[str]) -> Settings:
-    """`m3.num_kv_blocks=64` -> {"m3": {"num_kv_blocks": 64}}; a value that is no number or boolean is text."""
-    settings: Settings = {name: {} for name in names}
-    for text in texts:
-        place, equals, value = text.partition("=")
-        name, dot, field = place.partition(".")
-        if not (equals and dot and field and value):
-            raise MilestoneError(f"--set must be mK.field=value, got {text!r}")
-        if name not in settings:
-            raise MilestoneError(f"--set {text}: {name} is not measured here, only {', '.join(names)}")
-        settings[name][field] = _value(value)
-    return settings
-
-
-def _value(text: str) -> Any:
-    constants = {"true": True, "false": False, "none": None}
-    if text.lower() in constants:
-        return constants[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def cache_settings(
-    number: int, kv_tokens: int, *, max_model_len: int, block_size: int, num_requests: int
-) -> dict[str, Any]:
-    """How milestone `number` is told that its KV cache has room for `kv_tokens` tokens, and for no more.
-
-    m1 runs one sequence at a time and has room for that one, whatever is said. m2 reserves max_model_len for each
-    sequence. From m3 on the cache is made of blocks, and the number of sequences is no limit of its own.
-    """
-    if kv_tokens < max_model_len:
-        raise MilestoneError(f"kv-tokens must be at least max_model_len ({max_model_len}), got {kv_tokens}")
-    if number <= 1:
-        return {}
-    if number == 2:
-        return {"max_num_seqs": kv_tokens // max_model_len}
-    return {"num_kv_blocks": kv_tokens // block_size, "block_size": block_size, "max_num_seqs": num_requests}
-
-
-def engine_options(
-    milestones: Sequence[Milestone],
-    common: dict[str, Any],
-    settings: Settings,
-    *,
-    kv_tokens: int | None,
-    num_requests: int,
-) -> Settings:
-    """What each milestone's LLM is made with; what --set says goes before anything else."""
-    options = {}
-    for milestone in milestones:
-        own = settings[milestone.id]
-        cache: dict[str, Any] = {}
-        if kv_tokens is not None:
-            cache = cache_settings(
-                milestone.number,
-                kv_tokens,
-                max_model_len=own.get("max_model_len", common["max_model_len"]),
-                block_size=own.get("block_size", BLOCK_SIZE),
-                num_requests=num_requests,
-            )
-        options[milestone.id] = common | cache | own
-    return options
 
 
 def check_milestones(course: Course, names: Sequence[str]) -> list[Milestone]:
@@ -164,7 +59,7 @@ def measure(
     threads: int | None = None,
     tick: Callable[[str], None] = lambda text: None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Each round's answers by milestone, in the order of `options`. See bench_worker.py for what is in them."""
+    """Each round's answers by milestone, in the order of `options`. See worker.py for what is in them."""
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in options}
     with start_workers(course, {name: (name, engine) for name, engine in options.items()}, threads, tick) as workers:
         for number in range(rounds + 1):  # round 0 warms up: every prompt, a few tokens

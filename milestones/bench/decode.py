@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from milestones.bench_bars import draw_bars
-from milestones.bench_process import Worker
-from milestones.bench_timeline import Played, Wave, agreement, check_agreement, draw_prompt, in_turn, play
+from milestones.bench.charts import draw_bars
+from milestones.bench.process import Worker
+from milestones.bench.timeline import Played, Wave, agreement, check_agreement, draw_prompt, in_turn, play
 from milestones.spec import MilestoneError
 
 WARM_UP_STEPS = 4

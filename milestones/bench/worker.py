@@ -60,7 +60,7 @@ class Engine:
         }
 
     def play(self, waves: list[dict[str, Any]], enough: int | None) -> dict[str, Any]:
-        """Requests in waves (see bench_timeline.py), greedy: the time of each token. The clock never stands."""
+        """Requests in waves (see timeline.py), greedy: the time of each token. The clock never stands."""
         self.runs += 1
         engine, wanted = self.engine, dict[str, int]()
         arrivals: list[float] = []

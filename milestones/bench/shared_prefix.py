@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from milestones.bench_bars import draw_bars
-from milestones.bench_process import Worker
-from milestones.bench_timeline import Played, Wave, agreement, check_agreement, draw_prompt, in_turn, play
+from milestones.bench.charts import draw_bars
+from milestones.bench.process import Worker
+from milestones.bench.timeline import Played, Wave, agreement, check_agreement, draw_prompt, in_turn, play
 
 KINDS = ("shared", "different")
 COLUMNS = [
