@@ -11,8 +11,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from milestones import bench_command
 from milestones import verify as verification
+from milestones.bench import command as bench_command
 from milestones.chain import Course
 from milestones.diffs import compare
 from milestones.sources import commit, repository_root, uncommitted, working_tree

@@ -14,15 +14,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 
 from folovllm.attention.backend import BACKENDS, AttentionBackend, get_backend_class, select_backend
 from folovllm.attention.backends.dense import DenseBackend
 from folovllm.attention.metadata import AttentionMetadata
+from folovllm.bench.probe import Probe
 from folovllm.bench.report import Report, Row
-from folovllm.bench.roofline import Probe
 from folovllm.bench.shapes import SHAPES
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.utils.devices import default_device
@@ -60,7 +61,8 @@ class Reader:
         """Compiles what has to be; on a GPU it records a decode step as a CUDA graph where the backend allows that."""
         metadata = self.make_metadata()
         self._step(q, metadata)
-        if q.is_cuda and self.backend.supports_cuda_graphs and metadata.num_decodes:
+        # Backends say this from m4 on; those before had nothing that could be recorded.
+        if q.is_cuda and getattr(self.backend, "supports_cuda_graphs", False) and len(q) == len(metadata.seq_lens):
             torch.cuda.synchronize(q.device)
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph):
@@ -175,8 +177,13 @@ def paged_backends(name: str | None, device: torch.device) -> list[type[Attentio
         for backend in known
         if backend.reads_block_tables
         and backend.unavailable_reason(device) is None
-        and (device.type == "cuda" or not backend.only_by_name(device))  # nobody waits for an interpreter
+        and (device.type == "cuda" or not _only_by_name(backend, device))  # nobody waits for an interpreter
     ]
+
+
+def _only_by_name(backend: type[AttentionBackend], device: torch.device) -> bool:
+    """Backends say it from m4 on."""
+    return hasattr(backend, "only_by_name") and backend.only_by_name(device)
 
 
 def _machine(probe: Probe, phase: str) -> Row:
@@ -254,6 +261,11 @@ def make_readers(
         paged_caches.append(cache)
         dense_caches.append(cache[:, table.to(device)].flatten(2, 3)[:, :, : work.context].contiguous())
 
+    # A field from m4 on, where backends treat the sequences that decode apart.
+    decodes: dict[str, Any] = {}
+    if "num_decodes" in {each.name for each in fields(AttentionMetadata)}:
+        decodes["num_decodes"] = 0 if work.prefill else work.batch
+
     def metadata(block_tables: torch.Tensor) -> AttentionMetadata:
         return AttentionMetadata(
             query_start_loc=torch.arange(work.batch + 1, dtype=torch.int32, device=device) * work.queries,
@@ -262,7 +274,7 @@ def make_readers(
             block_tables=block_tables,
             max_query_len=work.queries,
             max_seq_len=work.context,
-            num_decodes=0 if work.prefill else work.batch,
+            **decodes,
         )
 
     def reader(backend: type[AttentionBackend], caches: list[torch.Tensor], block_tables: torch.Tensor) -> Reader:

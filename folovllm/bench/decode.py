@@ -14,11 +14,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from folovllm.bench.probe import Probe, exceeds_caches
 from folovllm.bench.report import Report, Row
-from folovllm.bench.roofline import ModelCost, Probe, exceeds_caches
-from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least
+from folovllm.bench.roofline import ModelCost
+from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least, vocab_size
+from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.entrypoints.llm import LLM
 from folovllm.sampling_params import SamplingParams
 
 COLUMNS = [
@@ -51,7 +52,7 @@ def run(
     with progress_bar(2 + len(batch_sizes) * (1 + rounds)) as tick:
         tick("loading")
         options: dict[str, Any] = {"enforce_eager": True} if enforce_eager else {}
-        engine = LLM(
+        config = config_for_llm(
             model.path,
             dtype=dtype,
             device=device,
@@ -63,11 +64,13 @@ def run(
             block_size=BLOCK_SIZE,
             num_kv_blocks=max(batch_sizes) * -(-longest // BLOCK_SIZE) + 1,
             **options,
-        ).engine
+        )
+        engine = LLMEngine(config)
         cost, probe = ModelCost.of_engine(engine), Probe(engine.device, engine.dtype)
         tick("measuring the machine")
         probe.measure(warm_up=True)
-        found = [_measure(engine, probe, batch, context, steps, rounds, tick) for batch in batch_sizes]
+        vocab = vocab_size(model)
+        found = [_measure(engine, vocab, probe, batch, context, steps, rounds, tick) for batch in batch_sizes]
     rows = [
         _row(dtype, batch, context, contexts, seconds, cost, probe)
         for batch, (contexts, seconds) in zip(batch_sizes, found, strict=True)
@@ -79,20 +82,20 @@ def run(
         "floor: the longer of bytes at the measured bandwidth and operations at the measured matmul rate; share: floor "
         "over step.",
     ]
-    if not exceeds_caches(cost, engine.device):
+    if not exceeds_caches(cost.weight_bytes, engine.device):
         notes.append("The weights are small enough to stay in caches: no share.")
     return Report("decode", f"Decode against the roofline, {model.label}", command, COLUMNS, rows, notes)
 
 
 def _measure(
-    engine: LLMEngine, probe: Probe, batch: int, context: int, steps: int, rounds: int, tick: Any
+    engine: LLMEngine, vocab: int, probe: Probe, batch: int, context: int, steps: int, rounds: int, tick: Any
 ) -> tuple[list[int], list[float]]:
     """Each sequence's context in the middle of the measured steps, and what each step took."""
     tick(f"batch {batch}: computing {batch * context:,} tokens of prompts")
     room = engine.max_model_len - context
     params = SamplingParams(temperature=0, max_tokens=room, ignore_eos=True, detokenize=False)
     names = [f"batch{batch}-{number}" for number in range(batch)]
-    for name, prompt in zip(names, random_prompts(batch, context, engine.runner.vocab_size, seed=batch), strict=True):
+    for name, prompt in zip(names, random_prompts(batch, context, vocab, seed=batch), strict=True):
         engine.add_request(name, prompt, params)
     lengths: dict[str, int] = {}
 
@@ -143,6 +146,6 @@ def _row(
         "compute_ms": compute * 1e3,
         "floor_ms": floor * 1e3,
         "step_ms": step * 1e3,
-        "share": floor / step if exceeds_caches(cost, probe.device) else None,
+        "share": floor / step if exceeds_caches(cost.weight_bytes, probe.device) else None,
         "output_tokens_per_s": batch / step,
     }

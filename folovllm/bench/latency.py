@@ -4,16 +4,19 @@ The floor of a decode step is the time to read every weight once. Its share is
 
     roofline = (weight bytes / measured bandwidth) / median time per token
 
-with the bandwidth measured between the runs, by this process, with as many threads.
+with the bandwidth measured between the runs, by this process, with as many threads (see probe.py).
 """
 
 from __future__ import annotations
 
-import gc
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from folovllm.bench.peers import BandwidthProbe, Contestant, FoloVLLM, HuggingFace, Run, load_hf_model
+from folovllm.bench.contestant import Contestant, FoloVLLM, Run, take_turns
+from folovllm.bench.peers.hf import HuggingFace
+from folovllm.bench.peers.setup import load_hf_model
+from folovllm.bench.probe import Probe, exceeds_caches
 from folovllm.bench.report import Report, Row
 from folovllm.bench.workload import (
     BenchModel,
@@ -21,6 +24,7 @@ from folovllm.bench.workload import (
     progress_bar,
     random_prompts,
     require_at_least,
+    vocab_size,
 )
 
 COLUMNS = [
@@ -41,9 +45,6 @@ COLUMNS = [
     "bandwidth_gb_per_s",
     "roofline",
 ]
-# Below this the weights may stay in the CPU's caches, and a share of the memory's bandwidth
-# would say nothing.
-CACHE_BYTES = 256 * 2**20
 
 
 @dataclass
@@ -55,11 +56,15 @@ class Samples:
     """Mean time per token after the first, one for each round."""
     gaps: list[float] = field(default_factory=list)
 
-    def add(self, run: Run) -> None:
-        gaps = [step.seconds for step in run if not step.prefill]
-        self.ttft.append(run.prefill_seconds)
-        self.tpot.append(statistics.mean(gaps))
-        self.gaps += gaps
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Samples:
+        samples = cls()
+        for run in runs:
+            gaps = [step.seconds for step in run if not step.prefill]
+            samples.ttft.append(run.prefill_seconds)
+            samples.tpot.append(statistics.mean(gaps))
+            samples.gaps += gaps
+        return samples
 
 
 def run(
@@ -73,7 +78,7 @@ def run(
     output_len: int = 32,
     rounds: int = 3,
 ) -> Report:
-    """Rounds of ours, the bandwidth probe, the peer: a slow minute of the machine slows all of them."""
+    """Rounds of ours and the peer's, the machine measured before each of them."""
     require_at_least(1, input_len=input_len, rounds=rounds)
     require_at_least(2, output_len=output_len)
     with progress_bar(2 + 2 * (rounds + 1)) as tick:
@@ -83,24 +88,21 @@ def run(
         if peer == "hf":
             tick("loading hf")
             contestants.append(HuggingFace(load_hf_model(model, dtype, device)))
-        probe = BandwidthProbe(ours.engine.device)
-        samples = {contestant.name: Samples() for contestant in contestants}
-        prompts = random_prompts(rounds + 1, input_len, ours.engine.runner.vocab_size)
-        for number, prompt in enumerate(prompts):
-            label = f"round {number}/{rounds}" if number else "warm-up"
-            for contestant in contestants:
-                tick(f"{label}: {contestant.name}")
-                gc.collect()  # here, and not in the middle of somebody's run
-                result = contestant.run([prompt], output_len if number else 2)
-                probe.measure()
-                if number:
-                    samples[contestant.name].add(result)
-                else:
-                    probe.samples.clear()
+        probe = Probe(ours.engine.device, ours.engine.dtype)
+        prompts = random_prompts(rounds + 1, input_len, vocab_size(model))
+
+        def work(number: int) -> tuple[list[list[int]], list[int]]:
+            return [prompts[number]], [output_len if number else 2]
+
+        runs = take_turns(contestants, rounds, work, tick, lambda warm_up: probe.measure(warm_up=warm_up))
+    samples = {
+        contestant.name: Samples.of(results) for contestant, results in zip(contestants, runs, strict=True)
+    }
     weight_bytes = _weight_bytes(model, ours)
+    from_memory = exceeds_caches(weight_bytes, probe.device)
     rows = [
         {"dtype": dtype, "prompt_tokens": input_len, "output_tokens": output_len}
-        | _row(name, samples, probe.bytes_per_s, weight_bytes)
+        | _row(name, samples, probe.bandwidth, weight_bytes, from_memory=from_memory)
         for name in samples
     ]
     ordered = [{column: row[column] for column in COLUMNS} for row in rows]
@@ -109,7 +111,7 @@ def run(
         "tpot: mean over a run's tokens after the first.",
         "roofline: (weights / bandwidth) / tpot, the bandwidth measured between the runs.",
     ]
-    if weight_bytes < CACHE_BYTES:
+    if not from_memory:
         notes.append("The weights are small enough to stay in caches: no roofline.")
     return Report("latency", f"Latency, {model.label}", command, COLUMNS, ordered, notes)
 
@@ -120,7 +122,9 @@ def _weight_bytes(model: BenchModel, ours: FoloVLLM) -> int:
     return bytes_per_decode_step(load_hf_config(ours.engine.model_config), ours.engine.dtype)
 
 
-def _row(name: str, samples: dict[str, Samples], bandwidth: float, weight_bytes: int) -> Row:
+def _row(
+    name: str, samples: dict[str, Samples], bandwidth: float, weight_bytes: int, *, from_memory: bool
+) -> Row:
     mine, ours, peer = samples[name], samples["folovllm"], samples.get("hf")
     tpot, ttft = statistics.median(mine.tpot), statistics.median(mine.ttft)
     against_peer = peer is not None and mine is ours
@@ -135,7 +139,7 @@ def _row(name: str, samples: dict[str, Samples], bandwidth: float, weight_bytes:
         "decode_speedup": statistics.median(peer.tpot) / tpot if peer and against_peer else None,
         "weights_gb": weight_bytes / 1e9,
         "bandwidth_gb_per_s": bandwidth / 1e9,
-        "roofline": weight_bytes / bandwidth / tpot if weight_bytes >= CACHE_BYTES else None,
+        "roofline": weight_bytes / bandwidth / tpot if from_memory else None,
     }
 
 

@@ -19,7 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging
 
 from folovllm.bench.workload import empty_model
-from folovllm.entrypoints.llm import LLM
+from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8]
@@ -35,9 +36,11 @@ def main(engine: str, folder: str, dtype: str, threads: str) -> dict[str, Any]:
     before = resident_bytes()
     start = time.perf_counter()
     if engine == "folovllm":
-        llm = LLM(folder, dtype=dtype, skip_tokenizer_init=True)
+        llm_engine = LLMEngine(config_for_llm(folder, dtype=dtype, skip_tokenizer_init=True))
         loaded = time.perf_counter()
-        llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=1, detokenize=False), use_tqdm=False)
+        llm_engine.add_request("first", PROMPT, SamplingParams(temperature=0, max_tokens=1, detokenize=False))
+        while llm_engine.has_unfinished_requests():
+            llm_engine.step()
     else:
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
         loaded = time.perf_counter()

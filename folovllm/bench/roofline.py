@@ -12,10 +12,8 @@ A step that moves and computes at the same time can be as fast as the slower of 
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,11 +21,6 @@ import torch
 from folovllm.bench.workload import bytes_per_decode_step, empty_model
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.model_loader import load_hf_config
-
-PROBE_BYTES = 512 * 2**20  # far more than any cache holds
-CACHE_BYTES = 256 * 2**20
-MATMUL_SIZE = {"cpu": 1024, "cuda": 8192}
-PROBE_REPEATS = {"cpu": 1, "cuda": 20}  # in a row, so that starting and waiting are a small part
 
 
 @dataclass(frozen=True)
@@ -81,11 +74,6 @@ def _embedding_layers(model: torch.nn.Module) -> list[torch.nn.Embedding | torch
     return [*layers, head]
 
 
-def exceeds_caches(cost: ModelCost, device: torch.device) -> bool:
-    """Whether a share of the memory's bandwidth says something: smaller weights may stay in a CPU's caches."""
-    return device.type != "cpu" or cost.weight_bytes >= CACHE_BYTES
-
-
 @dataclass(frozen=True)
 class RunCost:
     """What requests cost that all begin together and decode together, each to the end of its output."""
@@ -116,65 +104,3 @@ class RunCost:
     def floor_seconds(self, bandwidth: float, flops_per_s: float) -> float:
         """Prefill is bound by operations and decode by bytes, and one comes after the other."""
         return (self.kv_bytes + self.weight_bytes) / bandwidth + self.prefill_flops / flops_per_s
-
-
-@dataclass
-class Probe:
-    """How fast this machine reads, copies and multiplies; measured between the rounds, medians."""
-
-    device: torch.device
-    dtype: torch.dtype
-    read: list[float] = field(default_factory=list)
-    copy: list[float] = field(default_factory=list)
-    matmul: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        kind = self.device.type
-        self._source = torch.ones(PROBE_BYTES // 4, device=self.device)
-        self._target = torch.empty_like(self._source)
-        size = MATMUL_SIZE[kind]
-        # Random: a GPU that multiplies ones takes less power, and runs faster than it does at work.
-        self._a, self._b = (torch.randn(size, size, device=self.device, dtype=self.dtype) for _ in range(2))
-        self._c = torch.empty_like(self._a)
-
-    def measure(self, *, warm_up: bool = False) -> None:
-        read, copy = self._source.nbytes, 2 * self._source.nbytes
-        flops = 2 * self._a.shape[0] ** 3
-        with torch.inference_mode():
-            found = (
-                read / self._seconds(lambda: self._source.sum()),
-                copy / self._seconds(lambda: self._target.copy_(self._source)),
-                flops / self._seconds(lambda: torch.mm(self._a, self._b, out=self._c)),
-            )
-        if not warm_up:
-            for samples, rate in zip((self.read, self.copy, self.matmul), found, strict=True):
-                samples.append(rate)
-
-    def _seconds(self, call: Callable[[], object]) -> float:
-        repeats = PROBE_REPEATS[self.device.type]
-        self._wait()
-        start = time.perf_counter()
-        for _ in range(repeats):
-            call()
-        self._wait()
-        return (time.perf_counter() - start) / repeats
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-    @property
-    def bandwidth(self) -> float:
-        """Bytes/s: the faster of reading and copying, so that the floor is not made easy."""
-        return max(statistics.median(self.read), statistics.median(self.copy))
-
-    @property
-    def flops_per_s(self) -> float:
-        return statistics.median(self.matmul)
-
-    def describe(self) -> str:
-        return (
-            f"Measured between the rounds: reading {statistics.median(self.read) / 1e9:,.1f} GB/s, copying "
-            f"{statistics.median(self.copy) / 1e9:,.1f} GB/s (bytes read and written), matmul "
-            f"{self.flops_per_s / 1e12:,.3f} TFLOP/s in {str(self.dtype).removeprefix('torch.')}."
-        )

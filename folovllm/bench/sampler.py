@@ -3,7 +3,7 @@
 The naive one sorts, takes softmax and running sum, masks, scatters back to the vocabulary's order, takes softmax again
 and calls torch.multinomial; what a setting does not need, it leaves out too. Both get the same float32 logits.
 
-On a GPU a third one takes its turn, the same sampler with the Triton kernel.
+On a GPU a third one takes its turn where there is one: the same sampler with a Triton kernel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from folovllm.attention.backends.triton import TritonBackend
+from folovllm.attention.backend import BACKENDS, get_backend_class
 from folovllm.bench.report import Report, Row
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.sample.metadata import SamplingMetadata
@@ -104,20 +104,25 @@ def run(
 
 
 def has_kernel(device: torch.device) -> bool:
-    """Whether the Triton kernel takes part."""
-    return device.type == "cuda" and TritonBackend.unavailable_reason(device) is None
+    """Whether a Triton kernel takes part: on a GPU that Triton knows, in a milestone that has kernels (from m4 on)."""
+    return (
+        device.type == "cuda"
+        and "triton" in BACKENDS
+        and get_backend_class("triton").unavailable_reason(device) is None
+    )
 
 
 def _measure(case: Case, logits: Tensor, with_kernel: bool, min_rounds: int, seconds: float) -> Row:
     batch, vocab_size = logits.shape
     rows = _rows(case.params, batch, vocab_size)
     metadata = SamplingMetadata.build(rows, vocab_size, logits.device)  # once per membership, not per step
-    sampler, kernel_sampler = Sampler(), Sampler("triton")
+    sampler = Sampler()
     contestants: dict[str, Callable[[], object]] = {
         "naive": lambda: naive_sample(logits, case.params, rows),
         "sampler": lambda: sampler(logits, metadata),
     }
     if with_kernel and not case.params.is_greedy:
+        kernel_sampler = Sampler("triton")
         contestants["triton"] = lambda: kernel_sampler(logits, metadata)
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for contestant in contestants.values():

@@ -17,28 +17,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from folovllm.bench.make_scheduler import make_scheduler
 from folovllm.bench.report import Report, Row
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.config import SchedulerConfig
-from folovllm.core.kv_cache_manager import KVCacheManager
-from folovllm.core.scheduler import Scheduler
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 
 COLUMNS = ["waiting", "steps", "tokens", "add_us", "step_us", "token_us", "growth"]
-MAX_NUM_SEQS, MAX_BATCHED_TOKENS, MAX_MODEL_LEN, BLOCK_SIZE = 256, 2048, 512, 16
+MAX_NUM_SEQS, MAX_BATCHED_TOKENS, MAX_MODEL_LEN = 256, 2048, 512
 PROMPT_TOKENS, OUTPUT_TOKENS = (8, 128), (8, 128)
 WARM_UP_STEPS = 200  # by then requests end and join at the rate at which they go on to
 TOKEN_ID = 7
-
-
-def make_scheduler() -> Scheduler:
-    """With blocks for every sequence that may run."""
-    config = SchedulerConfig(
-        max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_BATCHED_TOKENS, max_model_len=MAX_MODEL_LEN
-    )
-    kv = KVCacheManager(MAX_NUM_SEQS * MAX_MODEL_LEN // BLOCK_SIZE, BLOCK_SIZE)
-    return Scheduler(config, kv, eos_token_ids=frozenset())
 
 
 @dataclass
@@ -56,7 +46,11 @@ class Line:
 
     def __init__(self, waiting: int) -> None:
         self.waiting, self.samples = waiting, Samples()
-        self.scheduler = make_scheduler()
+        self.scheduler = make_scheduler(
+            SchedulerConfig(
+                max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_BATCHED_TOKENS, max_model_len=MAX_MODEL_LEN
+            )
+        )
         self.requests: dict[str, Request] = {}
         self._rng = random.Random(0)
         self._made = 0

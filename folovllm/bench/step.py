@@ -20,9 +20,10 @@ from typing import Any
 import torch
 
 from folovllm.bench.report import Report, Row
-from folovllm.bench.workload import progress_bar, random_prompts, require_at_least
+from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least, vocab_size
+from folovllm.config import EMBEDDED_MODEL
+from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.entrypoints.llm import LLM
 from folovllm.sampling_params import SamplingParams
 
 COLUMNS = [
@@ -41,8 +42,10 @@ COLUMNS = [
 ]
 PROMPT_TOKENS = 32
 WARM_UP_STEPS = 5
+EMBEDDED = BenchModel("the embedded model", EMBEDDED_MODEL, "auto")
 
 # A part of the step -> the methods that it is made of. `take_in` holds update, so outputs are what is left of it.
+# All that this file knows of an engine's inside stands here.
 METHODS: dict[str, Callable[[LLMEngine], list[tuple[Any, str]]]] = {
     "schedule": lambda engine: [(engine.scheduler, "schedule")],
     "prepare": lambda engine: [
@@ -108,12 +111,14 @@ def run(batch_sizes: Sequence[int], *, command: str, steps: int = 50, rounds: in
     samples: dict[int, list[dict[str, float]]] = {batch: [] for batch in batch_sizes}
     with progress_bar(1 + rounds * len(samples)) as tick:
         tick("loading")
-        engine = LLM(
+        config = config_for_llm(
+            None,
             max_num_seqs=max(batch_sizes),
             # One prefill for all of a round's prompts; no more is reserved than a round needs.
             max_num_batched_tokens=max(2048, max(batch_sizes) * PROMPT_TOKENS),
             max_model_len=PROMPT_TOKENS + 1 + WARM_UP_STEPS + steps + 1,
-        ).engine
+        )
+        engine = LLMEngine(config)
         clock = StepClock(engine)
         for number in range(rounds):
             for batch, results in samples.items():
@@ -132,7 +137,7 @@ def run(batch_sizes: Sequence[int], *, command: str, steps: int = 50, rounds: in
 def _measure(engine: LLMEngine, clock: StepClock, batch: int, steps: int, name: str) -> list[dict[str, float]]:
     params = SamplingParams(temperature=0, max_tokens=engine.max_model_len, ignore_eos=True)
     names = [f"{name}-{number}" for number in range(batch)]
-    prompts = random_prompts(batch, PROMPT_TOKENS, engine.runner.vocab_size, seed=batch)
+    prompts = random_prompts(batch, PROMPT_TOKENS, vocab_size(EMBEDDED), seed=batch)
     for request_id, prompt in zip(names, prompts, strict=True):
         engine.add_request(request_id, prompt, params)
     gc.collect()  # here, and not in the middle of a step

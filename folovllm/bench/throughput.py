@@ -7,15 +7,16 @@ after the other and, where asked, in batches: which is the fair comparison depen
 
 from __future__ import annotations
 
-import gc
-import random
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from folovllm.bench.peers import PEERS, Contestant, FoloVLLM, MixedContestant, PeerSetup, Run, require_peers
+from folovllm.bench.contestant import Contestant, FoloVLLM, Run, require_mixed, take_turns
+from folovllm.bench.lengths import Lengths
+from folovllm.bench.peers.registry import PEERS, require_peers
+from folovllm.bench.peers.setup import PeerSetup
 from folovllm.bench.report import Report, Row
-from folovllm.bench.workload import BenchModel, progress_bar, require_at_least
+from folovllm.bench.workload import BenchModel, progress_bar, require_at_least, vocab_size
 
 COLUMNS = [
     "engine",
@@ -32,35 +33,8 @@ COLUMNS = [
     "kv_reserved_tokens",
     "kv_used_tokens",
 ]
+KV_COLUMNS = COLUMNS[-2:]  # of an engine that tells
 SHORTEST = 8  # mixed lengths begin at the N-th part of the longest
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Tokens of each request, the same in every round and for every contestant."""
-
-    prompts: list[int]
-    outputs: list[int]
-    note: str
-
-    @classmethod
-    def make(cls, count: int, input_len: int, output_len: int, *, mixed: bool) -> Lengths:
-        """Every request of these lengths, or uniform from an eighth of them up to them."""
-        if not mixed:
-            return cls([input_len] * count, [output_len] * count, "")
-        rng = random.Random(0)
-        shortest_input, shortest_output = max(1, input_len // SHORTEST), max(2, output_len // SHORTEST)
-        prompts = [rng.randint(shortest_input, input_len) for _ in range(count)]
-        outputs = [rng.randint(shortest_output, output_len) for _ in range(count)]
-        note = (
-            f"Mixed lengths, uniform, seed 0: prompts of {shortest_input} to {input_len} tokens, outputs of "
-            f"{shortest_output} to {output_len}; the columns show the means."
-        )
-        return cls(prompts, outputs, note)
-
-    def make_prompts(self, vocab_size: int, seed: int, count: int) -> list[list[int]]:
-        rng = random.Random(seed)
-        return [[rng.randrange(vocab_size) for _ in range(length)] for length in self.prompts[:count]]
 
 
 def run(
@@ -69,7 +43,7 @@ def run(
     command: str,
     dtype: str,
     peers: Sequence[str] = (),
-    peer_python: str | None = None,
+    peer_options: Mapping[str, Any] | None = None,
     device: str | None = None,
     num_requests: int = 4,
     input_len: int = 32,
@@ -78,21 +52,31 @@ def run(
     peer_batch_size: int = 1,
     rounds: int = 3,
 ) -> Report:
+    """`peer_options`: what was said of a single peer, by the option's name; the peer takes what is its own."""
     require_at_least(1, num_requests=num_requests, input_len=input_len, rounds=rounds, peer_batch_size=peer_batch_size)
     require_at_least(2, output_len=output_len)
     require_peers(peers)
-    lengths = Lengths.make(num_requests, input_len, output_len, mixed=mixed)
-    setup = PeerSetup(model, dtype, device, input_len + output_len, num_requests, peer_batch_size, peer_python)
+    lengths = make_lengths(num_requests, input_len, output_len, mixed=mixed)
+    max_model_len = input_len + output_len
+    setup = PeerSetup(model, dtype, device, max_model_len, num_requests, peer_batch_size, peer_options or {})
     with setup.cleanup:
         with progress_bar(1 + len(peers)) as tick:
             tick("loading folovllm")
-            ours = FoloVLLM(model, dtype, device, setup.max_model_len)
-            contestants: list[Contestant] = [ours]
+            contestants: list[Contestant] = [FoloVLLM(model, dtype, device, max_model_len)]
             for peer in peers:
                 tick(f"loading {peer}")
                 contestants += PEERS[peer](setup)
-        require_mixed(contestants, mixed=mixed)
-        runs = _measure(contestants, lengths, ours.engine.runner.vocab_size, mixed=mixed, rounds=rounds)
+        if mixed:
+            require_mixed(contestants, "mixed")
+        vocab = vocab_size(model)
+
+        def work(number: int) -> tuple[list[list[int]], list[int]]:
+            # A fresh set in each round, so that nothing can be remembered; one request is enough to warm up.
+            count = num_requests if number else 1
+            return lengths.make_prompts(vocab, number, count), lengths.outputs[:count]
+
+        with progress_bar((rounds + 1) * len(contestants)) as tick:
+            runs = take_turns(contestants, rounds, work, tick)
     base = statistics.median(result.seconds for result in runs[0])
     rows: list[Row] = [
         {"engine": contestant.name, "dtype": dtype, "requests": num_requests}
@@ -106,41 +90,33 @@ def run(
         f"Medians of {rounds} rounds after a warm-up, one process, in turn.",
         "speedup: this row's seconds over folovllm's.",
         "batch: prompts that the peer takes at a time; folovllm schedules by itself.",
-        "kv: tokens in folovllm's cache when most of them were used, and what was reserved for these sequences.",
     ]
-    notes += [lengths.note] if mixed else []
-    return Report("throughput", f"Throughput, {model.label}", command, COLUMNS, rows, notes)
+    columns = COLUMNS
+    if rows[0]["kv_reserved_tokens"] is None:
+        columns = [column for column in COLUMNS if column not in KV_COLUMNS]
+    else:
+        notes.append(
+            "kv: tokens in folovllm's cache when most of them were used, and what was reserved for these sequences."
+        )
+    if mixed:
+        (low, high), (least, most) = mixed_range(input_len, 1), mixed_range(output_len, 2)
+        notes.append(
+            f"Mixed lengths, uniform, seed 0: prompts of {low} to {high} tokens, outputs of {least} to {most}; the "
+            "columns show the means."
+        )
+    rows = [{column: row[column] for column in columns} for row in rows]
+    return Report("throughput", f"Throughput, {model.label}", command, columns, rows, notes)
 
 
-def require_mixed(contestants: Sequence[Contestant], *, mixed: bool) -> None:
-    """Raises ValueError for a contestant that cannot take requests of different lengths, when there are such."""
-    for contestant in contestants:
-        if mixed and not isinstance(contestant, MixedContestant):
-            raise ValueError(f"mixed must be off with the peer {contestant.name!r}: its requests end all together")
+def make_lengths(count: int, input_len: int, output_len: int, *, mixed: bool) -> Lengths:
+    """Every request of these lengths, or uniform from an eighth of them up to them."""
+    if not mixed:
+        return Lengths.equal(count, input_len, output_len)
+    return Lengths.uniform(count, mixed_range(input_len, 1), mixed_range(output_len, 2))
 
 
-def _measure(
-    contestants: list[Contestant], lengths: Lengths, vocab_size: int, *, mixed: bool, rounds: int
-) -> list[list[Run]]:
-    """Each contestant's runs."""
-    runs: list[list[Run]] = [[] for _ in contestants]
-    with progress_bar((rounds + 1) * len(contestants)) as tick:
-        for number in range(rounds + 1):
-            # A fresh set in each round, so that nothing can be remembered; one request is enough to warm up.
-            count = len(lengths.prompts) if number else 1
-            prompts = lengths.make_prompts(vocab_size, number, count)
-            for contestant, results in zip(contestants, runs, strict=True):
-                size = getattr(contestant, "batch_size", None)
-                label = contestant.name + (f" batch {size}" if size else "")
-                tick(f"round {number}/{rounds}: {label}" if number else f"warm-up: {label}")
-                gc.collect()
-                if mixed and isinstance(contestant, MixedContestant):
-                    result = contestant.run_mixed(prompts, lengths.outputs[:count])
-                else:
-                    result = contestant.run(prompts, lengths.outputs[0])
-                if number:
-                    results.append(result)
-    return runs
+def mixed_range(longest: int, least: int) -> tuple[int, int]:
+    return max(least, longest // SHORTEST), longest
 
 
 def _row(results: list[Run], lengths: Lengths) -> Row:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from milestones.bench_gaps_chart import draw_gaps, draw_sweep
+from milestones.bench.charts import draw_gaps, draw_sweep
 from milestones.site.errors import DirectiveError
 
 

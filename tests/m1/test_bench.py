@@ -12,9 +12,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from folovllm.bench import latency, load, load_worker, peers, throughput
+from folovllm.bench import latency, load, load_worker, probe, throughput
+from folovllm.bench.contestant import FoloVLLM, Run, Step
 from folovllm.bench.machine import cpu_features, hardware, versions
-from folovllm.bench.peers import FoloVLLM, HuggingFace, Run, Step, load_hf_model
+from folovllm.bench.peers.hf import HuggingFace
+from folovllm.bench.peers.setup import load_hf_model
 from folovllm.bench.report import Report, format_number
 from folovllm.bench.workload import BenchModel, bench_model, bytes_per_decode_step, random_prompts, shape_config
 from folovllm.entrypoints.cli.main import main
@@ -42,13 +44,13 @@ def test_speedup_and_roofline_by_hand() -> None:
     ours, peer = latency.Samples([0.5], [0.1], [0.1]), latency.Samples([1.0], [0.15], [0.15])
     samples = {"folovllm": ours, "hf": peer}
     # 1 GB at 20 GB/s is 50 ms, half of the 100 ms that a token took.
-    row = latency._row("folovllm", samples, bandwidth=20e9, weight_bytes=10**9)
+    row = latency._row("folovllm", samples, bandwidth=20e9, weight_bytes=10**9, from_memory=True)
     assert row["roofline"] == pytest.approx(0.5)
     assert (row["decode_speedup"], row["prefill_speedup"]) == (pytest.approx(1.5), pytest.approx(2.0))
     assert row["decode_tokens_per_s"] == pytest.approx(10)
-    assert latency._row("hf", samples, 20e9, 10**9)["decode_speedup"] is None
+    assert latency._row("hf", samples, 20e9, 10**9, from_memory=True)["decode_speedup"] is None
     # A model that fits in caches has no roofline to speak of.
-    assert latency._row("folovllm", samples, 20e9, 10**6)["roofline"] is None
+    assert latency._row("folovllm", samples, 20e9, 10**6, from_memory=False)["roofline"] is None
 
 
 def test_a_decode_step_reads_a_tied_embedding_once_and_of_an_untied_one_a_row() -> None:
@@ -81,11 +83,12 @@ def test_both_contestants_generate_the_same_number_of_tokens_from_the_same_weigh
     stored = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
     assert all(torch.equal(tensor, stored[name]) for name, tensor in hf_model.state_dict().items())
     prompts = random_prompts(3, 6, 256)
-    # The engine takes all three together, the peer one after the other: a step for the prompts, and three more.
-    for contestant, groups in ((FoloVLLM(model, "float32", "cpu", 16), 1), (HuggingFace(hf_model), 3)):
-        run = contestant.run(prompts, 4)
-        assert [step.prefill for step in run] == [True, False, False, False] * groups
-        assert run.tokens == 12
+    ours, theirs = FoloVLLM(model, "float32", "cpu", 16).run(prompts, 4), HuggingFace(hf_model).run(prompts, 4)
+    for run in (ours, theirs):
+        assert (run.tokens, run.decode_tokens) == (12, 9)
+        assert run[0].prefill
+    # The peer takes one after the other: a step for the prompt, and three more.
+    assert [step.prefill for step in theirs] == [True, False, False, False] * 3
     batched = HuggingFace(hf_model, batch_size=2).run(prompts, 4)
     assert [step.tokens for step in batched] == [2, 2, 2, 2, 1, 1, 1, 1]
 
@@ -103,7 +106,8 @@ def test_end_of_text_does_not_end_a_run(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "PROBE_BYTES", 2**20)
+    monkeypatch.setattr(probe, "PROBE_BYTES", 2**20)
+    monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
 
 
 def check_schema(data: dict[str, Any], name: str) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from folovllm.bench import peers, scheduler, step, throughput
-from folovllm.bench.peers import FoloVLLM, HuggingFace, PeerSetup, Run, Step, load_hf_model
-from folovllm.bench.throughput import Lengths
+from folovllm.bench import scheduler, step, throughput
+from folovllm.bench.contestant import FoloVLLM
 from folovllm.bench.workload import BenchModel
 from folovllm.entrypoints.cli.main import main
 from tests.helpers import make_hf_folder
@@ -97,33 +95,14 @@ def test_every_measured_step_decodes_the_whole_batch(monkeypatch: pytest.MonkeyP
     assert counts == [(2, 0)] * 3 + [(5, 0)] * 3 + [(2, 0)] * 3 + [(5, 0)] * 3
 
 
-# Several requests, of mixed lengths, against several peers.
+# Several requests, in one batch.
 
 
-def test_mixed_lengths_lie_between_an_eighth_and_the_whole() -> None:
-    lengths = Lengths.make(300, 40, 16, mixed=True)
-    assert (min(lengths.prompts), max(lengths.prompts)) == (5, 40)
-    assert (min(lengths.outputs), max(lengths.outputs)) == (2, 16)
-    assert "prompts of 5 to 40 tokens, outputs of 2 to 16" in lengths.note
-    assert lengths == Lengths.make(300, 40, 16, mixed=True)
-    assert [len(prompt) for prompt in lengths.make_prompts(100, 1, 4)] == lengths.prompts[:4]
-
-
-def test_equal_lengths_are_as_given() -> None:
-    assert Lengths.make(2, 5, 3, mixed=False) == Lengths([5, 5], [3, 3], "")
-
-
-def test_a_static_batch_runs_to_its_longest_output_and_counts_what_was_wanted(tmp_path: Path) -> None:
+def test_a_request_does_not_wait_for_a_longer_one(tmp_path: Path) -> None:
     model = BenchModel("tiny", str(make_hf_folder(tmp_path)), "auto")
-    prompts, wanted = [[1, 2], [3, 4, 5, 6, 7], [8, 9, 10]], [2, 4, 3]
-    run = HuggingFace(load_hf_model(model, "float32", "cpu"), batch_size=2).run_mixed(prompts, wanted)
-    assert [(one.tokens, one.prefill) for one in run] == [
-        (2, True), (2, False), (1, False), (1, False),  # the first output is done after two steps
-        (1, True), (1, False), (1, False),
-    ]  # fmt: skip
-    # In a continuous batch the third does not wait for the second.
-    ours = FoloVLLM(model, "float32", "cpu", 16).run_mixed(prompts, wanted)
-    assert [one.tokens for one in ours] == [3, 3, 2, 1]
+    run = FoloVLLM(model, "float32", "cpu", 16).run_mixed([[1, 2], [3, 4, 5, 6, 7], [8, 9, 10]], [2, 4, 3])
+    assert [one.tokens for one in run] == [3, 3, 2, 1]
+    assert [one.prefill for one in run] == [True, False, False, False]
 
 
 def test_the_cache_is_looked_at_when_it_is_fullest(tmp_path: Path) -> None:
@@ -135,72 +114,17 @@ def test_the_cache_is_looked_at_when_it_is_fullest(tmp_path: Path) -> None:
     assert 5 <= run.kv_reserved_tokens <= 16
 
 
-class Metronome:
-    """A peer whose every step takes a second."""
-
-    name = "metronome"
-
-    def __init__(self, setup: PeerSetup) -> None:
-        setup.cleanup.callback(lambda: closed.append(self.name))
-
-    def run(self, prompts: list[list[int]], num_tokens: int) -> Run:
-        return Run(Step(1.0, len(prompts), number == 0) for number in range(num_tokens))
-
-
-class MixedMetronome(Metronome):
-    def run_mixed(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
-        return Run(Step(1.0, sum(n > number for n in num_tokens), number == 0) for number in range(max(num_tokens)))
-
-
-closed: list[str] = []
-
-
-@pytest.fixture
-def metronomes(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed.clear()
-    monkeypatch.setitem(peers.PEERS, "metronome", lambda setup: [Metronome(setup)])
-    monkeypatch.setitem(peers.PEERS, "mixed", lambda setup: [MixedMetronome(setup)])
-
-
-LENGTHS = ["--num-requests", "3", "--input-len", "6", "--output-len", "3", "--rounds", "1"]
-
-
-@pytest.mark.parametrize("given", [["--peer", "hf,metronome"], ["--peer", "hf", "--peer", "metronome"]])
-def test_throughput_against_several_peers(given: list[str], metronomes: None, tmp_path: Path) -> None:
-    rows = bench(["throughput", "--shape", TINY, "--dtype", "fp32", *given, *LENGTHS], tmp_path / "throughput-x.json")
-    ours, hf, metronome = rows
-    assert [row["engine"] for row in rows] == ["folovllm", "hf", "metronome"]
-    assert [row["batch"] for row in rows] == [None, 1, None]
-    assert (metronome["seconds"], metronome["prefill_tokens_per_s"], metronome["decode_tokens_per_s"]) == (3, 18, 3)
-    assert metronome["speedup"] == pytest.approx(3 / ours["seconds"])
-    assert ours["speedup"] is None
-    assert 0 < ours["kv_used_tokens"] <= ours["kv_reserved_tokens"]
-    assert (hf["kv_used_tokens"], metronome["kv_reserved_tokens"]) == (None, None)
-    assert closed == ["metronome"]
-
-
-def test_mixed_throughput_is_the_same_work_for_all(metronomes: None, tmp_path: Path) -> None:
-    argv = ["throughput", "--shape", TINY, "--dtype", "fp32", "--peer", "mixed", "--mixed", "--num-requests", "6",
+def test_throughput_tells_what_the_cache_reserves_and_uses(tmp_path: Path) -> None:
+    argv = ["throughput", "--shape", TINY, "--dtype", "fp32", "--peer", "hf", "--mixed", "--num-requests", "6",
             "--input-len", "16", "--output-len", "8", "--rounds", "1"]  # fmt: skip
-    ours, mixed = bench(argv, tmp_path / "throughput-mixed.json")
-    lengths = Lengths.make(6, 16, 8, mixed=True)
-    assert mixed["seconds"] == max(lengths.outputs)
-    assert mixed["prompt_tokens"] == ours["prompt_tokens"] == pytest.approx(sum(lengths.prompts) / 6)
-    assert mixed["output_tokens_per_s"] == pytest.approx(sum(lengths.outputs) / max(lengths.outputs))
-    assert ours["kv_used_tokens"] < ours["kv_reserved_tokens"]
-
-
-def test_a_peer_that_cannot_mix_is_refused(metronomes: None, capsys: pytest.CaptureFixture[str]) -> None:
-    message = refusal(["throughput", "--shape", TINY, "--peer", "metronome", "--mixed", *LENGTHS], capsys)
-    assert "mixed must be off with the peer 'metronome'" in message
-    assert closed == ["metronome"]
+    ours, hf = bench(argv, tmp_path / "throughput-mixed.json")
+    assert 0 < ours["kv_used_tokens"] < ours["kv_reserved_tokens"]
+    assert (hf["kv_used_tokens"], hf["kv_reserved_tokens"]) == (None, None)
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["throughput", "--shape", TINY, "--peer", "gpt"], "peer must be one of hf"),
-        (["throughput", "--shape", TINY, "--peer", "hf,hf"], "peer must name each peer once, got 'hf' twice"),
         (["scheduler", "--waiting", "0"], "waiting must be at least 1, got 0"),
         (["scheduler", "--steps", "0"], "steps must be at least 1, got 0"),
         (["step", "--batch-sizes", "0"], "batch_sizes must be at least 1, got 0"),

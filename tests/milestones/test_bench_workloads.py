@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from milestones import bench
-from milestones.bench_decode import DecodeWorkload, steady_gaps
-from milestones.bench_long_prompt import LongPromptWorkload
-from milestones.bench_prefix import PrefixWorkload
-from milestones.bench_timeline import Played, Wave, agreement, check_agreement, draw_prompt, in_turn, play
+from milestones.bench.decode import DecodeWorkload, steady_gaps
+from milestones.bench.long_prompt import LongPromptWorkload
+from milestones.bench.requests import start_workers
+from milestones.bench.shared_prefix import PrefixWorkload
+from milestones.bench.timeline import Played, Wave, agreement, check_agreement, draw_prompt, in_turn, play
 from milestones.spec import MilestoneError
 from tests.milestones.conftest import make_course
 from tests.milestones.svg import texts
@@ -70,7 +70,7 @@ def workers(request: pytest.FixtureRequest) -> Any:
 
     def start(**engines: dict[str, Any]) -> list[Any]:
         given = {name: ("m1", options) for name, options in engines.items()}
-        context = bench.start_workers(course, given, None, lambda text: None)
+        context = start_workers(course, given, None, lambda text: None)
         open_ones.append(context)
         return context.__enter__()
 

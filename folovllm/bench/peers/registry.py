@@ -1,0 +1,37 @@
+"""Which peers there are: every file of this folder that has a PEERS, a dictionary from a name to what makes it.
+
+They are looked for and not listed, so that a peer arrives as a file, and this one stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
+
+from folovllm.bench import peers
+from folovllm.bench.contestant import Contestant
+from folovllm.bench.peers.setup import PeerSetup
+
+# One contestant for each row of the table. An attribute `batch_size` is shown there.
+PeerMaker = Callable[[PeerSetup], list[Contestant]]
+
+
+def find_peers() -> dict[str, PeerMaker]:
+    found: dict[str, PeerMaker] = {}
+    for module in iter_modules(peers.__path__, f"{peers.__name__}."):
+        if module.name != __name__:
+            found |= getattr(import_module(module.name), "PEERS", {})
+    return found
+
+
+PEERS = find_peers()
+
+
+def require_peers(names: Sequence[str]) -> None:
+    """Raises ValueError for a name that PEERS lacks, or one that is given twice."""
+    for name in names:
+        if name not in PEERS:
+            raise ValueError(f"peer must be one of {', '.join(PEERS)}, got {name!r}")
+        if list(names).count(name) > 1:
+            raise ValueError(f"peer must name each peer once, got {name!r} twice")

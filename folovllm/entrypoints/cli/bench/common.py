@@ -1,0 +1,78 @@
+"""What the benchmarks' commands share: options, the checks before minutes of measuring, and showing the result."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from folovllm.bench.shapes import DEFAULT_SHAPE, SHAPES
+
+if TYPE_CHECKING:
+    from folovllm.bench.report import Report
+
+DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"}
+
+
+def add_source(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--model", help="a local folder, a hub id, or 'embedded'")
+    group.add_argument(
+        "--shape",
+        choices=list(SHAPES),
+        default=DEFAULT_SHAPE,
+        help="random weights of this shape, no download",
+    )
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    add_source(parser)
+    parser.add_argument("--dtype", choices=list(DTYPES), default="bf16", help="of weights and activations")
+    parser.add_argument("--device", help="cpu, cuda or cuda:<index>; picked when not given")
+
+
+def add_rounds(parser: argparse.ArgumentParser, default: int = 3) -> None:
+    parser.add_argument("--rounds", type=int, metavar="N", default=default, help="measured rounds; medians are shown")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's own choice)")
+    parser.add_argument("--json", metavar="PATH", help="write the result here; - prints it, and no table")
+
+
+def command_line(args: argparse.Namespace) -> str:
+    return shlex.join(["folovllm", *args.argv])
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """What can be refused is refused before minutes of measuring, not after."""
+    if args.threads is not None and args.threads < 1:
+        raise ValueError(f"threads must be at least 1, got {args.threads}")
+    if args.json not in (None, "-") and not Path(args.json).parent.is_dir():
+        raise ValueError(f"json must be in an existing folder, got {args.json!r}")
+    if getattr(args, "model", None) is not None:
+        from folovllm.model_loader import resolve_model_path
+
+        resolve_model_path(args.model)
+    if args.threads is not None:
+        import torch
+
+        torch.set_num_threads(args.threads)
+
+
+def show(args: argparse.Namespace, report: Report) -> int:
+    """The report's name is the file's: documentation names it that way."""
+    if args.json not in (None, "-"):
+        report.name = Path(args.json).stem
+        report.save(Path(args.json))
+    if args.json == "-":
+        print(report.to_json())
+        return 0
+    from rich.console import Console
+
+    report.show(Console(highlight=False))
+    if args.json:
+        print(f"written: {args.json}", file=sys.stderr)
+    return 0

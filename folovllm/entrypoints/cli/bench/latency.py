@@ -1,0 +1,47 @@
+"""`folovllm bench latency`"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from folovllm.entrypoints.cli.bench.common import (
+    DTYPES,
+    add_model,
+    add_output,
+    add_rounds,
+    command_line,
+    prepare,
+    show,
+)
+
+
+def add_parser(kinds: Any) -> None:
+    text = "One request at a time: time to first token, time between tokens, share of the memory bandwidth."
+    command = kinds.add_parser("latency", help="one request at a time: ms per token", description=text)
+    add_model(command)
+    command.add_argument("--peer", choices=["hf"], help="in turn with Hugging Face's generate")
+    command.add_argument("--input-len", type=int, metavar="N", default=128, help="prompt tokens of a request")
+    command.add_argument("--output-len", type=int, metavar="N", default=32, help="new tokens of a request")
+    add_rounds(command)
+    add_output(command)
+    command.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    prepare(args)
+    from folovllm.bench import latency
+    from folovllm.bench.workload import bench_model
+
+    with bench_model(args.model, args.shape) as model:
+        report = latency.run(
+            model,
+            command=command_line(args),
+            dtype=DTYPES[args.dtype],
+            peer=args.peer,
+            device=args.device,
+            input_len=args.input_len,
+            output_len=args.output_len,
+            rounds=args.rounds,
+        )
+        return show(args, report)

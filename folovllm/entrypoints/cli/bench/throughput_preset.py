@@ -1,0 +1,49 @@
+"""`folovllm bench throughput --preset nano-vllm`: a workload that others publish figures for."""
+
+from __future__ import annotations
+
+import argparse
+
+from folovllm.entrypoints.cli.bench import throughput
+from folovllm.entrypoints.cli.bench.common import DTYPES, command_line, prepare, show
+
+# A preset's field -> the option that overrides it.
+FIELDS = {"num_requests": "num_requests", "longest_prompt": "input_len", "longest_output": "output_len"}
+
+
+def extend(commands: dict[str, argparse.ArgumentParser]) -> None:
+    command = commands["throughput"]
+    text = (
+        "a workload that others publish: 256 sequences of 100 to 1,024 tokens in and out; --num-requests, --input-len "
+        "and --output-len (of the longest) override its numbers"
+    )
+    command.add_argument("--preset", choices=["nano-vllm"], help=text)
+    command.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.preset is None:
+        return throughput.run(args)
+    for name, given in (("mixed", args.mixed), ("peer_batch_size", args.peer_batch_size != 1)):
+        if given:
+            raise ValueError(f"{name} must not be given with preset {args.preset!r}, which has its own lengths")
+    prepare(args)
+    from dataclasses import replace
+
+    from folovllm.bench import presets
+    from folovllm.bench.workload import bench_model
+
+    given = {field: getattr(args, name) for field, name in FIELDS.items() if getattr(args, name) is not None}
+    preset = replace(presets.PRESETS[args.preset], **given)
+    with bench_model(args.model, args.shape) as model:
+        report = presets.run(
+            model,
+            preset,
+            command=command_line(args),
+            dtype=DTYPES[args.dtype],
+            device=args.device,
+            peers=throughput.peers(args),
+            peer_options=vars(args),
+            rounds=args.rounds,
+        )
+        return show(args, report)

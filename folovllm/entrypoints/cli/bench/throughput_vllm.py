@@ -1,0 +1,10 @@
+"""`folovllm bench throughput --peer vllm --peer-python PATH`: where the peer that is no library of ours lives."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def extend(commands: dict[str, argparse.ArgumentParser]) -> None:
+    text = "for the peers vllm and vllm-compiled: the Python that has vLLM, in an environment of its own"
+    commands["throughput"].add_argument("--peer-python", metavar="PATH", help=text)

@@ -1,0 +1,224 @@
+"""The benches' pictures in SVG: bars, every gap between tokens over time, and the choice of a budget.
+
+    m1 ████ 120                        gap ms │        ●  worst         TTFT ms │● 64
+    m2 █████████████████ 510   4.3 x          │●●●●●●●●  ●●●●●●●                │     ● 512
+       used  reserved                         └───────────── seconds            └─────── worst gap ms
+
+Colours are middle tones on no background: a page shows the file as an image, so neither its text colour
+nor its light or dark mode reaches in here. Gaps and times to first tokens span powers of ten, so their axes are
+logarithmic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+Row = dict[str, Any]
+WIDTH = 720
+TEXT, BLUE, ORANGE, GREY = "#7d8590", "#3f83d6", "#d97a2b", "#9aa4b055"
+STYLE = f"font-family:system-ui,sans-serif;font-size:13px;fill:{TEXT}"
+# Bars: a row's height, a bar's, and where bars begin and how long the longest is.
+ROW, BAR = 30, 18
+BAR_LEFT, BAR_WIDTH = 60, 430
+NAMED_LEFT, NAMED_WIDTH = 150, 400  # with names of several words before them
+# Panels with axes.
+LEFT, RIGHT, TOP, PANEL = 70, 20, 58.0, 150
+WORDS = {
+    "en": {
+        "gaps": "time between two tokens of a request (ms), over time",
+        "worst": "worst",
+        "grey": "grey: from the long prompt's arrival to its first token",
+        "sweep": "TTFT (ms, up) against the worst gap (ms, across), for each max_num_batched_tokens",
+    },
+    "zh": {
+        "gaps": "一个请求的两个 token 之间隔了多久（ms），横轴是时间",
+        "worst": "最长",
+        "grey": "灰色：从长提示到达，到它的第一个 token",
+        "sweep": "纵轴 TTFT（ms），横轴最长间隔（ms），每点一个 max_num_batched_tokens",
+    },
+}
+Bars = Callable[[Row, int], list[str]]
+
+
+def draw_requests(report: dict[str, Any]) -> str:
+    """An SVG document of a report whose rows are requests.make_rows'."""
+    rows: list[Row] = report["rows"]
+    parts, y = _panel(f"{report['title']}: output tokens/s", rows, 28, _speed_bars(rows))
+    with_cache = [row for row in rows if row["kv_reserved_tokens"]]
+    if with_cache:
+        title = "KV cache at its fullest: tokens used, of those reserved"
+        more, y = _panel(title, with_cache, y + 28, _cache_bars(with_cache))
+        parts += more
+    return document(report["title"], y, parts)
+
+
+def _panel(title: str, rows: list[Row], y: int, bars: Bars) -> tuple[list[str], int]:
+    """A heading and a line per row; returns the elements and the y under them."""
+    parts = [_text(0, y - 8, title, "font-weight:600")]
+    for row in rows:
+        parts += [_text(0, y + BAR - 4, row["milestone"]), *bars(row, y)]
+        y += ROW
+    return parts, y
+
+
+def _speed_bars(rows: list[Row]) -> Bars:
+    most = max(row["output_tokens_per_s"] for row in rows)
+
+    def bars(row: Row, y: int) -> list[str]:
+        length = BAR_WIDTH * row["output_tokens_per_s"] / most
+        label = f"{row['output_tokens_per_s']:,.0f}"
+        if row is not rows[0]:
+            label += f"   ({row['speedup']:.1f} × {rows[0]['milestone']})"
+        return [_bar(y, length, BLUE), _text(BAR_LEFT + length + 8, y + BAR - 4, label)]
+
+    return bars
+
+
+def _cache_bars(rows: list[Row]) -> Bars:
+    most = max(row["kv_reserved_tokens"] for row in rows)
+
+    def bars(row: Row, y: int) -> list[str]:
+        reserved, used = row["kv_reserved_tokens"], row["kv_used_tokens"]
+        label = f"{used:,} of {reserved:,} ({used / reserved:.0%})"
+        end = BAR_WIDTH * reserved / most
+        return [
+            _bar(y, end, GREY),
+            _bar(y, BAR_WIDTH * used / most, BLUE),
+            _text(BAR_LEFT + end + 8, y + BAR - 4, label),
+        ]
+
+    return bars
+
+
+def _bar(y: int, length: float, colour: str) -> str:
+    return f'<rect x="{BAR_LEFT}" y="{y}" width="{max(length, 1):.1f}" height="{BAR}" rx="2" fill="{colour}"/>'
+
+
+def draw_bars(title: str, bars: Sequence[tuple[str, float, str]]) -> str:
+    """`bars`: name, value, the text behind it."""
+    most = max(value for _, value, _ in bars)
+    parts, y = [f'<text x="0" y="20" style="font-weight:600">{escape(title)}</text>'], 32
+    for name, value, text in bars:
+        length = max(NAMED_WIDTH * value / most, 1)
+        parts += [
+            f'<text x="0" y="{y + BAR - 4}">{escape(name)}</text>',
+            f'<rect x="{NAMED_LEFT}" y="{y}" width="{length:.1f}" height="{BAR}" rx="2" fill="{BLUE}"/>',
+            f'<text x="{NAMED_LEFT + length + 8:.1f}" y="{y + BAR - 4}">{escape(text)}</text>',
+        ]
+        y += ROW
+    return document(title, y, parts)
+
+
+def draw_gaps(title: str, pictures: dict[str, dict[str, Any]], lang: str = "en") -> str:
+    """A panel for each engine, on the same axes; `pictures` is what LongPromptWorkload.details() has."""
+    points = [point for picture in pictures.values() for point in picture["points"]]
+    ticks = decades(min(gap for _, gap in points), max(gap for _, gap in points))
+    x = Axis(0.0, max(moment for moment, _ in points), LEFT, WIDTH - RIGHT)
+    parts, top = _heading(title, WORDS[lang]["gaps"]), TOP
+    for name, picture in pictures.items():
+        y = Axis(ticks[0], ticks[-1], top + PANEL, top, log=True)
+        parts += _grid(ticks, y)
+        arrival, first = x(picture["arrival_s"]), x(picture["first_token_s"])
+        parts.append(
+            f'<rect x="{arrival:.1f}" y="{top:.1f}" width="{max(first - arrival, 1):.1f}" height="{PANEL}" '
+            f'fill="{GREY}" opacity="0.5"/>'
+        )
+        parts += [_dot(x(moment), y(gap), 2, BLUE) for moment, gap in picture["points"]]
+        moment, worst = max(picture["points"], key=lambda point: float(point[1]))
+        parts.append(_dot(x(moment), y(worst), 4, ORANGE))
+        parts.append(_text(LEFT + 6, top + 14, f"{name}: {WORDS[lang]['worst']} {worst:,.1f} ms", "font-weight:600"))
+        top += PANEL + 34
+    for moment in _round_ticks(x.high):
+        parts.append(_text(x(moment), top - 16, f"{moment:g} s", "text-anchor:middle"))
+    parts.append(_text(LEFT, top + 4, WORDS[lang]["grey"]))
+    return document(title, top + 14, parts)
+
+
+def draw_sweep(title: str, rows: Sequence[dict[str, Any]], lang: str = "en") -> str:
+    """TTFT of the long prompt against the worst gap of the others, a point for each budget."""
+    worst, ttft = [row["worst_gap_ms"] for row in rows], [row["ttft_ms"] for row in rows]
+    across, up = round_numbers(min(worst), max(worst)), round_numbers(min(ttft), max(ttft))
+    bottom = TOP + 2 * PANEL
+    x = Axis(across[0], across[-1], LEFT, WIDTH - RIGHT, log=True)
+    y = Axis(up[0], up[-1], bottom, TOP, log=True)
+    parts = _heading(title, WORDS[lang]["sweep"])
+    parts += _grid(up, y)
+    parts += [_text(x(tick), bottom + 18, f"{tick:,g}", "text-anchor:middle") for tick in across]
+    places = [(x(gap), y(first)) for gap, first in zip(worst, ttft, strict=True)]
+    line = " ".join(f"{px:.1f},{py:.1f}" for px, py in places)
+    parts.append(f'<polyline points="{line}" fill="none" stroke="{GREY}"/>')
+    for (px, py), row in zip(places, rows, strict=True):
+        aside, anchor = (8, "start") if px < WIDTH / 2 else (-8, "end")
+        label = f"{row['max_num_batched_tokens']:,}"
+        parts += [_dot(px, py, 4, BLUE), _text(px + aside, py - 8, label, f"text-anchor:{anchor}")]
+    return document(title, bottom + 28, parts)
+
+
+def _heading(title: str, what: str) -> list[str]:
+    return [_text(0, 18, title, "font-weight:600"), _text(0, 38, what)]
+
+
+def _round_ticks(most: float) -> list[float]:
+    """0 and three to seven round numbers up to `most`."""
+    step = 10.0 ** math.floor(math.log10(most / 2))
+    step *= next(factor for factor in (1, 2, 5, 10) if most / (step * factor) <= 7)
+    return [step * number for number in range(int(most / step) + 1)]
+
+
+def _grid(ticks: Sequence[float], y: Axis) -> list[str]:
+    parts = []
+    for tick in ticks:
+        place = y(tick)
+        parts.append(f'<path d="M{LEFT} {place:.1f}H{WIDTH - RIGHT}" stroke="{GREY}"/>')
+        parts.append(_text(LEFT - 8, place + 4, f"{tick:,g}", "text-anchor:end"))
+    return parts
+
+
+def _dot(x: float, y: float, radius: float, colour: str) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{colour}"/>'
+
+
+class Axis:
+    """Values to places: `low` at `start`, `high` at `end`; by their logarithm where asked."""
+
+    def __init__(self, low: float, high: float, start: float, end: float, *, log: bool = False) -> None:
+        self.log = log
+        self.low, self.high = self._scale(low), self._scale(high)
+        self.start, self.end = start, end
+
+    def _scale(self, value: float) -> float:
+        return math.log10(value) if self.log else value
+
+    def __call__(self, value: float) -> float:
+        share = (self._scale(value) - self.low) / ((self.high - self.low) or 1.0)
+        return self.start + share * (self.end - self.start)
+
+
+def decades(low: float, high: float) -> list[float]:
+    """The powers of ten that enclose both."""
+    return [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """Of 1, 2, 5, 10, 20, 50, ...: those that enclose both, and what lies between them."""
+    steps = [factor * decade for decade in decades(low, high) for factor in (1, 2, 5)]
+    first = max(step for step in steps if step <= low)
+    last = min(step for step in steps if step >= high)
+    return [step for step in steps if first <= step <= last]
+
+
+def document(title: str, height: float, parts: Sequence[str]) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" '
+        f'height="{height:.0f}" style="{STYLE}" role="img">\n<title>{escape(title)}</title>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
+    )
+
+
+def _text(x: float, y: float, text: str, style: str = "") -> str:
+    extra = f' style="{style}"' if style else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}"{extra}>{escape(text)}</text>'

@@ -1,0 +1,149 @@
+"""The workloads that watch each token's time: decode, long-prompt and shared-prefix, from options to a report.
+
+Each is a class with what to play in a round and how to make rows of what came back; here is what they have in common:
+an engine in a process of its own for each milestone (or for each budget of a sweep), rounds in turn, one report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from milestones.bench.decode import DecodeWorkload
+from milestones.bench.long_prompt import LongPromptWorkload
+from milestones.bench.options import check_shape
+from milestones.bench.process import Worker
+from milestones.bench.requests import start_workers
+from milestones.bench.settings import Settings
+from milestones.bench.shared_prefix import PrefixWorkload
+from milestones.chain import Course
+from milestones.spec import Milestone, MilestoneError
+
+if TYPE_CHECKING:
+    from folovllm.bench.report import Report
+    from folovllm.bench.workload import BenchModel
+
+DEFAULT_SHAPE = "qwen3-mini"
+USUAL_NUM_SEQS = 256  # what SchedulerConfig has when nothing is said
+
+
+class Workload(Protocol):
+    """One kind of measurement, and what its rounds have brought so far. Round 0 is not counted."""
+
+    @property
+    def columns(self) -> list[str]: ...
+    @property
+    def max_model_len(self) -> int: ...
+    @property
+    def num_seqs(self) -> int: ...
+    @property
+    def plays(self) -> int: ...
+
+    def play_round(
+        self, workers: Sequence[Worker], number: int, vocab_size: int, tick: Callable[[str], None]
+    ) -> None: ...
+    def rows(self) -> list[dict[str, Any]]: ...
+    def notes(self) -> list[str]: ...
+    def details(self) -> dict[str, Any]: ...
+    def draw(self, title: str) -> str: ...
+
+
+TITLES = {
+    "decode": "Decode steps",
+    "long-prompt": "A long prompt among decodes",
+    "shared-prefix": "Prompts that begin alike",
+}
+
+
+def make(args: argparse.Namespace, names: dict[str, str], budgets: dict[str, int]) -> Workload:
+    """`names`: an engine's name -> its milestone."""
+    if args.workload == "decode":
+        return DecodeWorkload(args.batch, args.context, args.steps, args.dtype)
+    if args.workload == "long-prompt":
+        return LongPromptWorkload(names, args.decodes, args.long_len, args.new_tokens, args.dtype, budgets)
+    return PrefixWorkload(args.prefix, args.suffix, args.prompts, args.new_tokens, args.dtype)
+
+
+def measure(
+    course: Course, chosen: list[Milestone], settings: Settings, args: argparse.Namespace
+) -> tuple[Report, Callable[[], str]]:
+    """The report, and what draws it."""
+    check_shape(args.shape)
+    budgets = sweep_budgets(args, chosen, settings)
+    names = dict.fromkeys(budgets, chosen[0].id) or {m.id: m.id for m in chosen}
+    workload = make(args, names, budgets)
+    # Set before torch starts, so that the report's line about the machine is true of the engines.
+    if args.threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(args.threads)
+
+    from folovllm.bench.report import Report
+    from folovllm.bench.workload import bench_model, progress_bar, vocab_size
+
+    with bench_model(args.model, args.shape or DEFAULT_SHAPE) as model:
+        common = engine_common(model, workload.max_model_len, args.dtype)
+        if workload.num_seqs > USUAL_NUM_SEQS:
+            common["max_num_seqs"] = workload.num_seqs
+        engines = {}
+        for name, milestone in names.items():
+            swept = {"max_num_batched_tokens": budgets[name]} if budgets else {}
+            engines[name] = (milestone, common | swept | settings[milestone])
+        total = len(engines) * (1 + (args.rounds + 1) * workload.plays)
+        with progress_bar(total) as tick, start_workers(course, engines, args.threads, tick) as workers:
+            vocab = vocab_size(model)
+            for number in range(args.rounds + 1):
+                label = f"round {number}/{args.rounds}" if number else "warm-up"
+                workload.play_round(workers, number, vocab, prefixed(tick, label))
+    said = {name: {k: v for k, v in options.items() if k != "model"} for name, (_, options) in engines.items()}
+    title = f"{TITLES[args.workload]}, {model.label}"
+    notes = [
+        *workload.notes(),
+        f"{args.rounds} rounds after a warm-up; a process for each engine, in turn; greedy, {args.dtype}; token ids "
+        "uniform, seeds fixed, others in each round. same_tokens: the share of tokens that are the first's.",
+        f"max_model_len {workload.max_model_len}{own_options(said, common)}.",
+    ]
+    command = shlex.join(["python", "-m", "milestones", *args.words])
+    rows = [{column: row[column] for column in workload.columns} for row in workload.rows()]
+    details = {"workload": args.workload, "model": model.label, "engines": said, **workload.details()}
+    report = Report("milestones", title, command, workload.columns, rows, notes, details=details)
+    return report, lambda: workload.draw(title)
+
+
+def prefixed(tick: Callable[[str], None], label: str) -> Callable[[str], None]:
+    return lambda text: tick(f"{label}, {text}")
+
+
+def sweep_budgets(args: argparse.Namespace, chosen: list[Milestone], settings: Settings) -> dict[str, int]:
+    """An engine's name -> its max_num_batched_tokens; empty without a sweep."""
+    budgets: list[int] = getattr(args, "sweep_budget", None) or []
+    if not budgets:
+        return {}
+    if len(chosen) != 1:
+        raise MilestoneError(f"sweep-budget must be given with one milestone, got {' '.join(m.id for m in chosen)}")
+    if "max_num_batched_tokens" in settings[chosen[0].id]:
+        raise MilestoneError("--set must leave max_num_batched_tokens alone: sweep-budget sets it")
+    if len(set(budgets)) < len(budgets):
+        raise MilestoneError(f"sweep-budget must name each budget once, got {' '.join(map(str, budgets))}")
+    return {f"{chosen[0].id} with {budget:,}": budget for budget in budgets}
+
+
+def own_options(said: Settings, common: dict[str, Any]) -> str:
+    """What --set gave to whom; of a sweep's engines, which all have the same, nothing: the table says it."""
+    parts = []
+    for name, options in said.items():
+        own = [f"{field}={value}" for field, value in options.items() if common.get(field) != value]
+        parts += [f"; {name} with {', '.join(own)}"] if own else []
+    return "".join(parts)
+
+
+def engine_common(model: BenchModel, max_model_len: int, dtype: str = "float32") -> dict[str, Any]:
+    """float32 is where a batch's tokens and a single sequence's agree."""
+    return {
+        "model": model.path,
+        "load_format": model.load_format,
+        "dtype": dtype,
+        "max_model_len": max_model_len,
+        "skip_tokenizer_init": True,
+    }
