@@ -1,4 +1,4 @@
-"""The commands: list, show, checkout, diff, tag, verify, bench. Bad input ends with one line and exit code 2.
+"""The commands: list, show, checkout, diff, tag, verify, path, bench. Bad input ends with one line and exit code 2.
 
 `tag`, `checkout` and a `diff` into a pipe need nothing but Python and git, so that they work in a clone
 before anything is installed; the other commands draw tables with rich, which is imported where it is
@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from milestones import bench_command
+from milestones import bench_command, path
 from milestones import verify as verification
 from milestones.chain import Course
 from milestones.diffs import compare
@@ -74,6 +74,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--all", action="store_true", help="run the newest milestone's tests too (`make test` runs the same)"
     )
     command.set_defaults(run=run_verify)
+
+    command = commands.add_parser("path", help="what one decode step enters: files, functions, calls")
+    path.add_options(command)
+    command.set_defaults(run=path.run)
 
     command = commands.add_parser("bench", help="the same requests through several milestones: tokens/s")
     bench_command.add_options(command)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from milestones.chain import Course
 from milestones.diffs import Change
+from milestones.path import Walk
 from milestones.spec import Milestone
 from milestones.trees import count_lines
 from milestones.verify import Result
@@ -68,6 +69,34 @@ def print_stat(changes: list[Change]) -> None:
         counts = (Text(f"+{added}", style="green"), Text(f"-{removed}", style="red"))
         table.add_row(Text(change.path), *counts)
     console.print(table)
+
+
+def print_walks(walks: list[Walk], *, files: bool, functions: bool) -> None:
+    for walk in walks:
+        if files:
+            console.print(Text(f"{walk.milestone}: files of the whole way, with their lines", style="bold"))
+            for path, lines in sorted(walk.file_lines.items(), key=lambda item: -item[1]):
+                console.print(Text(f"  {path:<44}{lines:>6}"))
+        if functions:
+            console.print(Text(f"{walk.milestone}: functions of a decode step, with their calls", style="bold"))
+            for path, calls in walk.function_calls.items():
+                console.print(Text(f"  {path}"))
+                for name, number in calls.items():
+                    console.print(Text(f"    {name:<56}{number:>6}"))
+    table = grid()
+    for heading in ("", "files", "functions", "calls", "switches", "", "files", "lines", "run", "code", "package"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for w in walks:
+        step = (str(w.files), str(w.functions), str(w.calls), str(w.switches))
+        way = (str(w.way_files), f"{w.way_lines:,}", f"{w.function_lines:,}", f"{w.code_lines:,}")
+        table.add_row(w.milestone, *step, "│", *way, f"{w.package_lines:,}")
+    console.print(table)
+    for line in (
+        "left: one decode step. A switch is a call into another file than that of the call before.",
+        "right: a request's whole way (add, prefill, decode, end): files, all their lines; lines of the functions",
+        "that run, without blank ones; of these the code, without comments and docstrings. package: all of folovllm/.",
+    ):
+        console.print(line, style="dim", soft_wrap=True)
 
 
 @contextmanager
