@@ -1,4 +1,5 @@
-"""The commands: list, show, checkout, diff, tag, verify, path, bench. Bad input ends with one line and exit code 2.
+"""The commands: list, show, checkout, diff, carry, tag, verify, path, bench. Bad input ends with one line
+and exit code 2.
 
 `tag`, `checkout` and a `diff` into a pipe need nothing but Python and git, so that they work in a clone
 before anything is installed; the other commands draw tables with rich, which is imported where it is
@@ -11,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from milestones import bench_command, path
+from milestones import bench_command, carry, path
 from milestones import verify as verification
 from milestones.chain import Course
 from milestones.diffs import compare
@@ -63,6 +64,10 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("path", metavar="PATH", nargs="?", help="only this file or folder")
     command.add_argument("--stat", action="store_true", help="only the number of lines, file by file")
     command.set_defaults(run=run_diff)
+
+    command = commands.add_parser("carry", help="merge your change of the root into the stored versions")
+    carry.add_options(command)
+    command.set_defaults(run=carry.run)
 
     command = commands.add_parser("tag", help="make the git tags m0, m1, … from what HEAD holds")
     command.set_defaults(run=run_tag)

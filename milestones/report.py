@@ -11,6 +11,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from milestones.carry import Carried
 from milestones.chain import Course
 from milestones.diffs import Change
 from milestones.path import Walk
@@ -97,6 +98,27 @@ def print_walks(walks: list[Walk], *, files: bool, functions: bool) -> None:
         "that run, without blank ones; of these the code, without comments and docstrings. package: all of folovllm/.",
     ):
         console.print(line, style="dim", soft_wrap=True)
+
+
+def print_carried(carried: list[Carried], *, dry_run: bool) -> None:
+    """What did not merge first, line by line; the table last."""
+    for entry in carried:
+        if entry.conflict:
+            console.print(Text(entry.stored, style="bold red"), soft_wrap=True)
+            console.print(Text(entry.conflict + "\n"), soft_wrap=True)
+    if not carried:
+        console.print("nothing to carry: no file that you changed has stored versions")
+        return
+    colors = {"merged": "green", "unchanged": "dim", "conflict": "red"}
+    table = grid("path", "milestone", "", "")
+    for entry in carried:
+        notes = [f"renamed from {entry.renamed_from}"] if entry.renamed_from else []
+        notes += ["equal to the next version: deleted"] if entry.equal else []
+        outcome = Text(entry.outcome, style=colors[entry.outcome])
+        table.add_row(Text(entry.path), f"m{entry.milestone}", outcome, Text("; ".join(notes)))
+    console.print(table)
+    if dry_run:
+        console.print("\n--dry-run: nothing was written", style="dim")
 
 
 @contextmanager
