@@ -18,6 +18,7 @@ from milestones.chain import Course
 from milestones.diffs import compare
 from milestones.sources import commit, repository_root, uncommitted, working_tree
 from milestones.spec import MilestoneError
+from milestones.steps import step_problems
 from milestones.tags import tag_all
 from milestones.trees import build_tree, checkout
 
@@ -75,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser("verify", help="check each milestone of the working tree; run its tests")
     command.add_argument("milestones", metavar="mK", nargs="*", help="only these (default: all)")
     command.add_argument("--static", action="store_true", help="run nothing: chain, names and exercises only")
+    command.add_argument("--steps", action="store_true", help="prove each step that leads to a milestone too")
     command.add_argument(
         "--all", action="store_true", help="run the newest milestone's tests too (`make test` runs the same)"
     )
@@ -135,14 +137,14 @@ def run_diff(root: Path, args: argparse.Namespace) -> int:
 def run_tag(root: Path, args: argparse.Namespace) -> int:
     """Tags come from HEAD, never from uncommitted work, so that a tag always has a commit behind it."""
     course = Course.load(commit(root, "HEAD"))
-    if problems := course.problems():
+    if problems := [*course.problems(), *(p for m in course.milestones for p in step_problems(course, m))]:
         raise MilestoneError("HEAD cannot be tagged:\n  " + "\n  ".join(problems))
     for tag in tag_all(root, course):
         print(f"{tag.name}  {tag.commit[:12]}  {tag.outcome}")
     if changed := uncommitted(root):
         some = f"{changed[0]} and {len(changed) - 1} more" if len(changed) > 1 else changed[0]
         print(f"note: the tags hold what HEAD holds; not in them, because uncommitted: {some}")
-    print("Next: git worktree add ../m0 m0, or git diff m0 m1")
+    print("Next: git worktree add ../m0 m0, git diff m0 m1, or git log --reverse m0..m1: its steps, one idea each")
     return 0
 
 
@@ -157,5 +159,7 @@ def run_verify(root: Path, args: argparse.Namespace) -> int:
             result.problems += verification.static_problems(course, result.milestone)
     else:
         with report.progress() as progress:
-            results = verification.verify(root, course, chosen, run_all=args.all, progress=progress)
+            results = verification.verify(
+                root, course, chosen, run_all=args.all, with_steps=args.steps, progress=progress
+            )
     return 0 if report.print_results(course.problems(), results) else 1

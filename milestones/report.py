@@ -16,6 +16,7 @@ from milestones.chain import Course
 from milestones.diffs import Change
 from milestones.path import Walk
 from milestones.spec import Milestone
+from milestones.steps import stages
 from milestones.trees import count_lines
 from milestones.verify import Result
 
@@ -51,6 +52,12 @@ def print_milestone(course: Course, m: Milestone) -> None:
         for path in paths:
             lines = tree[path].data.count(b"\n") if path.endswith((".py", ".md")) else None
             console.print(Text(f"  {path:<52}{'' if lines is None else f'{lines:>5} lines'}"), soft_wrap=True)
+    if m.steps:
+        console.print(Text("\nsteps", style="bold"))
+    for stage in stages(course, m):
+        console.print(Text(f"  {stage.label}  {stage.step.title}  ({len(stage.paths)} files)"))
+        hint = f"        read {stage.step.read[0]}, see it: {stage.step.show}"
+        console.print(Text(hint, style="dim"), soft_wrap=True)
     if m.exercises:
         console.print(Text("\nexercises", style="bold"))
     for exercise in m.exercises:
@@ -136,13 +143,13 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 def print_results(problems: list[str], results: list[Result]) -> bool:
     """The final table; whether all is well."""
-    lines = [*problems, *(f"{r.milestone.id}: {p}" for r in results for p in r.problems)]
+    lines = [*problems, *(f"{r.name}: {p}" for r in results for p in r.problems)]
     for line in lines:
         console.print(Text(f"error: {line}", style="red"), soft_wrap=True)
     table = grid("", "result", "modules", "tests", "seconds", "")
     for r in results:
         verdict = Text("failed", style="red") if r.problems else Text("passed", style="green")
-        table.add_row(r.milestone.id, verdict, str(r.modules), str(r.tests), f"{r.seconds:.1f}", r.note)
+        table.add_row(r.name, verdict, str(r.modules), str(r.tests), f"{r.seconds:.1f}", r.note)
     console.print(table)
     chain = f"{len(problems)} problems" if problems else "in order"
     console.print(f"the chain of stored versions: {chain}")
