@@ -9,6 +9,7 @@ needed.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from milestones.sources import commit, repository_root, uncommitted, working_tre
 from milestones.spec import MilestoneError
 from milestones.steps import step_problems
 from milestones.tags import tag_all
-from milestones.trees import build_tree, checkout
+from milestones.trees import build_tree, checkout, run_commands
 
 DESCRIPTION = "FoloVLLM, milestone by milestone."
 
@@ -112,6 +113,8 @@ def run_checkout(root: Path, args: argparse.Namespace) -> int:
     milestone = course.get(args.milestone)
     count = checkout(course, milestone, args.folder)
     print(f"{milestone.label}: {count} files in {args.folder}, committed. Its README.md says how to run it.")
+    first = run_commands(milestone, build_tree(course, milestone))[0]
+    print(f"Next: cd {shlex.quote(str(args.folder))} && {first}")
     return 0
 
 
