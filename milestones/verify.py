@@ -82,27 +82,30 @@ def verify(
         result.seconds = time.monotonic() - start
         return result
 
-    def prove(stage: Stage) -> Result:
-        start = time.monotonic()
-        result = Result(stage.milestone, stage.label, note=stage.step.title)
-        progress(f"{stage.label}: importing every module, running {len(stage.tests)} files of tests")
-        with tempfile.TemporaryDirectory(prefix=f"folovllm-{stage.label}-") as scratch:
-            bench = Bench(root, Path(scratch).resolve(), stage.tree)
-            if stage.tests:
-                bench.run_tests(result, stage.tests, with_imports=True)
-            else:
-                bench.import_modules(result)
-        result.seconds = time.monotonic() - start
-        return result
-
     latest_first = sorted(chosen, key=lambda milestone: -milestone.number)  # they take longest
     with ThreadPoolExecutor(max_workers=min(AT_A_TIME, os.cpu_count() or 1)) as pool:
         tasks = {milestone.id: [pool.submit(verify_one, milestone)] for milestone in latest_first}
         if with_steps:
             for milestone in latest_first:
-                steps = [pool.submit(prove, stage) for stage in stages(course, milestone) if not stage.is_last]
+                row = [stage for stage in stages(course, milestone) if not stage.is_last]
+                steps = [pool.submit(prove, root, stage, progress) for stage in row]
                 tasks[milestone.id] = [*steps, *tasks[milestone.id]]
         return [task.result() for milestone in chosen for task in tasks[milestone.id]]
+
+
+def prove(root: Path, stage: Stage, progress: Callable[[str], None] = lambda text: None) -> Result:
+    """Run a step's tree: every module is imported, and the tests that came with the step pass."""
+    start = time.monotonic()
+    result = Result(stage.milestone, stage.label, note=stage.step.title)
+    progress(f"{stage.label}: importing every module, running {len(stage.tests)} files of tests")
+    with tempfile.TemporaryDirectory(prefix=f"folovllm-{stage.label}-") as scratch:
+        bench = Bench(root, Path(scratch).resolve(), stage.tree)
+        if stage.tests:
+            bench.run_tests(result, stage.tests, with_imports=True)
+        else:
+            bench.import_modules(result)
+    result.seconds = time.monotonic() - start
+    return result
 
 
 def test_folders(milestone: Milestone, tree: Snapshot) -> list[str]:
