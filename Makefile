@@ -26,7 +26,7 @@ imports: $(VENV)/.installed-dev
 	@$(BIN)/lint-imports
 
 milestones: $(VENV)/.installed-test
-	@$(BIN)/python -m milestones verify
+	@$(BIN)/python -m milestones verify --steps
 
 docs: $(VENV)/.installed-docs
 	@$(BIN)/python -m milestones.site parity

@@ -1,4 +1,5 @@
-"""The commands: list, show, checkout, diff, tag, verify, bench. Bad input ends with one line and exit code 2.
+"""The commands: list, show, checkout, diff, carry, tag, verify, path, bench. Bad input ends with one line
+and exit code 2.
 
 `tag`, `checkout` and a `diff` into a pipe need nothing but Python and git, so that they work in a clone
 before anything is installed; the other commands draw tables with rich, which is imported where it is
@@ -8,17 +9,20 @@ needed.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
+from milestones import carry, path
 from milestones import verify as verification
 from milestones.bench import command as bench_command
 from milestones.chain import Course
 from milestones.diffs import compare
 from milestones.sources import commit, repository_root, uncommitted, working_tree
 from milestones.spec import MilestoneError
+from milestones.steps import step_problems
 from milestones.tags import tag_all
-from milestones.trees import build_tree, checkout
+from milestones.trees import build_tree, checkout, run_commands
 
 DESCRIPTION = "FoloVLLM, milestone by milestone."
 
@@ -64,16 +68,25 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--stat", action="store_true", help="only the number of lines, file by file")
     command.set_defaults(run=run_diff)
 
+    command = commands.add_parser("carry", help="merge your change of the root into the stored versions")
+    carry.add_options(command)
+    command.set_defaults(run=carry.run)
+
     command = commands.add_parser("tag", help="make the git tags m0, m1, … from what HEAD holds")
     command.set_defaults(run=run_tag)
 
     command = commands.add_parser("verify", help="check each milestone of the working tree; run its tests")
     command.add_argument("milestones", metavar="mK", nargs="*", help="only these (default: all)")
     command.add_argument("--static", action="store_true", help="run nothing: chain, names and exercises only")
+    command.add_argument("--steps", action="store_true", help="prove each step that leads to a milestone too")
     command.add_argument(
         "--all", action="store_true", help="run the newest milestone's tests too (`make test` runs the same)"
     )
     command.set_defaults(run=run_verify)
+
+    command = commands.add_parser("path", help="what one decode step enters: files, functions, calls")
+    path.add_options(command)
+    command.set_defaults(run=path.run)
 
     command = commands.add_parser("bench", help="the same requests through several milestones: tokens/s")
     bench_command.add_options(command)
@@ -101,6 +114,8 @@ def run_checkout(root: Path, args: argparse.Namespace) -> int:
     milestone = course.get(args.milestone)
     count = checkout(course, milestone, args.folder)
     print(f"{milestone.label}: {count} files in {args.folder}, committed. Its README.md says how to run it.")
+    first = run_commands(milestone, build_tree(course, milestone))[0]
+    print(f"Next: cd {shlex.quote(str(args.folder))} && {first}")
     return 0
 
 
@@ -126,14 +141,14 @@ def run_diff(root: Path, args: argparse.Namespace) -> int:
 def run_tag(root: Path, args: argparse.Namespace) -> int:
     """Tags come from HEAD, never from uncommitted work, so that a tag always has a commit behind it."""
     course = Course.load(commit(root, "HEAD"))
-    if problems := course.problems():
+    if problems := [*course.problems(), *(p for m in course.milestones for p in step_problems(course, m))]:
         raise MilestoneError("HEAD cannot be tagged:\n  " + "\n  ".join(problems))
     for tag in tag_all(root, course):
         print(f"{tag.name}  {tag.commit[:12]}  {tag.outcome}")
     if changed := uncommitted(root):
         some = f"{changed[0]} and {len(changed) - 1} more" if len(changed) > 1 else changed[0]
         print(f"note: the tags hold what HEAD holds; not in them, because uncommitted: {some}")
-    print("Next: git worktree add ../m0 m0, or git diff m0 m1")
+    print("Next: git worktree add ../m0 m0, git diff m0 m1, or git log --reverse m0..m1: its steps, one idea each")
     return 0
 
 
@@ -148,5 +163,7 @@ def run_verify(root: Path, args: argparse.Namespace) -> int:
             result.problems += verification.static_problems(course, result.milestone)
     else:
         with report.progress() as progress:
-            results = verification.verify(root, course, chosen, run_all=args.all, progress=progress)
+            results = verification.verify(
+                root, course, chosen, run_all=args.all, with_steps=args.steps, progress=progress
+            )
     return 0 if report.print_results(course.problems(), results) else 1

@@ -11,9 +11,12 @@ from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from milestones.carry import Carried
 from milestones.chain import Course
 from milestones.diffs import Change
+from milestones.path import Walk
 from milestones.spec import Milestone
+from milestones.steps import stages
 from milestones.trees import count_lines
 from milestones.verify import Result
 
@@ -49,6 +52,12 @@ def print_milestone(course: Course, m: Milestone) -> None:
         for path in paths:
             lines = tree[path].data.count(b"\n") if path.endswith((".py", ".md")) else None
             console.print(Text(f"  {path:<52}{'' if lines is None else f'{lines:>5} lines'}"), soft_wrap=True)
+    if m.steps:
+        console.print(Text("\nsteps", style="bold"))
+    for stage in stages(course, m):
+        console.print(Text(f"  {stage.label}  {stage.step.title}  ({len(stage.paths)} files)"))
+        hint = f"        read {stage.step.read[0]}, see it: {stage.step.show}"
+        console.print(Text(hint, style="dim"), soft_wrap=True)
     if m.exercises:
         console.print(Text("\nexercises", style="bold"))
     for exercise in m.exercises:
@@ -70,6 +79,55 @@ def print_stat(changes: list[Change]) -> None:
     console.print(table)
 
 
+def print_walks(walks: list[Walk], *, files: bool, functions: bool) -> None:
+    for walk in walks:
+        if files:
+            console.print(Text(f"{walk.milestone}: files of the whole way, with their lines", style="bold"))
+            for path, lines in sorted(walk.file_lines.items(), key=lambda item: -item[1]):
+                console.print(Text(f"  {path:<44}{lines:>6}"))
+        if functions:
+            console.print(Text(f"{walk.milestone}: functions of a decode step, with their calls", style="bold"))
+            for path, calls in walk.function_calls.items():
+                console.print(Text(f"  {path}"))
+                for name, number in calls.items():
+                    console.print(Text(f"    {name:<56}{number:>6}"))
+    table = grid()
+    for heading in ("", "files", "functions", "calls", "switches", "", "files", "lines", "run", "code", "package"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for w in walks:
+        step = (str(w.files), str(w.functions), str(w.calls), str(w.switches))
+        way = (str(w.way_files), f"{w.way_lines:,}", f"{w.function_lines:,}", f"{w.code_lines:,}")
+        table.add_row(w.milestone, *step, "│", *way, f"{w.package_lines:,}")
+    console.print(table)
+    for line in (
+        "left: one decode step. A switch is a call into another file than that of the call before.",
+        "right: a request's whole way (add, prefill, decode, end): files, all their lines; lines of the functions",
+        "that run, without blank ones; of these the code, without comments and docstrings. package: all of folovllm/.",
+    ):
+        console.print(line, style="dim", soft_wrap=True)
+
+
+def print_carried(carried: list[Carried], *, dry_run: bool) -> None:
+    """What did not merge first, line by line; the table last."""
+    for entry in carried:
+        if entry.conflict:
+            console.print(Text(entry.stored, style="bold red"), soft_wrap=True)
+            console.print(Text(entry.conflict + "\n"), soft_wrap=True)
+    if not carried:
+        console.print("nothing to carry: no file that you changed has stored versions")
+        return
+    colors = {"merged": "green", "unchanged": "dim", "conflict": "red"}
+    table = grid("path", "milestone", "", "")
+    for entry in carried:
+        notes = [f"renamed from {entry.renamed_from}"] if entry.renamed_from else []
+        notes += ["equal to the next version: deleted"] if entry.equal else []
+        outcome = Text(entry.outcome, style=colors[entry.outcome])
+        table.add_row(Text(entry.path), f"m{entry.milestone}", outcome, Text("; ".join(notes)))
+    console.print(table)
+    if dry_run:
+        console.print("\n--dry-run: nothing was written", style="dim")
+
+
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
     """A line that says what is going on: in place on a terminal, one under the other in a log."""
@@ -85,13 +143,13 @@ def progress() -> Iterator[Callable[[str], None]]:
 
 def print_results(problems: list[str], results: list[Result]) -> bool:
     """The final table; whether all is well."""
-    lines = [*problems, *(f"{r.milestone.id}: {p}" for r in results for p in r.problems)]
+    lines = [*problems, *(f"{r.name}: {p}" for r in results for p in r.problems)]
     for line in lines:
         console.print(Text(f"error: {line}", style="red"), soft_wrap=True)
     table = grid("", "result", "modules", "tests", "seconds", "")
     for r in results:
         verdict = Text("failed", style="red") if r.problems else Text("passed", style="green")
-        table.add_row(r.milestone.id, verdict, str(r.modules), str(r.tests), f"{r.seconds:.1f}", r.note)
+        table.add_row(r.name, verdict, str(r.modules), str(r.tests), f"{r.seconds:.1f}", r.note)
     console.print(table)
     chain = f"{len(problems)} problems" if problems else "in order"
     console.print(f"the chain of stored versions: {chain}")

@@ -33,6 +33,19 @@ class Exercise:
 
 
 @dataclass(frozen=True)
+class Step:
+    """One commit of the row that leads to a milestone: one idea, with what belongs to it."""
+
+    title: str
+    body: str  # what the idea is, for the commit
+    read: list[str]  # files to read first, in this order
+    show: str  # a command that shows it
+    files: list[str]  # patterns, tests apart
+    tests: list[str]  # patterns: the tests that come with it, and what these need
+    rest: bool = False  # takes what no step names; without such a step the last one does
+
+
+@dataclass(frozen=True)
 class Milestone:
     """One `milestone.toml`. `files`, `tests`, `examples` and `notes` are patterns: what arrives here."""
 
@@ -46,6 +59,7 @@ class Milestone:
     changes: list[str]  # exact paths of earlier files whose content is another one from here on
     forbidden: list[str]  # names of later milestones, which must not occur in this one's code
     exercises: list[Exercise]
+    steps: list[Step]  # in the order of dependence; none: the milestone is one commit
 
     @property
     def id(self) -> str:
@@ -64,21 +78,26 @@ def parse_milestone(number: int, text: str) -> Milestone:
     """Read one milestone.toml; every error starts with the file's name."""
     where = f"milestones/m{number}/milestone.toml"
     try:
-        table = {"exercises": [], **tomllib.loads(text)}
+        table = {"exercises": [], "steps": [], **tomllib.loads(text)}
     except tomllib.TOMLDecodeError as error:
         raise MilestoneError(f"{where}: {error}") from error
     _check_keys(where, table, {f.name for f in fields(Milestone)} - {"number"})
-    if not isinstance(table["exercises"], list):
-        raise MilestoneError(f"{where}: exercises must be written as [[exercises]] tables")
+    for key in ("exercises", "steps"):
+        if not isinstance(table[key], list):
+            raise MilestoneError(f"{where}: {key} must be written as [[{key}]] tables")
     exercises = [_parse_exercise(f"{where}: exercise {i}", e) for i, e in enumerate(table["exercises"], 1)]
     ids = [e.id for e in exercises]
     for twice in sorted({i for i in ids if ids.count(i) > 1}):
         raise MilestoneError(f"{where}: two exercises are called {twice!r}")
+    steps = [_parse_step(f"{where}: step {i}", step) for i, step in enumerate(table["steps"], 1)]
+    if sum(step.rest for step in steps) > 1:
+        raise MilestoneError(f"{where}: only one step may have rest = true")
     return Milestone(
         number=number,
         title=_in_each_language(where, "title", table["title"], str),
         summary=_in_each_language(where, "summary", table["summary"], str),
         exercises=exercises,
+        steps=steps,
         **{
             key: _strings(where, key, table[key])
             for key in ("files", "tests", "examples", "notes", "changes", "forbidden")
@@ -101,6 +120,24 @@ def _parse_exercise(where: str, table: Any) -> Exercise:
         task=_in_each_language(where, "task", table["task"], str),
         hints={language: _strings(where, "hints", h) for language, h in hints.items()},
     )
+
+
+def _parse_step(where: str, table: Any) -> Step:
+    table = {"rest": False, **table} if isinstance(table, dict) else table
+    _check_keys(where, table, {f.name for f in fields(Step)})
+    for key in ("title", "body", "show"):
+        if not isinstance(table[key], str) or not table[key].strip():
+            raise MilestoneError(f"{where}: {key} must be a non-empty string, got {table[key]!r}")
+    if "\n" in table["title"]:
+        raise MilestoneError(f"{where}: title must be one line, got {table['title']!r}")
+    if not isinstance(table["rest"], bool):
+        raise MilestoneError(f"{where}: rest must be true or false, got {table['rest']!r}")
+    lists = {key: _strings(where, key, table[key]) for key in ("read", "files", "tests")}
+    if not lists["read"]:
+        raise MilestoneError(f"{where}: read must name the file to read first")
+    if wrong := [p for p in lists["tests"] if not p.startswith("tests/")]:
+        raise MilestoneError(f"{where}: tests must begin with tests/, got {wrong[0]!r}")
+    return Step(title=table["title"], body=table["body"].strip(), show=table["show"], rest=table["rest"], **lists)
 
 
 def _check_keys(where: str, table: Any, known: set[str]) -> None:

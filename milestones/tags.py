@@ -1,5 +1,5 @@
 """Annotated git tags m0, m1, … on a history of their own, so that `git worktree add` and `git diff m0 m1`
-work.
+work. A milestone with steps is a row of commits, the tag on the last, and `git log m2..m3` its table of contents.
 
 Only git's object store and refs/tags are written (`write-tree`, `commit-tree`, `mktag`): neither the
 index, nor HEAD, nor a file in the working tree changes. Author and date are fixed, so every clone that
@@ -16,6 +16,7 @@ from typing import Literal
 from milestones.chain import Course
 from milestones.sources import AUTHOR, EMAIL, IDENTITY, TIMESTAMP, Snapshot, git
 from milestones.spec import Milestone, MilestoneError
+from milestones.steps import stages
 from milestones.trees import build_tree
 
 Outcome = Literal["created", "moved", "unchanged"]
@@ -29,12 +30,14 @@ class Tag:
 
 
 def tag_all(root: Path, course: Course) -> list[Tag]:
-    """Tag every milestone in the repository at `root`; each commit's parent is the milestone before it."""
+    """Tag every milestone in the repository at `root`; its commits follow those of the milestone before it."""
     before = {m.id: _ours_or_none(root, m.id) for m in course.milestones}
     tags: list[Tag] = []
     parent: str | None = None
     for milestone in course.milestones:
-        parent = _commit(root, build_tree(course, milestone), _message(milestone), parent)
+        for tree, message in _commits(course, milestone):
+            parent = _commit(root, tree, message, parent)
+        assert parent is not None
         tag = _write_tag(root, milestone, parent)
         old = before[milestone.id]
         if old != tag:
@@ -42,6 +45,12 @@ def tag_all(root: Path, course: Course) -> list[Tag]:
         outcome: Outcome = "created" if old is None else "unchanged" if old == tag else "moved"
         tags.append(Tag(milestone.id, parent, outcome))
     return tags
+
+
+def _commits(course: Course, milestone: Milestone) -> list[tuple[Snapshot, str]]:
+    """Trees and messages of the commits that lead to `milestone`: one for each step, or one in all."""
+    row = stages(course, milestone)
+    return [(stage.tree, stage.message) for stage in row] or [(build_tree(course, milestone), _message(milestone))]
 
 
 def _message(milestone: Milestone) -> str:

@@ -9,6 +9,7 @@ from milestones.chain import Course
 from milestones.sources import IDENTITY, File, Snapshot, git
 from milestones.spec import Milestone, MilestoneError
 
+COMMAND_LINE = "folovllm/__main__.py"
 README = """\
 # FoloVLLM {label}
 
@@ -19,10 +20,21 @@ README = """\
 FoloVLLM as it stands at {id}: everything up to here, and nothing later.
 这是 FoloVLLM 在 {id} 时的样子：到此为止的一切，不含之后的内容。
 
+With a virtual environment of its own · 使用独立的虚拟环境：
+
 ```bash
 python3 -m venv .venv && . .venv/bin/activate
 pip install -c constraints.txt -e '.[test]'
-python -m pytest
+```
+
+Or with the one of the repository that this tree was taken from, if that is active: then nothing has to be installed.
+Either way, run it from this folder, with `python` in front. The command `folovllm` belongs to the environment and may
+be another milestone's.
+也可以直接使用来源仓库的虚拟环境（已激活时）：什么都不用装。两种方式都在本目录下、以 `python` 开头运行；`folovllm`
+命令属于虚拟环境，可能是另一个里程碑的。
+
+```bash
+{commands}
 ```
 
 | | |
@@ -32,6 +44,18 @@ python -m pytest
 | examples · 示例 | {examples} |
 | notes · 讲义 | `docs/en/{id}/`, `docs/zh/{id}/` |
 """
+
+
+def run_commands(milestone: Milestone, tree: Snapshot) -> list[str]:
+    """Commands that run this tree and no other, whatever is installed; the shortest first.
+
+    pytest and `python -m` put the folder in front of the path, and the examples their own tree.
+    """
+    examples = sorted(path for path in tree if path.startswith(f"examples/{milestone.id}_"))
+    commands = [f"python {path}" for path in examples[:1]]
+    if COMMAND_LINE in tree:
+        commands.append("python -m folovllm --help")
+    return [*commands, "python -m pytest"]
 
 
 def build_tree(course: Course, milestone: Milestone) -> dict[str, File]:
@@ -49,6 +73,7 @@ def readme(milestone: Milestone, tree: Snapshot) -> str:
         summary_zh=milestone.summary["zh"],
         lines=count_lines(tree),
         modules=sum(is_code(path) for path in tree),
+        commands="\n".join(run_commands(milestone, tree)),
         tests=" … ".join(f"`tests/{name}`" for name in dict.fromkeys(("m0", milestone.id))),
         examples=" ".join(f"`{path}`" for path in examples) or "none",
     )

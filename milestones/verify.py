@@ -3,7 +3,8 @@ of later ones.
 
 Static first (chain, forbidden names, exercises), then each tree is written to a temporary folder, all of
 its modules are imported there, and its tests m0..mK run there, in processes of their own. The tests are
-pristine: written out from this repository.
+pristine: written out from this repository. With `--steps` each step on the way (steps.py) is proved as well: its
+modules are imported, and the tests that came with it run. A milestone's last step is the milestone itself.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from milestones import guard
 from milestones.chain import Course, is_managed
 from milestones.sources import File, Snapshot
 from milestones.spec import Milestone, MilestoneError
+from milestones.steps import Stage, stages, step_problems
 from milestones.trees import build_tree, write_tree
 
 TIMEOUT = 15 * 60  # seconds for one milestone's tests
@@ -34,14 +36,19 @@ AT_A_TIME = 2
 
 @dataclass
 class Result:
-    """What verifying one milestone found."""
+    """What verifying one milestone found, or one step on the way to it."""
 
     milestone: Milestone
+    step: str = ""  # "M3.2"
     modules: int = 0
     tests: int = 0
     seconds: float = 0.0
     note: str = ""
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.step or self.milestone.id
 
 
 def verify(
@@ -50,10 +57,11 @@ def verify(
     chosen: list[Milestone],
     *,
     run_all: bool = False,
+    with_steps: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Result]:
-    """Verify `chosen`. Where a milestone equals the root, the root's own test run has run its tests: they
-    are only collected, unless `run_all`. Two at a time: their tests use one core each."""
+    """Verify `chosen`, and the steps on the way to them. Where a milestone equals the root, the root's own test run
+    has run its tests: they are only collected, unless `run_all`. Two at a time: their tests use one core each."""
 
     def verify_one(milestone: Milestone) -> Result:
         start = time.monotonic()
@@ -66,18 +74,44 @@ def verify(
             same = equals_root(course, tree)
             if same and not run_all:
                 progress(f"{milestone.id}: collecting its tests")
-                bench.run_tests(result, "--collect-only")
+                bench.run_tests(result, test_folders(milestone, tree), "--collect-only")
                 result.note = "same files as the root: run by `make test`"
             else:
                 progress(f"{milestone.id}: running its tests")
-                bench.run_tests(result)
+                bench.run_tests(result, test_folders(milestone, tree))
         result.seconds = time.monotonic() - start
         return result
 
     latest_first = sorted(chosen, key=lambda milestone: -milestone.number)  # they take longest
     with ThreadPoolExecutor(max_workers=min(AT_A_TIME, os.cpu_count() or 1)) as pool:
-        results = {result.milestone.id: result for result in pool.map(verify_one, latest_first)}
-    return [results[milestone.id] for milestone in chosen]
+        tasks = {milestone.id: [pool.submit(verify_one, milestone)] for milestone in latest_first}
+        if with_steps:
+            for milestone in latest_first:
+                row = [stage for stage in stages(course, milestone) if not stage.is_last]
+                steps = [pool.submit(prove, root, stage, progress) for stage in row]
+                tasks[milestone.id] = [*steps, *tasks[milestone.id]]
+        return [task.result() for milestone in chosen for task in tasks[milestone.id]]
+
+
+def prove(root: Path, stage: Stage, progress: Callable[[str], None] = lambda text: None) -> Result:
+    """Run a step's tree: every module is imported, and the tests that came with the step pass."""
+    start = time.monotonic()
+    result = Result(stage.milestone, stage.label, note=stage.step.title)
+    progress(f"{stage.label}: importing every module, running {len(stage.tests)} files of tests")
+    with tempfile.TemporaryDirectory(prefix=f"folovllm-{stage.label}-") as scratch:
+        bench = Bench(root, Path(scratch).resolve(), stage.tree)
+        if stage.tests:
+            bench.run_tests(result, stage.tests, with_imports=True)
+        else:
+            bench.import_modules(result)
+    result.seconds = time.monotonic() - start
+    return result
+
+
+def test_folders(milestone: Milestone, tree: Snapshot) -> list[str]:
+    """Where a milestone's tests lie: m0's to its own."""
+    folders = [f"tests/m{number}" for number in range(milestone.number + 1)]
+    return [folder for folder in folders if any(path.startswith(f"{folder}/") for path in tree)]
 
 
 def equals_root(course: Course, tree: Snapshot) -> bool:
@@ -88,7 +122,8 @@ def equals_root(course: Course, tree: Snapshot) -> bool:
 
 def static_problems(course: Course, milestone: Milestone) -> list[str]:
     tree = course.tree(milestone.number)
-    return [*forbidden_names(milestone, tree), *broken_exercises(milestone, tree)]
+    found = [*forbidden_names(milestone, tree), *broken_exercises(milestone, tree)]
+    return [*found, *step_problems(course, milestone)]
 
 
 def forbidden_names(milestone: Milestone, tree: Snapshot) -> list[str]:
@@ -178,13 +213,13 @@ class Bench:
         else:
             result.modules = int(output.splitlines()[-1])
 
-    def run_tests(self, result: Result, *options: str) -> None:
-        numbers = range(result.milestone.number + 1)
-        folders = [f"tests/m{k}" for k in numbers if (self.tree / f"tests/m{k}").is_dir()]
+    def run_tests(self, result: Result, paths: list[str], *options: str, with_imports: bool = False) -> None:
+        """Run the tests under `paths`; `with_imports` imports every module behind them, in the same process."""
         self.report.unlink(missing_ok=True)
         code, output = self.run(
-            *("-m", "pytest", "-p", "milestone_guard", "-p", "no:cacheprovider", *options, *folders),
+            *("-m", "pytest", "-p", "milestone_guard", "-p", "no:cacheprovider", *options, *paths),
             **{guard.REPORT: str(self.report)},
+            **({guard.IMPORT: "1"} if with_imports else {}),
         )
         if code:
             result.problems.append(f"its tests failed: {tail(output, 30)}")
@@ -193,6 +228,9 @@ class Bench:
             return
         seen = json.loads(self.report.read_text(encoding="utf-8"))
         result.tests = seen["collected"]
+        result.modules = seen.get("modules", result.modules)
+        if "import_error" in seen:
+            result.problems.append(f"importing the package failed: {seen['import_error']}")
         if not result.tests:
             result.problems.append("no test was collected")
         result.problems += [f"{test} was skipped" for test in seen["skipped"]]

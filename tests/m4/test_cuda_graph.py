@@ -1,4 +1,4 @@
-"""CUDA graphs without CUDA: which sizes, how a batch is padded to one, and that padding changes no token.
+"""CUDA graphs without CUDA: that padding a batch to a recorded size changes no token.
 
 In place of recorded kernels the model runs on the buffers that they would read. Otherwise all is as on a GPU: outputs
 lie where the next replay of that size writes, and whatever load() does not overwrite is unusable.
@@ -7,18 +7,15 @@ lie where the next replay of that size writes, and whatever load() does not over
 from __future__ import annotations
 
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from folovllm import LLMEngine, SamplingParams
 from folovllm.worker import cuda_graph, model_runner
 from folovllm.worker.async_output import HostCopy
-from folovllm.worker.cuda_graph import MAX_GRAPH_SIZE, CudaGraphs, GraphBuffers, capture_sizes, padded_size
+from folovllm.worker.cuda_graph import CudaGraphs, GraphBuffers, padded_size
 from folovllm.worker.input_batch import StepInputs
 from tests.m1.support import params
 from tests.m2.support import assert_idle
@@ -26,39 +23,6 @@ from tests.m3.oracle import Oracle
 from tests.m4.ahead_support import Watch, told
 
 UNUSABLE = -(10**6)  # as an index it raises, as a length as well
-rising = st.lists(st.integers(1, 60), min_size=1, unique=True).map(sorted)
-
-
-@settings(deadline=None, derandomize=True)
-@given(st.integers(1, 2000))
-def test_the_sizes_rise_from_one_to_the_largest_batch(max_num_seqs: int) -> None:
-    sizes = capture_sizes(max_num_seqs)
-    assert sizes[0] == 1
-    assert sizes[-1] == min(max_num_seqs, MAX_GRAPH_SIZE)
-    assert all(smaller < larger for smaller, larger in pairwise(sizes))
-    assert all(larger - smaller <= max(8, smaller // 16) for smaller, larger in pairwise(sizes))
-
-
-@settings(deadline=None, derandomize=True)
-@given(rising, st.integers(1, 70))
-def test_a_batch_gets_the_smallest_size_that_holds_it(sizes: list[int], num_seqs: int) -> None:
-    assert padded_size(num_seqs, sizes) == min((size for size in sizes if size >= num_seqs), default=None)
-
-
-def test_the_sizes_by_hand() -> None:
-    assert capture_sizes(1) == [1]
-    assert capture_sizes(3) == [1, 2, 3]
-    assert capture_sizes(20) == [1, 2, 4, 8, 16, 20]
-    assert capture_sizes(300)[-4:] == [256, 272, 288, 300]
-    assert len(capture_sizes(256)) == 35
-    assert [padded_size(n, capture_sizes(20)) for n in (1, 3, 4, 5, 17, 20, 21)] == [1, 4, 4, 8, 20, 20, None]
-
-
-def test_a_batch_of_more_than_eight_is_padded_by_less_than_a_tenth_on_average() -> None:
-    batches = range(9, MAX_GRAPH_SIZE + 1)
-    sizes = capture_sizes(MAX_GRAPH_SIZE)
-    waste = [(padded_size(num_seqs, sizes) or 0) / num_seqs - 1 for num_seqs in batches]
-    assert 0 <= sum(waste) / len(waste) < 0.1
 
 
 class EagerGraphs(CudaGraphs):
@@ -194,18 +158,6 @@ def test_padding_touches_the_null_block_and_no_other(oracle: Oracle) -> None:
         slots = {(block, offset) for block, offset in written.nonzero().tolist()}
         assert slots == {(0, 0), *((seq.block_ids[0], offset) for offset in range(4))}
     watch.run()
-
-
-def test_the_metadata_of_a_size_are_views_of_the_buffers_and_promise_one_query_each() -> None:
-    """Of a length that no sequence exceeds: what is recorded must be right for all that will be replayed."""
-    buffers = GraphBuffers(8, max_model_len=30, block_size=4, device=torch.device("cpu"))
-    metadata = buffers.metadata(3)
-    assert (metadata.max_query_len, metadata.max_seq_len, metadata.num_decodes) == (1, 30, 3)
-    assert metadata.query_start_loc.tolist() == [0, 1, 2, 3]
-    assert metadata.seq_lens.tolist() == [1, 1, 1]  # good to run with before anything has been loaded
-    assert metadata.block_tables.tolist() == [[0] * 8] * 3
-    for name in ("seq_lens", "slot_mapping", "block_tables", "query_start_loc"):
-        assert getattr(metadata, name).data_ptr() == getattr(buffers, name).data_ptr()
 
 
 def test_without_cuda_there_are_no_graphs(oracle: Oracle) -> None:

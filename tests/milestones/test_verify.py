@@ -29,7 +29,7 @@ def problems(tmp_path: Path) -> Problems:
     def run(test_file: str) -> list[str]:
         course = make_course(**{"tests/m0/test_base.py": test_file})
         result = Result(course.get("m0"))
-        Bench(ROOT, tmp_path, course.tree(0)).run_tests(result)
+        Bench(ROOT, tmp_path, course.tree(0)).run_tests(result, ["tests/m0"])
         return result.problems
 
     return run

@@ -18,7 +18,6 @@ from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import Sampler, SamplerOutput, apply_edits
 
-
 Failures = dict[str, Exception]
 """By sequence id."""
 

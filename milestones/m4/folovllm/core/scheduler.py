@@ -17,11 +17,11 @@ from __future__ import annotations
 from bisect import insort
 
 from folovllm.config import SchedulerConfig
-from folovllm.core.sequence_group import lacking, rows_claimed, rows_needed
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.preemption import Preempter, choose_victims
-from folovllm.core.scheduler_state import SchedulerState
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_state import SchedulerState
+from folovllm.core.sequence_group import lacking, rows_claimed, rows_needed
 from folovllm.request import Request, Sequence, SequenceStatus
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED

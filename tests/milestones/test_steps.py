@@ -1,0 +1,222 @@
+"""Steps: the row of commits inside a milestone, on a course whose m1 arrives in two of them.
+
+    m0 ──▶ M1.1 folovllm/wheel.py and its test ──▶ M1.2 folovllm/engine.py on wheels, and all the rest = m1
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from milestones import cli
+from milestones.chain import Course
+from milestones.sources import IDENTITY, commit, git
+from milestones.spec import MilestoneError
+from milestones.steps import owners_of, stages, step_problems
+from milestones.tags import tag_all
+from milestones.verify import verify
+from tests.milestones.conftest import M1, make_course
+
+STEPS = """
+[[steps]]
+title = "A wheel turns"
+body = "Round things roll."
+read = ["folovllm/wheel.py"]
+show = "python -m pytest tests/m1/test_wheel.py"
+files = ["folovllm/wheel.py"]
+tests = ["tests/m1/test_wheel.py"]
+
+[[steps]]
+title = "An engine on wheels"
+body = "It drives."
+read = ["folovllm/engine.py", "folovllm/wheel.py"]
+show = "python -m pytest tests/m1"
+files = []
+tests = ["tests/m1/test_engine.py"]
+"""
+SPEC = "milestones/m1/milestone.toml"
+FILES = {
+    "folovllm/wheel.py": "def turn():\n    return 1\n",
+    "folovllm/engine.py": "from folovllm import base, wheel\n\n\nclass Engine(base.Base):\n    turn = wheel.turn\n",
+    "tests/m1/test_wheel.py": "from folovllm.wheel import turn\n\n\ndef test_turn():\n    assert turn() == 1\n",
+    SPEC: M1.replace('"folovllm/engine.py"', '"folovllm/engine.py", "folovllm/wheel.py"') + STEPS,
+}
+
+
+def course(steps: str = STEPS, **changes: str) -> Course:
+    return make_course(**{**FILES, SPEC: FILES[SPEC].replace(STEPS, steps), **changes})
+
+
+def problems(steps: str = STEPS, **changes: str) -> list[str]:
+    made = course(steps, **changes)
+    return [problem.removeprefix(f"{SPEC}: ") for problem in step_problems(made, made.get("m1"))]
+
+
+@pytest.fixture
+def root(repository: Path) -> Path:
+    """The course in a repository of its own, committed."""
+    for path, text in FILES.items():
+        (repository / path).write_text(text, encoding="utf-8")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--no-gpg-sign", "--message", "steps", env=IDENTITY)
+    return repository
+
+
+def out(root: Path, *args: str) -> str:
+    return git(root, *args).decode().strip()
+
+
+def test_a_step_has_the_milestone_before_and_what_came_up_to_it():
+    first, last = stages(course(), course().get("m1"))
+    assert first.paths == ["folovllm/wheel.py", "tests/m1/test_wheel.py"]
+    assert "folovllm/engine.py" not in first.tree
+    assert first.tree["folovllm/__init__.py"].data == b"VERSION = 0\n"  # m0's: it changes in the step after
+    assert b"M0: Ground" in first.tree["README.md"].data
+    assert last.tree["folovllm/__init__.py"].data == b"VERSION = 1\n"
+    assert b"M1: Engine" in last.tree["README.md"].data
+    assert (first.tests, last.tests) == (["tests/m1/test_wheel.py"], ["tests/m1/test_engine.py"])
+
+
+def test_what_no_step_names_falls_to_the_last_or_to_the_one_that_takes_the_rest():
+    assert owners_of(course(), course().get("m1"))["folovllm/__init__.py"] == [1]
+    first_takes = course(STEPS.replace('files = ["folovllm/wheel.py"]', "files = []\nrest = true"))
+    owners = owners_of(first_takes, first_takes.get("m1"))
+    assert owners["folovllm/__init__.py"] == owners["folovllm/engine.py"] == [0]
+    assert owners["tests/m1/test_engine.py"] == [1]
+
+
+def test_an_exact_path_beats_a_pattern():
+    wide = course(STEPS.replace("files = []", 'files = ["folovllm/*.py"]'))
+    owners = owners_of(wide, wide.get("m1"))
+    assert (owners["folovllm/wheel.py"], owners["folovllm/engine.py"]) == ([0], [1])
+
+
+def test_steps_in_order_are_no_problem():
+    assert problems() == []
+
+
+def test_a_file_of_two_steps_is_a_problem():
+    twice = STEPS.replace("files = []", 'files = ["folovllm/wheel.py"]')
+    assert problems(twice) == ["folovllm/wheel.py is claimed by steps 1 and 2; one has to let go"]
+
+
+def test_a_pattern_of_nothing_is_a_problem():
+    assert problems(STEPS.replace("files = []", 'files = ["folovllm/base.py"]')) == [
+        "step 2: 'folovllm/base.py' matches no file that arrives or changes here"
+    ]
+
+
+def test_a_step_of_nothing_is_a_problem():
+    third = STEPS + STEPS[STEPS.rindex("[[steps]]") :].replace("tests/m1/test_engine.py", "")
+    third = third.replace('tests = [""]', "tests = []")
+    empty = third.replace('title = "A wheel', 'rest = true\ntitle = "A wheel')
+    assert "step 3: brings no file" in problems(empty)
+
+
+def test_what_a_step_shows_must_be_there():
+    early = STEPS.replace("pytest tests/m1/test_wheel.py", "pytest tests/m1/test_engine.py::test_engine")
+    assert problems(early) == ["step 1: tests/m1/test_engine.py is not there yet"]
+    unread = STEPS.replace('read = ["folovllm/wheel.py"]', 'read = ["folovllm/engine.py"]')
+    assert problems(unread) == ["step 1: folovllm/engine.py is not there yet"]
+
+
+def test_an_import_of_a_later_step_is_a_problem():
+    swapped = STEPS.replace("folovllm/wheel.py", "folovllm/engine.py", 2).replace("[]", '["folovllm/wheel.py"]')
+    assert problems(swapped) == [
+        "step 1: folovllm/engine.py imports wheel from folovllm, which does not have it yet",
+        "step 1: tests/m1/test_wheel.py imports folovllm.wheel, which is not there yet",
+    ]
+
+
+def test_an_import_of_a_name_that_only_the_later_version_has_is_a_problem():
+    needs = "from folovllm.base import Base, Later\n\n\ndef turn():\n    return 1\n"
+    found = problems(
+        **{
+            "folovllm/wheel.py": needs,
+            "milestones/m0/folovllm/base.py": "class Base: ...\n",
+            "folovllm/base.py": "class Base: ...\n\n\nclass Later: ...\n",
+        }
+    )
+    assert found == ["step 1: folovllm/wheel.py imports Later from folovllm.base, which does not have it yet"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ('title = "A wheel turns"\n', "", "step 1: title is missing"),
+        ('title = "A wheel turns"\n', 'title = ""\n', "step 1: title must be a non-empty string"),
+        ('title = "A wheel turns"\n', 'title = "A\\nB"\n', "step 1: title must be one line"),
+        ("files = []", "file = []", "step 2: unknown key 'file'"),
+        ("files = []", "files = []\nrest = 1", "step 2: rest must be true or false"),
+        ('read = ["folovllm/wheel.py"]', "read = []", "step 1: read must name the file to read first"),
+        ('tests = ["tests/m1/test_engine.py"]', 'tests = ["m1/x.py"]', "step 2: tests must begin with tests/"),
+        ("tests = [", "rest = true\ntests = [", "only one step may have rest = true"),
+    ],
+)
+def test_a_step_that_is_misspelt_is_refused(old: str, new: str, complaint: str):
+    with pytest.raises(MilestoneError, match=complaint):
+        course(STEPS.replace(old, new))
+
+
+def test_each_step_is_a_commit_and_the_tag_is_the_last(root: Path):
+    made = Course.load(commit(root))
+    tags = tag_all(root, made)
+    titles = ["M0: Ground", "M1.1 A wheel turns", "M1.2 An engine on wheels"]
+    assert out(root, "log", "--reverse", "--format=%s", "m1").splitlines() == titles
+    assert out(root, "log", "--reverse", "--format=%s", "m0..m1").splitlines() == titles[1:]
+    assert tags[1].commit == out(root, "rev-parse", "m1^{commit}")
+    assert out(root, "diff", "--name-only", "m0", "m1~1").splitlines() == [
+        "folovllm/wheel.py",
+        "tests/m1/test_wheel.py",
+    ]
+    assert out(root, "log", "-1", "--format=%b", "m1~1").splitlines() == [
+        "Round things roll.",
+        "",
+        "Read first: folovllm/wheel.py",
+        "See it: python -m pytest tests/m1/test_wheel.py",
+    ]
+    assert "It runs." in out(root, "log", "-1", "--format=%b", "m1")  # the milestone's summary
+
+
+def test_steps_have_the_same_hashes_in_every_clone(root: Path, tmp_path: Path):
+    clone = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", str(root), str(clone))
+    for repository in (root, clone):
+        tag_all(repository, Course.load(commit(repository)))
+    assert out(root, "rev-list", "m1") == out(clone, "rev-list", "m1")
+
+
+def test_each_step_but_the_last_is_proved_by_its_own_tests_alone(root: Path):
+    made = course()
+    results = verify(root, made, [made.get("m1")], with_steps=True)
+    assert [(r.name, r.modules, r.tests, r.problems) for r in results] == [("M1.1", 2, 1, []), ("m1", 3, 3, [])]
+
+
+def test_a_step_whose_test_fails_or_whose_module_does_not_import_is_told(root: Path):
+    broken = course(**{"tests/m1/test_wheel.py": "def test_no():\n    assert False\n"})
+    first, _ = verify(root, broken, [broken.get("m1")], with_steps=True)
+    assert "its tests failed" in first.problems[0]
+    alone = "def test_yes():\n    assert True\n"
+    stray = course(**{"tests/m1/test_wheel.py": alone, "folovllm/wheel.py": "import no_such_package\n"})
+    first, _ = verify(root, stray, [stray.get("m1")], with_steps=True)
+    assert first.problems == ["importing the package failed: ModuleNotFoundError: No module named 'no_such_package'"]
+
+
+def test_show_lists_the_steps(root: Path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "repository_root", lambda: root)
+    assert cli.main(["show", "m1"]) == 0
+    printed = capsys.readouterr().out
+    assert "M1.1  A wheel turns  (2 files)" in printed
+    assert "see it: python -m pytest tests/m1/test_wheel.py" in printed
+    assert cli.main(["verify", "--static"]) == 0
+
+
+def test_head_with_steps_out_of_order_is_not_tagged(root: Path, monkeypatch, capsys):
+    spec = root / SPEC
+    spec.write_text(spec.read_text(encoding="utf-8").replace('["folovllm/wheel.py"]', '["folovllm/nothing.py"]'))
+    git(root, "commit", "--quiet", "--no-gpg-sign", "--all", "--message", "wrong", env=IDENTITY)
+    monkeypatch.setattr(cli, "repository_root", lambda: root)
+    assert cli.main(["tag"]) == 2
+    assert "'folovllm/nothing.py' matches no file" in capsys.readouterr().err
+    assert out(root, "tag", "--list") == ""

@@ -1,0 +1,126 @@
+"""A checked-out tree runs itself: what its README says is run here, beside another folovllm that is installed.
+
+That other one says "another tree" when it is imported. PYTHONPATH holds it, which comes before whatever is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from milestones import cli
+from milestones.chain import Course
+from milestones.sources import working_tree
+from milestones.trees import build_tree, checkout, run_commands
+from tests.milestones.conftest import M1, make_course
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = """\
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import folovllm
+
+print("example of", folovllm.VERSION)
+"""
+FILES = {
+    "milestones/m1/milestone.toml": M1.replace("examples = []", 'examples = ["examples/m1_*.py"]').replace(
+        '"folovllm/engine.py"', '"folovllm/engine.py", "folovllm/__main__.py"'
+    ),
+    "folovllm/__main__.py": 'from folovllm import VERSION\n\nprint("command line of", VERSION)\n',
+    "examples/m1_drive.py": EXAMPLE,
+    "tests/m1/test_version.py": "from folovllm import VERSION\n\n\ndef test_it():\n    assert VERSION == 1\n",
+}
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """With another folovllm in front of everything that is installed."""
+    package = tmp_path / "installed/folovllm"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("VERSION = 'another tree'\n")
+    (package / "__main__.py").write_text("print('command line of another tree')\n")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    return {**clean, "PYTHONPATH": str(package.parent)}
+
+
+def commands_of(folder: Path) -> str:
+    """The last block of commands in the README."""
+    return re.findall(r"```bash\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)[-1]
+
+
+def test_what_the_readme_says_runs_the_tree_and_not_what_is_installed(tmp_path: Path, environment: dict[str, str]):
+    course = make_course(**FILES)
+    checkout(course, course.get("m1"), tmp_path / "m1")
+    commands = commands_of(tmp_path / "m1")
+    assert commands.splitlines() == ["python examples/m1_drive.py", "python -m folovllm --help", "python -m pytest"]
+    done = subprocess.run(
+        ["bash", "-ec", commands.replace("python ", f"{sys.executable} ")],
+        cwd=tmp_path / "m1",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "example of 1" in done.stdout
+    assert "command line of 1" in done.stdout
+    assert "3 passed" in done.stdout
+    assert "another tree" not in done.stdout
+
+
+def test_the_other_package_would_be_found_by_a_script_that_does_not_see_to_it(
+    tmp_path: Path, environment: dict[str, str]
+):
+    """Or the test above would prove nothing."""
+    course = make_course(**FILES | {"examples/m1_drive.py": "import folovllm\n\nprint(folovllm.VERSION)\n"})
+    checkout(course, course.get("m1"), tmp_path / "m1")
+    done = subprocess.run(
+        [sys.executable, "examples/m1_drive.py"],
+        cwd=tmp_path / "m1",
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "another tree\n"
+
+
+def test_the_first_command_is_checkouts_last_line(repository: Path, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr(cli, "repository_root", lambda: repository)
+    folder = tmp_path / "my trees" / "m1"
+    assert cli.main(["checkout", "m1", str(folder)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"Next: cd '{folder}' && python -m pytest"
+
+
+def test_each_milestone_has_an_example_to_run_first():
+    course = Course.load(working_tree(ROOT))
+    for milestone in course.milestones:
+        tree = build_tree(course, milestone)
+        first, *others = run_commands(milestone, tree)
+        assert first.removeprefix("python ") in tree
+        assert first.startswith(f"python examples/{milestone.id}_")
+        assert others[-1] == "python -m pytest"
+
+
+def test_an_example_of_an_older_tree_loads_that_trees_package(tmp_path: Path, environment: dict[str, str]):
+    """With this repository's package in front, as its own .venv has it."""
+    course = Course.load(working_tree(ROOT))
+    folder = tmp_path / "m0"
+    checkout(course, course.get("m0"), folder)
+    done = subprocess.run(
+        [sys.executable, "-v", "examples/m0_sampling_params.py"],  # -v: each module says where it comes from
+        cwd=folder,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(re.findall(r"code object from '?(\S*/folovllm/__init__\.py)", done.stderr))
+    assert loaded == {str(folder / "folovllm/__init__.py")}
