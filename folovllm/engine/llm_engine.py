@@ -190,6 +190,7 @@ class LLMEngine:
                 self._fail({seq.request_id}, output.failures[seq.seq_id])
         outputs, num_tokens = self.output_processor.process_outputs(self._requests, rows, output, gained)
         for request_output in outputs:
+            request_output.num_cached_tokens = self._requests[request_output.request_id].num_cached_tokens or 0
             if request_output.finished:
                 del self._requests[request_output.request_id]
             self._outbox.put(request_output)

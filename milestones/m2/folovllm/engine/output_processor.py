@@ -163,7 +163,6 @@ class OutputProcessor:
                 request.metrics.finished_time,
                 request.metrics.num_output_tokens,
             ),
-            num_cached_tokens=request.num_cached_tokens or 0,
         )
 
     def _choose_best(self, request: Request) -> list[Sequence]:
