@@ -44,7 +44,7 @@ PROMPT_TOKENS = 32
 WARM_UP_STEPS = 5
 EMBEDDED = BenchModel("the embedded model", EMBEDDED_MODEL, "auto")
 
-# A part of the step -> the methods that it is made of. `take_in` holds update, so outputs are what is left of it.
+# A part of the step -> the methods that it is made of.
 # All that this file knows of an engine's inside stands here.
 METHODS: dict[str, Callable[[LLMEngine], list[tuple[Any, str]]]] = {
     "schedule": lambda engine: [(engine.scheduler, "schedule")],
@@ -55,8 +55,8 @@ METHODS: dict[str, Callable[[LLMEngine], list[tuple[Any, str]]]] = {
     ],
     "forward": lambda engine: [(engine.runner.model, "forward"), (engine.runner.model, "compute_logits")],
     "sampling": lambda engine: [(engine.runner.sampling, "sample")],
-    "update": lambda engine: [(engine.scheduler, "update")],
-    "take_in": lambda engine: [(engine, "_take_in")],
+    "update": lambda engine: [(engine.scheduler, "update_from_output")],
+    "outputs": lambda engine: [(engine.output_processor, "process_outputs")],
 }
 
 
@@ -91,8 +91,7 @@ class StepClock:
         engine.step()
         whole = time.perf_counter() - start
         seconds = self.seconds
-        parts = {name: seconds[name] for name in ("schedule", "prepare", "update")}
-        parts["outputs"] = seconds["take_in"] - seconds["update"]
+        parts = {name: seconds[name] for name in ("schedule", "prepare", "update", "outputs")}
         host = whole - seconds["forward"] - seconds["sampling"]
         return parts | {
             "other": host - sum(parts.values()),

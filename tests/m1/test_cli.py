@@ -215,7 +215,7 @@ def interrupt_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         return original(self, seq)
 
-    monkeypatch.setattr(ModelRunner, "execute", execute)
+    monkeypatch.setattr(ModelRunner, "execute_model", execute)
 
 
 # info and demo.

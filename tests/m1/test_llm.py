@@ -65,7 +65,7 @@ def test_an_interrupted_call_leaves_nothing(llm, monkeypatch):
     def interrupt(seq):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(llm.engine.runner, "execute", interrupt)
+    monkeypatch.setattr(llm.engine.runner, "execute_model", interrupt)
     with pytest.raises(KeyboardInterrupt):
         llm.generate(["a", "b"], SHORT, use_tqdm=False)
     assert not llm.engine.has_unfinished_requests()

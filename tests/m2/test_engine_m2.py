@@ -16,11 +16,11 @@ def during_execute(engine, monkeypatch, action):
 
     def and_act(scheduled):
         result = execute(scheduled)
-        monkeypatch.setattr(engine.runner, "execute", execute)
+        monkeypatch.setattr(engine.runner, "execute_model", execute)
         action()
         return result
 
-    monkeypatch.setattr(engine.runner, "execute", and_act)
+    monkeypatch.setattr(engine.runner, "execute_model", and_act)
 
 
 def break_forward(engine, monkeypatch, error):
@@ -125,7 +125,7 @@ def test_a_new_request_under_the_name_of_an_aborted_one_outlives_the_broken_step
         raise MemoryError("no memory")
 
     engine.add_request("r", "x", scripted("old"))
-    monkeypatch.setattr(engine.runner, "execute", again)
+    monkeypatch.setattr(engine.runner, "execute_model", again)
     assert engine.step() == []
     assert texts(run(engine)[0]) == {"r": "new"}
 

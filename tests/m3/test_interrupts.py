@@ -26,9 +26,9 @@ class FaultError(Exception):
 
 @contextmanager
 def failing(engine: LLMEngine, when: When, error: BaseException, where: str) -> Iterator[list[SchedulerOutput]]:
-    """Raise `error` in the first step of which `when` is true: as the blocks are moved, or in the model."""
+    """Raise `error` in the first step of which `when` is true: before its blocks are moved, or in the model."""
     runner, hit = engine.runner, []
-    execute, move = runner.execute_model, runner.mover.move
+    execute, update = runner.execute_model, runner._update_batch
     current: list[SchedulerOutput] = []
 
     def fail_at(place: str) -> None:
@@ -43,17 +43,17 @@ def failing(engine: LLMEngine, when: When, error: BaseException, where: str) -> 
         current.append(scheduled)
         return execute(scheduled)
 
-    def moving(scheduled: SchedulerOutput) -> None:
+    def updating(scheduled: SchedulerOutput) -> None:
+        update(scheduled)
         fail_at("move")
-        move(scheduled)
 
     handle = runner.model.register_forward_pre_hook(lambda module, args: fail_at("model"))
-    runner.execute_model, runner.mover.move = executing, moving  # type: ignore[method-assign, assignment]
+    runner.execute_model, runner._update_batch = executing, updating  # type: ignore[method-assign, assignment]
     try:
         yield hit
     finally:
         handle.remove()
-        del runner.execute_model, runner.mover.move
+        del runner.execute_model, runner._update_batch
 
 
 def step_through(engine: LLMEngine) -> dict[str, list[list[int]]]:
@@ -152,13 +152,13 @@ def test_an_interrupt_while_the_scheduler_decides_loses_nothing(oracle: Oracle, 
     prompts = load(engine)
     engine.step()
     pool = engine.scheduler.kv.pool
-    allocate = pool.allocate
+    allocate = pool.get_new_blocks
 
     def interrupted(*args: int, **kwargs: int) -> list[int]:
         allocate(*args, **kwargs)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pool, "allocate", interrupted)
+    monkeypatch.setattr(pool, "get_new_blocks", interrupted)
     with pytest.raises(KeyboardInterrupt):
         engine.step()  # the sequences of a fork part, and copy
     told = step_through(engine)
