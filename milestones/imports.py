@@ -40,7 +40,7 @@ def unresolved_imports(tree: Mapping[str, File]) -> list[str]:
                 continue
             elif target is None or (wanted not in target.defines and not target.is_lazy):
                 found.append(f"{path} imports {wanted} from {module}, which does not have it yet")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def module_name(path: str) -> str:

@@ -105,6 +105,8 @@ def step_problems(course: Course, milestone: Milestone) -> list[str]:
         for pattern in (*step.files, *step.tests):
             if not any(matches(pattern, path) for path in owners):
                 found.append(f"{where}: step {i}: {pattern!r} matches no file that arrives or changes here")
+    number = milestone.number
+    told = set(unresolved_imports(course.tree(number - 1))) if number else set()
     for stage in stages(course, milestone):
         place = f"{where}: step {stage.number}"
         if not stage.paths:
@@ -112,7 +114,9 @@ def step_problems(course: Course, milestone: Milestone) -> list[str]:
         for path in (*stage.step.read, *_named_paths(stage.step.show)):
             if path not in stage.tree and not any(p.startswith(f"{path.rstrip('/')}/") for p in stage.tree):
                 found.append(f"{place}: {path} is not there yet")
-        found += [f"{place}: {problem}" for problem in unresolved_imports(stage.tree)]
+        unresolved = unresolved_imports(stage.tree)
+        found += [f"{place}: {problem}" for problem in unresolved if problem not in told]
+        told.update(unresolved)  # once, at the step that brings it
     return found
 
 

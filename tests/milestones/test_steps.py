@@ -15,7 +15,7 @@ from milestones.sources import IDENTITY, commit, git
 from milestones.spec import MilestoneError
 from milestones.steps import owners_of, stages, step_problems
 from milestones.tags import tag_all
-from milestones.verify import verify
+from milestones.verify import prove, verify
 from tests.milestones.conftest import M1, make_course
 
 STEPS = """
@@ -36,6 +36,7 @@ files = []
 tests = ["tests/m1/test_engine.py"]
 """
 SPEC = "milestones/m1/milestone.toml"
+ALONE = "def test_yes():\n    assert True\n"
 FILES = {
     "folovllm/wheel.py": "def turn():\n    return 1\n",
     "folovllm/engine.py": "from folovllm import base, wheel\n\n\nclass Engine(base.Base):\n    turn = wheel.turn\n",
@@ -129,6 +130,13 @@ def test_an_import_of_a_later_step_is_a_problem():
     ]
 
 
+def test_what_does_not_resolve_is_told_once_at_the_step_that_brings_it():
+    lost = "from folovllm.nowhere import it\n"
+    assert problems(**{"folovllm/wheel.py": lost, "tests/m1/test_wheel.py": ALONE}) == [
+        "step 1: folovllm/wheel.py imports folovllm.nowhere, which is not there yet"
+    ]
+
+
 def test_an_import_of_a_name_that_only_the_later_version_has_is_a_problem():
     needs = "from folovllm.base import Base, Later\n\n\ndef turn():\n    return 1\n"
     found = problems(
@@ -193,14 +201,18 @@ def test_each_step_but_the_last_is_proved_by_its_own_tests_alone(root: Path):
     assert [(r.name, r.modules, r.tests, r.problems) for r in results] == [("M1.1", 2, 1, []), ("m1", 3, 3, [])]
 
 
-def test_a_step_whose_test_fails_or_whose_module_does_not_import_is_told(root: Path):
-    broken = course(**{"tests/m1/test_wheel.py": "def test_no():\n    assert False\n"})
-    first, _ = verify(root, broken, [broken.get("m1")], with_steps=True)
-    assert "its tests failed" in first.problems[0]
-    alone = "def test_yes():\n    assert True\n"
-    stray = course(**{"tests/m1/test_wheel.py": alone, "folovllm/wheel.py": "import no_such_package\n"})
-    first, _ = verify(root, stray, [stray.get("m1")], with_steps=True)
-    assert first.problems == ["importing the package failed: ModuleNotFoundError: No module named 'no_such_package'"]
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"tests/m1/test_wheel.py": "def test_no():\n    assert False\n"}, "its tests failed"),
+        ({"tests/m1/test_wheel.py": ALONE, "folovllm/wheel.py": "import no_such_package\n"}, "No module named"),
+        ({"tests/m1/test_wheel.py": "import pytest\n\npytest.importorskip('no_such_package')\n"}, "was skipped"),
+    ],
+)
+def test_a_step_that_does_not_stand_by_itself_is_told(root: Path, changes: dict[str, str], problem: str):
+    made = course(**changes)
+    result = prove(root, stages(made, made.get("m1"))[0])
+    assert problem in "\n".join(result.problems)
 
 
 def test_show_lists_the_steps(root: Path, monkeypatch, capsys):
