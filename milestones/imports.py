@@ -21,7 +21,7 @@ class Module:
 
     defines: frozenset[str]
     imports: tuple[tuple[str, str | None], ...]  # (module, name)
-    is_lazy: bool  # its __getattr__ may answer any name
+    lazy: Mapping[str, str]  # names that its __getattr__ answers -> the modules that they come from
 
 
 def unresolved_imports(tree: Mapping[str, File]) -> list[str]:
@@ -38,7 +38,9 @@ def unresolved_imports(tree: Mapping[str, File]) -> list[str]:
                 found.append(f"{path} imports {module}, which is not there yet")
             elif wanted is None or f"{module}.{wanted}" in modules or f"{module}.{wanted}" in packages:
                 continue
-            elif target is None or (wanted not in target.defines and not target.is_lazy):
+            elif target is not None and target.lazy.get(wanted) in modules:
+                continue
+            elif target is None or wanted not in target.defines:
                 found.append(f"{path} imports {wanted} from {module}, which does not have it yet")
     return list(dict.fromkeys(found))
 
@@ -57,7 +59,18 @@ def read_module(data: bytes) -> Module:
         elif isinstance(node, ast.Import):
             imports += [(alias.name, None) for alias in node.names if alias.name.partition(".")[0] in TOPS]
     defines = {name for statement in tree.body for name in _bound(statement)}
-    return Module(frozenset(defines), tuple(imports), "__getattr__" in defines)
+    return Module(frozenset(defines), tuple(imports), _table(tree) if "__getattr__" in defines else {})
+
+
+def _table(tree: ast.Module) -> dict[str, str]:
+    """Top-level dictionaries of strings: public names and their modules, where names load on first use."""
+    pairs: dict[str, str] = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
+            for key, value in zip(statement.value.keys, statement.value.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
+                    pairs[str(key.value)] = str(value.value)
+    return pairs
 
 
 def _bound(statement: ast.stmt) -> list[str]:

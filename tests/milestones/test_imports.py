@@ -8,7 +8,9 @@ from milestones.imports import unresolved_imports
 from milestones.sources import File
 
 TREE = {
-    "folovllm/__init__.py": "def __getattr__(name): ...\n",
+    "folovllm/__init__.py": (
+        "LAZY = {'Pool': 'folovllm.core.pool', 'Worker': 'folovllm.worker'}\n\ndef __getattr__(name): ...\n"
+    ),
     "folovllm/core/__init__.py": "",
     "folovllm/core/pool.py": (
         "import torch\nfrom folovllm.core import names as n\n\nSIZE: int = 16\nA, (B, C) = 1, (2, 3)\n"
@@ -29,7 +31,7 @@ def unresolved(line: str, path: str = "folovllm/x.py") -> list[str]:
         "import folovllm.core.pool",
         "from folovllm.core import pool",
         "from folovllm.core.pool import A, B, C, FAST, SIZE, Pool, grow, n, torch",
-        "from folovllm import Whatever",  # its __getattr__ may answer
+        "from folovllm import Pool",  # its __getattr__ answers
         "from tests.helpers import make",
         "from tests import helpers",  # a folder without __init__.py is a package too
         "import numpy.nowhere",  # not ours
@@ -45,6 +47,8 @@ def test_what_is_there_resolves(line: str):
         ("import folovllm.worker", "folovllm.worker, which is not there yet"),
         ("from folovllm.worker import a", "folovllm.worker, which is not there yet"),
         ("from folovllm.core import a", "a from folovllm.core, which does not have it yet"),
+        ("from folovllm import Worker", "Worker from folovllm, which does not have it yet"),
+        ("from folovllm import Whatever", "Whatever from folovllm, which does not have it yet"),
         ("from tests import a", "a from tests, which does not have it yet"),
         ("def f():\n    import folovllm.worker", "folovllm.worker, which is not there yet"),
         ("if TYPE_CHECKING:\n    from folovllm.core import D", "D from folovllm.core, which does not have it yet"),
