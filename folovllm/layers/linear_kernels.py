@@ -1,4 +1,4 @@
-"""How a matrix product with a fixed weight is carried out: one strategy per kind of CPU.
+"""How a matrix product with a fixed weight is carried out: one strategy per kind of CPU, and linear layers that use it.
 
 A decode step multiplies every weight matrix by a handful of rows, so its time is the time to *read* the weights.
 `F.linear` keeps the checkpoint's row-major layout, which the CPU's product kernels do not read at full speed. The
@@ -24,6 +24,8 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
+from folovllm.layers.embedding import LMHead
+from folovllm.layers.linear import Linear
 from folovllm.utils.devices import cpu_has_bf16_units
 
 FP16_MAX = 65504.0
@@ -133,3 +135,29 @@ KERNELS: tuple[LinearKernel, ...] = (OneDnnKernel(), FbgemmKernel(), NativeKerne
 def select_linear_kernel(weight: torch.Tensor) -> LinearKernel:
     """The fastest kernel that can take this weight on this machine; the native one can always."""
     return next(kernel for kernel in KERNELS if kernel.unavailable_reason(weight) is None)
+
+
+class PackedLinear(Linear):
+    """Its weight lies in the layout of `kernel`, and only there."""
+
+    kernel: LinearKernel
+    packed: Any
+
+    def pack(self, *, keep_weight: bool = False) -> None:
+        """Hand the loaded weight to the fastest kernel here and drop the original, so that only one copy remains.
+
+        keep_weight: an embedding reads the same tensor, so it stays.
+        """
+        self.kernel = select_linear_kernel(self.weight)
+        self.packed = self.kernel.pack(self.weight, self.bias)
+        if not keep_weight and not isinstance(self.kernel, NativeKernel):
+            # Kept as an attribute of zero rows: dtype and device stay readable, the memory goes.
+            self.weight.data = self.weight.data.new_empty(0, self.in_features)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.kernel.apply(x, self.packed)
+
+
+class PackedLMHead(PackedLinear, LMHead):
+    def pack(self, *, keep_weight: bool = False) -> None:
+        super().pack(keep_weight=keep_weight or self.tied)

@@ -19,43 +19,15 @@ from __future__ import annotations
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import torch
 
 from folovllm.layers.embedding import Embedding, LMHead
 from folovllm.layers.linear import Linear
-from folovllm.layers.linear_kernels import LinearKernel, NativeKernel, select_linear_kernel
+from folovllm.layers.linear_kernels import PackedLinear, PackedLMHead
 from folovllm.layers.norm import RMSNorm
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.utils.devices import cpu_has_bf16_units, release_freed_memory
-
-
-class PackedLinear(Linear):
-    """Its weight lies in the layout of `kernel`, and only there."""
-
-    kernel: LinearKernel
-    packed: Any
-
-    def pack(self, *, keep_weight: bool = False) -> None:
-        """Hand the loaded weight to the fastest kernel here and drop the original, so that only one copy remains.
-
-        keep_weight: an embedding reads the same tensor, so it stays.
-        """
-        self.kernel = select_linear_kernel(self.weight)
-        self.packed = self.kernel.pack(self.weight, self.bias)
-        if not keep_weight and not isinstance(self.kernel, NativeKernel):
-            # Kept as an attribute of zero rows: dtype and device stay readable, the memory goes.
-            self.weight.data = self.weight.data.new_empty(0, self.in_features)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.kernel.apply(x, self.packed)
-
-
-class PackedLMHead(PackedLinear, LMHead):
-    def pack(self, *, keep_weight: bool = False) -> None:
-        super().pack(keep_weight=keep_weight or self.tied)
-
 
 # Exact classes: a subclass of somebody's own computes something else, and is left alone.
 PACKED: dict[type[Linear], type[PackedLinear]] = {Linear: PackedLinear, LMHead: PackedLMHead}

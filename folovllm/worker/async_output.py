@@ -69,19 +69,16 @@ class AsyncModelRunnerOutput:
 
     def get_output(self) -> ModelRunnerOutput:
         """Wait for the step's results. After a failure the batch is forgotten."""
-        try:
-            return self._get_output()
-        except BaseException:
-            self.batch.clear()
-            raise
-
-    def _get_output(self) -> ModelRunnerOutput:
         num_rows = len(self.rows)
         output = ModelRunnerOutput([None] * num_rows, [None] * num_rows, self.prompt_logprobs, self.failures)
         if self._token_ids is None or self.expected is None:
             return output
-        arrived = self._token_ids.get()
-        self.batch.fill(self.expected, arrived.numpy())
+        try:
+            arrived = self._token_ids.get()
+            self.batch.fill(self.expected, arrived.numpy())
+        except BaseException:
+            self.batch.clear()
+            raise
         for place, token_id in zip(self.draws, arrived.tolist(), strict=True):
             seq = self.rows[place]
             # Beams choose their tokens together, from the logprobs.

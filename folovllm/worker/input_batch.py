@@ -153,8 +153,7 @@ class InputBatch:
         in_order = len(drawn_at) == ends[-1]  # a pure decode step: one token each, and each of them draws
         unknown = np.flatnonzero(positions >= self.num_known[flat_rows])
         padding = 0 if pad_to is None else pad_to - len(seqs)
-        uploaded = upload(
-            self.device,
+        uploaded = self._to_device(
             _padded(self.token_ids[flat_rows, positions], padding),
             _padded(positions, padding),
             _padded(blocks * self.block_size + positions % self.block_size, padding),
@@ -193,12 +192,17 @@ class InputBatch:
         said now or, with what is returned, later: then it must stand in last_tokens, too."""
         self.num_computed[inputs.rows] += inputs.num_new
         rows = np.fromiter((self._row_of[seq.seq_id] for seq in drawn), np.int64, len(drawn))
-        (rows_on_device,) = upload(self.device, rows)
+        (rows_on_device,) = self._to_device(rows)
         expected = Expected(rows, self.num_tokens[rows], self._serials[rows], rows_on_device)
         self.num_tokens[rows] += 1
         if token_ids is not None:
             self.fill(expected, token_ids)
         return expected
+
+    def _to_device(self, *arrays: np.ndarray) -> list[torch.Tensor]:
+        if self.device.type == "cpu":  # where nothing need be copied
+            return list(map(torch.from_numpy, arrays))
+        return upload(self.device, *arrays)
 
     def fill(self, expected: Expected, token_ids: np.ndarray) -> None:
         """The tokens have come: write them where they belong."""

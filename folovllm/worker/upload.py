@@ -8,8 +8,6 @@ A copy from ordinary memory makes the host wait until the driver has read it; fr
 kernel, and the host goes on. Each copy costs a few microseconds whatever its size, so six arrays travel as one. The
 pinned memory comes from torch's caching allocator, which reuses a buffer only when the copy out of it is over.
 
-On a CPU nothing is copied.
-
 vLLM: v1/worker/gpu_input_batch.py, v1/utils.py (CpuGpuBuffer)
 """
 
@@ -24,8 +22,6 @@ ALIGNMENT = 16
 
 def upload(device: torch.device, *arrays: np.ndarray) -> list[torch.Tensor]:
     """The arrays as tensors on `device`, same shapes and dtypes. Does not wait for the copy."""
-    if device.type == "cpu":
-        return [torch.from_numpy(array) for array in arrays]
     offsets, size = layout(arrays)
     host = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
     pack(arrays, offsets, host.numpy())

@@ -13,11 +13,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.layers.linear import Linear
+from folovllm.layers.linear_kernels import PackedLinear, PackedLMHead
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.models import fused_cpu
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
-from folovllm.models.packing import PackedLinear, PackedLMHead, pack_in_threads, widen_activations
+from folovllm.models.packing import pack_in_threads, widen_activations
 from folovllm.models.registry import get_model_class
 from folovllm.models.weights import build_model
 from tests.helpers import hf_greedy, make_hf_folder, tiny_hf_config

@@ -13,9 +13,16 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from folovllm.entrypoints.cli.info import collect
 from folovllm.layers.embedding import Embedding, LMHead
 from folovllm.layers.linear import Linear
-from folovllm.layers.linear_kernels import KERNELS, FbgemmKernel, fits_float16, select_linear_kernel
+from folovllm.layers.linear_kernels import (
+    KERNELS,
+    FbgemmKernel,
+    PackedLinear,
+    PackedLMHead,
+    fits_float16,
+    select_linear_kernel,
+)
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.models.packing import PackedLinear, PackedLMHead, pack_in_threads, pack_linear_layers, widen_activations
+from folovllm.models.packing import pack_in_threads, pack_linear_layers, widen_activations
 from folovllm.models.weights import build_model
 from folovllm.utils.devices import cpu_has_bf16_units
 from tests.helpers import make_hf_folder

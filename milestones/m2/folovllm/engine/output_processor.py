@@ -12,6 +12,7 @@ vLLM: v1/engine/output_processor.py, v1/engine/detokenizer.py, v1/engine/logprob
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from folovllm.core.scheduler import Scheduler
@@ -133,6 +134,7 @@ class OutputProcessor:
         """
         if request.metrics.first_token_time is None:
             request.metrics.first_token_time = time.time()
+        request.metrics.num_output_tokens += 1
         if logprobs is not None:
             seq.cumulative_logprob += logprobs.logprobs[0]
             if seq.sampling_params.logprobs is not None:
@@ -142,11 +144,10 @@ class OutputProcessor:
     def make_output(self, request: Request) -> RequestOutput:
         """The request as it stands. Once finished, the best n of best_of sequences, best first."""
         finished = request.is_finished()
-        sequences = request.get_seqs()
+        sequences: Iterable[Sequence] = request.sequences.values()
         if finished:
             sequences = self._choose_best(request)
             request.metrics.finished_time = time.time()
-        request.metrics.num_output_tokens = sum(seq.get_output_len() for seq in request.sequences.values())
         outputs = [self._completion(index, seq) for index, seq in enumerate(sequences)]
         if finished:
             self.discard(request)

@@ -76,17 +76,7 @@ class RowGroup:
     edits: list[EditedRows]
     raw_rows: Tensor | None  # rows OF THE GROUP that report logprobs of the model's own logits
     processed_rows: Tensor | None  # rows of the group that report logprobs of what was drawn from
-
-    @property
-    def is_custom(self) -> bool:
-        """Whether code of a request's own edits its logits."""
-        return any(type(edit.processor) not in (TokenMasks, LogitBias, Penalties) for edit in self.edits)
-
-    def select(self, logits: Tensor) -> Tensor:
-        """This group's logits [b, vocab]."""
-        if self.start is not None:
-            return logits[self.start : self.start + len(self.rows)]
-        return logits.index_select(0, self.rows)
+    is_custom: bool  # code of a request's own edits its logits
 
 
 @dataclass(slots=True)
@@ -147,6 +137,7 @@ def _make_group(
         return torch.tensor(values, dtype=dtype, device=device).unsqueeze(-1)
 
     params = [row.params for row in rows]
+    edits = _make_edits(rows, device)
     reporting = [(i, p) for i, p in enumerate(params) if p.needs_logprobs]
     return RowGroup(
         path=path,
@@ -160,9 +151,10 @@ def _make_group(
             min_p=column([p.min_p for p in params]),
         ),
         generators=[row.generator for row in rows],
-        edits=_make_edits(rows, device),
+        edits=edits,
         raw_rows=_index([i for i, p in reporting if p.logprobs_mode == "raw"], device),
         processed_rows=_index([i for i, p in reporting if p.logprobs_mode == "processed"], device),
+        is_custom=any(type(edit.processor) not in (TokenMasks, LogitBias, Penalties) for edit in edits),
     )
 
 

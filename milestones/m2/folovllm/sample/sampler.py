@@ -51,10 +51,15 @@ class Sampler:
         reports: list[tuple[Tensor, LogprobsTensors]] = []
         # A request's own processor may raise. All of them run before the first draw, so that a failure leaves every
         # generator where it was and the others can be sampled as if nothing had happened.
-        ahead = [apply_edits(group.select(logits), group) if group.is_custom else None for group in metadata.groups]
-        for group, early in zip(metadata.groups, ahead, strict=True):
-            raw = group.select(logits)
-            edited = apply_edits(raw, group) if early is None else early
+        ahead: dict[int, Tensor] = {}
+        for number, group in enumerate(metadata.groups):
+            if group.is_custom:
+                ahead[number] = apply_edits(select(logits, group), group)
+        for number, group in enumerate(metadata.groups):
+            raw = select(logits, group)
+            edited = raw
+            if group.edits:
+                edited = ahead[number] if number in ahead else apply_edits(raw, group)
             pools: list[Pool] = []
             if group.path == "greedy":
                 drawn = greedy(edited)
@@ -88,6 +93,13 @@ class Sampler:
                 return token_ids
             drawn[torch.tensor(rows, device=device)] = token_ids
         return drawn
+
+
+def select(logits: Tensor, group: RowGroup) -> Tensor:
+    """The group's rows [b, vocab]."""
+    if group.start is not None:
+        return logits[group.start : group.start + len(group.rows)]
+    return logits.index_select(0, group.rows)
 
 
 def apply_edits(logits: Tensor, group: RowGroup) -> Tensor:

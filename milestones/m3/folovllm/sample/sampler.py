@@ -51,10 +51,15 @@ class Sampler:
         reports: list[tuple[Tensor, LogprobsTensors]] = []
         # A request's own processor may raise. All of them run before the first draw, so that a failure leaves every
         # generator where it was and the others can be sampled as if nothing had happened.
-        ahead = [apply_edits(_select(logits, group), group) if group.is_custom else None for group in metadata.groups]
-        for group, early in zip(metadata.groups, ahead, strict=True):
-            raw = _select(logits, group)
-            edited = apply_edits(raw, group) if early is None else early
+        ahead: dict[int, Tensor] = {}
+        for number, group in enumerate(metadata.groups):
+            if group.is_custom:
+                ahead[number] = apply_edits(select(logits, group), group)
+        for number, group in enumerate(metadata.groups):
+            raw = select(logits, group)
+            edited = raw
+            if group.edits:
+                edited = ahead[number] if number in ahead else apply_edits(raw, group)
             pools: list[Pool] = []
             if group.path in ("greedy", "beam"):
                 drawn = greedy(edited)
@@ -93,12 +98,15 @@ class Sampler:
         return drawn
 
 
-def _select(logits: Tensor, group: RowGroup) -> Tensor:
-    """The group's rows. Beams are ranked by log-probabilities, and it is these that processors edit.
+def select(logits: Tensor, group: RowGroup) -> Tensor:
+    """The group's rows [b, vocab]. Beams are ranked by log-probabilities, and it is these that processors edit.
 
     That is Hugging Face's order for beams: what a mask takes away is not given to the other tokens.
     """
-    rows = group.select(logits)
+    if group.start is not None:
+        rows = logits[group.start : group.start + len(group.rows)]
+    else:
+        rows = logits.index_select(0, group.rows)
     return rows.float().log_softmax(dim=-1) if group.path == "beam" else rows
 
 
