@@ -36,9 +36,9 @@ def unresolved_imports(tree: Mapping[str, File]) -> list[str]:
             target = modules.get(module)
             if target is None and module not in packages:
                 found.append(f"{path} imports {module}, which is not there yet")
-            elif wanted is None or f"{module}.{wanted}" in modules or f"{module}.{wanted}" in packages or (target is not None and target.lazy.get(wanted) in modules):
+            elif wanted is None or f"{module}.{wanted}" in modules or f"{module}.{wanted}" in packages:
                 continue
-            elif target is None or wanted not in target.defines:
+            elif target is None or (wanted not in target.defines and target.lazy.get(wanted) not in modules):
                 found.append(f"{path} imports {wanted} from {module}, which does not have it yet")
     return list(dict.fromkeys(found))
 
