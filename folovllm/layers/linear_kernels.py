@@ -42,7 +42,7 @@ class LinearKernel(Protocol):
         """Why this kernel cannot take `weight` here, or None if it can."""
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
-        """Reorder `weight` [out, in] into the kernel's own form. The result is opaque to everybody else."""
+        """Reorder `weight` [out, in] into the kernel's own form, which only apply() can read."""
 
     def apply(self, x: torch.Tensor, packed: Any) -> torch.Tensor:
         """`x` [num_tokens, in] -> [num_tokens, out], in x's dtype."""
@@ -77,7 +77,7 @@ class OneDnnKernel:
         if weight.dtype == torch.float32:
             return None
         if weight.dtype == torch.bfloat16 and cpu_has_bf16_units():
-            # Where the units are there by FOLOVLLM_CPU_BF16 alone: oneDNN emulates them with AVX-512, not below.
+            # FOLOVLLM_CPU_BF16 may claim units that the CPU lacks. oneDNN can emulate them with AVX-512, not without.
             return None if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "oneDNN has no bfloat16 on this CPU"
         return "for float32, and for bfloat16 on a CPU with bf16 units"
 
