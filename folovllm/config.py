@@ -46,7 +46,7 @@ class ModelConfig:
     """Which model, and how to load it.
 
     `model` is the name of the embedded model, a local Hugging Face folder, or a hub id; `tokenizer` is the
-    same unless given. `dtype` "auto" and `device` None are decided by the loader, where the reasons are.
+    same unless given. `dtype` "auto" and `device` None are decided in model_loader.py, which says why.
     `load_format` "dummy" fills random weights of the configuration's shape, to measure speed without a
     download. `seed` is for those and for unseeded draws.
     """
@@ -128,7 +128,7 @@ class CacheConfig:
 
 @dataclass
 class SchedulerConfig:
-    """How much work goes into one step, and who goes first.
+    """How much work goes into one step, and which requests come first.
 
     A step computes at most `max_num_batched_tokens` tokens of at most `max_num_seqs` sequences.
     `enable_chunked_prefill` lets a long prompt come in over several steps: at most `max_num_partial_prefills`
@@ -194,8 +194,8 @@ class EngineConfig:
     def from_kwargs(cls, **kwargs: Any) -> EngineConfig:
         """Build it from flat keywords, each of which goes to the layer that has a field of that name.
 
-        `model` left out or None is the embedded model. A keyword nobody knows is an error: accepted and
-        ignored, a misspelt setting would cost its user hours.
+        `model` left out or None is the embedded model. An unknown keyword is an error: if a misspelt setting
+        were accepted and ignored, finding out why it does nothing would take hours.
         """
         layers: dict[str, dict[str, Any]] = {layer: {} for layer in _LAYERS}
         for name, value in kwargs.items():

@@ -90,7 +90,7 @@ class SamplingParams:
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
-    # bad_words are text to the user, token ids to the sampler; filled in by whoever has the tokenizer.
+    # bad_words as the sampler needs them, as token ids; the engine fills them in, as it has the tokenizer.
     bad_words_token_ids: list[list[int]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ class SamplingParams:
 
     @property
     def needs_logprobs(self) -> bool:
-        """Whether the sampler must report log-probabilities: asked for, or needed to decide who is best."""
+        """Whether the sampler must report log-probabilities: asked for, or needed to choose the best sequences."""
         return self.logprobs is not None or (self.best_of or self.n) > self.n
 
     def clone(self) -> SamplingParams:

@@ -23,8 +23,8 @@ class AttentionBackend(ABC):
     reads_block_tables = True
     """False: a sequence must lie in a single block."""
     supports_cuda_graphs = False
-    """True: for a batch of decodes, which kernels `forward` and `write` launch, and with what arguments, depends on the
-    shapes of the tensors alone, so that a captured launch is right for whatever they hold when it is replayed."""
+    """True: in a batch of decodes, the shapes of the tensors alone decide which kernels `forward` and `write` launch,
+    and with which arguments. A captured launch is then right for any content that the tensors hold at its replay."""
 
     def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, scale: float) -> None:
         self.num_heads, self.num_kv_heads, self.head_size, self.scale = (
@@ -42,7 +42,7 @@ class AttentionBackend(ABC):
 
     @classmethod
     def only_by_name(cls, device: torch.device) -> bool:
-        """True where this backend can run, but nobody would want it who did not ask for it."""
+        """True where this backend can run on `device`, but is a bad choice unless the user asks for it by name."""
         return False
 
     def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:

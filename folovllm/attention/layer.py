@@ -1,6 +1,6 @@
 """The attention layer of a model: writes the new K and V into the cache, then lets the queries read it.
 
-The cache belongs to whoever runs the model; it is bound here before the first forward. The layer knows neither
+The code that runs the model owns the cache, and binds it here before the first forward. The layer knows neither
 sequences nor blocks, only the tensor and the metadata.
 
 vLLM: model_executor/layers/attention/attention.py

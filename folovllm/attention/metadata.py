@@ -35,8 +35,8 @@ class AttentionMetadata:
     max_query_len: int
     max_seq_len: int
     num_decodes: int = 0
-    """The first so many sequences have one query each, so that a kernel for decodes may take them apart from the rest.
-    Others may have one query, too: 0 promises nothing."""
+    """This many sequences at the front have one query each, so a kernel for decodes may compute them. It is a lower
+    bound: sequences behind them may have one query, too."""
 
     @property
     def leading_decodes(self) -> int:
@@ -54,7 +54,7 @@ class AttentionMetadata:
 
     @cached_property
     def block_ids(self) -> list[list[int]]:
-        """`block_tables` as Python numbers; the same remark holds."""
+        """`block_tables` as Python numbers; cached like `spans`, and like it a synchronisation on CUDA."""
         return self.block_tables.tolist()
 
     def __iter__(self) -> Iterator[tuple[slice, int, list[int]]]:

@@ -1,12 +1,12 @@
 """The block pool: which blocks of the KV cache are free, and how many sequences use each of the others.
 
     block     0     1     2     3     4     5     6            refs: how many block tables name it
-    refs      –     2     1     0     1     0     0            0: it stands in the free list
+    refs      –     2     1     0     1     0     0            0: it is in the free list
     free list                  3 ⇄ 5 ⇄ 6                       the longest unused first
 
 The free list is doubly linked through the blocks themselves, so that a block can leave from the middle at once: the
 pool prefers to extend a sequence by the block that lies next to its last one. Block 0 is the null block: padding in
-block tables points at it, and nobody owns it.
+block tables points at it, and no sequence owns it.
 
 vLLM: v1/core/block_pool.py, v1/core/kv_cache_utils.py (FreeKVCacheBlockQueue)
 """
@@ -42,16 +42,17 @@ class BlockPool:
         return self._refs[block_id]
 
     def may_write(self, block_id: int) -> bool:
-        """Whether whoever names this block is its only reader."""
+        """Whether a sequence that names this block may write into it: no other table names it."""
         return self._refs[block_id] == 1
 
     def copies_needed(self, block_id: int, num_writers: int) -> int:
-        """Of so many that are about to write into this block, how many need a copy: the last may keep it."""
+        """How many copies it takes to let `num_writers` sequences that name this block write: one for each, except that
+        the last one writes into the block itself if no other table names it."""
         return num_writers - (num_writers == self._refs[block_id])
 
     def get_new_blocks(self, count: int, after: int = NULL_BLOCK) -> list[int]:
-        """`count` free blocks, each with one reference; continuing behind block `after` where its neighbours are free,
-        for consecutive blocks can be read without gathering.
+        """`count` free blocks, each with one reference. They follow block `after` while the next one is free, because
+        consecutive blocks can be read without gathering.
 
         Raises:
             ValueError: fewer are free. Ask num_free first.
@@ -82,7 +83,7 @@ class BlockPool:
             self._refs[block_id] += 1
 
     def free_blocks(self, block_ids: Iterable[int]) -> None:
-        """One table less names these blocks; whichever nobody names any more goes to the end of the free list."""
+        """One table less names these blocks. Those that no table names any more go to the end of the free list."""
         for block_id in block_ids:
             if self._refs[block_id] == 0:
                 raise ValueError(f"block_id {block_id} is free already")
@@ -103,7 +104,7 @@ class BlockPool:
         self._next[before], self._prev[behind] = behind, before
 
     def _put_back(self, block_id: int) -> None:
-        """Where in the free list a block goes that nobody names any more: to its end."""
+        """Put a block that no table names any more into the free list: at its end."""
         self._link(block_id, behind=self._prev[NULL_BLOCK])
 
     def _link(self, block_id: int, behind: int) -> None:
@@ -114,7 +115,7 @@ class BlockPool:
     def check_invariants(self, tables: Iterable[list[int]]) -> None:
         """Each block is free or referenced, never both, and its references are the tables that name it.
 
-        Raises RuntimeError where it is not so.
+        Raises RuntimeError where this does not hold.
         """
         counted = [0] * (self.num_blocks + 1)
         for table in tables:

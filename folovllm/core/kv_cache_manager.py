@@ -43,13 +43,13 @@ class KVCacheManager:
         return -(-num_tokens // self.block_size)
 
     def has_slot(self, seq: Sequence) -> bool:
-        """Whether the block for the next token's keys and values is there, and no other table names it."""
+        """Whether the sequence has a block for the next token's keys and values, and no other table names it."""
         table = seq.block_ids
         place = seq.num_computed_tokens // self.block_size
         return place < len(table) and self.pool.may_write(table[place])
 
     def allocate_slots(self, wants: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
-        """Make room for the tokens that each sequence computes next, (sequence, how many): for all or for none.
+        """Make room for the tokens that each sequence computes next, (sequence, how many): for all of them or for none.
 
         Returns the copies that must be made before they are written, or None when fewer than keep_free blocks would
         stay free.
@@ -71,7 +71,7 @@ class KVCacheManager:
         return pairs
 
     def _blocks_needed(self, wants: list[tuple[Sequence, int]]) -> int:
-        """New blocks, and copies: the last of those that write into one block keeps it, if no other table names it."""
+        """How many new blocks that takes, for growing tables and for copies (BlockPool.copies_needed)."""
         needed = 0
         writers: dict[int, int] = {}
         for seq, num_tokens in wants:
@@ -89,8 +89,8 @@ class KVCacheManager:
         self.pool.touch(child.block_ids)
 
     def get_computed_blocks(self, request: Request, seq: Sequence) -> bool:
-        """Let `seq`, a sequence of `request` that has no blocks, begin with what the cache holds of its tokens: here
-        what one of its running siblings has computed of them. Returns whether it has blocks of a sibling.
+        """Give `seq`, which has no blocks, those that hold its tokens already: here the ones that a running sequence of
+        the same `request` has computed. Returns whether it shares blocks of such a sequence.
         """
         shared, donor = 0, seq
         for sibling in request.get_seqs(SequenceStatus.RUNNING):
@@ -98,7 +98,7 @@ class KVCacheManager:
             if common > shared:
                 shared, donor = common, sibling
         if shared:
-            self.fork(donor, seq, min(shared, seq.get_len() - 1))  # one token is left, so that there is a query
+            self.fork(donor, seq, min(shared, seq.get_len() - 1))  # the last token is computed, for its logits
         return shared > 0
 
     def cache_blocks(self, seq: Sequence) -> bool:
@@ -108,15 +108,15 @@ class KVCacheManager:
         return False
 
     def forget(self, seq: Sequence) -> None:
-        """A sequence has ended, and its blocks are given up: nothing else need be remembered of it."""
+        """A sequence has ended and its blocks are freed: drop all else that is kept about it. Here that is nothing."""
 
     def free(self, seq: Sequence) -> None:
-        """Give up what a sequence on the device holds, its last block first: that is the first to be handed out."""
+        """Free the blocks of a sequence on the device, the last one first: it is then the first to be handed out."""
         self.pool.free_blocks(reversed(seq.block_ids))
         self._clear_table(seq)
 
     def free_swapped(self, seq: Sequence) -> None:
-        """Give up what a swapped sequence holds."""
+        """Free the blocks of a swapped sequence."""
         self.swap_pool.free_blocks(seq.block_ids)
         self._clear_table(seq)
 
@@ -133,7 +133,7 @@ class KVCacheManager:
     def swap_in(self, seqs: list[Sequence], keep_free: int = 0) -> BlockPairs | None:
         """Move them back, if there is room for them and for the tokens that they compute next."""
         full: set[int] = set()
-        own = 0  # from the first block that it writes to, a sequence needs blocks of its own
+        own = 0  # blocks that no other sequence shares: each needs them from the first block that it writes to
         for seq in seqs:
             num_full = seq.num_computed_tokens // self.block_size
             full.update(seq.block_ids[:num_full])
@@ -147,14 +147,14 @@ class KVCacheManager:
         moved = dict(zip(old, target.get_new_blocks(len(old)), strict=True))
         seen: set[int] = set()
         for seq in seqs:
-            target.touch(moved[block] for block in seq.block_ids if block in seen)  # allocate() counted the first
+            target.touch(moved[block] for block in seq.block_ids if block in seen)  # get_new_blocks() counted the first
             seen.update(seq.block_ids)
             source.free_blocks(reversed(seq.block_ids))
             seq.block_ids = [moved[block] for block in seq.block_ids]
         return list(moved.items())
 
     def check_invariants(self, running: Iterable[Sequence], swapped: Iterable[Sequence]) -> None:
-        """Both pools' invariants, and no table is longer or shorter than its sequence's tokens need."""
+        """Check both pools, and that each table is exactly as long as its sequence's tokens need."""
         running, swapped = list(running), list(swapped)
         self.pool.check_invariants(seq.block_ids for seq in running)
         self.swap_pool.check_invariants(seq.block_ids for seq in swapped)
@@ -167,7 +167,7 @@ class KVCacheManager:
 
 
 def _distinct(seqs: list[Sequence]) -> list[int]:
-    """Every block that one of them names, once, in the order of the tables."""
+    """The blocks that these sequences name, each once, in the order of the tables."""
     return list(dict.fromkeys(block for seq in seqs for block in seq.block_ids))
 
 

@@ -1,10 +1,10 @@
-"""Preemption: who gives way when no block is free, and whether his keys and values are dropped or moved.
+"""Preemption: which sequences lose their blocks when none is free, and whether keys and values are dropped or moved.
 
     recompute   RUNNING ─▶ WAITING   the blocks are freed, the tokens kept: a prefill brings everything back
     swap        RUNNING ─▶ SWAPPED   the blocks are copied to the swap pool, and back when there is room again
 
-"auto" recomputes a request that has one sequence left, and swaps one that has several: recomputing these would prefill
-each by itself, where they share most of their blocks.
+"auto" recomputes a request that has one sequence left, and swaps a request that has several. Several share most of
+their blocks, and recomputing would prefill each of them by itself.
 
 vLLM: V0's core/scheduler.py (_preempt); V1 has recomputation only.
 """
@@ -21,10 +21,10 @@ Mode = Literal["auto", "recompute", "swap"]
 
 
 def choose_victims(newest: Request, needy: Request) -> list[Sequence]:
-    """Whose blocks `needy`, for which no block is free, shall have.
+    """The sequences to preempt so that `needy`, for which no block is free, can go on.
 
-    All of the newest request's sequences. Where that is the needy one itself, only its last: the others can go on.
-    Beams cannot, they take every step together.
+    They are all sequences of the newest request. If that is `needy` itself, it is only its last sequence: the others
+    can go on. Beams cannot go on without one of them: they take every step together.
     """
     running = newest.get_seqs(SequenceStatus.RUNNING)
     if newest is needy and not needy.sampling_params.use_beam_search:
@@ -46,7 +46,7 @@ class Preempter:
             output.blocks_to_swap_out += moves
             self.num_swapped += len(victims)
             status = SequenceStatus.SWAPPED
-        else:  # where the swap space is full, too
+        else:  # also where the swap space is full
             for seq in victims:
                 self.kv.free(seq)
             self.num_recomputed += len(victims)

@@ -1,10 +1,10 @@
 """The waiting line. The policy is nothing but the key by which the line is sorted:
 
     fcfs       (0,        arrival)     first come, first served
-    priority   (priority, arrival)     the lowest number first; among equals, the one who came first
+    priority   (priority, arrival)     the lowest number first; among equals, the one that came first
 
-A heap, so that joining and leaving cost the logarithm of the length. Whoever leaves from the middle (an abort) stays
-in the heap as a dead entry until it comes to the top.
+A heap, so that joining and leaving cost the logarithm of the length. A request that leaves from the middle (an abort)
+stays in the heap as a dead entry until it comes to the top.
 
 vLLM: v1/core/sched/request_queue.py
 """
@@ -27,13 +27,13 @@ class RequestQueue:
         self._entries: dict[str, tuple[Key, Request]] = {}  # the live ones, by request id
 
     def add(self, request: Request, key: Key) -> None:
-        """A request that comes back with the key it had goes back to where it was: ahead of all who came later."""
+        """Put a request in line. One that comes back with its old key stands before all that came later."""
         entry = (key, request)
         self._entries[request.request_id] = entry
         heapq.heappush(self._heap, entry)
 
     def peek(self) -> Request:
-        """The next in line. Raises IndexError when nobody waits."""
+        """The next in line. Raises IndexError when the line is empty."""
         while not self._is_live(self._heap[0]):
             heapq.heappop(self._heap)
         return self._heap[0][1]
@@ -45,9 +45,9 @@ class RequestQueue:
         return request
 
     def remove(self, request: Request) -> None:
-        """Take it out, wherever it stands; one that does not wait is no error."""
+        """Take a request out, wherever it stands; one that is not in line is no error."""
         self._entries.pop(request.request_id, None)
-        if len(self._heap) > 2 * len(self._entries) + 16:  # more dead than living: worth a sweep
+        if len(self._heap) > 2 * len(self._entries) + 16:  # more dead entries than live ones: sweep
             self._heap = list(self._entries.values())
             heapq.heapify(self._heap)
 

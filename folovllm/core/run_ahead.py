@@ -7,13 +7,13 @@
                           device             │ forward N  draw N │ forward N+1  draw N+1            │ forward N+2
                                                            └ copy ──┘
 
-What the host does not know at that moment is which tokens step N draws. Nearly all of the next step does not depend on
-it: that every sequence gets one more token is known, which one matters to the device only, and that has it. So the
-sequences are advanced by what is certain, with an UNKNOWN token at the end, which update() replaces. A sequence that
-turns out to have ended by its token (EOS, a stop string) has then been computed one step too far: its row is dropped.
+At that moment the host does not know which tokens step N draws, and the next schedule hardly depends on them. It is
+known that every sequence gets one more token. Which token it is matters to the device only, and the device has it. So
+each sequence is advanced with an UNKNOWN token at its end, which update_from_output() replaces. A sequence may turn out
+to have ended with its token (EOS, a stop string). It has then been computed one step too far: its row is dropped.
 
-Where more must be known the next step waits for this one, as without running ahead: penalties and the like read the
-token, beams are chosen by it, and whoever is preempted must not have a token on its way.
+Some steps need the tokens. Then the next step waits for this one, as without running ahead: penalties and the like read
+the token, beams are chosen by it, and a sequence must not be preempted while its token is on its way.
 
 vLLM: v1/core/sched/async_scheduler.py
 """
@@ -32,7 +32,7 @@ RUNNING = SequenceStatus.RUNNING
 
 
 def reads_tokens(params: SamplingParams) -> bool:
-    """Whether the next draw of a sequence depends, on the host, on which token the one before brought."""
+    """Whether the host must know the last token of a sequence before it can draw the next one."""
     return bool(
         params.use_beam_search
         or params.repetition_penalty != 1.0
@@ -49,27 +49,29 @@ def can_run_ahead(scheduler: Scheduler, launched: SchedulerOutput) -> bool:
         return False
     if any(reads_tokens(request.sampling_params) for request in scheduler.running):
         return False
-    # When nobody goes on, a step may compute nothing, and the scheduler would take back blocks to let somebody in: from
-    # sequences whose last token is on its way.
+    # If every sequence ends with its token, the next step may have nothing to compute. The scheduler would then preempt
+    # to let a request in, and so take the blocks of sequences whose last token is on its way.
     if not any(_goes_on(seq, still_lacks, scheduler.max_model_len) for seq, still_lacks in _after(scheduler, launched)):
         return False
     return scheduler.kv.pool.num_free >= most_blocks_of_next_step(scheduler, launched)
 
 
 def most_blocks_of_next_step(scheduler: Scheduler, launched: SchedulerOutput) -> int:
-    """What the running sequences can take at most after `launched`: with so many free blocks nobody is preempted.
+    """The most blocks that the running sequences can take in the step after `launched`. If so many are free, none of
+    them is preempted.
 
-    A token that opens a block, or writes into a shared one, takes one. Longer stretches, of those that are not at their
-    end yet, share the budget.
+    Each sequence can take one: its token opens a new block, or writes into a shared one. Sequences that still lack more
+    tokens take blocks for these too, but all of them together at most the step's budget of tokens.
     """
     missing = [still_lacks for _, still_lacks in _after(scheduler, launched)]
     return len(missing) + scheduler.kv.blocks_for(min(sum(missing), scheduler.max_num_batched_tokens))
 
 
 def assume(scheduler: Scheduler, launched: SchedulerOutput) -> None:
-    """Advance the sequences of a launched step as if it had been computed; update() fills in the tokens.
+    """Advance the sequences of a launched step as if it had been computed; update_from_output() fills in the tokens.
 
-    Who gets its last token in it gets no UNKNOWN one: then it lacks nothing, and the next step leaves it out.
+    A sequence that ends with this token, by its length, gets no UNKNOWN one. It then has nothing left to compute, and
+    the next step leaves it out.
     """
     scheduler.advance(launched)
     launched.is_assumed = True
@@ -80,7 +82,7 @@ def assume(scheduler: Scheduler, launched: SchedulerOutput) -> None:
 
 
 def _after(scheduler: Scheduler, launched: SchedulerOutput) -> Iterator[tuple[Sequence, int]]:
-    """The running sequences, each with how many of the tokens that are there it lacks when `launched` is over."""
+    """The running sequences, each with the number of its known tokens that are not computed yet after `launched`."""
     computed = dict(zip(launched.scheduled_seqs, launched.num_scheduled_tokens, strict=True))
     for request in scheduler.running:
         for seq in request.get_seqs(RUNNING):
@@ -88,12 +90,12 @@ def _after(scheduler: Scheduler, launched: SchedulerOutput) -> Iterator[tuple[Se
 
 
 def _goes_on(seq: Sequence, still_lacks: int, max_model_len: int) -> bool:
-    """Unless by its token it ends sooner."""
+    """Whether the step after the launched one computes something of the sequence, unless its token ends it."""
     return still_lacks > 0 or not _ends_with_next_token(seq, max_model_len)
 
 
 def _ends_with_next_token(seq: Sequence, max_model_len: int) -> bool:
-    """By its length, whichever token it is."""
+    """Whether the next token ends the sequence by its length, whichever token it is."""
     max_tokens = seq.sampling_params.max_tokens
     by_params = max_tokens is not None and seq.get_output_len() + 1 >= max_tokens
     return by_params or seq.get_len() + 1 >= max_model_len

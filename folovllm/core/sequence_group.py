@@ -1,8 +1,8 @@
-"""A request's sequences as a group: what each of them can take alone, and what only all together can.
+"""A request's sequences as a group: which rows of the batch it claims, and which sequences are scheduled together.
 
-    sampled sequences    go on one by one: a row of the batch each, and a step without its siblings is as good as any
+    sampled sequences    are independent: each has a row of the batch, and can take a step without the others
     beams                branch from one another, so they draw together: the group claims the rows of its full width
-                         from its first step on, and no beam draws before all are where the others are
+                         from its first step on, and no beam draws before the others have caught up
 
 vLLM: V0's core/scheduler.py (SequenceGroup.get_max_num_running_seqs)
 """
@@ -30,16 +30,16 @@ def rows_needed(request: Request, num_seqs: int, *, runs: bool) -> int:
 
 
 def lacking(request: Request, seqs: list[Sequence]) -> list[Wants]:
-    """What these running sequences of a request still have to compute: one token each, as a rule; more for one that is
-    being prefilled, or comes back from a preemption. In groups that are granted together: single sequences, or beams.
+    """The tokens that these running sequences of a request still have to compute, in groups that are scheduled
+    together: single sequences, or beams. It is one token each, as a rule, and more in a prefill or after a preemption.
 
-    Until each of the beams lacks its last token only they catch up, and nobody computes that one.
+    Beams draw together, so none computes its last token before all the others lack only theirs.
     """
     wants = [(seq, seq.get_len() - seq.num_computed_tokens) for seq in seqs]
     if not request.sampling_params.use_beam_search:
         return [[want] for want in wants if want[1] > 0]
     if seqs[0].get_output_len() == 0:
-        return [wants]  # a single beam yet, from which the others will branch
+        return [wants]  # there is one beam so far, from which the others will branch
     all_here = not request.get_seqs(SequenceStatus.WAITING)
     if all_here and all(num_tokens == 1 for _, num_tokens in wants):
         return [wants]
@@ -53,5 +53,5 @@ def in_prefill(seq: Sequence) -> bool:
 
 
 def is_decode(group: Wants) -> bool:
-    """One token each."""
+    """Whether each sequence of the group computes one token."""
     return all(num_tokens == 1 for _, num_tokens in group)

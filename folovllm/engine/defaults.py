@@ -1,6 +1,6 @@
-"""What LLM and AsyncLLM choose where nobody says: which model, and what is on by default.
+"""What LLM and AsyncLLM choose where the user does not: which model, and what is on by default.
 
-The configuration's own defaults stay as they are, since whoever builds the dataclasses means what they say.
+The defaults of the dataclasses in config.py stay as they are: code that builds those gets what they say.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Protocol
 
 REPLACEMENT = "\ufffd"
-# How many tokens of the prompt the first window reaches back into.
+# How many tokens at the end of the prompt the first window holds.
 CONTEXT_TOKENS = 5
 
 

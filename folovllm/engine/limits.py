@@ -15,8 +15,8 @@ DEFAULT_BATCHED_TOKENS = 2048
 # With chunked prefill: enough tokens to keep the arithmetic units busy while the weights are read once, and few enough
 # that decodes do not wait long for a chunk. On the CPUs that were measured 64 are enough, on an H200 some hundreds.
 DEFAULT_CHUNKED_TOKENS = {"cpu": 256, "cuda": 2048}
-# With several prompts in the works at once, each gets this share of max_model_len in a step, unless the threshold says
-# otherwise.
+# Where several prompts are prefilled at once, each gets this share of max_model_len in a step, unless the threshold
+# says otherwise.
 THRESHOLD_SHARE = 0.04
 
 
@@ -27,8 +27,8 @@ def resolve_scheduler_config(
 
     Raises:
         ValueError: without chunked prefill, max_num_batched_tokens is smaller than max_model_len (a prompt is computed
-            in one step, so the longest one would wait for ever), or something is said about chunks; with it, the
-            threshold is larger than any prompt.
+            in one step, so the longest one would wait for ever), or a setting for chunks is given. With chunked
+            prefill, the threshold is larger than any prompt.
     """
     budget, threshold = config.max_num_batched_tokens, config.long_prefill_token_threshold
     if config.enable_chunked_prefill:

@@ -1,7 +1,7 @@
-"""Outputs on their way to whoever asked: the engine may be stepped by one user and produce for another.
+"""Outputs on their way to the caller that asked: one caller may step the engine, and a step produces for others too.
 
-Each open stream and each running generate() wants its own requests' outputs only; LLMEngine.step() hands out
-everything that no stream has claimed. What one of them does not take stays here for the others, errors included.
+Each open stream and each running generate() takes the outputs of its own requests only; LLMEngine.step() returns
+everything that no stream has claimed. The rest stays here until its caller takes it, errors included.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Outbox:
         self._outputs.append(output)
 
     def fail(self, request_id: str, error: Exception) -> None:
-        """The request ended in `error`; the next to ask for its outputs gets that raised."""
+        """The request ended in `error`, which is raised when its outputs are next asked for."""
         self._failures[request_id] = error
 
     def claim(self, request_id: str) -> None:
@@ -34,7 +34,7 @@ class Outbox:
         self._claimed.discard(request_id)
 
     def drop(self, request_id: str) -> None:
-        """Forget what nobody has fetched of a request."""
+        """Forget outputs and errors of a request that have not been fetched."""
         self._outputs = [output for output in self._outputs if output.request_id != request_id]
         self._failures.pop(request_id, None)
 
@@ -59,7 +59,7 @@ class Outbox:
         return self._take(lambda request_id: request_id not in self._claimed)
 
     def drain(self) -> tuple[list[RequestOutput], dict[str, Exception]]:
-        """Everything, claimed or not: for one who serves all users himself."""
+        """Everything, claimed or not: for a caller that serves all users (AsyncLLM)."""
         drained = self._outputs, self._failures
         self._outputs, self._failures = [], {}
         return drained

@@ -1,1 +1,1 @@
-"""Where people come in: the LLM class and the command line."""
+"""What users call: the LLM class and the command line."""

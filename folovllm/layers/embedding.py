@@ -2,8 +2,8 @@
 
 Both are matrices [vocab_size, hidden]. `tie_word_embeddings` decides whether they are the same one:
 
-    tied     logits = h @ E.T      one matrix for both ends: vocab * hidden weights fewer, 156 M in Qwen3-0.6B, whose
-                               other weights are 440 M.
+    tied     logits = h @ E.T      one matrix for both ends: vocab * hidden weights fewer. In Qwen3-0.6B that is
+                               156 M; its other weights are 440 M.
     untied   logits = h @ W.T      two matrices: bigger models can afford it, and the two jobs (to stand for a token as
                                    input; to score it as output) need not agree on one vector.
 

@@ -44,7 +44,7 @@ class LinearKernel(Protocol):
         """Why this kernel cannot take `weight` here, or None if it can."""
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
-        """Reorder `weight` [out, in] into the kernel's own form. The result is opaque to everybody else."""
+        """Reorder `weight` [out, in] into the kernel's own form, which only apply() can read."""
 
     def apply(self, x: torch.Tensor, packed: Any) -> torch.Tensor:
         """`x` [num_tokens, in] -> [num_tokens, out], in x's dtype."""
@@ -79,7 +79,7 @@ class OneDnnKernel:
         if weight.dtype == torch.float32:
             return None
         if weight.dtype == torch.bfloat16 and cpu_has_bf16_units():
-            # Where the units are there by FOLOVLLM_CPU_BF16 alone: oneDNN emulates them with AVX-512, not below.
+            # FOLOVLLM_CPU_BF16 may claim units that the CPU lacks. oneDNN can emulate them with AVX-512, not without.
             return None if torch.ops.mkldnn._is_mkldnn_bf16_supported() else "oneDNN has no bfloat16 on this CPU"
         return "for float32, and for bfloat16 on a CPU with bf16 units"
 
@@ -138,7 +138,7 @@ def select_linear_kernel(weight: torch.Tensor) -> LinearKernel:
 
 
 class PackedLinear(Linear):
-    """Its weight lies in the layout of `kernel`, and only there."""
+    """A linear layer that keeps its weight in the layout of `kernel`, and no other copy of it."""
 
     kernel: LinearKernel
     packed: Any
@@ -151,7 +151,7 @@ class PackedLinear(Linear):
         self.kernel = select_linear_kernel(self.weight)
         self.packed = self.kernel.pack(self.weight, self.bias)
         if not keep_weight and not isinstance(self.kernel, NativeKernel):
-            # Kept as an attribute of zero rows: dtype and device stay readable, the memory goes.
+            # An empty tensor takes its place: dtype and device stay readable, and the memory is free.
             self.weight.data = self.weight.data.new_empty(0, self.in_features)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -28,9 +28,9 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
     def add_and_norm(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """(norm(x + residual), x + residual): the residual stream and its normalised view, which a layer reads.
+        """(norm(x + residual), x + residual): what the next layer reads, and the residual stream itself.
 
-        Adding and normalising belong together because a fused kernel can do both in one pass over memory.
+        Both are one method, because a fused kernel can compute them in one pass over memory.
         """
         residual = x if residual is None else x + residual
         return self.forward(residual), residual

@@ -4,8 +4,9 @@ Each head vector is taken as head_dim / 2 points in the plane; at position p, po
 p * inv_freq[i]. The product of two turned vectors then depends on the difference of their positions only. Point i is
 made of elements i and i + head_dim/2 ("half rotation", the layout of Hugging Face checkpoints), not 2i and 2i+1.
 
-Low i turn fast (neighbours differ), high i turn slowly (they tell far from near). To stretch a model to longer
-contexts than it was trained on, one slows the slow ones: that is all that the scaling rules below do.
+Points with a low i turn fast, so they tell neighbouring positions apart. Points with a high i turn slowly, so they tell
+far from near. A model is stretched to longer contexts than it was trained on by turning the slow points more slowly
+still: the scaling rules below do no more.
 
 vLLM: model_executor/layers/rotary_embedding/
 """

@@ -1,9 +1,9 @@
 """A decoder whose small operations between the matrix products are one Triton kernel each.
 
-fuse() gives the modules of a model, as it stands, another class: a subclass that overrides what it computes with and
-nothing else. Weights, names and attributes stay, so loading, packing and binding know nothing of it.
+fuse() changes the class of a loaded model's modules to a subclass, which computes the same with other kernels and
+overrides nothing else. Weights, names and attributes stay, so loading, packing and binding are as before.
 
-Launches of a decode layer of Qwen3, beside the attention's own (which its backend answers for):
+Launches of a decode layer of Qwen3, without those of attention, which depend on its backend:
 
                           as it is                                  fused
     input norm            add, norm                          2      add_rms_norm   1
@@ -84,7 +84,7 @@ def can_fuse(device: torch.device) -> str | None:
 def fuse(model: nn.Module) -> int:
     """Swap the classes of the model's modules for the fused ones; returns how many were swapped.
 
-    Only exact classes are: a subclass of somebody's own computes something else, and is left alone.
+    Only a module of exactly the known class is swapped: a subclass may compute something else, and is left alone.
 
     Raises:
         ValueError: the kernels cannot run where the model's weights are.

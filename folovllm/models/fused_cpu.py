@@ -1,8 +1,8 @@
 """A decoder with fewer torch calls between its matrix products, for CPUs.
 
-A decode step hands each operator a handful of rows: what a call costs counts then, not what it computes. RMSNorm is
-seven passes over x here, since torch has no kernel of its own for it on a CPU. The classes below compute the same with
-fewer, and write into results that nobody else holds:
+A decode step hands each operator a handful of rows. Then the number of calls decides the time, not the arithmetic in
+them. Plain RMSNorm is seven passes over x, because torch has no kernel of its own for it on a CPU. The classes below
+compute the same in fewer passes, and write over intermediate results that are not read again:
 
     passes of a decode layer of Qwen3     as it is    here
     residual and norm, twice                  16        10    |x| comes from one reduction
@@ -10,9 +10,9 @@ fewer, and write into results that nobody else holds:
     SwiGLU                                     2         2    the product is written over silu(gate)
     products                                   4         4    small weights by the kernel that starts fastest
 
-fuse_cpu() gives the modules of a model these classes; weights, names and attributes stay. What it wins depends on how
-long the products take: about half of the step in a model whose weights fit into the caches, a few percent of it where
-they are read from memory.
+fuse_cpu() changes the modules of a model to these classes; weights, names and attributes stay. The gain depends on how
+long the products take. It is about half of the step in a model small enough for the caches, and a few percent where the
+weights are read from memory.
 
 vLLM: csrc/cpu/layernorm.cpp, csrc/cpu/pos_encoding.cpp
 """
@@ -30,8 +30,9 @@ from folovllm.layers.linear import Linear
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.models.decoder import MLP, DecoderForCausalLM, SelfAttention
 
-# Entries of a weight. Up to here a plain product is two to three times as fast as oneDNN's at one row and no slower at
-# 64; with twice as many entries it takes up to 1.6 times as long from four rows on (two cores with AVX2).
+# Entries of a weight up to which a plain product is the better one: two to three times as fast as oneDNN's at one row,
+# and no slower at 64. With twice as many entries it takes up to 1.6 times as long from four rows on (two cores with
+# AVX2).
 SMALL_WEIGHT = 1 << 17
 
 
@@ -39,7 +40,7 @@ class LeanRMSNorm(RMSNorm):
     """x / sqrt(mean(x^2) + eps) * w, as x / sqrt(|x|^2 + n eps) * w sqrt(n): the n of the mean is in the constants."""
 
     shortest: torch.Tensor
-    """sqrt(n eps): the length that x is taken to have at least."""
+    """sqrt(n eps): eps as a length. A shorter x is scaled as if it were about this long."""
     scale: torch.Tensor
 
     def prepare(self) -> None:
@@ -102,9 +103,9 @@ class LeanMLP(MLP):
 
 
 class SmallLinear(Linear):
-    """A product whose weight stays in the caches: no layout helps to read it, and a call into oneDNN or FBGEMM takes
-    longer to get going than the whole product at one row. In float32 whatever the checkpoint has, transposed, which
-    the product reads faster."""
+    """A product whose weight stays in the caches. No layout helps to read it there, and at one row a call into oneDNN
+    or FBGEMM takes longer to start than the whole product. The weight is kept in float32, whatever the checkpoint has,
+    and transposed, because torch's product reads that form faster."""
 
     transposed: torch.Tensor
     wide_bias: torch.Tensor | None
@@ -134,7 +135,7 @@ def can_fuse_cpu(model: DecoderForCausalLM) -> str | None:
     if next(model.parameters()).device.type != "cpu":
         return "its weights are not on the CPU"
     if (flowing := model.model.norm.weight.dtype) != torch.float32:
-        # With bf16 units the products take bfloat16, and float32 between them would be converted twice.
+        # With bf16 units the products take bfloat16: float32 between them would be converted before and after each.
         return f"what flows between its layers is {flowing} and not float32"
     return None
 
@@ -142,8 +143,8 @@ def can_fuse_cpu(model: DecoderForCausalLM) -> str | None:
 def fuse_cpu(model: DecoderForCausalLM) -> int:
     """Swap the classes of a loaded model's modules for these; returns how many were swapped.
 
-    Comes before packing.py packs the linear layers that are left. Only exact classes are swapped: a subclass of
-    somebody's own computes something else, and is left alone.
+    Runs before packing.py, which packs the linear layers that are left. Only a module of exactly the known class is
+    swapped: a subclass may compute something else, and is left alone.
 
     Raises:
         ValueError: the model does not compute in float32 on a CPU.

@@ -27,7 +27,7 @@ from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import get_model_class
 from folovllm.utils.load_errors import readable_errors
 
-# What a snapshot of a hub repository must hold, and what of it nobody reads: the makers' own format, other exports.
+# Which files a snapshot of a hub repository must hold, and which are not read: the makers' own format, other exports.
 WANTED_FILES = ["*.safetensors", "*.json"]
 UNWANTED_FILES = ["consolidated*", "*/*"]
 
@@ -95,8 +95,8 @@ def iterate_safetensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
         except SafetensorError as error:
             raise ModelLoadError(f"{path} cannot be read: {error}; was it downloaded to its end?") from error
         for name in names:
-            # Opened anew for each tensor. The file is mapped into memory, and what has been read stays in this
-            # process's resident set as long as the mapping lives: one mapping for all would peak at twice the weights.
+            # The file is opened anew for each tensor. It is mapped into memory, and pages that were read stay in this
+            # process as long as the mapping lives: one mapping for all tensors would peak at twice the weights.
             with safe_open(path, framework="pt") as file:
                 yield name, file.get_tensor(name)
 
@@ -137,7 +137,7 @@ def _is_redundant(name: str, model: DecoderForCausalLM) -> bool:
 def fill_with_dummy_weights(model: DecoderForCausalLM, seed: int) -> None:
     """Small random numbers, the same for the same seed: the shapes and the speed of a model without its file.
 
-    uniform rather than normal: it is several times cheaper to draw, and nobody reads what such a model says.
+    They are uniform and not normal, which is several times cheaper to draw. The model's text is noise either way.
     """
     generator = torch.Generator(device=next(model.parameters()).device).manual_seed(seed)
     for name, slot in model.checkpoint_slots():

@@ -14,8 +14,8 @@ width 2, the tokens a, b and "." (EOS); the figures are probabilities, a score i
             └─ .  .10  forgotten
 
 Greedily "a" would have won. Both survivors come from it: its KV blocks get shared, those of "b" come back.
-Every token lowers a score, so what ends is compared by score / length ** length_penalty. It acts there, and in the
-question whether a live beam could still beat the pool's worst, but never on the ranking of the living. Above,
+Every token lowers a score, so ended outputs are compared by score / length ** length_penalty. The penalty also decides
+whether a live beam could still beat the pool's worst, but it never changes how live beams are ranked. Above,
 "b." enters the pool with log .28 / 2 ** 1 = -0.64. The pool holds the best `width` ended outputs.
 
 vLLM: entrypoints/generate/beam_search/
@@ -65,7 +65,7 @@ class Ending:
 
 @dataclass(slots=True, frozen=True)
 class BeamStep:
-    """What a step decided. Row i of the next step belongs to survivors[i]; whoever is not in there is freed."""
+    """What a step decided. Row i of the next step belongs to survivors[i]. A beam with no survivor is freed."""
 
     survivors: list[Survivor]  # best first; empty when the search is over
     endings: list[Ending]
@@ -125,8 +125,8 @@ class BeamSearch:
     def advance(self, rows: list[CandidateRow]) -> BeamStep:
         """One step: rows[i] belongs to the i-th live beam; the first call has one row, the prompt's.
 
-        A candidate at -inf (masked) or NaN is none: rather than forbidden tokens there are fewer than `width`
-        beams. A beam left without candidates is dropped; if all are, the search is over.
+        A candidate at -inf (masked) or NaN does not count: there are fewer than `width` beams rather than beams with
+        forbidden tokens. A beam left without candidates is dropped; if all are, the search is over.
         """
         length = self._live_length() + 1
         survivors: list[Survivor] = []
@@ -137,7 +137,7 @@ class BeamSearch:
                 survivors.append(Survivor(parent, token_id, score))
                 if len(survivors) == self.width:
                     break
-            # Lower ranks only make up for beams that end; ending is for those that would have been live.
+            # Ranks from `width` on only replace beams that end. A continuation of such a rank enters no pool.
             elif rank < self.width:
                 ended.append((parent, self._end(parent, score, token_id, is_eos)))
         if not survivors and not ended and not self.pool:
@@ -182,7 +182,7 @@ class BeamSearch:
         return Hypothesis(token_ids, score, normalised, stop_token_id=token_id if is_eos else None)
 
     def _end_stuck_beams(self) -> list[tuple[int, Hypothesis]]:
-        """The masks leave no token at all and nothing has ended: the outputs are what the beams have."""
+        """The masks leave no token at all and no output has ended: what the beams have so far are the outputs."""
         return [
             (parent, Hypothesis(beam.token_ids, beam.score, self._normalise(beam.score, len(beam.token_ids)), None))
             for parent, beam in enumerate(self.live)
@@ -197,7 +197,7 @@ class BeamSearch:
         return _float32(score / max(divisor, _SMALLEST_DIVISOR))
 
     def _is_over(self, best_live_score: float, length: int) -> bool:
-        """Whether the living can be given up; `length` is theirs."""
+        """Whether to stop although beams are live; `length` is the length of all of them."""
         if len(self.pool) < self.width:
             return False
         if self.early_stopping is True:

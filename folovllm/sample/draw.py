@@ -83,8 +83,8 @@ def _as_token_ids(ids: Tensor | None, column: Tensor) -> Tensor:
 def _search(cumulative: Tensor, target: Tensor, total: Tensor) -> Tensor:
     """The column whose share of the line holds `target`: [b, 1].
 
-    right=True steps over columns of weight zero. uniform * total may round up to the total itself: the second
-    search finds the last column with any weight, which is where that belongs.
+    right=True steps over columns of weight zero. uniform * total may round up to the total itself, which no column
+    covers: the second search finds the last column with any weight, and the draw falls on that.
     """
     column = torch.searchsorted(cumulative, target.contiguous(), right=True)
     last = torch.searchsorted(cumulative, total.contiguous())
@@ -94,9 +94,8 @@ def _search(cumulative: Tensor, target: Tensor, total: Tensor) -> Tensor:
 def _two_level_inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
     """The same draw from [b, vocab]: pick a block of 128 by the blocks' sums, then a column inside it.
 
-    A running sum over 151,936 float32 loses the tail (a weight of 1e-8 no longer moves a sum near 1) and over
-    float64 costs as much as the softmax. Sums of 128 are accurate and vectorised, and only 1,187 of them need
-    float64.
+    A running sum over 151,936 weights loses the tail in float32 (a weight of 1e-8 no longer moves a sum near 1). In
+    float64 it costs as much as the softmax. Sums of 128 are accurate in float32, and only the 1,187 sums need float64.
     """
     vocab_size = weights.shape[-1]
     whole = vocab_size // _BLOCK * _BLOCK

@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-# Without top-k, top-p and min-p look at so many of the likeliest tokens first.
+# Without top-k, top-p and min-p look at this many of the likeliest tokens first.
 NARROW_WIDTH = 1024
 # The bits of 1.0, the largest weight, without its lower 16: one more than this is the number of bins.
 _TOP_BIN = 0x3F80
@@ -70,9 +70,9 @@ Pool = tuple[list[int], Candidates]
 def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row in falling order, and where they are; exactly k, also where logits are equal.
 
-    Two stages: cut the row into blocks, keep the k blocks with the largest maxima. Any of the k largest is in
-    one of them, else k maxima would be larger than it. The maxima come at memory speed, so a row of 151,936
-    takes a third of what torch.topk takes alone.
+    Two stages: cut the row into blocks, then search only the k blocks with the largest maxima. Each of the k largest
+    numbers lies in one of these: else there would be k maxima larger than it. The maxima are found at the speed of
+    memory, so a row of 151,936 takes a third of the time of torch.topk over all of it.
     """
     vocab_size = logits.shape[-1]
     block = 32 if k <= 256 else 8
@@ -103,7 +103,7 @@ def full_weights(logits: Tensor, temperature: Tensor) -> Tensor:
 
 
 def find_candidates(logits: Tensor, filters: Filters, path: Path, width: int) -> list[Pool]:
-    """Who may be drawn, for rows of one path: one pool, or more where some need a wider look."""
+    """The tokens that may be drawn, for rows of one path: one pool, or two where some rows must look at more tokens."""
     rows, vocab_size = list(range(len(logits))), logits.shape[-1]
     if path == "full":
         return [(rows, Candidates(full_weights(logits, filters.temperature)))]
@@ -125,8 +125,9 @@ def find_candidates(logits: Tensor, filters: Filters, path: Path, width: int) ->
 def _among_likeliest(logits: Tensor, filters: Filters, width: int, mass: Tensor | None) -> Candidates:
     """The `width` largest logits of each row, and how many of them stay.
 
-    Top-p's line is at top_p * mass: `mass` [b, 1] is the weight of all tokens where the `width` likeliest are
-    not all that top-p chooses from, and by default that of the top_k ones, as top-k comes first.
+    Top-p keeps tokens until their weights reach top_p * mass. `mass` [b, 1] is the weight of all tokens that top-p
+    chooses from. By default these are the top_k likeliest, as top-k comes first; without top-k the caller gives the
+    weight of the whole row.
     """
     values, ids = top_k(logits, width)
     values = values.double()
@@ -135,7 +136,7 @@ def _among_likeliest(logits: Tensor, filters: Filters, width: int, mass: Tensor 
     limit = filters.top_k.clamp(max=width)
     if mass is None:
         mass = cumulative.gather(1, limit - 1)
-    # A token is in while the sum BEFORE it has not reached the line: so the one that crosses the line is in.
+    # A token is kept if the sum BEFORE it has not reached the line: so the one that crosses the line is kept.
     kept = (cumulative - weights < filters.top_p * mass) & (weights >= filters.min_p)
     keep = kept.sum(dim=-1, keepdim=True).clamp(min=1).minimum(limit)
     return Candidates(weights, ids, keep, cumulative)
@@ -161,8 +162,8 @@ def _above_line(logits: Tensor, filters: Filters) -> Candidates:
     """Top-p, then min-p, over the whole vocabulary, with a sort of one bin in place of all tokens.
 
     The upper 16 bits of a positive float32 are a logarithmic scale (they are its bfloat16): 128 bins for each
-    power of two. Sums per bin tell in which bin the line is crossed. The bins above are in, those below are
-    out, and only the tokens inside it, some hundreds, need an order.
+    power of two. The sums of the bins tell in which bin the line is crossed. Tokens in higher bins are kept, those in
+    lower bins are not. Only the tokens inside that bin, some hundreds, must be sorted.
     """
     weights = full_weights(logits, filters.temperature)
     bins = (weights.view(torch.int32) >> 16).clamp_(0, _TOP_BIN)

@@ -1,8 +1,8 @@
 """What changes logits before they become a distribution: masks, biases, and processors of your own.
 
-All have one small interface. `update` tells a processor which rows it is for, once, when the batch's
-membership changes; `apply` then edits those rows' logits at every step. What has to be known about a step is
-in the rows' live `output_token_ids`.
+All have one small interface. `update` tells a processor its rows, once, when the batch's membership changes.
+`apply` then edits those rows' logits at every step. It can read what has been generated so far in the rows' live
+`output_token_ids`.
 
 vLLM: v1/sample/logits_processor/
 """
@@ -28,7 +28,7 @@ class LogitsProcessor:
 
     @classmethod
     def validate(cls, params: SamplingParams) -> None:
-        """Raise ValueError when extra_args holds a value that apply cannot use. Asked as requests come."""
+        """Raise ValueError when extra_args holds a value that apply cannot use. Called when a request comes in."""
 
     def update(self, rows: Sequence[SamplingRow]) -> None:
         """The rows that apply will see from here on."""
@@ -53,7 +53,7 @@ def register_logits_processor(name: str) -> Callable[[_P], _P]:
     def register(cls: _P) -> _P:
         if not (isinstance(cls, type) and issubclass(cls, LogitsProcessor)):
             raise TypeError(f"a logits processor must be a subclass of LogitsProcessor, got {cls!r}")
-        # The same class again comes from a module that was reloaded: the newer one is meant.
+        # A class of the same name comes from a module that was reloaded: the newer one counts.
         if name in _REGISTRY and _REGISTRY[name].__qualname__ != cls.__qualname__:
             raise ValueError(f"name {name!r} is taken by the logits processor {_REGISTRY[name].__qualname__}")
         _REGISTRY[name] = cls
@@ -112,7 +112,8 @@ class TokenMasks(LogitsProcessor):
 
 
 def banned_token_ids(row: SamplingRow) -> set[int]:
-    """What must not come next: the end of a bad word whose beginning stands, and stops before min_tokens."""
+    """Tokens that must not come next: the last token of a bad word where the output ends with the tokens before it, and
+    the tokens that end the text before min_tokens."""
     output, banned = row.output_token_ids, set[int]()
     for *prefix, last in row.bad_words_token_ids:
         if not prefix or output[-len(prefix) :] == prefix:

@@ -27,7 +27,7 @@ class LogprobsTensors:
 
     @classmethod
     def empty(cls, token_ids: Tensor, k: int) -> LogprobsTensors:
-        """What rows hold that asked for nothing."""
+        """The content of rows that did not ask for log-probabilities."""
         ids = token_ids.unsqueeze(-1).repeat(1, k + 1)
         return cls(ids, torch.full(ids.shape, torch.nan, device=ids.device), torch.zeros_like(token_ids))
 

@@ -34,7 +34,7 @@ class SamplingRow:
     def __post_init__(self) -> None:
         self.num_reported = None
         if self.params.use_beam_search:
-            # It must find best_of tokens that go on, and each token that ends a beam may stand before them.
+            # A beam needs best_of tokens that do not end it, and every token that ends it may be likelier than these.
             endings = len(self.eos_token_ids | set(self.params.stop_token_ids or ()))
             self.num_reported = max(self.params.logprobs or 0, (self.params.best_of or self.params.n) + endings)
         elif self.params.needs_logprobs:

@@ -102,12 +102,13 @@ class Sampler:
 
 
 def _suits_kernel(group: RowGroup) -> bool:
-    """Not where a row draws from its own generator, or reports the distribution: the kernel has neither."""
+    """False where a row draws from its own generator or reports the distribution: the kernel can do neither."""
     return group.processed_rows is None and all(generator is None for generator in group.generators)
 
 
 def _draw_in_kernel(logits: Tensor, group: RowGroup) -> Tensor:
-    """One seed for the step, from torch's default generator and on the device; a row's place is its position."""
+    """One seed for the step, drawn on the device from torch's default generator. A row's index takes the place of its
+    position, so that rows draw different noise."""
     from folovllm.sample.kernels.sampler import sample  # Triton takes half a second to import
 
     seed = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=logits.device)
@@ -115,9 +116,10 @@ def _draw_in_kernel(logits: Tensor, group: RowGroup) -> Tensor:
 
 
 def select(logits: Tensor, group: RowGroup) -> Tensor:
-    """The group's rows [b, vocab]. Beams are ranked by log-probabilities, and it is these that processors edit.
+    """The group's rows of logits [b, vocab]; for beams, log-probabilities instead.
 
-    That is Hugging Face's order for beams: what a mask takes away is not given to the other tokens.
+    Processors then edit a beam's log-probabilities, which is Hugging Face's order: the probability that a mask takes
+    away is not given to the other tokens.
     """
     if group.start is not None:
         rows = logits[group.start : group.start + len(group.rows)]
@@ -140,8 +142,8 @@ def apply_edits(logits: Tensor, group: RowGroup) -> Tensor:
 def greedy(logits: Tensor) -> Tensor:
     """The first of the largest logits of each row, [b].
 
-    On a CPU by numpy, whose argmax is vectorised where torch's looks at one number after the other: 2 to 5
-    times as fast. It knows no bfloat16, so such rows are converted, a few at a time to stay in the caches.
+    On a CPU numpy finds it, 2 to 5 times as fast: its argmax is vectorised, where torch's looks at one number after the
+    other. numpy knows no bfloat16, so such rows are converted, a few at a time to stay in the caches.
     """
     if logits.device.type != "cpu":
         return logits.argmax(dim=-1)
@@ -161,7 +163,7 @@ def _report(
         logprobs = raw[rows].float().log_softmax(dim=-1)
         reports.append((group.rows[rows], gather_logprobs(logprobs, k, drawn[rows])))
     if (rows := group.processed_rows) is not None:
-        if group.path == "greedy":  # nothing is drawn: the distribution is the one whose maximum was taken
+        if group.path == "greedy":  # nothing is drawn: report the distribution that the argmax was taken from
             logprobs = edited[rows].float().log_softmax(dim=-1)
         else:
             logprobs = torch.empty(edited.shape, device=edited.device)

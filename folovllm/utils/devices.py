@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def default_device() -> str:
-    """The device to use when nobody names one: the first CUDA GPU, else the CPU."""
+    """The device to use when none is named: the first CUDA GPU, else the CPU."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
@@ -29,9 +29,9 @@ def cpu_has_bf16_units() -> bool:
     The probes are private names of torch: where a build lacks one, the answer is no, which costs speed at
     worst and never correctness.
 
-    What would this do on the other kind of machine? FOLOVLLM_CPU_BF16=yes or =no in the environment answers
-    in the CPU's place: dtype="auto" then chooses as there, and all that follows from the choice is computed
-    as there. Under a yes, products that the CPU has no units for come out right, only slowly.
+    FOLOVLLM_CPU_BF16=yes or =no in the environment answers in the CPU's place, to try out the other kind of
+    machine: dtype="auto" then chooses as it would there, and so does everything that follows from the dtype.
+    Under a yes, products that the CPU has no units for come out right, only slowly.
 
     Raises:
         ValueError: FOLOVLLM_CPU_BF16 says something else.

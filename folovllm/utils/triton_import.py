@@ -1,7 +1,7 @@
 """Triton where it is installed, else a stand-in, so that a file of kernels can be imported anywhere.
 
-`from folovllm.utils.triton_import import tl, triton` serves such a file; whoever launches a kernel asks first whether
-it can run. Import this when a kernel is wanted, not before: Triton takes half a second.
+A file of kernels begins with `from folovllm.utils.triton_import import tl, triton`; code that launches a kernel asks
+first whether it can run. Import this when a kernel is wanted, not before: Triton takes half a second.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class _NoTriton:
-    """Has the one thing that a file of kernels needs when it is read: the decorator."""
+    """Has the one thing that a file of kernels uses when it is imported: the decorator."""
 
     @staticmethod
     def jit(function: Any) -> Any:

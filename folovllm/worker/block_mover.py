@@ -22,7 +22,7 @@ from folovllm.worker.kv_cache import KVCache
 class BlockMover:
     """Owns the swap space: per layer a CPU tensor of num_swap_blocks blocks (and a null block), pinned for a GPU.
 
-    Not touched until it is used, so on Linux it costs no memory before that (pinned memory does).
+    Plain memory costs nothing on Linux before it is first written; pinned memory is taken at once.
     """
 
     def __init__(self, kv_cache: KVCache, num_swap_blocks: int) -> None:

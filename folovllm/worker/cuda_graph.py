@@ -12,12 +12,12 @@ What is recorded is fixed: addresses, shapes, and whatever the host had decided.
     shapes      a graph for each of a few batch sizes; a smaller batch is padded to the next, 3 ─▶ 4
     decisions   kernels may not choose their grid by the lengths of sequences; nothing may ask the device for a value
 
-Steps with more than one token of a sequence run without a graph: they are long enough to hide their launches, and their
-shapes differ every time. Inside are the model, the LM head and the argmax, which is the whole draw of a greedy batch;
-random draws stay outside, because a seeded sequence draws from a generator of its own, and which sequences do changes
-with the batch.
+Steps with more than one token of a sequence run without a graph: they take long enough to hide their launches, and
+their shapes differ every time. A graph holds the model, the LM head and the argmax, which is the whole draw of a greedy
+batch. Random draws stay outside: a seeded sequence draws from a generator of its own, and each batch has other
+sequences.
 
-The graphs share one memory pool, since one runs at a time: it is as large as the largest needs.
+The graphs share one memory pool, as large as the largest graph needs, since only one of them runs at a time.
 
 vLLM: v1/cudagraph_dispatcher.py, compilation/cuda_graph.py, v1/worker/gpu_model_runner.py (capture_model)
 """
@@ -50,13 +50,13 @@ def capture_sizes(max_num_seqs: int) -> list[int]:
 
 
 def padded_size(num_seqs: int, sizes: list[int]) -> int | None:
-    """The smallest of `sizes`, which rise, that holds so many sequences; None: too many for any."""
+    """The smallest of `sizes` (in rising order) that holds `num_seqs` sequences; None where all are too small."""
     place = bisect_left(sizes, num_seqs)
     return sizes[place] if place < len(sizes) else None
 
 
 class GraphBuffers:
-    """The tensors that recorded kernels read: as long as the largest batch, each graph sees their first rows."""
+    """The tensors that recorded kernels read. They are as long as the largest batch; a graph reads the first rows."""
 
     def __init__(self, size: int, max_model_len: int, block_size: int, device: torch.device) -> None:
         self.max_model_len = max_model_len
@@ -69,7 +69,8 @@ class GraphBuffers:
         self.query_start_loc = torch.arange(size + 1, dtype=torch.int32, device=device)  # one query each
 
     def metadata(self, size: int) -> AttentionMetadata:
-        """Of the first `size` sequences. How long they are is not known when a graph is recorded: at most the limit."""
+        """Metadata of the first `size` sequences. Their lengths are not known when a graph is recorded, so the longest
+        allowed stands for them."""
         return AttentionMetadata(
             query_start_loc=self.query_start_loc[: size + 1],
             seq_lens=self.seq_lens[:size],
@@ -118,7 +119,7 @@ class CudaGraphs:
 
     @torch.inference_mode()
     def _capture(self) -> None:
-        """The largest first: its memory then serves all others."""
+        """Record the largest graph first, so that all others fit into its memory."""
         pool = torch.cuda.graph_pool_handle()
         for size in reversed(self.sizes):
             self._forward(size)  # what a kernel does at its first call, compiling among it, must not be recorded
@@ -135,7 +136,7 @@ class CudaGraphs:
         return hidden, logits, logits.argmax(dim=-1)
 
     def size_for(self, num_seqs: int) -> int | None:
-        """The batch size to which so many sequences must be padded; None: no graph is that large."""
+        """The batch size to which `num_seqs` sequences must be padded; None: no graph is that large."""
         return padded_size(num_seqs, self.sizes)
 
     def replay(self, inputs: StepInputs, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -8,8 +8,8 @@
 A step's inputs are cut out of these arrays by a few vectorised operations, for any number of sequences. What changes
 from step to step is little: a row is written when a sequence joins, and grows by one token per step.
 
-When the next step is prepared before this one's tokens have come to the host, their places here are still empty, but
-the device has them: last_tokens[row]. There they are put into the inputs.
+The next step may be prepared before this one's tokens have come to the host. Their places here are then still empty,
+but the device has the tokens, in last_tokens[row], and puts them into the inputs.
 
     row   token_ids        num_tokens  num_known        host     input_ids  9 ?
     0     5 17 9           3           3                            ▲
@@ -48,17 +48,17 @@ class StepInputs:
     draws: np.ndarray
     """Which of the step's rows draw a token: numbers into [*scheduled sequences, *forked children]."""
     logits_at: torch.Tensor | None
-    """[num_draws] the flat token whose logits each of them draws from; None: from every token, in order."""
+    """[num_draws] the flat token from whose logits each of them draws. None: each token is drawn from, in order."""
 
 
 @dataclass(slots=True)
 class Expected:
-    """Tokens that have been drawn and have not come to the host yet: where they belong."""
+    """Where tokens belong that have been drawn and have not come to the host yet."""
 
     rows: np.ndarray
     places: np.ndarray
     serials: np.ndarray
-    """Whose rows they were: a row may have changed hands when the tokens come."""
+    """Serial numbers of the sequences that had these rows: when the tokens come, a row may be another sequence's."""
     rows_on_device: torch.Tensor
 
 
@@ -104,13 +104,13 @@ class InputBatch:
         self.num_computed[row] = seq.num_computed_tokens
 
     def remove(self, seq_id: str) -> None:
-        """Free a row. An id without one is no error: it may have ended before its first step."""
+        """Free a row. An id without a row is no error: the sequence may have ended before its first step."""
         row = self._row_of.pop(seq_id, None)
         if row is not None:
             self._free_rows.append(row)
 
     def set_blocks(self, seq: Sequence) -> None:
-        """The block table of a sequence has changed; one without a row is no error, it will bring its table along."""
+        """Copy a sequence's block table, which has changed. One without a row is no error: add() copies its table."""
         row = self._row_of.get(seq.seq_id)
         if row is not None:
             self.block_table[row, : len(seq.block_ids)] = seq.block_ids
@@ -118,7 +118,7 @@ class InputBatch:
     def prepare(
         self, seqs: list[Sequence], num_scheduled_tokens: list[int], forks: Forks, pad_to: int | None = None
     ) -> StepInputs:
-        """The inputs of a step in which sequence i computes num_scheduled_tokens[i] tokens.
+        """Make the inputs of a step in which sequence i computes num_scheduled_tokens[i] tokens.
 
         Two sequences, of which the first computes 3 tokens from position 0 and the second 1 token from position 7:
 
@@ -127,8 +127,8 @@ class InputBatch:
         A sequence draws from the logits of its last token, if the step gets that far; a forked child from its
         parent's.
 
-        pad_to: for steps of one token each, as many sequences as the arrays shall have. Those that are added read and
-        write slot 0, which is the null block's and nobody's.
+        pad_to: for steps of one token each, the number of sequences that the arrays shall have. The added ones read and
+        write slot 0: it lies in the null block, which no sequence uses.
         """
         rows = np.fromiter((self._row_of[seq.seq_id] for seq in seqs), np.int64, len(seqs))
         num_new = np.array(num_scheduled_tokens)
@@ -188,8 +188,8 @@ class InputBatch:
         )
 
     def advance(self, inputs: StepInputs, drawn: list[Sequence], token_ids: np.ndarray | None = None) -> Expected:
-        """After the step: what was computed is in the cache, and `drawn` are one token longer each. Which one may be
-        said now or, with what is returned, later: then it must stand in last_tokens, too."""
+        """After the step: what was computed is in the cache, and the sequences of `drawn` are one token longer each.
+        The tokens are given now, or later to fill() with what is returned here; then last_tokens must have them."""
         self.num_computed[inputs.rows] += inputs.num_new
         rows = np.fromiter((self._row_of[seq.seq_id] for seq in drawn), np.int64, len(drawn))
         (rows_on_device,) = self._to_device(rows)

@@ -1,8 +1,8 @@
 """How many blocks the KV cache gets: what the configuration says, else a share of the memory that the weights leave.
 
-On a CPU the memory is everybody's, so the cache takes a quarter of what is free and leaves the rest to the system. On a
-GPU it is the engine's: gpu_memory_utilization of all of it, less what is in use and less what a full-size step takes on
-top, which is found by running one. No more is taken than could ever be used.
+A CPU's memory is shared with other programs, so the cache takes a quarter of what is free. A GPU's memory belongs to
+the engine: the cache takes gpu_memory_utilization of all of it, less what is in use, and less what a full-size step
+takes on top, which is measured by running one. It never takes more than could be used.
 
 vLLM: v1/core/kv_cache_utils.py; v1/worker/gpu_worker.py, cpu_worker.py (determine_available_memory)
 """
@@ -93,7 +93,7 @@ def size_kv_cache(
 
 
 def _budget(utilization: float, device: torch.device, measure_step: Callable[[], int]) -> tuple[int, str]:
-    """Bytes that the cache may take now, and where the figure comes from."""
+    """Bytes that the cache may take now, and a text that says where the figure comes from."""
     if device.type == "cpu":
         release_freed_memory()
         free = free_memory_bytes(device)

@@ -26,7 +26,7 @@ def peak_bytes_of_full_step(
     dtype: torch.dtype,
     device: torch.device,
 ) -> int:
-    """Bytes that the largest step takes on a CUDA device on top of weights and cache."""
+    """Bytes of a CUDA device that the largest step takes beyond weights and cache."""
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated(device)

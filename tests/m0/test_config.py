@@ -166,6 +166,24 @@ def test_defaults_are_the_documented_ones() -> None:
     )
 
 
+def test_a_model_config_needs_the_models_name_alone() -> None:
+    assert ModelConfig("a/b") == ModelConfig(
+        model="a/b",
+        tokenizer="a/b",
+        tokenizer_mode="auto",
+        trust_remote_code=False,
+        dtype="auto",
+        max_model_len=None,
+        seed=0,
+    )
+
+
+def test_values_that_are_allowed_stay_as_given() -> None:
+    cache = CacheConfig(block_size=32, gpu_memory_utilization=0.8, swap_space=8.0, enable_prefix_caching=True)
+    assert (cache.block_size, cache.gpu_memory_utilization) == (32, 0.8)
+    assert (cache.swap_space, cache.enable_prefix_caching) == (8.0, True)
+
+
 def test_bounds_themselves_are_allowed() -> None:
     assert CacheConfig(gpu_memory_utilization=1).gpu_memory_utilization == 1
     assert CacheConfig(swap_space=0).swap_space == 0
@@ -230,10 +248,18 @@ def test_one_scheduler_config_serves_two_engines() -> None:
     assert second.scheduler_config.max_model_len == 200
 
 
+def test_engine_config_keeps_the_layers_it_is_given() -> None:
+    model, cache = ModelConfig("m", max_model_len=4096), CacheConfig(block_size=32)
+    config = EngineConfig(model, cache, SchedulerConfig(max_num_seqs=128))
+    assert (config.model_config, config.cache_config) == (model, cache)
+    assert config.scheduler_config == SchedulerConfig(max_num_seqs=128, max_model_len=4096)
+
+
 def test_engine_config_makes_its_own_defaults() -> None:
     a, b = EngineConfig(ModelConfig("m")), EngineConfig(ModelConfig("m"))
     assert a.cache_config is not b.cache_config
     assert a == b
+    assert (a.cache_config, a.scheduler_config) == (CacheConfig(), SchedulerConfig())
 
 
 @pytest.mark.parametrize("layer", ["model_config", "cache_config", "scheduler_config"])

@@ -123,6 +123,34 @@ def test_a_long_wrong_value_is_cut_in_the_message() -> None:
     assert len(str(caught.value)) < 120
 
 
+def test_defaults_are_the_documented_ones() -> None:
+    assert SamplingParams() == SamplingParams(
+        n=1,
+        best_of=1,
+        presence_penalty=0.0,
+        frequency_penalty=0.0,
+        repetition_penalty=1.0,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=-1,
+        min_p=0.0,
+        max_tokens=16,
+        logprobs_mode="raw",
+        detokenize=True,
+        skip_special_tokens=True,
+        length_penalty=1.0,
+    )
+    assert SamplingParams().best_of == 1
+
+
+def test_values_that_are_allowed_stay_as_given() -> None:
+    params = SamplingParams(n=2, temperature=0.8, top_p=0.9, top_k=50, max_tokens=100)
+    assert (params.n, params.temperature, params.top_p) == (2, 0.8, 0.9)
+    assert (params.top_k, params.max_tokens) == (50, 100)
+    ends = SamplingParams(stop=["END", "\n\n"], stop_token_ids=[2, 3])
+    assert (ends.stop, ends.stop_token_ids) == (["END", "\n\n"], [2, 3])
+
+
 def test_bounds_themselves_are_allowed() -> None:
     SamplingParams(presence_penalty=-2, frequency_penalty=2, top_p=1, top_k=1, min_p=0, seed=0, min_tokens=16)
     SamplingParams(

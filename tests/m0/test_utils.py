@@ -1,9 +1,10 @@
-"""The small helpers: ids, seeds, suggestions, logging, devices."""
+"""The small helpers: ids, seeds, suggestions, logging, devices, and the names that outside code imports."""
 
 from __future__ import annotations
 
 import logging
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,14 @@ import torch
 from rich.logging import RichHandler
 
 from folovllm.utils import devices
+from folovllm.utils.common import (
+    generate_request_id,
+    get_device,
+    get_gpu_memory_info,
+    is_cuda_available,
+    move_to_device,
+    set_random_seed,
+)
 from folovllm.utils.ids import Counter
 from folovllm.utils.logging import init_logger
 from folovllm.utils.seed import set_seed
@@ -89,3 +98,64 @@ def test_the_environment_answers_in_the_cpus_place(units: bool, monkeypatch: pyt
 def test_free_memory_is_part_of_the_whole() -> None:
     cpu = torch.device("cpu")
     assert 0 < devices.free_memory_bytes(cpu) <= devices.total_memory_bytes(cpu)
+
+
+# --- the names that outside code imports
+
+
+def test_no_two_request_ids_are_equal() -> None:
+    ids = [generate_request_id() for _ in range(1000)]
+    assert all(isinstance(request_id, str) for request_id in ids)
+    assert len(set(ids)) == 1000
+
+
+def test_after_the_same_random_seed_torch_draws_the_same_numbers() -> None:
+    set_random_seed(42)
+    first = torch.rand(4).tolist()
+    assert torch.rand(4).tolist() != first
+    set_random_seed(42)
+    assert torch.rand(4).tolist() == first
+
+
+@pytest.mark.parametrize(("cuda", "chosen"), [(False, "cpu"), (True, "cuda")])
+def test_the_device_that_is_not_named_is_a_gpu_where_there_is_one(
+    cuda: bool, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    assert is_cuda_available() is cuda
+    assert get_device() == torch.device(chosen)
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda", "cuda:1"])
+def test_the_device_that_is_named_is_the_one_returned(name: str) -> None:
+    assert get_device(name) == torch.device(name)
+
+
+def test_without_a_gpu_there_is_no_gpu_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert get_gpu_memory_info() == {}
+
+
+def test_gpu_memory_is_told_in_gib(monkeypatch: pytest.MonkeyPatch) -> None:
+    gib = 1024**3
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1 * gib)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2 * gib)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5 * gib, 8 * gib))
+    properties = SimpleNamespace(total_memory=8 * gib)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    expected = {"allocated_gb": 1.0, "reserved_gb": 2.0, "free_gb": 5.0, "total_gb": 8.0}
+    assert get_gpu_memory_info() == expected
+
+
+def test_tensors_are_moved_in_order_and_the_originals_stay() -> None:
+    tensors = [torch.tensor([1, 2]), torch.tensor([3])]
+    moved = move_to_device(iter(tensors), torch.device("meta"))
+    assert [t.shape for t in moved] == [(2,), (1,)]
+    assert {t.device.type for t in moved} == {"meta"}
+    assert {t.device.type for t in tensors} == {"cpu"}
+
+
+def test_a_tensor_that_is_on_the_device_already_is_not_copied() -> None:
+    tensor = torch.tensor([1])
+    assert move_to_device([tensor], torch.device("cpu"))[0] is tensor

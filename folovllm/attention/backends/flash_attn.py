@@ -80,7 +80,7 @@ class FlashAttnBackend(AttentionBackend):
         return out.to(q.dtype)
 
     def _key_starts(self, metadata: AttentionMetadata) -> torch.Tensor:
-        """The lengths of the sequences in prefill as flash-attn wants them, summed up; once a step."""
+        """The running sum of the prefilling sequences' lengths, which flash-attn asks for; computed once a step."""
         if self._planned is None or self._planned[0] is not metadata:
             ends = metadata.seq_lens[metadata.leading_decodes :].cumsum(0, dtype=torch.int32)
             self._planned = metadata, torch.cat([ends.new_zeros(1), ends])

@@ -77,7 +77,7 @@ class FlashInferBackend(AttentionBackend):
         import flashinfer  # type: ignore[import-not-found]
 
         if self._decode is None:
-            # One after the other uses the workspace, so both may have the same.
+            # Both wrappers may share one workspace, because they never run at the same time.
             workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
             # Its other decode kernel knows the group sizes 1, 2, 4 and 8 alone and multiplies without matrix units.
             self._decode = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
@@ -99,7 +99,7 @@ class FlashInferBackend(AttentionBackend):
 
 
 def list_pages(metadata: AttentionMetadata, first: int, end: int, block_size: int) -> Pages:
-    """The blocks of the sequences first .. end - 1. Their lengths come from the GPU, which takes one wait a step."""
+    """The blocks of the sequences first .. end - 1. Their lengths lie on the GPU: the host waits for it once a step."""
     lens = [seq_len for _, _, seq_len in metadata.spans[first:end]]
     counts = [-(-seq_len // block_size) for seq_len in lens]
     used = zip(metadata.block_ids[first:end], counts, strict=True)

@@ -1,14 +1,14 @@
-"""Paged attention in plain torch: K and V are read through the block table, a sequence's blocks may lie anywhere.
+"""Paged attention in plain torch: K and V are read through the block table, so the blocks may lie anywhere.
 
     blocks of the cache   [0: null] [1: b0..] [2: a0..] [3: c..] [4: a16..] [5: b16..]      block tables  a: 2 4
     slots of a            32 33 .. 47, 64 65 .. (slot = block * block_size + offset)                      b: 1 5
 
-What no token has written, the rest of a last block and the null block, may hold NaN and takes no part in any product:
-zero times NaN is NaN, so a mask alone would not do. What a gather costs is hidden in three ways, and which
-sequence is read in which is planned once a step, for all layers:
+Slots that no token has written (the rest of a last block, and the null block) may hold NaN. They take no part in any
+product: zero times NaN is NaN, so a mask alone would not do. A gather copies K and V before they are read. Three ways
+of reading keep that cost down, and the plan of a step says which sequence is read in which way, for all layers:
 
     consecutive blocks     a slice of the cache, nothing is copied
-    small decodes          many sequences in one gather, padded to the longest: calls are what costs there
+    small decodes          many sequences in one gather, padded to the longest: the calls cost more than the copies
     large float32 decodes  in chunks that stay in the CPU's cache, so that memory is read once, as without paging
 
 vLLM: v1/attention/backends/cpu_attn.py
@@ -24,17 +24,19 @@ import torch.nn.functional as F
 from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.metadata import AttentionMetadata
 
-# A decode with fewer bytes of K and V than this is gathered beside others: one call for many keeps all cores busy,
-# where a call of its own would cost more than the gather. Measured: with an eighth of this, 32 sequences of 1.1 MiB
-# take 1.5 times as long; sequences of 4 MiB and more gain nothing by it.
+# A decode with fewer bytes of K and V than this is gathered together with others. One call for many sequences keeps
+# all cores busy; a call for each would cost more than the gather. Measured: with an eighth of this limit, 32 sequences
+# of 1.1 MiB take 1.5 times as long. Sequences of 4 MiB and more gain nothing by a common gather.
 SMALL_BYTES = 2 << 20
-# So much padding in a gather is cheaper than one more call.
+# Padding of up to this size in a gather is cheaper than one more call.
 PADDING_BYTES = 256 << 10
-# So much is gathered for one call, so that it is still in the CPU's last cache when it is read again.
+# One call gathers at most this much: it is then still in the CPU's last cache when attention reads it.
 BATCH_BYTES = 8 << 20
-# The K or V of one chunk of a large decode. Half of this costs 10% more (calls), twice as much the same (cache).
+# The K or V of one chunk of a large decode. Chunks of half the size take 10% longer, for there are more calls. Chunks
+# of twice the size take 10% longer too, for they leave the cache.
 CHUNK_BYTES = 2 << 20
-# Queries that start in the middle of a sequence take turns, so many at a time: their mask is [this, longest sequence].
+# Queries that start in the middle of a sequence need a mask [queries, longest sequence]. To keep it small, at most this
+# many of them are computed at a time.
 MASKED_QUERIES = 512
 
 Rows = slice | torch.Tensor
@@ -48,7 +50,7 @@ class Together:
     num_seqs: int
     longest: int
     slots: torch.Tensor
-    """[num_seqs * longest]; behind its end a sequence's first slot is repeated, whose content is finite."""
+    """[num_seqs * longest]. Padding behind a sequence's end repeats its first slot, which holds finite numbers."""
     mask: torch.Tensor | None
     """[num_seqs, 1, 1, longest] to add to the scores: -inf behind a sequence's end; None if all are equally long."""
 
@@ -60,7 +62,7 @@ class Alone:
     start: int
     end: int  # its queries are q[start:end]
     pieces: list[tuple[Rows, int]]
-    """Stretches of it, from its first token on: their blocks, and how many tokens they hold."""
+    """The sequence cut into stretches, in order: the blocks of each, and how many tokens it holds."""
 
 
 class Plan:
@@ -117,8 +119,8 @@ class Plan:
         size, num_blocks = self._block_size, -(-seq_len // self._block_size)
         blocks = self._metadata.block_ids[seq][:num_blocks]
         per_piece = num_blocks
-        # Chunks pay in float32 decodes only: torch's bmm, which they need, is 4 times slower than its attention in 16
-        # bits, and many queries read their keys often enough to hide a gather.
+        # Chunks pay in float32 decodes only. They need torch's bmm, which in 16 bits is 4 times slower than torch's
+        # attention. In a prefill many queries read the same keys, so the gather is a small part of the work.
         if end - start == 1 and self._dtype == torch.float32 and not _consecutive(blocks):
             per_piece = max(CHUNK_BYTES // (self._row_bytes * size), 1)
         pieces: list[tuple[Rows, int]] = []
@@ -261,8 +263,8 @@ class PagedTorchBackend(AttentionBackend):
     def _grouped(self, q: torch.Tensor) -> torch.Tensor:
         """[n, num_heads, head_size] -> [n, num_kv_heads, group_size, head_size].
 
-        In a decode the query heads of a group read the same keys and no mask tells them apart, so they are to the KV
-        head what several queries are: K and V are not repeated.
+        In a decode the query heads of a group read the same keys, with no mask. So they count as several queries of one
+        KV head, and K and V are not repeated.
         """
         return q.view(-1, self.num_kv_heads, self.group_size, self.head_size)
 
@@ -288,6 +290,6 @@ def _batches(decodes: list[tuple[int, int]], token_bytes: int) -> list[list[int]
 def _tail_mask(num_queries: int, seq_len: int, device: torch.device) -> torch.Tensor:
     """True where a query sees a key, for the last `num_queries` positions of `seq_len`.
 
-    It serves fewer queries and shorter sequences, too: the lower right corner of it is their mask.
+    Its lower right corner is the mask of fewer queries and shorter sequences, so one mask serves them all.
     """
     return torch.ones(num_queries, seq_len, dtype=torch.bool, device=device).tril(seq_len - num_queries)

@@ -6,9 +6,9 @@ prefill, the cached context too, is gathered first:
     cache    [7: a0..] [2: c0..] [9: a16..]        block tables  a: 7 9    c: 2
     flat     a0 a1 .. a15 a16 .. | c0 c1 ..        cu_seq_k      0         len(a)       len(a) + len(c)
 
-One more read and write of those keys, for a kernel that comes nearer to what the GPU can do. It exists in 16 bits
-alone; a float32 cache goes to our own paged_prefill instead. Where the keys lie is found out once a step, for all
-layers, and how many there are takes one wait for the GPU.
+The gather is one more read and write of those keys. The kernel is worth it: it comes nearer to what the GPU can do. It
+exists in 16 bits alone, so a float32 cache goes to our own paged_prefill instead. Where the keys lie is computed once a
+step, for all layers. To learn how many keys there are, the host waits for the GPU once.
 
 vLLM: none (v1/attention/backends/flash_attn.py pages)
 """

@@ -4,7 +4,7 @@
     forward    paged_decode    the sequences in front that have one query
                paged_prefill   the others; a step without one leaves its launch out
 
-Nothing is gathered, planned or copied to the host, so a decode step is the same few launches whatever it holds, and a
+Nothing is gathered, planned or copied to the host. So a decode step is the same few launches for any sequences, and a
 CUDA graph may replay them.
 
 vLLM: v1/attention/backends/triton_attn.py
@@ -37,7 +37,7 @@ def kernels_unavailable_reason(device: torch.device) -> str | None:
 
 
 class TritonBackend(AttentionBackend):
-    """In the interpreter it is thousands of times slower than torch: for tests, and never picked unasked."""
+    """In Triton's interpreter it is thousands of times slower than torch: it is for tests there, and only by name."""
 
     name = "triton"
     supports_cuda_graphs = True

@@ -11,19 +11,20 @@
 Each K and V is read once, by one program, for all query heads of its group. A sequence of n tokens moves
 2 * n * num_kv_heads * head_size * bytes and takes 4 * n * num_heads * head_size operations: for Qwen3-0.6B in
 bfloat16 (16 heads on 8 KV heads of 128), 4,096 bytes and 8,192 operations a token, 2 a byte. An H200 could do 180 in
-that time (790 TFLOP/s over 4.3 TB/s), so the kernel waits for memory, and that 14 of the 16 rows are padding, which
-tl.dot demands, costs nothing.
+that time (790 TFLOP/s over 4.3 TB/s), so the kernel waits for memory. tl.dot demands at least 16 rows, so 14 of them
+are padding here; they cost nothing, because memory is the limit.
 
 Tiles, for 16 bits and heads of 128. To keep 4.3 TB/s busy over a latency of some 0.8 us, 3.4 MB must be under way, 26
-KB for each of the 132 SMs. A tile of 64 tokens has 16 KB of K and as much of V, so one on its way to each of the four
-programs that an SM holds (38 KB of its 227 KB shared memory each, and some 115 of its 65,536 registers for each of
-128 threads) are 128 KB. Larger tiles would not load faster, and would leave more empty at the end of short sequences.
+KB for each of the 132 SMs. A tile of 64 tokens has 16 KB of K and as much of V. An SM holds four programs: each takes
+38 KB of its 227 KB of shared memory, and some 115 of its 65,536 registers for each of 128 threads. With one tile on its
+way to each program, 128 KB are under way. Larger tiles would not load faster, and short sequences would leave more of
+their last tile empty.
 
 Splits: a batch of 1 with 8 KV heads is 8 programs for 132 SMs. Then each sequence's tokens are divided among up to
-MAX_SPLITS programs. How many there are depends on shapes alone, never on lengths, so that a CUDA graph may replay the
-launch: each program finds its part from seq_lens when it runs, and one without a part ends at once. A split's
-intermediate result is (head_size + 1) float32 for each head, written and read once: 2 KiB for the two heads of a group,
-against 256 KiB of K and V in 512 tokens.
+MAX_SPLITS programs. Their number depends on shapes alone, never on lengths, so that a CUDA graph may replay the launch.
+Each program finds its part from seq_lens when it runs; a program without a part ends at once. A split's intermediate
+result is (head_size + 1) float32 for each head, written and read once: 2 KiB for the two heads of a group, against 256
+KiB of K and V in 512 tokens.
 
 vLLM: v1/attention/ops/triton_decode_attention.py
 """
@@ -46,13 +47,15 @@ from folovllm.attention.kernels.tile import (
 )
 
 PROGRAMS = 2048
-"""So many are four times what an H200 holds at once: enough that long and short sequences even out."""
+"""Programs to aim at in one launch. An H200 runs about a quarter of them at once. The others start as places come free:
+so a long sequence delays few programs, and short ones fill the gaps."""
 MAX_SPLITS = 64
 
 
 @triton.jit
 def _tokens_per_split(seq_len, SPLITS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Equal parts of whole tiles. The last may be shorter, and splits behind it have none."""
+    """Tokens per split: a whole number of tiles, the same for all. The last split with tokens may have fewer, and the
+    splits after it have none."""
     return tl.cdiv(tl.cdiv(seq_len, SPLITS), BLOCK_N) * BLOCK_N
 
 
@@ -71,7 +74,7 @@ def _paged_decode(
     start = split * per_split
     end = tl.minimum(start + per_split, seq_len)
     if start >= end:
-        return  # _merge knows as well that this split has nothing
+        return  # _merge computes the same bounds, so it reads nothing of this split
 
     rows = tl.arange(0, GROUP_PAD)
     heads = kv_head * GROUP + rows
@@ -85,7 +88,7 @@ def _paged_decode(
     running_max = tl.full([GROUP_PAD], -float("inf"), tl.float32)
     running_sum = tl.zeros([GROUP_PAD], tl.float32)
     acc = tl.zeros([GROUP_PAD, HEAD_PAD], tl.float32)
-    last_seen = tl.zeros([GROUP_PAD], tl.int32) + seq_len  # a decode sees all
+    last_seen = tl.zeros([GROUP_PAD], tl.int32) + seq_len  # the query of a decode is the last token: it sees every key
     k_ptr += kv_head * stride_kh
     v_ptr += kv_head * stride_vh
     tables_ptr += seq * stride_table
@@ -122,13 +125,13 @@ def _merge(
 ):  # fmt: skip
     """One head of one sequence: the mean of its splits' results, weighted by the sums of their softmax.
 
-    Split s divided by its own sum, 2^lse[s]; the sum over all tokens is that of these, so its share is
-    2^lse[s] / sum of 2^lse. Dividing both by the largest keeps them in range.
+    Split s divided its result by its own sum, 2^lse[s]. The sum over all tokens is the sum of these, so the weight of
+    split s is 2^lse[s] / sum of 2^lse. Dividing numerator and denominator by the largest keeps them in range.
     """
     head, seq = tl.program_id(0), tl.program_id(1).to(tl.int64)
     seq_len = tl.load(seq_lens_ptr + seq)
     splits, columns = tl.arange(0, SPLITS_PAD), tl.arange(0, HEAD_PAD)
-    used = splits * _tokens_per_split(seq_len, SPLITS, BLOCK_N) < seq_len  # others have written nothing
+    used = splits * _tokens_per_split(seq_len, SPLITS, BLOCK_N) < seq_len  # the other splits have written nothing
     used = used & (splits < SPLITS)
     places = (seq * tl.num_programs(0) + head) * SPLITS + splits
     lse = tl.load(lse_ptr + places, mask=used, other=-float("inf"))
@@ -141,10 +144,11 @@ def _merge(
 
 
 def choose_splits(num_seqs: int, num_kv_heads: int, max_len: int, block_n: int) -> int:
-    """Programs per sequence and KV head: PROGRAMS in all or a few more, while there is a tile for each.
+    """Programs per sequence and KV head: about PROGRAMS in all, but never more than there are tiles.
 
-    A power of two, for the kernel is compiled for each number that ever occurs.
-    max_len: what the block tables have room for; not how long the sequences are, which a CUDA graph must not depend on.
+    A power of two: the kernel is compiled anew for each number, so there should be few.
+    max_len: the tokens that the block tables have room for. The sequences' own lengths change from step to step, and a
+        CUDA graph must not depend on them.
     """
     wanted = min(triton.cdiv(PROGRAMS, num_seqs * num_kv_heads), triton.cdiv(max_len, block_n), MAX_SPLITS)
     return triton.next_power_of_2(max(wanted, 1))

@@ -18,14 +18,14 @@ queries at the last positions of a sequence. Sequences lie flat one after the ot
 A sequence with m queries and n keys takes 4 * num_heads * head_size * m * (n - m / 2) operations. Each tile of queries
 reads the keys before it, 2 * head_size * bytes * n * m * group / BLOCK_M bytes in all for a KV head. With BLOCK_M = 128
 rows a number of K or V takes part in 256 operations, 128 a byte in 16 bits. That is less than the 180 at which an
-H200's matrix units (790 TFLOP/s) and its memory (4.3 TB/s) are balanced; but the tiles of a sequence run beside each
-other and read the same keys, so most of these bytes come out of the L2 cache, and the kernel waits for arithmetic.
+H200's matrix units (790 TFLOP/s) and its memory (4.3 TB/s) are balanced. But the tiles of a sequence run at the same
+time and read the same keys. So most of these bytes come out of the L2 cache, and the kernel waits for arithmetic.
 
 Tiles, for 16 bits and heads of 128: q 32 KB, and K and V of 64 tokens 32 KB, twice, so that one is on its way while
 the other is multiplied: 96 KB of an SM's 227 KB shared memory. acc and the scores are 64 + 32 KB of float32, in
-registers: 8 warps hold them in some 185 registers a thread, which is an SM to itself. Fewer rows than 64 would not use
-Hopper's wide matrix instruction (64 rows for four warps), so smaller tiles serve only steps that have no more rows:
-short chunks.
+registers: 8 warps hold them in some 185 registers a thread, so an SM has room for one program. Fewer rows than 64 would
+not use Hopper's wide matrix instruction (64 rows for four warps), so smaller tiles are for short chunks alone, which
+have no more rows.
 
 vLLM: v1/attention/ops/triton_unified_attention.py
 """
@@ -56,13 +56,14 @@ def _paged_prefill(
     GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    # The last tile of a sequence sees the most keys: begun first, it is not what all wait for in the end.
+    # The last tile of a sequence sees the most keys and takes the longest. It starts first, so that it does not run
+    # alone at the end.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head, seq = tl.program_id(1), tl.program_id(2).to(tl.int64)
     first_query = tl.load(starts_ptr + seq)
     num_queries = tl.load(starts_ptr + seq + 1) - first_query
     if tile * BLOCK_M >= num_queries * GROUP:
-        return  # the grid is as long as the longest sequence needs
+        return  # the grid has tiles for the longest sequence; shorter ones need fewer
 
     seq_len = tl.load(seq_lens_ptr + seq)
     context = seq_len - num_queries
@@ -105,9 +106,9 @@ def _paged_prefill(
 
 
 def choose_tiles(rows: int, head_pad: int, element_size: int) -> tuple[int, int, int]:
-    """(BLOCK_M, BLOCK_N, warps) where the longest sequence has so many rows, that is queries times heads of a group."""
+    """(BLOCK_M, BLOCK_N, warps). rows: of the longest sequence, its queries times the heads of a group."""
     if element_size > 2:
-        # Matrix units would round float32, so threads multiply it out of their registers, and a tile must fit there.
+        # Matrix units would round float32. So the threads multiply it themselves, and a tile must fit their registers.
         block_m, block_n = (32, 32) if head_pad <= 128 else (16, 16)
         return min(block_m, 16 if rows <= 16 else 32), block_n, 4
     if rows <= 16:
@@ -137,7 +138,7 @@ def paged_prefill(
     key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_size], contiguous inside a head; float32,
         float16 or bfloat16. Any block_size. head_size up to 256, padded to a power of two.
     block_tables: [num_seqs, max_blocks] int32.  seq_lens: [num_seqs] int32.
-    query_start_loc: [num_seqs + 1] int32; tokens outside of what it covers are left alone.
+    query_start_loc: [num_seqs + 1] int32; tokens before its first or behind its last entry are left alone.
     max_query_len: no sequence has more queries.  out: where to write; made if None.
 
     Raises:

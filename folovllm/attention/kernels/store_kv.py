@@ -5,11 +5,11 @@
     slot[i] = 37        v                                    v
     K cache   [block 2, offset 5: h0 .. h7]       V cache   [block 2, offset 5: h0 .. h7]      (blocks of 16)
 
-A program copies a token: all KV heads of K, then of V. With 8 heads of 128 in 16 bits that are 2 KiB each, 16 bytes
-for each of 128 threads, which is the widest access a thread has. Every number is read once and written once:
-4 * num_kv_heads * head_size * bytes, 8 KiB a token, 2 ns at 4.3 TB/s; there is no arithmetic. A decode step of
-256 tokens moves 2 MiB a layer, half a microsecond, so what it costs is its launch, and one launch instead of two
-index_copy_ is the gain.
+A program copies a token: all KV heads of K, then of V. With 8 heads of 128 in 16 bits, K and V are 2 KiB each: 16 bytes
+for each of 128 threads, the widest access a thread has. Every number is read once and written once, which is
+4 * num_kv_heads * head_size * bytes: 8 KiB a token, 2 ns at 4.3 TB/s. There is no arithmetic. A decode step of 256
+tokens moves 2 MiB a layer in half a microsecond, less than a launch takes. So the gain is one launch in place of two
+index_copy_.
 
 vLLM: v1/attention/ops/triton_reshape_and_cache_flash.py
 """

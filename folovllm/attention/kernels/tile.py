@@ -7,10 +7,10 @@ block table says where each token lies:
     block       9  9  5  5  5        address = block * stride_block + (position % block_size) * stride_token
     offset     30 31  0  1  2                + KV head * stride_head + 0 .. head_size - 1      (blocks of 32)
 
-So a tile may span blocks, or lie inside of one: block_size and BLOCK_N know nothing of each other. 64 tokens with heads
-of 128 numbers in 16 bits are 64 reads of 256 contiguous bytes, two whole cache lines each: scattered blocks cost no
-bandwidth. The addresses are int64: a cache of 2^31 numbers has only 4 GiB in 16 bits. A position at or behind `end` is
-not read at all, for what lies there may be NaN, and zero times NaN is NaN.
+So a tile may span blocks or lie inside one, and any BLOCK_N goes with any block_size. 64 tokens with heads of 128
+numbers in 16 bits are 64 reads of 256 contiguous bytes, two whole cache lines each: scattered blocks cost no bandwidth.
+The addresses are int64, because a cache of 2^31 numbers has only 4 GiB in 16 bits. A position at or behind `end` is not
+read at all: NaN may lie there, and zero times NaN is NaN.
 
 vLLM: v1/attention/ops/triton_unified_attention.py
 """
@@ -23,17 +23,18 @@ import triton
 import triton.language as tl
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
-"""Kernels imported from here on run in Triton's interpreter. It multiplies the raw bits of bfloat16, so kernels there
-compute in float32; and Triton 3.6's cannot count to a tensor (with NumPy 2.4), so they loop with `while`. Compiled, a
-`for` loop is better: Triton fetches its next tiles while it multiplies the present one, which it does not for `while`.
+"""True where Triton's interpreter runs the kernels that are imported from here on. They differ in two ways there. The
+interpreter multiplies the raw bits of bfloat16, so they compute in float32. Its `range` takes no tensor as the end
+(Triton 3.6 with NumPy 2.4), so they loop with `while`. Compiled kernels use `for`: there Triton fetches the next tiles
+while it multiplies the present one, which it does not do in a `while` loop.
 """
 
 LOG2E = 1.4426950408889634
-"""exp(x) = exp2(x * LOG2E), and exp2 is what the hardware has. It goes into the scale of the scores."""
+"""exp(x) = exp2(x * LOG2E), and the hardware computes exp2. The factor is multiplied into the scale of the scores."""
 
 STAGES = 3
-"""Tiles under way at a time: of one the block numbers, of the next K and V, and one that is being multiplied. With
-two, each tile would wait for its block numbers before its K and V could be asked for."""
+"""Tiles under way at a time: the block numbers of one are being read, K and V of another, and a third is multiplied.
+With two, each tile would have to wait for its block numbers before it could ask for its K and V."""
 
 MAX_HEAD_SIZE = 256
 
@@ -61,7 +62,7 @@ def check_shapes(
 
 
 def padded_head_size(head_size: int) -> int:
-    """The columns of a tile: a power of two, and tl.dot wants 16 at least. Those that are too many are zeros.
+    """The columns of a tile: a power of two, and at least 16, as tl.dot demands. Columns behind head_size hold zeros.
 
     Raises:
         ValueError: head_size is not between 1 and MAX_HEAD_SIZE.
@@ -73,7 +74,8 @@ def padded_head_size(head_size: int) -> int:
 
 @triton.jit
 def rows_mask(rows, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr):
-    """[len(rows), HEAD_PAD]: true in the rows that are, and the columns that exist."""
+    """[len(rows), HEAD_PAD]: true where the tile has a number to read. `rows` [len(rows)] is true for rows that exist;
+    columns from HEAD_SIZE on are padding."""
     return rows[:, None] & (tl.arange(0, HEAD_PAD) < HEAD_SIZE)[None, :]
 
 
@@ -92,8 +94,8 @@ def attend_tile(
 
         running_max = max(s)    running_sum = sum(exp2(s - running_max))    acc = sum(exp2(s - running_max) * v)
 
-    A greater maximum in the new tile rescales what is there by exp2(old maximum - new). Each row must see key `start`
-    of its first tile, or its maximum would be -inf and the difference NaN.
+    Where the new tile has a greater maximum, the old sums are multiplied by exp2(old maximum - new maximum). Each row
+    must see key `start` of its first tile: else both maxima would be -inf, and their difference NaN.
     """
     positions = start + tl.arange(0, BLOCK_N)
     exists = positions < end
@@ -107,7 +109,7 @@ def attend_tile(
     if UPCAST:
         k = k.to(tl.float32)
         v = v.to(tl.float32)
-    # ieee: float32 is multiplied as such; the default would round it to 10 bits, and greedy tokens with it.
+    # ieee: float32 is multiplied as it is. The default rounds it to 10 bits, which would change greedy tokens.
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     visible = exists[None, :] & (positions[None, :] <= last_seen[:, None])
     scores = tl.where(visible, scores, -float("inf"))

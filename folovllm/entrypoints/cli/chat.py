@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.temperature is None:
-        # The embedded model knows a few definitions by heart; dice would only take from that.
+        # The embedded model knows a few definitions by heart; random draws would only make its answers worse.
         args.temperature = 0.0 if args.model == "embedded" else 0.7
     params = sampling_params(args)
     kwargs = model_kwargs(args)

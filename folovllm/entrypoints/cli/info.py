@@ -90,7 +90,7 @@ def _auto_dtype(checkpoint: str, device: Any) -> str:
 
 
 def _picked_backend(device: Any) -> str:
-    """The one that an engine gets which does not name one."""
+    """The backend of an engine whose configuration names none."""
     from folovllm.attention.backend import select_backend
 
     return select_backend(None, device).name

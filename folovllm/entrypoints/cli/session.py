@@ -23,15 +23,15 @@ notes = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def load_llm(kwargs: dict[str, Any]) -> LLM:
-    """The engine's own seed is drawn afresh: without --seed, two runs of one command should differ."""
+    """Load the model. Its seed is drawn anew, because two runs of one command without --seed should differ."""
     with notes.status(f"loading {kwargs['model']} …"):
         import torch
 
         from folovllm.entrypoints.llm import LLM
 
         if kwargs["model"] == EMBEDDED_MODEL and "OMP_NUM_THREADS" not in os.environ:
-            # Its products are done before a second thread has woken up. Where other programs want the cores, waiting
-            # for that thread at each product was measured to cost ten times the tokens per second.
+            # A product of this model is done before a second thread has woken up. Where other programs use the cores,
+            # waiting for that thread at each product made decoding ten times slower (measured).
             torch.set_num_threads(1)
         return LLM(**kwargs, seed=random.SystemRandom().getrandbits(31))
 

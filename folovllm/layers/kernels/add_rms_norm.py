@@ -4,8 +4,8 @@
           residual ─(+)─▶ memory ─▶ square, mean ─▶ scale      residual ─(+)─▶ registers ─▶ square, mean, scale ─▶ out
                               └────────────────────▶                      └─▶ residual, in its place
 
-A program is a row: its `size` elements lie side by side in the registers of 4 to 16 warps, and one sum over them is all
-that the threads have to tell each other.
+A program is a row: its `size` elements lie in the registers of 4 to 16 warps. The threads exchange one number only, the
+sum of the squares.
 
 Per row of E elements of s bytes:
 
@@ -13,9 +13,9 @@ Per row of E elements of s bytes:
     separately     2          (2 + 1) E s for the sum, (1 + 1) E s for the norm   =  5 E s + E s for the weight
     fused          1          2 E s read, 2 E s written                           =  4 E s + E s for the weight
 
-The weight is the same for all rows and stays in L2. At 1,024 elements in bfloat16 a row moves 8 KB: a decode step of
-256 sequences is 2.1 MB, half a microsecond of an H200's bandwidth, so there a launch less counts for more than the
-bytes; in a prefill of 8,192 tokens it is the bytes.
+The weight is the same for all rows and stays in L2. At 1,024 elements in bfloat16 a row moves 8 KB. A decode step of
+256 sequences moves 2.1 MB, half a microsecond of an H200's bandwidth: there the saved launch counts for more than the
+saved bytes. In a prefill of 8,192 tokens the bytes count for more.
 
 vLLM: csrc/layernorm_kernels.cu (fused_add_rms_norm)
 """
@@ -54,7 +54,8 @@ def _add_rms_norm_kernel(
     if ADD:
         places = residual_ptr + row * residual_stride + column
         x += tl.load(places, mask=inside, other=0.0).to(tl.float32)
-        # The stream is kept in the model's dtype, and what is normalised is what the next layer will find there.
+        # The residual stream is kept in the model's dtype. The rounded sum is normalised, because the next layer reads
+        # the rounded one, too.
         stream = x.to(residual_ptr.dtype.element_ty)
         tl.store(places, stream, mask=inside)
         x = stream.to(tl.float32)

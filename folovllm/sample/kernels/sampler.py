@@ -4,12 +4,12 @@
     passes 2..     top-k's threshold, counting                        where top-k is on
     1 pass         mass of what top-k left (of everything without it) ┐
     passes         top-p's threshold, summing                         ┘ where top-p is on
-    last pass      who is kept runs: exp(...) / Exp(1) noise; the first at the line is the token
+    last pass      the race: each kept token gets exp(...) / Exp(1) noise, and the largest is drawn
 
 Nothing but the token leaves the program: no sorted copy, no probabilities, no mask. A row of 151,936 logits in bfloat16
-is 304 KB and comes from memory in the first pass; a program of 16 warps fills a multiprocessor's registers, so an H200
-runs 132 rows at once, 40 MB, which its L2 of 50 MB keeps for the other passes. A batch of 256 such rows is 78 MB, 18
-microseconds of bandwidth; the other passes (5 to 12 in all with one threshold or two) are bound by some 30 instructions
+is 304 KB and comes from memory in the first pass. A program of 16 warps fills a multiprocessor's registers, so an H200
+runs 132 rows at once: 40 MB, which its L2 of 50 MB keeps for the other passes. A batch of 256 such rows is 78 MB, 18
+microseconds of bandwidth. The other passes (5 to 12 in all with one threshold or two) are bound by some 30 instructions
 a logit. In float32 a row is twice as long, and half of what is read again comes from memory.
 
 Tiles and order of summation are the same for every batch, and the noise of a token depends on three numbers only: the
@@ -48,7 +48,7 @@ def exponential(bits):
     """Exp(1) noise from 32 random bits, never 0.
 
     -log(1 - u) for a uniform u of 31 bits. The winner of a race among 150,000 has a noise near 1/150,000, where 1 - u
-    in float32 has steps of 6e-8, 1% of that; so small noises come from the series, where u keeps all its bits.
+    in float32 has steps of 6e-8, 1% of that. So small noises come from the series, in which u keeps all its bits.
     """
     u = (bits >> 1).to(tl.float32) * 4.656612873077393e-10 + 2.3283064365386963e-10  # 2^-31 and half of it
     series = u * (1.0 + u * (0.5 + u * (0.33333334 + u * (0.25 + u * (0.2 + u * 0.16666667)))))
@@ -103,7 +103,7 @@ def _sample_kernel(
         )
         ties = tl.where(exact, (top_k - above).to(tl.int64), ties)
     if top_p < 1.0:
-        # The line is relative to the mass of what top-k left: all above its threshold, and so many of the ties.
+        # Top-p's line is a share of the mass that top-k left: all tokens above its threshold and `ties` of those at it.
         pivots = lo + (tl.arange(0, 4) > 0)  # lo, and the rest lo + 1
         counts, masses = count_and_mass(row_ptr, vocab_size, top, beta, pivots.to(tl.int32), SHIFT, BLOCK)
         above, mass_above = tl.min(counts, axis=0), tl.min(masses, axis=0)
@@ -140,7 +140,7 @@ def _sample_kernel(
                 rank = seen + tl.cumsum(tie, axis=0)  # from 1
                 kept &= (key > lo) | (rank <= ties)
                 seen += num_ties
-        if tl.max(kept.to(tl.int32), axis=0) > 0:  # after top-k most tiles hold nobody: no noise for them
+        if tl.max(kept.to(tl.int32), axis=0) > 0:  # after top-k most tiles hold no kept token, and need no noise
             finish = tl.where(kept, weight / noise(seed, position, column), -1.0)
             winner = tl.where(finish > best, column, winner)
             best = tl.maximum(best, finish)

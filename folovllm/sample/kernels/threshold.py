@@ -10,13 +10,14 @@ bracket around the threshold, a few pivots in it, one pass over the row for all 
     |---------|---------|---------|---------|---------|
     reach: enough    enough    enough   too little           -> lo = p2, hi = p3
 
-Keys are the logits' bits as integers in the same order, so a bracket can be split until its ends are neighbours, and
-there the search is exact: all tokens of the threshold's key are equal. It often ends sooner, when only one token is
+Keys are the logits' bits as integers in the same order. So a bracket can be split until its ends are neighbours, and
+then the search is exact: all tokens with the threshold's key are equal. It often ends sooner, when only one token is
 left inside.
 
-The first 6 passes place their pivots evenly between values, because keys are a logarithm: they have as many numbers
-between 0.001 and 0.002 as between 8 and 16, where the threshold is. The others go by keys, of which 16-bit logits have
-few. On 151,936 logits a threshold takes 3 to 6 passes in bfloat16 and 3 to 8 in float32; at worst, 6 + 7 and 6 + 14.
+The first 6 passes place their pivots evenly between values. Keys are a logarithmic scale: they have as many numbers
+between 0.001 and 0.002 as between 8 and 16, where the threshold is. The other passes place them evenly between keys, of
+which 16-bit logits have few. On 151,936 logits a threshold takes 3 to 6 passes in bfloat16 and 3 to 8 in float32; at
+worst, 6 + 7 and 6 + 14.
 
 vLLM: v1/sample/ops/topk_topp_triton.py
 """
@@ -81,9 +82,9 @@ def count_and_mass(row_ptr, vocab_size, top, beta, pivots, SHIFT: tl.constexpr, 
 
     A weight is exp((logit - top) * beta), with beta = 1 / temperature: 1 for the likeliest token.
 
-    Each lane adds up its own column in float32, some dozens of numbers; only the lanes' sums need float64. The four are
-    written out: a tile [4, BLOCK] would be laid out over the threads in another way than what was loaded, and every
-    step of the loop would have to carry it there through shared memory.
+    Each lane adds up its own column in float32, some dozens of numbers; only the lanes' sums need float64. The four
+    pivots are written out one by one. A tile [4, BLOCK] would have another layout over the threads than the loaded row,
+    and every step of the loop would have to move the row there through shared memory.
     """
     index = tl.arange(0, 4)
     p0, p1 = tl.sum(tl.where(index == 0, pivots, 0), axis=0), tl.sum(tl.where(index == 1, pivots, 0), axis=0)
@@ -124,7 +125,7 @@ def find_threshold(row_ptr, vocab_size, top, beta, lo, hi, count_lo, target, BY_
     On entry reach(lo) >= target > reach(hi) = 0, and `count_lo` tokens reach lo.
 
     Returns (lo, exact, count and mass of what lies at hi or above). With `exact`, hi = lo + 1 and lo is the key that
-    crosses; else all tokens that reach lo are in, and no more.
+    crosses; else exactly the tokens that reach lo are kept.
     """
     count_hi = tl.zeros([], tl.int32)
     mass_hi = tl.zeros([], tl.float64)

@@ -45,7 +45,7 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """When things happened to a request, in seconds of `time.time()`, and what a person would ask of that.
+    """When things happened to a request, in seconds of `time.time()`, and the durations that follow from that.
 
     arrival ──── ttft ────▶ first token ── tpot ─▶ · ── tpot ─▶ · … finished
     └──────────────────────── e2e_latency ───────────────────────────┘
@@ -58,7 +58,7 @@ class RequestMetrics:
 
     @property
     def ttft(self) -> float | None:
-        """Time to first token: waiting and prefill, what a reader feels before anything moves."""
+        """Time to first token: waiting and prefill, the delay before a reader sees anything."""
         return None if self.first_token_time is None else self.first_token_time - self.arrival_time
 
     @property

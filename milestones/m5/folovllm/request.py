@@ -40,7 +40,7 @@ class SequenceStatus(Enum):
     FINISHED_STOPPED = auto()
     FINISHED_LENGTH_CAPPED = auto()
     FINISHED_ABORTED = auto()
-    FINISHED_IGNORED = auto()  # it ended, but nobody will see it
+    FINISHED_IGNORED = auto()  # it ended, and is not returned
 
     # Members are singletons. Enum's own hash is Python code, and every step asks for it several times a sequence.
     __hash__ = object.__hash__
@@ -84,8 +84,8 @@ TRANSITIONS: dict[SequenceStatus, frozenset[SequenceStatus]] = {
     # Back to WAITING is preemption by recompute, to SWAPPED preemption by swap.
     _S.RUNNING: frozenset({_S.WAITING, _S.SWAPPED}) | _FINISHED,
     _S.SWAPPED: frozenset({_S.RUNNING, _S.FINISHED_ABORTED, _S.FINISHED_IGNORED}),
-    # The one way out of a finished state: a best_of loser ran to its end like its rivals, and only when
-    # the last of them is done is it known that it will not be returned.
+    # The one way out of a finished state: of best_of sequences only the best n are returned, and which those
+    # are is known when the last of them has ended.
     _S.FINISHED_STOPPED: frozenset({_S.FINISHED_IGNORED}),
     _S.FINISHED_LENGTH_CAPPED: frozenset({_S.FINISHED_IGNORED}),
     _S.FINISHED_ABORTED: frozenset(),
@@ -95,7 +95,7 @@ TRANSITIONS: dict[SequenceStatus, frozenset[SequenceStatus]] = {
 
 @dataclass(slots=True)
 class SequenceData:
-    """The tokens of one sequence: the prompt, which never changes, and the output, which grows."""
+    """The tokens of one sequence: a prompt that never changes, and an output that grows."""
 
     prompt_token_ids: list[int]
     output_token_ids: list[int] = field(default_factory=list)
@@ -176,10 +176,10 @@ class Sequence:
         self.status = to
 
     def fork(self, new_seq_id: str) -> Sequence:
-        """A child that has come this far and goes its own way.
+        """A child with the same tokens and state so far, which then continues by itself.
 
-        Tokens and block ids are copied: a token that one of the two adds must not appear in the other. (The
-        blocks themselves may be shared; that is what the ids are for.) The logprobs of past positions are
+        Tokens and block ids are copied: a token that one of the two adds must not appear in the other. Only the
+        ids of the blocks are copied, so the blocks themselves can be shared. The logprobs of past positions are
         never edited, so the child gets its own list of the same entries.
         """
         return Sequence(
@@ -236,7 +236,7 @@ class Request:
     def status(self) -> RequestStatus:
         """Derived: the liveliest of the sequences' statuses, and once all have ended, how they ended.
 
-        Sequences that are not returned (FINISHED_IGNORED) have no say, unless there are no others.
+        Sequences that are not returned (FINISHED_IGNORED) do not count, unless there are no others.
         """
         statuses = {sequence.status for sequence in self.sequences.values()} - {_S.FINISHED_IGNORED}
         for live in (_S.RUNNING, _S.SWAPPED, _S.WAITING):
@@ -248,10 +248,11 @@ class Request:
         return RequestStatus.FINISHED_LENGTH_CAPPED if capped else RequestStatus.FINISHED_STOPPED
 
     def add_seq(self, seq: Sequence) -> None:
+        """Make `seq` the newest of the sequences, to be found by its id."""
         self.sequences[seq.seq_id] = seq
 
     def first_seq(self) -> Sequence:
-        """The oldest one. Raises StopIteration where there is none, which no engine lets happen."""
+        """The oldest sequence. Raises StopIteration where there is none, but a request in the engine always has one."""
         return next(iter(self.sequences.values()))
 
     def get_seqs(self, status: SequenceStatus | None = None) -> list[Sequence]:

@@ -47,7 +47,7 @@ def command_line(args: argparse.Namespace) -> str:
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """What can be refused is refused before minutes of measuring, not after."""
+    """Refuse wrong options before the minutes of measuring, not after them."""
     if args.threads is not None and args.threads < 1:
         raise ValueError(f"threads must be at least 1, got {args.threads}")
     if args.json not in (None, "-") and not Path(args.json).parent.is_dir():

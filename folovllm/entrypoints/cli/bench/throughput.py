@@ -26,7 +26,7 @@ def add_parser(kinds: Any) -> None:
     command.add_argument("--peer-batch-size", type=int, metavar="N", default=1, help=text)
     text = "lengths from an eighth of --input-len and --output-len up to them, instead of all the same"
     command.add_argument("--mixed", action="store_true", help=text)
-    # None is "not given": the benchmark has its own idea of these, and says so below.
+    # None is "not given": the benchmark has its own defaults for these, and says so below.
     text = "requests in each round (default: 4)"
     command.add_argument("--num-requests", "--num-prompts", type=int, metavar="N", help=text)
     command.add_argument("--input-len", type=int, metavar="N", help="prompt tokens of a request (default: 32)")

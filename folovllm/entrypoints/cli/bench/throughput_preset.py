@@ -1,4 +1,4 @@
-"""`folovllm bench throughput --preset nano-vllm`: a workload that others publish figures for."""
+"""`folovllm bench throughput --preset nano-vllm`: a workload for which other projects publish figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`folovllm bench throughput --peer vllm --peer-python PATH`: where the peer that is no library of ours lives."""
+"""`folovllm bench throughput --peer vllm --peer-python PATH`: where vLLM is installed, in an environment of its own."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class LLMEngine:
         return bool(self._requests) or self._outbox.holds_unclaimed()
 
     def _holds(self, request_id: str) -> bool:
-        """Whether the request runs, or has outputs that nobody has fetched."""
+        """Whether the request runs, or has outputs that have not been fetched."""
         return request_id in self._requests or self._outbox.holds({request_id})
 
     def generate_stream(
@@ -143,7 +143,8 @@ class LLMEngine:
     ) -> Generator[RequestOutput, None, None]:
         """Generate for one prompt; yields, per step, only what is new (text, token_ids and logprobs are deltas).
 
-        Other requests may be in the engine and other streams may be open: whoever steps, each gets its own outputs.
+        Other requests may be in the engine and other streams may be open: each gets its own outputs, whichever of them
+        steps the engine.
         Closing the iterator before its end aborts the request; aborting the request ends the iterator.
 
         Raises:

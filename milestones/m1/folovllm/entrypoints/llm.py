@@ -53,7 +53,7 @@ class LLM:
             use_tqdm: show a progress bar.
 
         Raises:
-            ValueError: a prompt or its parameters cannot be served; then none of this call's are.
+            ValueError: a prompt or its parameters cannot be served; then no prompt of this call is.
         """
         prompt_list = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
         if isinstance(sampling_params, Sequence):
@@ -73,7 +73,7 @@ class LLM:
                 self.engine.add_request(request_id, prompt, params)  # type: ignore[arg-type]
                 request_ids.append(request_id)
             return self._run(request_ids, show_progress=use_tqdm)
-        except BaseException:  # an interrupt, too, must not leave half of the requests behind
+        except BaseException:  # not even an interrupt may leave requests of this call behind
             for request_id in request_ids:
                 self.engine.abort_request(request_id)
             raise

@@ -1,6 +1,7 @@
-"""What one step is to compute: the scheduler's whole word to the worker.
+"""What one step is to compute: all that the scheduler tells the worker.
 
-The worker keeps a batch that lives across steps: whoever it does not know yet has joined, and who has left is listed.
+The worker keeps a batch that lives across steps. A sequence that it does not know yet has joined; those that have left
+are listed.
 
 vLLM: v1/core/sched/output.py
 """

@@ -2,7 +2,7 @@
 
 Built when the batch's membership changes, used for every step until it changes again. A row's group follows
 from its own parameters alone, never from its neighbours': so a seeded row draws the same tokens in any
-company.
+batch.
 
     greedy       argmax                                             temperature below 1e-5
     top_k        the k likeliest, then everything among those       top_k, whatever else
@@ -51,8 +51,8 @@ class EditedRows:
         return logits
 
     def _edit(self, logits: Tensor) -> Tensor:
-        """What the processor makes of its rows. A forgotten `return` is found here, where it is still the fault of one
-        request; later it would be everybody's."""
+        """The processor's result for its rows. A forgotten `return` is found here, so that it ends the requests of this
+        processor only; later it would end the whole batch."""
         edited = self.processor.apply(logits)
         if not isinstance(edited, Tensor) or edited.shape != logits.shape:
             what = f"shape {list(edited.shape)}" if isinstance(edited, Tensor) else type(edited).__name__
@@ -114,7 +114,7 @@ def _path(params: SamplingParams, vocab_size: int) -> tuple[Path, int]:
     if params.is_greedy:
         return "greedy", 1
     if 0 < params.top_k < vocab_size:
-        width = 64  # 64, 256, 1024, ...: few different widths, and a row's own k alone decides on its own
+        width = 64  # 64, 256, 1024, ...: few different widths, and a row's depends on its own k alone
         while width < params.top_k:
             width *= 4
         return "top_k", min(width, vocab_size)

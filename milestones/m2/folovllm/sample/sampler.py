@@ -116,8 +116,8 @@ def apply_edits(logits: Tensor, group: RowGroup) -> Tensor:
 def greedy(logits: Tensor) -> Tensor:
     """The first of the largest logits of each row, [b].
 
-    On a CPU by numpy, whose argmax is vectorised where torch's looks at one number after the other: 2 to 5
-    times as fast. It knows no bfloat16, so such rows are converted, a few at a time to stay in the caches.
+    On a CPU numpy finds it, 2 to 5 times as fast: its argmax is vectorised, where torch's looks at one number after the
+    other. numpy knows no bfloat16, so such rows are converted, a few at a time to stay in the caches.
     """
     if logits.device.type != "cpu":
         return logits.argmax(dim=-1)
@@ -137,7 +137,7 @@ def _report(
         logprobs = raw[rows].float().log_softmax(dim=-1)
         reports.append((group.rows[rows], gather_logprobs(logprobs, k, drawn[rows])))
     if (rows := group.processed_rows) is not None:
-        if group.path == "greedy":  # nothing is drawn: the distribution is the one whose maximum was taken
+        if group.path == "greedy":  # nothing is drawn: report the distribution that the argmax was taken from
             logprobs = edited[rows].float().log_softmax(dim=-1)
         else:
             logprobs = torch.empty(edited.shape, device=edited.device)

@@ -75,13 +75,13 @@ class InputBatch:
         self.num_computed[row] = seq.num_computed_tokens
 
     def remove(self, seq_id: str) -> None:
-        """Free a row. An id without one is no error: it may have ended before its first step."""
+        """Free a row. An id without a row is no error: the sequence may have ended before its first step."""
         row = self._row_of.pop(seq_id, None)
         if row is not None:
             self._free_rows.append(row)
 
     def prepare(self, seqs: list[Sequence], num_scheduled_tokens: list[int]) -> StepInputs:
-        """The inputs of a step in which sequence i computes num_scheduled_tokens[i] tokens.
+        """Make the inputs of a step in which sequence i computes num_scheduled_tokens[i] tokens.
 
         Two sequences, of which the first computes 3 tokens from position 0 and the second 1 token from position 7:
 

@@ -1,7 +1,7 @@
 """How many blocks the KV cache gets: a share of the memory that is free once the weights are in.
 
-On a CPU the memory is everybody's, so the cache takes a quarter of what is free and leaves the rest to the system; on a
-GPU it is the engine's, and gpu_memory_utilization says how much of it. No more is taken than could ever be used.
+A CPU's memory is shared with other programs, so the cache takes a quarter of what is free. A GPU's memory belongs to
+the engine, and gpu_memory_utilization says how much of it to use. The cache never takes more than could be used.
 
 vLLM: v1/core/kv_cache_utils.py, v1/worker/cpu_worker.py (determine_available_memory)
 """

@@ -46,7 +46,7 @@ class AttentionMetadata:
 
     @cached_property
     def block_ids(self) -> list[list[int]]:
-        """`block_tables` as Python numbers; the same remark holds."""
+        """`block_tables` as Python numbers; cached like `spans`, and like it a synchronisation on CUDA."""
         return self.block_tables.tolist()
 
     def __iter__(self) -> Iterator[tuple[slice, int, list[int]]]:

@@ -1,7 +1,7 @@
-"""What one step is to compute: the scheduler's whole word to the worker.
+"""What one step is to compute: all that the scheduler tells the worker.
 
-The worker keeps a batch that lives across steps, so only changes are said. A sequence that it does not know yet has
-joined. It carries them out in this order: forget, move blocks (out, in, copies), compute.
+The worker keeps a batch that lives across steps, so only changes are listed here. A sequence that the worker does not
+know yet has joined. The order of a step is: forget sequences, move blocks (out, in, copies), compute.
 
 vLLM: v1/core/sched/output.py (and V0's core/scheduler.py for the block moves)
 """
@@ -16,8 +16,8 @@ from folovllm.request import Sequence
 
 @dataclass(slots=True)
 class SchedulerOutput:
-    """Sequence i computes `num_scheduled_tokens[i]` tokens, from its num_computed_tokens on. It draws a token if that
-    brings it to its end; else (a beam that catches up) it draws nothing."""
+    """Sequence i computes `num_scheduled_tokens[i]` tokens, from its num_computed_tokens on. It draws a token if its
+    last token is among them. If not (a beam that catches up), it draws none."""
 
     scheduled_seqs: list[Sequence] = field(default_factory=list)
     num_scheduled_tokens: list[int] = field(default_factory=list)
@@ -45,7 +45,8 @@ class SchedulerOutput:
             self.num_prompt_tokens += num_tokens
 
     def add_copies(self, pairs: BlockPairs) -> None:
-        """A block that is itself a copy of this step is empty yet: its copy is made of what it will be a copy of."""
+        """Add copies (from, to). All sources of a step are read before any target is written. So a source that is
+        itself a target of this step is still empty: the block that it will be a copy of is copied in its place."""
         origin = {target: source for source, target in self.blocks_to_copy} if pairs else {}
         self.blocks_to_copy += [(origin.get(source, source), target) for source, target in pairs]
 

@@ -40,7 +40,7 @@ class StepInputs:
     draws: np.ndarray
     """Which of the step's rows draw a token: numbers into [*scheduled sequences, *forked children]."""
     logits_at: torch.Tensor | None
-    """[num_draws] the flat token whose logits each of them draws from; None: from every token, in order."""
+    """[num_draws] the flat token from whose logits each of them draws. None: each token is drawn from, in order."""
 
 
 class InputBatch:
@@ -79,19 +79,19 @@ class InputBatch:
         self.num_computed[row] = seq.num_computed_tokens
 
     def remove(self, seq_id: str) -> None:
-        """Free a row. An id without one is no error: it may have ended before its first step."""
+        """Free a row. An id without a row is no error: the sequence may have ended before its first step."""
         row = self._row_of.pop(seq_id, None)
         if row is not None:
             self._free_rows.append(row)
 
     def set_blocks(self, seq: Sequence) -> None:
-        """The block table of a sequence has changed; one without a row is no error, it will bring its table along."""
+        """Copy a sequence's block table, which has changed. One without a row is no error: add() copies its table."""
         row = self._row_of.get(seq.seq_id)
         if row is not None:
             self.block_table[row, : len(seq.block_ids)] = seq.block_ids
 
     def prepare(self, seqs: list[Sequence], num_scheduled_tokens: list[int], forks: Forks) -> StepInputs:
-        """The inputs of a step in which sequence i computes num_scheduled_tokens[i] tokens.
+        """Make the inputs of a step in which sequence i computes num_scheduled_tokens[i] tokens.
 
         Two sequences, of which the first computes 3 tokens from position 0 and the second 1 token from position 7:
 

@@ -1,8 +1,8 @@
-"""A request's sequences as a group: what each of them can take alone, and what only all together can.
+"""A request's sequences as a group: which rows of the batch it claims, and which sequences are scheduled together.
 
-    sampled sequences    go on one by one: a row of the batch each, and a step without its siblings is as good as any
+    sampled sequences    are independent: each has a row of the batch, and can take a step without the others
     beams                branch from one another, so they draw together: the group claims the rows of its full width
-                         from its first step on, and no beam draws before all are where the others are
+                         from its first step on, and no beam draws before the others have caught up
 
 vLLM: V0's core/scheduler.py (SequenceGroup.get_max_num_running_seqs)
 """
@@ -30,10 +30,10 @@ def rows_needed(request: Request, num_seqs: int, *, runs: bool) -> int:
 
 
 def lacking(request: Request, seqs: list[Sequence], left: int) -> list[Wants]:
-    """What these running sequences of a request shall compute, within `left` tokens: one each, as a rule; more for one
-    that comes back from a preemption. In groups that are granted together: single sequences, or all beams.
+    """The tokens that these running sequences of a request shall compute, at most `left`, in groups that are scheduled
+    together: single sequences, or beams. It is one token each, as a rule, and more after a preemption.
 
-    Until each of the beams lacks its last token only they catch up, and nobody computes that one.
+    Beams draw together, so none computes its last token before all the others lack only theirs.
     """
     wants = [(seq, seq.get_len() - seq.num_computed_tokens) for seq in seqs]
     beams = request.sampling_params.use_beam_search

@@ -33,7 +33,7 @@ class _Mailbox:
     """The newest output of one request, or the error that ended it, until its consumer looks."""
 
     def __init__(self) -> None:
-        self.is_open = False  # from add to the end: what comes before is for another who had the same request id
+        self.is_open = False  # True from add to the end: an earlier output is of another request with the same id
         self._filled = asyncio.Event()
         self._output: RequestOutput | None = None
         self._error: BaseException | None = None
@@ -43,7 +43,7 @@ class _Mailbox:
         self._filled.set()
 
     def fail(self, error: BaseException) -> None:
-        """Nothing can fail any more once the last output is in, fetched or not."""
+        """Keep the error for the consumer, except where the last output is there already, fetched or not."""
         if self._output is not None and self._output.finished:
             return
         self._error = error
@@ -73,7 +73,7 @@ class AsyncLLM:
 
     @classmethod
     def from_engine(cls, engine: LLMEngine) -> AsyncLLM:
-        """Serve an engine that exists. Until shutdown() nobody else may use it."""
+        """Serve an engine that exists. Until shutdown() no other code may use it."""
         self = cls.__new__(cls)
         self._start(engine)
         return self
@@ -104,7 +104,7 @@ class AsyncLLM:
         Raises:
             ValueError: see LLMEngine.add_request.
             RuntimeError: the engine has been shut down.
-            Exception: whatever ended this request, a logits processor of its own for one. Others do not see it.
+            Exception: what ended this request, such as an error in its own logits processor. Other requests go on.
         """
         if self._closed:
             raise RuntimeError("AsyncLLM has been shut down: make another")
@@ -127,7 +127,7 @@ class AsyncLLM:
             return
         finally:
             del self._mailboxes[request_id]
-            # Also when it has finished, where it does nothing: the consumer may be gone before the last output is.
+            # A finished request is aborted as well, which does nothing: the consumer may leave before the last output.
             self._submit(lambda: self.engine.abort_request(request_id))
 
     def abort(self, request_id: str) -> None:
@@ -151,7 +151,7 @@ class AsyncLLM:
         if self._task is not None and not self._task.done():
             await self._task
         self._thread.shutdown()
-        for command in self._commands:  # where the loop has ended before: by a mistake, or with its event loop
+        for command in self._commands:  # the loop may have ended before: by an error, or with its event loop
             command()
         self._commands = []
 
@@ -162,7 +162,7 @@ class AsyncLLM:
         await self.shutdown()
 
     def _submit(self, command: Callable[[], None]) -> None:
-        """Have `command` run between two steps. Not a coroutine: a cancelled consumer can await nothing any more."""
+        """Run `command` between two steps. This is no coroutine, because a cancelled consumer cannot await anything."""
         self._commands.append(command)
         self._wake.set()
 
@@ -181,7 +181,7 @@ class AsyncLLM:
         """The step loop, from the first request to the shutdown."""
         try:
             await self._serve(asyncio.get_running_loop())
-        except Exception as error:  # a mistake of the engine's own: better heard by everyone than waited for in vain
+        except Exception as error:  # an error of the engine itself: every consumer gets it, and none waits in vain
             self._closed = True
             for mailbox in self._mailboxes.values():
                 mailbox.fail(error)

@@ -55,7 +55,7 @@ class LLM:
             priority: one number for each prompt, the lowest served first; needs policy="priority".
 
         Raises:
-            ValueError: a prompt or its parameters cannot be served; then none of this call's are.
+            ValueError: a prompt or its parameters cannot be served; then no prompt of this call is.
         """
         prompt_list = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
         if isinstance(sampling_params, Sequence):
@@ -78,7 +78,7 @@ class LLM:
                 self.engine.add_request(request_id, prompt, params, priority=rank)  # type: ignore[arg-type]
                 request_ids.append(request_id)
             return self._run(request_ids, show_progress=use_tqdm)
-        except BaseException:  # an interrupt, too, must not leave half of the requests behind
+        except BaseException:  # not even an interrupt may leave requests of this call behind
             for request_id in request_ids:
                 self.engine.abort_request(request_id)
             raise

@@ -37,8 +37,8 @@ class DenseBackend(AttentionBackend):
         """One sequence: q [num_queries, num_heads, head_size] at the last positions of k, v."""
         num_queries, seq_len = q.shape[0], k.shape[1]
         if num_queries == 1:
-            # Decode: the query heads of a group read the same keys and no mask applies, so they are to the KV head
-            # what several queries are: [num_kv_heads, group_size, head_size]. K and V are not repeated.
+            # Decode: the query heads of a group read the same keys and no mask applies. So they count as several
+            # queries of one KV head, [num_kv_heads, group_size, head_size], and K and V are not repeated.
             grouped = q.view(self.num_kv_heads, self.group_size, self.head_size)
             return F.scaled_dot_product_attention(grouped[None], k[None], v[None], scale=self.scale).view_as(q)
         whole_prompt = num_queries == seq_len
