@@ -177,7 +177,7 @@ def paged_backends(name: str | None, device: torch.device) -> list[type[Attentio
         for backend in known
         if backend.reads_block_tables
         and backend.unavailable_reason(device) is None
-        and (device.type == "cuda" or not _only_by_name(backend, device))  # nobody waits for an interpreter
+        and (device.type == "cuda" or not _only_by_name(backend, device))  # an interpreter takes too long
     ]
 
 

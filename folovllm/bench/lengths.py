@@ -1,4 +1,4 @@
-"""How long the requests of a benchmark are: drawn once, the same in every round and for everyone who is measured."""
+"""How long the requests of a benchmark are: drawn once, the same in every round and for every contestant."""
 
 from __future__ import annotations
 

@@ -27,14 +27,14 @@ class Pipe:
     """Use it as a context manager, or close() it: its process may hold a model. It ends with Python at the latest.
 
     Args:
-        name: whom an error speaks of.
+        name: what an error calls the worker.
         command: the program and its arguments.
         env: all of the environment it gets.
     """
 
     def __init__(self, name: str, command: Sequence[str], *, env: Mapping[str, str], cwd: Path | None = None) -> None:
         self.name = name
-        # A file and not a pipe: nobody reads it while the worker works, and a pipe that is full would stop it.
+        # A file and not a pipe: it is not read while the worker works, and a pipe that is full would stop it.
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed by close()
         self.process = subprocess.Popen(
             command,

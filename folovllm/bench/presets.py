@@ -169,7 +169,7 @@ def shifted(prompts: list[list[int]], by: int, vocab_size: int) -> list[list[int
 
 
 def _seconds(run: Run) -> float:
-    """Handing the requests over counts too, where that is known: others count it who publish these figures."""
+    """Handing the requests over counts too, where that is known: published figures of other engines include it."""
     return run.seconds if run.wall_seconds is None else run.wall_seconds
 
 

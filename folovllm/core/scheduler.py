@@ -5,7 +5,7 @@
     2  prefills   of running sequences go on, with chunks of what is left of the step's budget of tokens
     3  swapped    come back, and
        waiting    join, with a first chunk or a whole prompt: the oldest first, while there are tokens, sequences and
-                  blocks left, and only in steps in which nobody had to go
+                  blocks left, and only in steps in which no request had to give way
 
     budget 8      step 1   B4 | A0 .. A6                              A, a prompt of 18 tokens, comes while B decodes:
                   step 2   B5 | A7 .. A13                             B is never kept waiting by a prompt

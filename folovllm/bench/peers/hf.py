@@ -17,7 +17,7 @@ class HuggingFace:
     """transformers' generate(), `batch_size` prompts at a time.
 
     A batch is static: shorter prompts are padded on the left, and it runs until its longest output is done. Tokens
-    that nobody asked for are not counted.
+    that were not asked for are not counted.
     """
 
     name = "hf"

@@ -65,7 +65,7 @@ class HuggingFaceContinuous:
     def _config(self, prompts: list[list[int]], num_tokens: int) -> Any:
         """Blocks for every prompt and its new tokens, and no more.
 
-        Left to itself it takes most of the free memory, and on a CPU that is everybody's.
+        Left to itself it takes most of the free memory, and on a CPU all processes share that.
         """
         from transformers import ContinuousBatchingConfig
 

@@ -1,4 +1,4 @@
-"""Continuous batching: at every step, who computes how many tokens.
+"""Continuous batching: which sequences compute how many tokens in a step.
 
 A batch is not formed once and run to its end. Before each step the scheduler fills it anew: sequences that have ended
 are gone, waiting ones take their places, and the step mixes whole prompts (prefill) with single tokens (decode).

@@ -3,7 +3,7 @@
     1  running    every running sequence decodes; where no block is free, the newest request is preempted
     2  swapped    come back, and
        waiting    join, with whole prompts: the oldest first, while there are tokens, sequences and blocks left, and
-                  only in steps in which nobody had to go
+                  only in steps in which no request had to give way
 
 No request starves. An older one keeps its blocks, and a preempted one goes back to its old place in the line, ahead of
 all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.
