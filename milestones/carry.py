@@ -59,16 +59,6 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--markers", action="store_true", help="write what does not merge too, with conflict markers")
 
 
-def run(root: Path, args: argparse.Namespace) -> int:
-    from milestones.report import print_carried
-
-    carried = carry(root, args.base, args.paths, markers=args.markers)
-    if not args.dry_run:
-        write(root, carried, markers=args.markers)
-    print_carried(carried, dry_run=args.dry_run)
-    return 1 if any(entry.outcome == "conflict" for entry in carried) else 0
-
-
 def carry(root: Path, base: str = "HEAD", paths: list[str] | None = None, *, markers: bool = False) -> list[Carried]:
     """Merge the root's change since `base` into every stored version of what changed; nothing is written here."""
     stored = Course.load(working_tree(root)).stored

@@ -9,6 +9,8 @@ needed.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -70,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("carry", help="merge your change of the root into the stored versions")
     carry.add_options(command)
-    command.set_defaults(run=carry.run)
+    command.set_defaults(run=run_carry)
 
     command = commands.add_parser("tag", help="make the git tags m0, m1, … from what HEAD holds")
     command.set_defaults(run=run_tag)
@@ -86,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("path", help="what one decode step enters: files, functions, calls")
     path.add_options(command)
-    command.set_defaults(run=path.run)
+    command.set_defaults(run=run_path)
 
     command = commands.add_parser("bench", help="the same requests through several milestones: tokens/s")
     bench_command.add_options(command)
@@ -135,6 +137,29 @@ def run_diff(root: Path, args: argparse.Namespace) -> int:
         print_patch(text)
     else:
         sys.stdout.write(text)
+    return 0
+
+
+def run_carry(root: Path, args: argparse.Namespace) -> int:
+    from milestones.report import print_carried
+
+    carried = carry.carry(root, args.base, args.paths, markers=args.markers)
+    if not args.dry_run:
+        carry.write(root, carried, markers=args.markers)
+    print_carried(carried, dry_run=args.dry_run)
+    return 1 if any(entry.outcome == "conflict" for entry in carried) else 0
+
+
+def run_path(root: Path, args: argparse.Namespace) -> int:
+    course = Course.load(working_tree(root))
+    chosen = path.choose(course, args.milestones)
+    walks = [path.measure(course, milestone, greedy=args.greedy) for milestone in chosen]
+    if args.json:
+        print(json.dumps([dataclasses.asdict(walk) for walk in walks], indent=2))
+        return 0
+    from milestones.report import print_walks
+
+    print_walks(walks, files=args.files, functions=args.functions)
     return 0
 
 

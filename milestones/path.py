@@ -19,12 +19,12 @@ import subprocess
 import sys
 import tempfile
 import tokenize
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from milestones.chain import Course
-from milestones.sources import Snapshot, working_tree
+from milestones.sources import Snapshot
 from milestones.spec import Milestone, MilestoneError
 from milestones.trees import build_tree, count_lines, write_tree
 
@@ -58,18 +58,6 @@ def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--files", action="store_true", help="list the files of the whole way")
     command.add_argument("--functions", action="store_true", help="list a decode step's functions with their calls")
     command.add_argument("--json", action="store_true", help="everything as JSON, for programs")
-
-
-def run(root: Path, args: argparse.Namespace) -> int:
-    course = Course.load(working_tree(root))
-    walks = [measure(course, milestone, greedy=args.greedy) for milestone in choose(course, args.milestones)]
-    if args.json:
-        print(json.dumps([asdict(walk) for walk in walks], indent=2))
-        return 0
-    from milestones.report import print_walks
-
-    print_walks(walks, files=args.files, functions=args.functions)
-    return 0
 
 
 def choose(course: Course, names: list[str]) -> list[Milestone]:
