@@ -8,10 +8,12 @@ Run it: python examples/m4_async_scheduling.py
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import _tree  # noqa: F401 - folovllm is this tree's
 
 from folovllm import LLM, SamplingParams
+from folovllm.worker.async_output import AsyncModelRunnerOutput
 
 PROMPTS = ["Once upon a time", "从前", "One day a little bird"]
 SHOWN = 8  # calls
@@ -22,7 +24,7 @@ def run(title: str, run_ahead: bool, params: SamplingParams) -> list[list[int]]:
     # In float32: in bfloat16, batches of other sizes may be rounded otherwise.
     engine = LLM(dtype="float32", max_model_len=128, num_kv_blocks=32, async_scheduling=run_ahead).engine
     runner, calls, numbers, ahead = engine.runner, [], {}, 0
-    launch, collect = runner.launch, runner.collect
+    launch, collect = runner.execute_model, AsyncModelRunnerOutput.get_output
 
     def launching(scheduled: Any) -> Any:
         nonlocal ahead
@@ -37,13 +39,16 @@ def run(title: str, run_ahead: bool, params: SamplingParams) -> list[list[int]]:
         calls.append(f"collect {numbers[id(step)][0]}")
         return collect(step)
 
-    runner.launch, runner.collect = launching, collecting  # type: ignore[method-assign]
-    for number, prompt in enumerate(PROMPTS):
-        engine.add_request(str(number), prompt, params)
     outputs: dict[str, list[int]] = {}
-    while engine.has_unfinished_requests():
-        for output in engine.step():
-            outputs[output.request_id] = output.outputs[0].token_ids
+    with (
+        patch.object(runner, "execute_model", launching),
+        patch.object(AsyncModelRunnerOutput, "get_output", collecting),
+    ):
+        for number, prompt in enumerate(PROMPTS):
+            engine.add_request(str(number), prompt, params)
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                outputs[output.request_id] = output.outputs[0].token_ids
     print(f"{title}: {ahead} of {len(numbers)} steps launched while another was in flight")
     print(f"  {' │ '.join(calls[:SHOWN])} │ …\n")
     return [outputs[str(number)] for number in range(len(PROMPTS))]
