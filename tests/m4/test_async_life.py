@@ -29,7 +29,7 @@ def breaking(engine: LLMEngine, place: str, number: int, error: BaseException) -
     """Raise `error` the number-th time that a block is taken, a model is run or a step's tokens have come, halfway
     through: with a block that stands in no table, with a cache full of NaN, with tokens that are half known."""
     runner, pool, calls, hit = engine.runner, engine.scheduler.kv.pool, 0, []
-    allocate, fill = pool.allocate, runner.batch.fill
+    allocate, fill = pool.get_new_blocks, runner.batch.fill
 
     def count(what: str) -> None:
         nonlocal calls
@@ -51,12 +51,12 @@ def breaking(engine: LLMEngine, place: str, number: int, error: BaseException) -
         count("collect")
 
     handle = runner.model.register_forward_pre_hook(lambda module, args: count("launch"))
-    pool.allocate, runner.batch.fill = allocating, filling  # type: ignore[method-assign]
+    pool.get_new_blocks, runner.batch.fill = allocating, filling  # type: ignore[method-assign]
     try:
         yield hit
     finally:
         handle.remove()
-        del pool.allocate, runner.batch.fill
+        del pool.get_new_blocks, runner.batch.fill
 
 
 FIRST = [("schedule", 1), ("schedule", 2)]  # nobody has been computed by then

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from folovllm import LLMEngine, SamplingParams
-from folovllm.worker import cuda_graph, model_runner
+from folovllm.worker import async_output, cuda_graph
 from folovllm.worker.async_output import HostCopy
 from folovllm.worker.cuda_graph import CudaGraphs, GraphBuffers, padded_size
 from folovllm.worker.input_batch import StepInputs
@@ -58,7 +58,7 @@ class CopyAtOnce(HostCopy):
 
 @pytest.fixture(autouse=True)
 def copies_are_queued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_runner, "HostCopy", CopyAtOnce)
+    monkeypatch.setattr(async_output, "HostCopy", CopyAtOnce)
 
 
 def with_graphs(engine: LLMEngine, sizes: list[int]) -> EagerGraphs:

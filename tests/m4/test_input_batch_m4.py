@@ -154,3 +154,10 @@ def test_the_decodes_at_the_front_are_counted() -> None:
     assert batch.prepare([*decodes, prompt, single], [1, 1, 3, 1], []).metadata.num_decodes == 2
     assert batch.prepare([prompt, *decodes], [3, 1, 1], []).metadata.num_decodes == 0
     assert batch.prepare([*decodes, single], [1, 1, 1], []).metadata.num_decodes == 3
+
+
+def test_on_a_cpu_nothing_is_copied() -> None:
+    arrays = [np.arange(4), np.zeros((2, 3), np.int32)]
+    tensors = make_batch()._to_device(*arrays)
+    assert [tensor.data_ptr() for tensor in tensors] == [array.ctypes.data for array in arrays]
+    assert [tensor.dtype for tensor in tensors] == [torch.int64, torch.int32]

@@ -62,13 +62,6 @@ def test_a_slice_that_lies_scattered_in_memory_arrives_in_order() -> None:
     assert unpack(buffer, (table,), offsets)[0].tolist() == table.tolist()
 
 
-def test_on_a_cpu_nothing_is_copied() -> None:
-    arrays = make([((4,), np.int64), ((2, 3), np.int32)])
-    tensors = upload(torch.device("cpu"), *arrays)
-    assert [tensor.data_ptr() for tensor in tensors] == [array.ctypes.data for array in arrays]
-    assert [tensor.dtype for tensor in tensors] == [torch.int64, torch.int32]
-
-
 def test_elsewhere_one_copy_brings_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the meta device, which holds no data but says what would lie where."""
     copies, to = [], torch.Tensor.to

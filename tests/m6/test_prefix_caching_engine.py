@@ -245,13 +245,13 @@ def test_after_a_step_that_failed_nothing_is_believed_to_be_in_the_cache(oracle:
 def test_an_interrupt_between_looking_and_taking_loses_no_block(oracle: Oracle, monkeypatch) -> None:
     engine = make(oracle)
     ask(engine, PROMPT)
-    share = engine.scheduler.kv.pool.share
+    touch = engine.scheduler.kv.pool.touch
 
     def interrupted(block_ids: list[int]) -> None:
-        share(block_ids)
+        touch(block_ids)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine.scheduler.kv.pool, "share", interrupted)
+    monkeypatch.setattr(engine.scheduler.kv.pool, "touch", interrupted)
     engine.add_request("r", PROMPT, GREEDY)
     with pytest.raises(KeyboardInterrupt):
         engine.step()
