@@ -6,7 +6,6 @@ Set here, before anything imports transformers: both are read when it is importe
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
@@ -23,12 +22,16 @@ if not torch.cuda.is_available():
 
 
 @pytest.fixture(scope="module", params=["no", "yes"], ids=["cpu without bf16 units", "cpu with bf16 units"])
-def either_cpu(request: pytest.FixtureRequest) -> Iterator[None]:
+def has_bf16_units(request: pytest.FixtureRequest) -> str:
+    """Both kinds of CPU, one after the other, for a module's other fixtures. Changes nothing by itself."""
+    return str(request.param)
+
+
+@pytest.fixture
+def either_cpu(has_bf16_units: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs a test twice, as on both kinds of CPU: with bf16 units, dtype="auto" is bfloat16, and little is exact.
 
     For the examples and for what promises the same tokens. To run every test as on one kind:
     FOLOVLLM_CPU_BF16=yes make test.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FOLOVLLM_CPU_BF16", request.param)
-        yield
+    monkeypatch.setenv("FOLOVLLM_CPU_BF16", has_bf16_units)

@@ -111,10 +111,15 @@ def add_byte_tokenizer(folder: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
 
 
-def run_example(name: str) -> str:
-    """What an example prints. In this process, since in fresh ones nine tenths of the time would be imports."""
+def run_example(name: str, has_bf16_units: str | None = None) -> str:
+    """What an example prints; where it is said, as on a CPU that has bf16 units ("yes") or has none ("no").
+
+    In this process, since in fresh ones nine tenths of the time would be imports.
+    """
     folder = Path(__file__).parents[1] / "examples"
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
         patch.syspath_prepend(str(folder))  # as Python does for a script
+        if has_bf16_units is not None:
+            patch.setenv("FOLOVLLM_CPU_BF16", has_bf16_units)
         runpy.run_path(str(folder / name), run_name="__main__")
     return out.getvalue()

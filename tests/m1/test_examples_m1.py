@@ -23,8 +23,8 @@ SAYS = {
 
 
 @pytest.fixture(scope="module")
-def printed(either_cpu: None) -> dict[str, str]:
-    return {name: run_example(name) for name in SAYS}
+def printed(has_bf16_units: str) -> dict[str, str]:
+    return {name: run_example(name, has_bf16_units) for name in SAYS}
 
 
 def test_every_example_of_the_milestone_is_tried() -> None:

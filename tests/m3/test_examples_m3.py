@@ -13,8 +13,8 @@ NAMES = ["m3_forks.py", "m3_beam_search.py", "m3_preemption.py"]
 
 
 @pytest.fixture(scope="module")
-def printed(either_cpu: None) -> dict[str, str]:
-    return {name: run_example(name) for name in NAMES}
+def printed(has_bf16_units: str) -> dict[str, str]:
+    return {name: run_example(name, has_bf16_units) for name in NAMES}
 
 
 def test_every_example_of_the_milestone_is_tried() -> None:

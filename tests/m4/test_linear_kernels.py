@@ -24,7 +24,6 @@ from folovllm.layers.linear_kernels import (
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.packing import pack_in_threads, pack_linear_layers, widen_activations
 from folovllm.models.weights import build_model
-from folovllm.utils.devices import cpu_has_bf16_units
 from tests.helpers import make_hf_folder
 from tests.m1.test_layers import TOLERANCE, relative_error
 from tests.m1.test_models import MODELS, flat_logits
@@ -42,6 +41,7 @@ def build(folder: Path, dtype: torch.dtype = torch.float32) -> DecoderForCausalL
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 @pytest.mark.parametrize("num_tokens", [1, 2, 17])
 @pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.usefixtures("either_cpu")
 def test_every_available_kernel_computes_the_linear_layer(kernel, dtype, num_tokens, bias):
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(96, 64, generator=generator).to(dtype)
@@ -100,7 +100,7 @@ class TransposingKernel:
 
 
 def test_packing_drops_the_original_weight_unless_somebody_else_reads_it(monkeypatch):
-    monkeypatch.setattr("folovllm.models.packing.select_linear_kernel", lambda weight: TransposingKernel())
+    monkeypatch.setattr("folovllm.layers.linear_kernels.select_linear_kernel", lambda weight: TransposingKernel())
     x = torch.randn(2, 8)
     layer = PackedLinear(8, 16)
     layer.weight.data.normal_()
@@ -144,9 +144,9 @@ def test_packed_bfloat16_logits_are_near_float32_on_the_same_weights(name, tmp_p
     assert error < 0.03  # bfloat16 rounds to 1 part in 256, and the roundings of two layers add up
 
 
-@pytest.mark.skipif(cpu_has_bf16_units(), reason="with bf16 units nothing is widened")
-def test_a_bfloat16_weight_that_float16_cannot_hold_is_multiplied_as_it_is(tmp_path):
+def test_a_bfloat16_weight_that_float16_cannot_hold_is_multiplied_as_it_is(monkeypatch, tmp_path):
     """Between layers of float32 it takes the native product, which must bring both sides to one dtype."""
+    monkeypatch.setenv("FOLOVLLM_CPU_BF16", "no")  # with bf16 units nothing is widened
     folder = make_hf_folder(tmp_path, "qwen3", dtype=torch.bfloat16)
     oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     model, span = build(folder, torch.bfloat16), torch.arange(20)

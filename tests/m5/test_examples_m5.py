@@ -14,10 +14,10 @@ NAMES = ["m5_chunked_prefill.py", "m5_budget.py"]
 
 
 @pytest.fixture(scope="module")
-def printed(either_cpu: None) -> dict[str, str]:
+def printed(has_bf16_units: str) -> dict[str, str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("COLUMNS", "120")
-        return {name: run_example(name) for name in NAMES}
+        return {name: run_example(name, has_bf16_units) for name in NAMES}
 
 
 def test_every_example_of_the_milestone_is_tried() -> None:
