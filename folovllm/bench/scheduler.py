@@ -5,7 +5,7 @@ No model: each step's tokens are made up. A request that ends is replaced by ano
     1,000 wait     ▐ step ▐ step ▐ …          the lines take turns, some steps each,
     100,000 wait   ▐ step ▐ step ▐ …          and the cost of a step must be the same
 
-Timed: schedule(), update() and finish(). add_request() is timed by itself.
+Timed: schedule(), update_from_output() and finish(). add_request() is timed by itself.
 """
 
 from __future__ import annotations
@@ -130,7 +130,8 @@ def run(waiting: Sequence[int], *, command: str, steps: int = 500, rounds: int =
         "a request that ends is replaced, so the line keeps its length.",
         f"max_num_seqs {MAX_NUM_SEQS}, max_num_batched_tokens {MAX_BATCHED_TOKENS}; prompts of {_range(PROMPT_TOKENS)} "
         f"tokens, outputs of {_range(OUTPUT_TOKENS)}, uniform, seed 0.",
-        "step: schedule(), update() and finish(); token: the same per scheduled token, of prompts and outputs.",
+        "step: schedule(), update_from_output() and finish(); token: the same per scheduled token, of prompts and "
+        "outputs.",
         "growth: token over the first row's. The requests made at the start are kept out of garbage collection.",
     ]
     return Report("scheduler", "The scheduler alone, no model", command, COLUMNS, rows, notes)
