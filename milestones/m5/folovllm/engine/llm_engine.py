@@ -35,6 +35,7 @@ from folovllm.model_loader import (
 )
 from folovllm.outputs import RequestOutput
 from folovllm.request import Request
+from folovllm.reserved import refuse_reserved_fields
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_int, wrong
 from folovllm.utils.ids import Counter
@@ -56,6 +57,7 @@ class LLMEngine:
             raise wrong("config", "be an EngineConfig or a ModelConfig", config)
         elif cache_config is not None or scheduler_config is not None:
             raise ValueError("cache_config and scheduler_config must not be given: an EngineConfig has both")
+        refuse_reserved_fields(config)
         set_seed(config.model_config.seed)
         model_config = config.model_config
         hf_config = load_hf_config(model_config)
