@@ -79,7 +79,7 @@ def test_what_was_said_is_found_like_what_was_asked() -> None:
     assert compute(kv, make_seq([1, 2, 3, 4, 5, 6, 7, 8, 9, 9])) == 8
 
 
-@pytest.mark.parametrize(("one", "other"), [(None, "a"), ("a", None), ("a", "b"), (None, "")])
+@pytest.mark.parametrize(("one", "other"), [(None, "a"), ("a", None), ("a", "b")])
 def test_salts_share_nothing(one: str | None, other: str | None) -> None:
     kv, first, second = make_manager(), make_seq([1] * 9), make_seq([1] * 9)
     compute(kv, first, one)
