@@ -74,11 +74,11 @@ class SchedulerState:
 
     def advance(self, output: SchedulerOutput) -> None:
         """A step has been computed, or will have been before anything else is: its keys and values count as there."""
+        kv, block_size = self.kv, self.kv.block_size
         for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
             if seq.status is RUNNING:
-                seq.num_computed_tokens += num_tokens
-                filled_a_block = seq.num_computed_tokens % self.kv.block_size < num_tokens
-                if filled_a_block and self.kv.cache_blocks(seq):
+                num_computed = seq.num_computed_tokens = seq.num_computed_tokens + num_tokens
+                if num_computed % block_size < num_tokens and kv.cache_blocks(seq):  # a block has become full
                     self._changed_seqs.append(seq)
 
     def fork(self, request: Request, parent: Sequence, child: Sequence) -> None:
