@@ -1,4 +1,4 @@
-"""What LLM and AsyncLLM choose where the user does not: which model, and what is on by default.
+"""What the entry points choose where the user does not: which model, and what is on by default.
 
 The defaults of the dataclasses in config.py stay as they are: code that builds those gets what they say.
 """
