@@ -123,15 +123,18 @@ class OutputProcessor:
                 request.prompt_logprobs = [None, *map(self._decode_row, output.prompt_logprobs[seq.seq_id])]
         logprobs = dict(zip(rows, output.logprobs, strict=True))
         changed: dict[str, Request] = {}
+        num_tokens = 0
         for seq, ended in gained:
             if seq.status is not SequenceStatus.RUNNING:
                 continue  # its request failed in this step
+            num_tokens += 1
             request = changed[seq.request_id] = requests[seq.request_id]
             ended = self.add_token(request, seq, logprobs[seq], ended)
             if ended is not None:
                 self.scheduler.finish(request, seq, ended)
-        num_beam_tokens = self._advance_beams(requests, logprobs, changed) if self._beams else 0
-        return [self.make_output(request) for request in changed.values()], len(gained) + num_beam_tokens
+        if self._beams:
+            num_tokens += self._advance_beams(requests, logprobs, changed)
+        return [self.make_output(request) for request in changed.values()], num_tokens
 
     def add_token(
         self, request: Request, seq: Sequence, logprobs: LogprobsRow | None, ended: SequenceStatus | None

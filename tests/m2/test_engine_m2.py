@@ -184,3 +184,22 @@ def test_a_processor_may_abort_its_own_request(engine):
     engine.add_request("other", "x", scripted("text"))
     assert texts(run(engine)[0]) == {"other": "text"}
     assert_idle(engine)
+
+
+@register_logits_processor("m2_fails_for_the_second")
+class FailsForTheSecond(LogitsProcessor):
+    """Of two siblings with seeds 7 and 8."""
+
+    def apply(self, logits):
+        if any(row.generator.initial_seed() == 8 for row in self.rows):
+            raise ValueError("the second")
+        return logits
+
+
+def test_a_token_of_a_request_that_fails_in_the_same_step_is_not_counted(engine):
+    """One of two siblings fails; the other has drawn its token, which nothing will come of."""
+    engine.add_request("r", "x", params(n=2, seed=7, extra_args={"m2_fails_for_the_second": 1}))
+    with pytest.raises(ValueError, match="^the second$"):
+        engine.step()
+    assert engine.stats().output_tokens == 0
+    assert_idle(engine)
