@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any
 
 import pytest
 
@@ -20,27 +18,11 @@ from folovllm.bench.peers.setup import PeerSetup, load_hf_model
 from folovllm.bench.throughput import make_lengths
 from folovllm.bench.workload import BenchModel
 from folovllm.entrypoints.cli import bench as commands
-from folovllm.entrypoints.cli.main import build_parser, main
+from folovllm.entrypoints.cli.main import build_parser
 from tests.helpers import make_hf_folder
+from tests.m1.bench_support import bench, refusal
 
 TINY = "qwen3-tiny"
-
-
-def bench(argv: list[str], path: Path) -> list[dict[str, Any]]:
-    """The rows of a report that is as the documentation wants it."""
-    assert main(["bench", *argv, "--json", str(path)]) == 0
-    data = json.loads(path.read_text())
-    assert data["name"] == path.stem
-    assert data["command"] == f"folovllm bench {' '.join(argv)} --json {path}"
-    for row in data["rows"]:
-        assert list(row) == data["columns"]
-        assert all(math.isfinite(value) for value in row.values() if isinstance(value, float))
-    return data["rows"]
-
-
-def refusal(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["bench", *argv]) == 2
-    return capsys.readouterr().err
 
 
 # Lengths.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +11,10 @@ import pytest
 from folovllm.bench import scheduler, step, throughput
 from folovllm.bench.contestant import FoloVLLM
 from folovllm.bench.workload import BenchModel
-from folovllm.entrypoints.cli.main import main
 from tests.helpers import make_hf_folder
+from tests.m1.bench_support import bench, refusal
 
 TINY = "qwen3-tiny"
-
-
-def bench(argv: list[str], path: Path) -> list[dict[str, Any]]:
-    """The rows of a report that is as the documentation wants it."""
-    assert main(["bench", *argv, "--json", str(path)]) == 0
-    data = json.loads(path.read_text())
-    assert data["name"] == path.stem
-    assert data["command"] == f"folovllm bench {' '.join(argv)} --json {path}"
-    for row in data["rows"]:
-        assert list(row) == data["columns"]
-        assert all(math.isfinite(value) for value in row.values() if isinstance(value, float))
-    return data["rows"]
-
-
-def refusal(argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["bench", *argv]) == 2
-    return capsys.readouterr().err
 
 
 # The scheduler alone.

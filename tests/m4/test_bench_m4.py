@@ -3,8 +3,6 @@ anything took."""
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from folovllm.bench.roofline import ModelCost, RunCost
 from folovllm.bench.workload import bench_model, shape_config
 from folovllm.entrypoints.cli.main import main
 from tests.helpers import tiny_hf_config
+from tests.m1.bench_support import bench_report
 
 TINY = "qwen3-tiny"
 CPU = torch.device("cpu")
@@ -29,16 +28,6 @@ CPU = torch.device("cpu")
 def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PROBE_BYTES", 2**16)
     monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
-
-
-def bench(argv: list[str], path: Path) -> dict[str, Any]:
-    assert main(["bench", *argv, "--json", str(path)]) == 0
-    data: dict[str, Any] = json.loads(path.read_text())
-    assert data["command"] == f"folovllm bench {' '.join(argv)} --json {path}"
-    for row in data["rows"]:
-        assert list(row) == data["columns"]
-        assert all(math.isfinite(value) for value in row.values() if isinstance(value, float))
-    return data
 
 
 # The published workload.
@@ -76,7 +65,7 @@ def test_fewer_and_shorter_sequences_may_be_asked_for() -> None:
 def test_preset_report(tmp_path: Path) -> None:
     argv = ["throughput", "--preset", "nano-vllm", "--shape", TINY, "--dtype", "fp32", "--num-prompts", "3",
             "--input-len", "20", "--output-len", "6", "--rounds", "2", "--peer", "hf"]  # fmt: skip
-    data = bench(argv, tmp_path / "preset-x.json")
+    data = bench_report(argv, tmp_path / "preset-x.json")
     ours, hf = data["rows"]
     assert (ours["engine"], hf["engine"]) == ("folovllm", "hf")
     assert (ours["requests"], ours["prompt_tokens"], ours["output_tokens"]) == (3, 60, 18)
@@ -96,7 +85,7 @@ def test_every_token_is_drawn_at_the_presets_temperature(tmp_path: Path, monkeyp
     monkeypatch.setattr(contestant, "SamplingParams", lambda **given: asked.append(given) or original(**given))
     argv = ["throughput", "--preset", "nano-vllm", "--shape", TINY, "--num-requests", "2", "--input-len", "4",
             "--output-len", "3", "--rounds", "1"]  # fmt: skip
-    bench(argv, tmp_path / "preset-x.json")
+    bench_report(argv, tmp_path / "preset-x.json")
     assert {(given["temperature"], given["ignore_eos"]) for given in asked} == {(0.6, True)}
 
 
@@ -107,7 +96,7 @@ def test_no_round_meets_the_prompts_of_another(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(contestant.FoloVLLM, "run_mixed", lambda *args: seen.append(args[1]) or original(*args))
     argv = ["throughput", "--preset", "nano-vllm", "--shape", TINY, "--num-requests", "2", "--input-len", "9",
             "--output-len", "2", "--rounds", "2"]  # fmt: skip
-    bench(argv, tmp_path / "preset-x.json")
+    bench_report(argv, tmp_path / "preset-x.json")
     few = replace(PRESETS["nano-vllm"], num_requests=2, longest_prompt=9, longest_output=2)
     assert len(seen) == 3  # the warm-up, and two rounds, the first of which is as it was drawn
     assert seen[1] == presets.shifted(few.draw()[0], 0, 512)
@@ -190,7 +179,7 @@ def test_a_probe_measures_three_rates() -> None:
 def test_decode_report(tmp_path: Path) -> None:
     argv = ["decode", "--shape", TINY, "--dtype", "fp32", "--batch-sizes", "1", "3", "--context", "6", "--steps", "2",
             "--rounds", "2"]  # fmt: skip
-    data = bench(argv, tmp_path / "decode-x.json")
+    data = bench_report(argv, tmp_path / "decode-x.json")
     one, three = data["rows"]
     assert [(row["batch"], row["context"], row["steps"]) for row in (one, three)] == [(1, 6, 4), (3, 6, 4)]
     assert three["kv_gb"] == pytest.approx(3 * one["kv_gb"])
