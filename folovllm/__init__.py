@@ -9,7 +9,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from folovllm.utils.threads import set_wait_policy
+
 __version__ = "0.1.0"
+
+set_wait_policy()  # OpenMP reads it when torch is imported, so it has to be said before
 
 # Public name -> the module it lives in.
 _EXPORTS = {

@@ -71,6 +71,7 @@ BACKENDS = {
     "flash_attn": "folovllm.attention.backends.flash_attn.FlashAttnBackend",
     "flashinfer": "folovllm.attention.backends.flashinfer.FlashInferBackend",
     "torch_varlen": "folovllm.attention.backends.torch_varlen.TorchVarlenBackend",
+    "cpu": "folovllm.attention.backends.cpu.CPUBackend",
     "paged_torch": "folovllm.attention.backends.paged_torch.PagedTorchBackend",
     "dense": "folovllm.attention.backends.dense.DenseBackend",
 }

@@ -147,6 +147,7 @@ def test_packed_bfloat16_logits_are_near_float32_on_the_same_weights(name, tmp_p
 def test_a_bfloat16_weight_that_float16_cannot_hold_is_multiplied_as_it_is(monkeypatch, tmp_path):
     """Between layers of float32 it takes the native product, which must bring both sides to one dtype."""
     monkeypatch.setenv("FOLOVLLM_CPU_BF16", "no")  # with bf16 units nothing is widened
+    monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", "no")  # they hold bfloat16 as it is
     folder = make_hf_folder(tmp_path, "qwen3", dtype=torch.bfloat16)
     oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     model, span = build(folder, torch.bfloat16), torch.arange(20)

@@ -35,6 +35,7 @@ def collect(model: str | None = None) -> dict[str, Any]:
 
     from folovllm.bench.machine import cpu_features, hardware, versions
     from folovllm.utils.devices import cpu_has_bf16_units, default_device, free_memory_bytes
+    from folovllm.utils.threads import wait_policy
 
     device = torch.device(default_device())
     return {
@@ -42,6 +43,7 @@ def collect(model: str | None = None) -> dict[str, Any]:
         "hardware": hardware(),
         "cpu_features": cpu_features(),
         "cpu_has_bf16_units": cpu_has_bf16_units(),
+        "wait_policy": wait_policy(),
         "default_device": str(device),
         "free_memory_gib": round(free_memory_bytes(device) / GIB, 1),
         "auto_dtype": {name: _auto_dtype(name, device) for name in ("bfloat16", "float32")},
@@ -127,6 +129,7 @@ def _print(data: dict[str, Any]) -> None:
     facts.add_row("CPU", f"{hardware['cpu']}, {hardware['cores']} cores, {hardware['threads']} threads used")
     units = "has bf16 units" if data["cpu_has_bf16_units"] else "no bf16 units"
     facts.add_row("CPU can do", f"{', '.join(data['cpu_features']) or 'unknown'} ({units})")
+    facts.add_row("threads wait", data["wait_policy"])
     facts.add_row(
         "memory",
         f"{hardware['memory_gib']} GiB, {data['free_memory_gib']} GiB free on {data['default_device']}",

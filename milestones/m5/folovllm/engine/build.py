@@ -22,6 +22,7 @@ from folovllm.engine.core import EngineCore
 from folovllm.engine.input_processor import Room
 from folovllm.engine.limits import resolve_scheduler_config
 from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.fused_compiled import can_fuse_compiled, fuse_compiled
 from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
 from folovllm.models.packing import pack_in_threads, widen_activations
 from folovllm.models.weights import build_model, weights_folder
@@ -119,6 +120,8 @@ def _make_fast(model: DecoderForCausalLM, device: torch.device) -> None:
             fuse(model)
     else:
         widen_activations(model)
-        if can_fuse_cpu(model) is None:
+        if can_fuse_compiled(model) is None:
+            fuse_compiled(model)
+        elif can_fuse_cpu(model) is None:
             fuse_cpu(model)
         pack_in_threads(model)

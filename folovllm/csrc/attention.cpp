@@ -1,0 +1,186 @@
+// The paged KV cache: storing new keys and values, and decode attention that reads them where they lie.
+//
+//     cache         [blocks, block_size, num_kv_heads, head_size], one for K, one for V
+//     block_tables  [sequences, max_blocks], which blocks hold a sequence's tokens, in order
+//
+// The keys of a sequence are cut into parts of PART tokens, always at the same places. A thread takes one part of one KV
+// head, for all query heads that share it, and leaves the maximum of the scores, the sum of their exponentials and the
+// weighted values. The parts are then joined in order (flash decoding). Where the cuts lie depends on the sequence
+// alone, and so do the bits of its result.
+//
+// Slots that no token has written are never read.
+//
+// vLLM: csrc/cpu/cpu_attn_impl.hpp; Dao et al., "Flash-Decoding for long-context inference" (2023).
+
+#include <cmath>
+#include <vector>
+
+#include "vector.h"
+
+namespace {
+
+constexpr int64_t PART = 256;
+constexpr int TOGETHER = 4;  // query heads that read a key at the same time
+
+template <typename T, typename C>
+void store_kv(const T *k, const T *v, int64_t k_stride, int64_t v_stride, C *keys, C *values, const int64_t *slots,
+              int64_t tokens, int64_t row) {
+    for (int64_t token = 0; token < tokens; token++) {
+        const T *from_k = k + token * k_stride, *from_v = v + token * v_stride;
+        C *to_k = keys + slots[token] * row, *to_v = values + slots[token] * row;
+        for (int64_t i = 0; i < row; i += LANES) {
+            store(to_k + i, load(from_k + i));
+            store(to_v + i, load(from_v + i));
+        }
+    }
+}
+
+// One part for the query heads q [heads, size]: scores, then sum and maximum, then weighted values.
+template <int HEADS, typename T, typename C>
+void attend(const T *q, const C *keys, const C *values, const int32_t *table, int64_t first, int64_t count,
+            int64_t block_size, int64_t token_stride, int64_t size, float scale, float *maximum, float *total,
+            float *weighted) {
+    alignas(64) float weights[HEADS][PART];
+    int64_t rows[PART];
+    for (int64_t i = 0; i < count; i++) {
+        int64_t place = first + i;
+        rows[i] = (table[place / block_size] * block_size + place % block_size) * token_stride;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        vec sums[HEADS] = {};
+        for (int64_t d = 0; d < size; d += LANES) {
+            vec key = load(keys + rows[i] + d);
+#pragma GCC unroll 4
+            for (int h = 0; h < HEADS; h++) sums[h] += load(q + h * size + d) * key;
+        }
+        for (int h = 0; h < HEADS; h++) weights[h][i] = sum(sums[h]) * scale;
+    }
+    for (int h = 0; h < HEADS; h++) {
+        float highest = -__builtin_inff();
+        for (int64_t i = 0; i < count; i++) highest = weights[h][i] > highest ? weights[h][i] : highest;
+        for (int64_t i = count; i < (count + LANES - 1) / LANES * LANES; i++) weights[h][i] = -__builtin_inff();
+        vec sums = {};
+        for (int64_t i = 0; i < count; i += LANES) {
+            vec e = exp_(load(weights[h] + i) - highest);
+            store(weights[h] + i, e);
+            sums += e;
+        }
+        maximum[h] = highest;
+        total[h] = sum(sums);
+    }
+    constexpr int WIDE = 4;  // vectors of a value that are kept in registers
+    for (int64_t d = 0; d < size; d += WIDE * LANES) {
+        vec sums[HEADS][WIDE] = {};
+        const int64_t left = (size - d) / LANES, wide = left < WIDE ? left : WIDE;
+        if (wide == WIDE) {
+            for (int64_t i = 0; i < count; i++) {
+                const C *value = values + rows[i] + d;
+#pragma GCC unroll 4
+                for (int j = 0; j < WIDE; j++) {
+                    vec part = load(value + j * LANES);
+#pragma GCC unroll 4
+                    for (int h = 0; h < HEADS; h++) sums[h][j] += weights[h][i] * part;
+                }
+            }
+        } else {
+            for (int64_t i = 0; i < count; i++)
+                for (int64_t j = 0; j < wide; j++)
+                    for (int h = 0; h < HEADS; h++)
+                        sums[h][j] += weights[h][i] * load(values + rows[i] + d + j * LANES);
+        }
+        for (int h = 0; h < HEADS; h++)
+            for (int64_t j = 0; j < wide; j++) store(weighted + h * size + d + j * LANES, sums[h][j]);
+    }
+}
+
+struct Task {
+    int64_t seq, part;
+};
+
+template <typename T, typename C>
+void decode(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *queries, const int64_t *seqs,
+            const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks, int64_t num_decodes, int64_t block_size,
+            int64_t num_heads, int64_t num_kv_heads, int64_t size, float scale, T *out) {
+    const int64_t group = num_heads / num_kv_heads, token_stride = num_kv_heads * size;
+    std::vector<Task> tasks;
+    std::vector<int64_t> first_task(num_decodes + 1);
+    int64_t keys_read = 0;
+    for (int64_t i = 0; i < num_decodes; i++) {
+        first_task[i] = tasks.size();
+        for (int64_t part = 0; part * PART < seq_lens[seqs[i]]; part++) tasks.push_back({i, part});
+        keys_read += seq_lens[seqs[i]];
+    }
+    first_task[num_decodes] = tasks.size();
+    const int64_t num_tasks = tasks.size(), each = size + 2;  // maximum, sum, weighted values
+    static thread_local std::vector<float> memory;
+    if ((int64_t)memory.size() < num_tasks * num_heads * each) memory.resize(num_tasks * num_heads * each);
+    float *partial = memory.data();
+    float *maxima = partial, *totals = maxima + num_tasks * num_heads, *weighted = totals + num_tasks * num_heads;
+#pragma omp parallel if (keys_read * num_heads * size > (1 << 16))
+    {
+#pragma omp for schedule(dynamic, 1) collapse(2)
+        for (int64_t t = 0; t < num_tasks; t++)
+            for (int64_t kv_head = 0; kv_head < num_kv_heads; kv_head++) {
+                const int64_t i = tasks[t].seq, seq = seqs[i], first = tasks[t].part * PART;
+                const int64_t left = seq_lens[seq] - first, count = left < PART ? left : PART;
+                for (int64_t h = 0; h < group; h += TOGETHER) {
+                    const int64_t head = kv_head * group + h, place = t * num_heads + head;
+                    const auto run = [&](auto function) {
+                        function(q + queries[i] * q_stride + head * size, keys + kv_head * size,
+                                 values + kv_head * size, tables + seq * max_blocks, first, count, block_size,
+                                 token_stride, size, scale, maxima + place, totals + place, weighted + place * size);
+                    };
+                    switch (group - h) {
+                    case 1: run(attend<1, T, C>); break;
+                    case 2: run(attend<2, T, C>); break;
+                    case 3: run(attend<3, T, C>); break;
+                    default: run(attend<4, T, C>);
+                    }
+                }
+            }
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < num_decodes; i++)
+            for (int64_t head = 0; head < num_heads; head++) {
+                float highest = -__builtin_inff(), total = 0;
+                for (int64_t t = first_task[i]; t < first_task[i + 1]; t++) {
+                    float mine = maxima[t * num_heads + head];
+                    highest = mine > highest ? mine : highest;
+                }
+                T *target = out + (queries[i] * num_heads + head) * size;
+                std::vector<float> shares(first_task[i + 1] - first_task[i]);
+                for (int64_t t = first_task[i]; t < first_task[i + 1]; t++) {
+                    float share = expf(maxima[t * num_heads + head] - highest);
+                    shares[t - first_task[i]] = share;
+                    total += totals[t * num_heads + head] * share;
+                }
+                for (int64_t d = 0; d < size; d += LANES) {
+                    vec sums = {};
+                    for (int64_t t = first_task[i]; t < first_task[i + 1]; t++)
+                        sums += load(weighted + (t * num_heads + head) * size + d) * shares[t - first_task[i]];
+                    store(target + d, sums / total);
+                }
+            }
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+#define PAGED(NAME, T, C)                                                                                            \
+    void store_kv_##NAME(const T *k, const T *v, int64_t k_stride, int64_t v_stride, C *keys, C *values,             \
+                         const int64_t *slots, int64_t tokens, int64_t row) {                                        \
+        store_kv(k, v, k_stride, v_stride, keys, values, slots, tokens, row);                                        \
+    }                                                                                                                \
+    void decode_##NAME(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *queries,         \
+                       const int64_t *seqs, const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks,      \
+                       int64_t num_decodes, int64_t block_size, int64_t num_heads, int64_t num_kv_heads,             \
+                       int64_t size, float scale, T *out) {                                                          \
+        decode(q, q_stride, keys, values, queries, seqs, seq_lens, tables, max_blocks, num_decodes, block_size,      \
+               num_heads, num_kv_heads, size, scale, out);                                                           \
+    }
+
+PAGED(float32_float32, float, float)
+PAGED(float32_bfloat16, float, bf16)
+PAGED(bfloat16_bfloat16, bf16, bf16)
+}

@@ -1,0 +1,137 @@
+"""Compiles the C++ files of folovllm/csrc for this CPU at their first use, and loads them.
+
+torch's own operators are compiled for every CPU, one after the other, and meet in memory. Kernels of our own can be
+compiled for the CPU that is there, and do in one pass what takes torch several. They need a C++ compiler. Where there
+is none, torch's operators do the same, more slowly.
+
+    csrc/*.cpp ──g++ -O3 -march=native──▶ ~/.cache/folovllm/kernels-<hash>.so ──ctypes──▶ functions that take pointers
+
+The hash covers the sources, the compiler and the CPU's features, so whatever changes is compiled anew. No header of
+torch is needed, which is why it takes seconds. The library uses the OpenMP that torch has loaded, and its threads.
+
+    FOLOVLLM_CPU_KERNELS=no      in the environment: do without
+    CXX                          the compiler, if it is not g++
+
+vLLM: cmake/cpu_extension.cmake
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+from folovllm.utils.logging import init_logger
+
+logger = init_logger(__name__)
+
+SOURCES = Path(__file__).parents[1] / "csrc"
+FLAGS = ("-O3", "-std=c++17", "-fopenmp", "-fPIC", "-fno-math-errno")
+NATIVE = ("-march=native", "-mprefer-vector-width=512")
+# Code that AVX2 and fused multiply-add are missing for would be slower than torch's.
+NEEDED = {"avx2", "fma"}
+
+
+def unavailable_reason() -> str | None:
+    """Why the kernels cannot run here, or None if they can. Compiles them when it is asked for the first time.
+
+    Raises:
+        ValueError: FOLOVLLM_CPU_KERNELS is neither "yes" nor "no".
+    """
+    wanted = os.environ.get("FOLOVLLM_CPU_KERNELS") or "yes"
+    if wanted not in ("yes", "no"):
+        raise ValueError(f"FOLOVLLM_CPU_KERNELS must be 'yes' or 'no', got {wanted!r}; unset it to use them")
+    if wanted == "no":
+        return "FOLOVLLM_CPU_KERNELS=no"
+    found = _load(NATIVE)
+    return found if isinstance(found, str) else None
+
+
+def library() -> ctypes.CDLL:
+    """The compiled kernels.
+
+    Raises:
+        RuntimeError: they cannot run here; the text says why.
+    """
+    found = _load(NATIVE)
+    if isinstance(found, str):
+        raise RuntimeError(f"the CPU kernels cannot run here: {found}")
+    return found
+
+
+@cache
+def _load(target: tuple[str, ...]) -> ctypes.CDLL | str:
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return "written for x86-64 on Linux"
+    if missing := NEEDED - _cpu_features():
+        return f"the CPU lacks {' and '.join(sorted(missing))}"
+    compiler = shutil.which(os.environ.get("CXX") or "g++")
+    if compiler is None:
+        return "no C++ compiler found: install g++, or name one in CXX"
+    try:
+        return ctypes.CDLL(str(compiled(compiler, target)))
+    except (OSError, subprocess.SubprocessError) as error:
+        detail = getattr(error, "stderr", "") or str(error)
+        logger.warning("the CPU kernels could not be compiled, torch's operators take their place: %s", detail)
+        return f"{compiler} failed: {detail.strip().splitlines()[0] if detail.strip() else error}"
+
+
+def compiled(compiler: str, target: tuple[str, ...] = NATIVE) -> Path:
+    """The shared library, compiled if the cache does not have it.
+
+    Raises:
+        OSError: it cannot be written.
+        subprocess.CalledProcessError: the compiler fails; stderr has its words.
+    """
+    sources = sorted(SOURCES.iterdir())
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    about = [version, *FLAGS, *target, *sorted(_cpu_features()), *(source.read_text() for source in sources)]
+    name = f"kernels-{hashlib.sha256('|'.join(about).encode()).hexdigest()[:16]}.so"
+    folder = _cache_folder()
+    if not (folder / name).exists():
+        logger.info("compiling the CPU kernels, once for this machine")
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            _compile(compiler, target, [source for source in sources if source.suffix == ".cpp"], Path(work) / name)
+            os.replace(Path(work) / name, folder / name)  # another process may have been first: the same content
+    return folder / name
+
+
+def _compile(compiler: str, target: tuple[str, ...], sources: list[Path], library: Path) -> None:
+    objects = [library.with_name(f"{source.stem}.o") for source in sources]
+
+    def run(*arguments: str) -> None:
+        subprocess.run([compiler, *FLAGS, *target, *arguments], capture_output=True, text=True, check=True)
+
+    with ThreadPoolExecutor(len(sources)) as pool:
+        jobs = zip(sources, objects, strict=True)
+        list(pool.map(lambda job: run("-c", str(job[0]), "-o", str(job[1])), jobs))
+    run("-shared", *map(str, objects), "-o", str(library))
+
+
+def _cache_folder() -> Path:
+    """Where libraries are kept: the user's cache, or a temporary folder of this process where that is read-only."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "folovllm"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="folovllm-"))
+
+
+@cache
+def _cpu_features() -> frozenset[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return frozenset(flags.partition(":")[2].split())

@@ -1,0 +1,308 @@
+"""Our own CPU kernels against float64, compiled for this CPU and for one with AVX2 only; and what becomes of them where
+there is no compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from folovllm import LLM, SamplingParams
+from folovllm.attention.backends.cpu import CPUBackend
+from folovllm.attention.kernels import cpu as attention_kernels
+from folovllm.layers.kernels import cpu
+from folovllm.layers.norm import RMSNorm
+from folovllm.layers.rotary import RotaryEmbedding, apply_rotary
+from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.fused_compiled import CompiledRMSNorm, can_fuse_compiled, fuse_compiled
+from folovllm.models.packing import pack_in_threads, widen_activations
+from folovllm.models.weights import build_model
+from folovllm.utils import cpu_kernels
+from folovllm.utils.threads import SPINS
+from tests.helpers import make_hf_folder
+from tests.m1.test_models import MODELS, flat_logits
+
+TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 5e-3}
+REASON = cpu_kernels.unavailable_reason()
+needs_kernels = pytest.mark.skipif(REASON is not None, reason=f"the CPU kernels cannot run: {REASON}")
+AVX2 = ("-march=haswell",)
+
+
+def build(folder: Path, dtype: torch.dtype) -> DecoderForCausalLM:
+    return build_model(AutoConfig.from_pretrained(folder), 256, dtype, torch.device("cpu"), folder)
+
+
+def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
+    return ((got.double() - want).norm() / want.norm()).item()
+
+
+@pytest.fixture(params=["this CPU", "AVX2"])
+def target(request, monkeypatch):
+    """The kernels as compiled for this CPU, and with vectors of 8 floats."""
+    if REASON is not None:
+        pytest.skip(f"the CPU kernels cannot run: {REASON}")
+    flags = cpu_kernels.NATIVE if request.param == "this CPU" else AVX2
+    for cached in (cpu.kernel, cpu.panel_width, attention_kernels._kernel):
+        cached.cache_clear()
+    monkeypatch.setattr(cpu, "library", lambda: cpu_kernels._load(flags))
+    monkeypatch.setattr(attention_kernels, "library", lambda: cpu_kernels._load(flags))
+    yield
+    for cached in (cpu.kernel, cpu.panel_width, attention_kernels._kernel):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("outs", "size"), [(1, 1), (100, 300), (257, 64), (33, 1000)])
+@pytest.mark.usefixtures("target")
+def test_products_and_the_same_bits_for_a_row_in_any_batch(dtype, outs, size):
+    """As many rows as make several blocks, and columns that make several pieces."""
+    torch.manual_seed(0)
+    weight, x, bias = torch.randn(outs, size).to(dtype), torch.randn(131, size), torch.randn(outs)
+    packed = cpu.pack(weight)
+    whole = cpu.linear(x, packed, bias, outs)
+    assert relative_error(whole, F.linear(x.double(), weight.double(), bias.double())) < 1e-6
+    for rows in (*range(1, 30), 64, 130):
+        assert torch.equal(cpu.linear(x[:rows], packed, bias, outs), whole[:rows])
+    assert torch.equal(cpu.linear(x[77:78], packed, bias, outs), whole[77:78])
+    assert cpu.linear(x[:0], packed, None, outs).shape == (0, outs)
+
+
+@pytest.mark.usefixtures("target")
+def test_many_rows_go_to_several_threads():
+    torch.manual_seed(0)
+    weight, x = torch.randn(300, 512), torch.randn(70, 512)
+    packed, threads = cpu.pack(weight), torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        several = cpu.linear(x, packed, None, 300)
+        torch.set_num_threads(1)
+        assert torch.equal(cpu.linear(x, packed, None, 300), several)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "size"), [(1, 8), (3, 100), (70, 1024)])
+@pytest.mark.usefixtures("target")
+def test_norm_with_and_without_the_residual(dtype, rows, size):
+    torch.manual_seed(0)
+    x, residual, weight = torch.randn(rows, size).to(dtype), torch.randn(rows, size).to(dtype), torch.randn(size)
+    want = F.rms_norm(x.double(), (size,), weight.double(), 1e-5)
+    assert relative_error(cpu.add_rms_norm(x, None, weight, 1e-5), want) < TOLERANCE[dtype]
+    total = x + residual
+    got = cpu.add_rms_norm(x, residual, weight, 1e-5)
+    assert torch.equal(residual, total)  # the sum is written over the residual
+    assert relative_error(got, F.rms_norm(total.double(), (size,), weight.double(), 1e-5)) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("head_size", [8, 32, 80, 128])
+@pytest.mark.parametrize("with_norm", [True, False])
+@pytest.mark.usefixtures("target")
+def test_norm_of_heads_and_rotary(dtype, head_size, with_norm):
+    torch.manual_seed(0)
+    heads = torch.randn(40, 3 + 2 + 2, head_size).to(dtype)
+    before, positions = heads.clone(), torch.randint(0, 500, (40,))
+    weights = (torch.randn(head_size), torch.randn(head_size))
+    cos, sin = RotaryEmbedding(head_size, 512, {"rope_theta": 1e4})(positions)
+    cpu.norm_rotary(heads, weights if with_norm else None, cos, sin, 3, 2, 1e-6)
+    qk = before[:, :5].double()
+    if with_norm:
+        per_head = torch.stack([weights[0]] * 3 + [weights[1]] * 2).double()
+        qk = F.rms_norm(qk, (head_size,), None, 1e-6) * per_head
+    half = head_size // 2
+    swapped = torch.cat((-qk[..., half:], qk[..., :half]), dim=-1)
+    angle_cos, angle_sin = cos.double(), torch.cat((sin[..., half:], sin[..., half:]), dim=-1).double()
+    assert relative_error(heads[:, :5], qk * angle_cos + swapped * angle_sin) < TOLERANCE[dtype]
+    assert torch.equal(heads[:, 5:], before[:, 5:])  # v stays as it was
+    if dtype == torch.float32 and not with_norm:
+        assert relative_error(heads[:, :5], apply_rotary(before[:, :5], cos, sin).double()) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.usefixtures("target")
+def test_swiglu_and_its_exponential_far_out(dtype):
+    x = torch.cat((torch.linspace(-120, 120, 2001), torch.tensor([-1e30, 1e30, 1e-20, 0.0, torch.inf]))).to(dtype)
+    got = cpu.silu_mul(torch.stack((x, torch.ones_like(x))).reshape(1, -1))
+    want = F.silu(x.double())
+    assert torch.allclose(got[0].double(), want, rtol=TOLERANCE[dtype], atol=1e-36)
+    assert cpu.silu_mul(torch.tensor([[torch.nan, 1.0]], dtype=dtype)).isnan().all()
+
+
+@pytest.mark.parametrize(("dtype", "cache_dtype"), attention_kernels.DTYPES)
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_size"), [(2, 2, 16), (7, 1, 48), (12, 2, 128)])
+@pytest.mark.usefixtures("target")
+def test_decode_reads_scattered_blocks_and_nothing_else(dtype, cache_dtype, num_heads, num_kv_heads, head_size):
+    """The cache holds NaN wherever no token has been written. Lengths at and around the ends of parts and blocks."""
+    torch.manual_seed(0)
+    lens, block_size = [1, 15, 16, 17, 255, 256, 257, 700], 16
+    most = -(-max(lens) // block_size)
+    tables = (torch.randperm(len(lens) * most) + 1).view(len(lens), most).int()
+    cache = torch.full((2, 1 + len(lens) * most, block_size, num_kv_heads, head_size), torch.nan, dtype=cache_dtype)
+    q = torch.randn(2 * len(lens), num_heads, head_size).to(dtype)
+    want = torch.empty(len(lens), num_heads, head_size, dtype=torch.float64)
+    for i, length in enumerate(lens):
+        fused = torch.randn(length, 2 * num_kv_heads, head_size).to(dtype)  # k and v are views of one projection
+        k, v = fused.split([num_kv_heads, num_kv_heads], dim=1)
+        place = torch.arange(length)
+        slots = tables[i].long()[place // block_size] * block_size + place % block_size
+        attention_kernels.store_kv(k, v, cache, slots)
+        stored = cache.flatten(1, 2)[:, slots]
+        assert torch.equal(stored[0], k.to(cache_dtype))
+        assert torch.equal(stored[1], v.to(cache_dtype))
+        keys, values = stored.double().transpose(1, 2).repeat_interleave(num_heads // num_kv_heads, dim=1)
+        scores = torch.einsum("hd,hkd->hk", q[2 * i + 1].double(), keys) * 0.3
+        want[i] = torch.einsum("hk,hkd->hd", scores.softmax(-1), values)
+    out = torch.zeros_like(q)
+    queries, seqs = 2 * torch.arange(len(lens)) + 1, torch.arange(len(lens))
+    arguments = (torch.tensor(lens, dtype=torch.int32), tables, 0.3)
+    attention_kernels.decode(q, cache, queries, seqs, *arguments, out)
+    assert relative_error(out[1::2], want) < TOLERANCE[dtype]
+    assert not out[::2].any()  # other rows are not written
+    for i in range(len(lens)):  # alone, the same bits
+        alone = torch.zeros_like(q)
+        attention_kernels.decode(q, cache, queries[i : i + 1], seqs[i : i + 1], *arguments, alone)
+        assert torch.equal(alone[2 * i + 1], out[2 * i + 1])
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["qwen3", "qwen2 tied, yarn", "llama with biases"])
+def test_a_model_in_compiled_kernels_has_hugging_faces_logits(name, tmp_path):
+    kind, over = MODELS[name]
+    folder = make_hf_folder(tmp_path, kind, **over)
+    model = build(folder, torch.float32)
+    assert fuse_compiled(model) == 4 * len(model.model.layers) + 1
+    pack_in_threads(model)
+    ids = torch.arange(3, 40)
+    with torch.inference_mode():
+        want = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)(ids[None]).logits[0]
+        assert relative_error(flat_logits(model, [ids]), want) < 1e-5
+
+
+@needs_kernels
+@pytest.mark.parametrize("has_units", ["yes", "no"])
+def test_a_bfloat16_model_in_compiled_kernels(has_units, tmp_path, monkeypatch):
+    """Without bf16 units float32 flows between its layers, with them bfloat16."""
+    monkeypatch.setenv("FOLOVLLM_CPU_BF16", has_units)
+    folder = make_hf_folder(tmp_path, dtype=torch.bfloat16)
+    model = build(folder, torch.bfloat16)
+    widen_activations(model)
+    fuse_compiled(model)
+    assert isinstance(model.model.norm, CompiledRMSNorm)
+    assert model.model.norm.wide_weight.dtype == torch.float32
+    pack_in_threads(model)
+    ids = torch.arange(3, 40)
+    with torch.inference_mode():
+        want = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)(ids[None]).logits[0]
+        assert relative_error(flat_logits(model, [ids], torch.bfloat16), want) < 3e-2
+
+
+@needs_kernels
+def test_what_cannot_be_fused_says_why(tmp_path):
+    model = build(make_hf_folder(tmp_path), torch.float16)
+    assert "float16" in (can_fuse_compiled(model) or "")
+    with pytest.raises(ValueError, match="float16"):
+        fuse_compiled(model)
+    assert type(model.model.norm) is RMSNorm
+
+
+@needs_kernels
+def test_float16_is_read_as_paged_torch_reads_it():
+    backend = CPUBackend(2, 1, 32, 1.0)
+    k = torch.randn(1, 1, 32).half()
+    cache = torch.zeros(2, 2, 16, 1, 32, dtype=torch.float16)
+    backend.write(k, k, cache, torch.tensor([17]))
+    assert torch.equal(cache[1, 1, 1], k[0])
+
+
+@needs_kernels
+def test_the_engine_takes_them_up_and_does_without_when_told(monkeypatch):
+    params = SamplingParams(max_tokens=12, temperature=0)
+    prompts = ["Once upon a time", "The block table", "A"]
+    texts = {}
+    for wanted in ("yes", "no"):
+        monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", wanted)
+        llm = LLM(dtype="float32")
+        layer = llm.engine.runner.model.model.layers[0]
+        assert type(layer.mlp).__name__ == ("CompiledMLP" if wanted == "yes" else "LeanMLP")
+        assert layer.self_attn.attn.backend.name == ("cpu" if wanted == "yes" else "paged_torch")
+        texts[wanted] = [output.outputs[0].text for output in llm.generate(prompts, params, use_tqdm=False)]
+    assert texts["yes"] == texts["no"]
+
+
+def test_a_setting_that_is_neither_yes_nor_no(monkeypatch):
+    monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", "perhaps")
+    with pytest.raises(ValueError, match="FOLOVLLM_CPU_KERNELS must be 'yes' or 'no', got 'perhaps'"):
+        cpu_kernels.unavailable_reason()
+
+
+@pytest.fixture
+def fresh_load():
+    cpu_kernels._load.cache_clear()
+    yield
+    cpu_kernels._load.cache_clear()
+
+
+@needs_kernels
+@pytest.mark.usefixtures("fresh_load")
+def test_without_a_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "no C++ compiler found" in (cpu_kernels.unavailable_reason() or "")
+    with pytest.raises(RuntimeError, match="no C\\+\\+ compiler found"):
+        cpu_kernels.library()
+
+
+@needs_kernels
+@pytest.mark.usefixtures("fresh_load")
+def test_a_compiler_that_fails_is_quoted_and_torch_takes_over(tmp_path, monkeypatch):
+    compiler = tmp_path / "broken"
+    compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && echo 1.0 && exit\necho "cannot do it" >&2; exit 1\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "cannot do it" in (cpu_kernels.unavailable_reason() or "")
+    assert list((tmp_path / "folovllm").iterdir()) == []  # nothing half done is left
+
+
+@needs_kernels
+def test_a_second_process_finds_what_the_first_compiled(tmp_path, monkeypatch):
+    sources = tmp_path / "csrc"
+    sources.mkdir()
+    (sources / "one.cpp").write_text('extern "C" int panel_width() { return 7; }\n')
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(cpu_kernels, "SOURCES", sources)
+    compiler = shutil.which(os.environ.get("CXX") or "g++")
+    assert compiler is not None
+    first = cpu_kernels.compiled(compiler)
+    made = first.stat().st_mtime_ns
+    assert cpu_kernels.compiled(compiler) == first
+    assert first.stat().st_mtime_ns == made
+    assert cpu_kernels.compiled(compiler, AVX2) != first  # other flags
+    (sources / "one.cpp").write_text('extern "C" int panel_width() { return 8; }\n')
+    second = cpu_kernels.compiled(compiler)
+    assert ctypes.CDLL(str(first)).panel_width() == 7
+    assert ctypes.CDLL(str(second)).panel_width() == 8
+
+
+def wait_policy(before: str = "", **environment: str) -> str:
+    code = f"{before}\nimport folovllm\nfrom folovllm.utils.threads import wait_policy\nprint(wait_policy())"
+    clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    root = Path(cpu_kernels.__file__).parents[2]
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, env=clean | environment | {"PYTHONPATH": str(root)}, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_the_wait_policy_is_set_once_and_never_over_somebodys():
+    assert wait_policy() == f"GOMP_SPINCOUNT={SPINS}, set by folovllm"
+    assert wait_policy(OMP_WAIT_POLICY="active") == "OMP_WAIT_POLICY=active, from the environment"
+    assert "before folovllm" in wait_policy("import sys; sys.modules['torch'] = object()")
