@@ -1,18 +1,23 @@
 # make demo: see it run.   make test: run every test.   make check: all that a change has to pass.
+# make campaign MINUTES=60: random engines under random loads, for as long as you like.
 # Everything lives in .venv; the second run starts at once. Another interpreter: make PYTHON=python3.12 test
 
 PYTHON ?= python3
 VENV   ?= .venv
+MINUTES ?= 1
 BIN    := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check lint types imports milestones docs clean
+.PHONY: demo test campaign check lint types imports milestones docs clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
 
 test: $(VENV)/.installed-test
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+
+campaign: $(VENV)/.installed-test
+	@$(BIN)/python -m tests.campaign --minutes $(MINUTES)
 
 check: test lint types imports milestones docs
 
