@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from folovllm.core.kv_cache_manager import KVCacheManager
-from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.sample.row import TokenCounts
 from folovllm.worker.input_batch import InputBatch
 from tests.campaign.campaign import Campaign, replay
@@ -58,22 +57,11 @@ def write_one_slot_too_far(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(InputBatch, "prepare", misplacing)
 
 
-def share_across_salts(patch: pytest.MonkeyPatch) -> None:
-    """Blocks are found by anybody."""
-    find = PrefixCachingManager.get_computed_blocks
-
-    def finding(self: PrefixCachingManager, request: Any, seq: Any) -> bool:
-        request.cache_salt = None
-        return find(self, request, seq)
-
-    patch.setattr(PrefixCachingManager, "get_computed_blocks", finding)
-
-
-FAULTS: dict[Callable[[pytest.MonkeyPatch], None], tuple[set[str], int]] = {
-    lose_a_block: ({"blocks"}, 1),
-    ignore_what_was_said: ({"token", "beams"}, 1),
-    write_one_slot_too_far: ({"token", "impossible token", "beams", "logprobs"}, 1),
-    share_across_salts: ({"cached tokens"}, 2),
+# By what they may be found.
+FAULTS: dict[Callable[[pytest.MonkeyPatch], None], set[str]] = {
+    lose_a_block: {"blocks"},
+    ignore_what_was_said: {"token", "beams"},
+    write_one_slot_too_far: {"token", "impossible token", "beams", "logprobs"},
 }
 
 
@@ -81,14 +69,13 @@ FAULTS: dict[Callable[[pytest.MonkeyPatch], None], tuple[set[str], int]] = {
 def test_a_planted_fault_is_found_and_made_small(
     models: Models, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path
 ) -> None:
-    kinds, num_requests = FAULTS[plant]
     with monkeypatch.context() as patch:
         plant(patch)
         case, wrong = first_failing(models)
-        assert wrong.kind in kinds, wrong
+        assert wrong.kind in FAULTS[plant], wrong
         shrinker = Shrinker(case, lambda candidate: examine(candidate, models), wrong.kind)
         small = shrinker.run(seconds=600)
-        assert len(small.requests) == num_requests, small.to_json()
+        assert len(small.requests) == 1, small.to_json()
         assert len(small.requests[0].params) <= 4
         path = tmp_path / "case.json"
         path.write_text(small.to_json())
