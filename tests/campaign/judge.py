@@ -208,12 +208,12 @@ class Judge:
             self.tally.ties += 1
 
 
-def cached_tokens(case: Case, outputs: dict[str, RequestOutput], seen: Callable[[str], list[list[int]]]) -> int:
-    """How many prompt tokens were found in the cache; never more than another text of the same salt has in common.
+def check_cached_tokens(case: Case, outputs: dict[str, RequestOutput], seen: Callable[[str], list[list[int]]]) -> None:
+    """No more prompt tokens were found in the cache than another text of the same salt has in common.
 
     seen: every text of a request that may have been computed.
     """
-    total, block_size = 0, case.engine["block_size"]
+    block_size = case.engine["block_size"]
     for asked in case.requests:
         output = outputs.get(asked.name)
         if output is None or not output.num_cached_tokens:
@@ -223,8 +223,6 @@ def cached_tokens(case: Case, outputs: dict[str, RequestOutput], seen: Callable[
         most = min(shared, len(asked.prompt) - 1) // block_size * block_size
         if output.num_cached_tokens > most:
             raise Wrong("cached tokens", f"{asked.name} found {output.num_cached_tokens}, others computed {most}")
-        total += output.num_cached_tokens
-    return total
 
 
 def _first_difference(a: list[int], b: list[int]) -> int:

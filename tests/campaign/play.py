@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from folovllm import LLMEngine
-from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.outputs import RequestOutput
 from tests.campaign.case import Asked, Case, Tally, Wrong
 from tests.campaign.invariants import Watch
-from tests.campaign.judge import Judge, cached_tokens
+from tests.campaign.judge import Judge, check_cached_tokens
 from tests.campaign.models import Model, Models
 from tests.m2.support import assert_idle, make_engine
 
@@ -35,7 +34,6 @@ class Player:
 
     def __init__(self, case: Case, model: Model) -> None:
         self.case, self.model = case, model
-        self.engine: LLMEngine | None = None
         self.tally = Tally(engines=1)
         self.last: dict[str, RequestOutput] = {}  # of each request, its newest output
         self.texts: dict[str, list[list[int]]] = {}
@@ -43,7 +41,7 @@ class Player:
         self.failed: set[str] = set()
 
     def play(self) -> None:
-        engine = self.engine = _build(self.case, self.model)
+        engine = _build(self.case, self.model)
         watch = Watch(engine)
         coming = sorted(self.case.requests, key=lambda asked: asked.at)
         leaving = [asked for asked in self.case.requests if asked.abort_at is not None]
@@ -109,8 +107,9 @@ class Player:
                 judge.judge(asked, output)
             elif not asked.refused and asked.abort_at is None and asked.name not in self.failed:
                 raise Wrong("requests", f"{asked.name} never got an answer")
-        if self.engine is not None and isinstance(self.engine.scheduler.kv, PrefixCachingManager) and self._is_told():
-            self.tally.cached_tokens = cached_tokens(self.case, self.last, self._texts)
+        if self._is_told():
+            check_cached_tokens(self.case, self.last, self._texts)
+        self.tally.cached_tokens = sum(output.num_cached_tokens for output in self.last.values())
         self.tally.requests, self.tally.failed = len(self.case.requests), len(self.failed)
         self.tally.add(judge.tally)
         return self.tally
