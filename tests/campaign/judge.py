@@ -39,9 +39,9 @@ class Judge:
         if params.use_beam_search:
             self._beams(asked, output)
             return
-        count = params.n if output.finished else params.best_of
-        _same("number of outputs", asked, [c.index for c in output.outputs], list(range(count or 1)))
-        if output.finished and params.best_of != params.n:
+        count = params.n if output.finished else num_run(params)
+        _same("number of outputs", asked, [c.index for c in output.outputs], list(range(count)))
+        if output.finished and num_run(params) != params.n:
             self._best(asked, output)
         else:
             for index, completion in enumerate(output.outputs):
@@ -63,7 +63,7 @@ class Judge:
         self._logprobs(asked, said, answer)
         self.tally.ties += answer.ties
         self.tally.tokens += len(answer.token_ids)
-        if asked.sampling_params().best_of == asked.sampling_params().n:  # else the likelier ones were chosen
+        if num_run(asked.sampling_params()) == asked.sampling_params().n:  # else the likelier ones were chosen
             self.tally.draws += answer.draws
 
     def _logprobs(self, asked: Asked, said: CompletionOutput, answer: Answer) -> None:
@@ -118,7 +118,7 @@ class Judge:
                 self._sequence(asked, 0, completion, finished=True)
             return
         left = list(output.outputs)
-        for index in range(params.best_of or 1):
+        for index in range(num_run(params)):
             free = self.reference.answer(asked, index)
             exact = [completion for completion in left if completion.token_ids == free.token_ids]
             if mine := exact or [completion for completion in left if self._fits(asked, index, completion)]:
@@ -223,6 +223,11 @@ def check_cached_tokens(case: Case, outputs: dict[str, RequestOutput], seen: Cal
         most = min(shared, len(asked.prompt) - 1) // block_size * block_size
         if output.num_cached_tokens > most:
             raise Wrong("cached tokens", f"{asked.name} found {output.num_cached_tokens}, others computed {most}")
+
+
+def num_run(params: SamplingParams) -> int:
+    """How many sequences are run for a request."""
+    return params.best_of or params.n
 
 
 def _first_difference(a: list[int], b: list[int]) -> int:
