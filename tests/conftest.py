@@ -14,19 +14,11 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+import torch
 
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Without a GPU the Triton kernels run in Triton's interpreter, which has to be said before they are imported.
-
-    The process that only hands tests out to others (pytest-xdist) imports none, and torch takes seconds to load.
-    """
-    hands_out = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
-    if not hands_out:
-        import torch
-
-        if not torch.cuda.is_available():
-            os.environ.setdefault("TRITON_INTERPRET", "1")
+# Without a GPU the Triton kernels run in Triton's interpreter: to be said before a module with kernels is imported.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(scope="module", params=["no", "yes"], ids=["cpu without bf16 units", "cpu with bf16 units"])
