@@ -1,20 +1,31 @@
-# make demo: see it run.   make test: run every test.   make check: all that a change has to pass.
+# make demo: see it run.   make test: run the tests.   make check: all that a change has to pass.
+# make exhaustive: the rest of the tests' largest grids.
+# make campaign MINUTES=60: random engines under random loads, for as long as you like.
 # Everything lives in .venv; the second run starts at once. Another interpreter: make PYTHON=python3.12 test
 
 PYTHON ?= python3
 VENV   ?= .venv
+MINUTES ?= 1
 BIN    := $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+PYTEST  = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+# --no-compile: Python compiles a module when it is first imported, and of 180 MB two thirds never are.
+INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check lint types imports milestones docs clean
+.PHONY: demo test exhaustive campaign check lint types imports milestones docs clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
 
 test: $(VENV)/.installed-test
-	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+	@$(PYTEST) -m "not exhaustive"
 
-check: test lint types imports milestones docs
+exhaustive: $(VENV)/.installed-test
+	@$(PYTEST) -m exhaustive
+
+campaign: $(VENV)/.installed-test
+	@$(BIN)/python -m tests.campaign --minutes $(MINUTES)
+
+check: test exhaustive campaign lint types imports milestones docs
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/python -m ruff check .

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import runpy
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,34 @@ def add_byte_tokenizer(folder: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
+
+
+def names(values: Iterable[str]) -> dict[str, str]:
+    """An axis for `thinned` whose values are their own names."""
+    return {name: name for name in values}
+
+
+def thinned(*axes: Mapping[str, Any]) -> list[Any]:
+    """For parametrize: every combination of the axes' values, each under the names of its values.
+
+    As few as it takes for any two values of two axes to meet in one are left as they are, and the others are marked
+    `exhaustive`: most faults show where two settings meet (Kuhn, Wallace & Gallo, 2004).
+    """
+    combinations = list(itertools.product(*axes))
+    pairs = {cell: set(itertools.combinations(enumerate(cell), 2)) for cell in combinations}
+    missing, kept = set().union(*pairs.values()), set()
+    while missing:
+        best = max(combinations, key=lambda cell: len(pairs[cell] & missing))
+        kept.add(best)
+        missing -= pairs[best]
+    return [
+        pytest.param(
+            *(axis[name] for axis, name in zip(axes, cell, strict=True)),
+            id="-".join(cell),
+            marks=() if cell in kept else pytest.mark.exhaustive,
+        )
+        for cell in combinations
+    ]
 
 
 def run_example(name: str, has_bf16_units: str | None = None) -> str:

@@ -52,6 +52,7 @@ def test_the_question_waits_less_by_priority(printed: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_example_runs_as_a_script(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, str(ROOT / "examples" / "m2_async_stream.py")]

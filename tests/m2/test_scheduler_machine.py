@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -111,7 +112,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert scheduler.schedule().is_empty
 
 
-TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+SETTINGS = settings(
+    stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
+TestScheduler = SchedulerMachine.TestCase
+TestScheduler.settings = settings(SETTINGS, max_examples=60)
+
+
+@pytest.mark.exhaustive
+class TestSchedulerAtLength(SchedulerMachine.TestCase):
+    settings = settings(SETTINGS, max_examples=150)

@@ -99,10 +99,16 @@ class PagedSchedulerMachine(RuleBasedStateMachine):
             self.desk.run()
 
 
-TestPagedScheduler = PagedSchedulerMachine.TestCase
-TestPagedScheduler.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+SETTINGS = settings(
+    stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
+TestPagedScheduler = PagedSchedulerMachine.TestCase
+TestPagedScheduler.settings = settings(SETTINGS, max_examples=80)
+
+
+@pytest.mark.exhaustive
+class TestPagedSchedulerAtLength(PagedSchedulerMachine.TestCase):
+    settings = settings(SETTINGS, max_examples=300)
 
 
 @pytest.mark.parametrize("seed", [*range(12), 48, 333, 336, 373, 396])

@@ -17,6 +17,7 @@ import folovllm
 pytest.importorskip("triton")
 pytestmark = [
     pytest.mark.slow,  # ten kernels through a compiler: seven seconds
+    pytest.mark.exhaustive,  # test_kernels_compile.py sends others through it in every run
     pytest.mark.skipif(platform.machine() != "x86_64", reason="NVIDIA's assembler comes with x86-64 wheels"),
 ]
 

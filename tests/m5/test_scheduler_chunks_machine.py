@@ -93,10 +93,16 @@ class ChunkSchedulerMachine(RuleBasedStateMachine):
             self.desk.run()
 
 
-TestChunkScheduler = ChunkSchedulerMachine.TestCase
-TestChunkScheduler.settings = settings(
-    max_examples=200, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+SETTINGS = settings(
+    stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
+TestChunkScheduler = ChunkSchedulerMachine.TestCase
+TestChunkScheduler.settings = settings(SETTINGS, max_examples=70)
+
+
+@pytest.mark.exhaustive
+class TestChunkSchedulerAtLength(ChunkSchedulerMachine.TestCase):
+    settings = settings(SETTINGS, max_examples=200)
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -11,6 +11,7 @@ import pytest
 
 from folovllm import LLMEngine, SamplingParams
 from folovllm.outputs import RequestOutput
+from tests.helpers import names, thinned
 from tests.m2.support import assert_idle
 from tests.m3.beam_oracle import BeamOracle, beam_params
 from tests.m3.oracle import Oracle
@@ -72,10 +73,10 @@ def reusable(prompt: list[int]) -> int:
     return (len(prompt) - 1) // BLOCK * BLOCK
 
 
-@pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
-@pytest.mark.parametrize("pressure", PRESSURES)
-@pytest.mark.parametrize("caching", [False, True], ids=["off", "on and warm"])
-@pytest.mark.parametrize("chunk", CHUNKS)
+@pytest.mark.parametrize(
+    ("chunk", "caching", "pressure", "ahead"),
+    thinned(names(CHUNKS), {"off": False, "on and warm": True}, names(PRESSURES), {"in turn": False, "ahead": True}),
+)
 def test_greedy_tokens_are_hugging_faces(oracle: Oracle, chunk: str, caching: bool, pressure: str, ahead: bool) -> None:
     """With a cache the same requests come a second time, to what the first left behind."""
     asked = asked_greedily()

@@ -137,10 +137,16 @@ class CachingSchedulerMachine(RuleBasedStateMachine):
             self.desk.run()
 
 
-TestCachingScheduler = CachingSchedulerMachine.TestCase
-TestCachingScheduler.settings = settings(
-    max_examples=120, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+SETTINGS = settings(
+    stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
+TestCachingScheduler = CachingSchedulerMachine.TestCase
+TestCachingScheduler.settings = settings(SETTINGS, max_examples=40)
+
+
+@pytest.mark.exhaustive
+class TestCachingSchedulerAtLength(CachingSchedulerMachine.TestCase):
+    settings = settings(SETTINGS, max_examples=120)
 
 
 @pytest.mark.parametrize("seed", range(24))

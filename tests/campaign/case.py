@@ -1,0 +1,123 @@
+"""A case of the campaign: one model, one engine, and the requests that come to it, as plain data.
+
+A case is what is drawn, played, judged and made smaller. Written as JSON, it can be played again
+anywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from folovllm import SamplingParams
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A random model. `text`: it has a tokenizer whose token i is byte i, EOS 256 and BOS 257."""
+
+    kind: str = "llama"
+    vocab_size: int = 32
+    num_layers: int = 1
+    num_heads: int = 2
+    num_kv_heads: int = 2
+    head_dim: int = 8
+    tied: bool = False
+    eos: tuple[int, ...] = ()
+    text: bool = False
+
+
+@dataclass
+class Asked:
+    """One request: when it comes, what it asks, and when it is aborted; times are numbers of steps.
+
+    `params` are keywords of SamplingParams. `refused`: the engine has to say no when it comes.
+    """
+
+    name: str
+    prompt: list[int]
+    params: dict[str, Any] = field(default_factory=dict)
+    at: int = 0
+    abort_at: int | None = None
+    priority: int = 0
+    salt: str | None = None
+    refused: bool = False
+
+    def sampling_params(self) -> SamplingParams:
+        return SamplingParams(**self.params)
+
+
+@dataclass
+class Case:
+    """`engine` holds keywords of EngineConfig.from_kwargs; the swap space is counted in blocks, as its size in GiB
+    depends on the model."""
+
+    model: ModelSpec = ModelSpec()
+    engine: dict[str, Any] = field(default_factory=dict)
+    swap_blocks: int = 0
+    requests: list[Asked] = field(default_factory=list)
+
+    @property
+    def longest(self) -> int:
+        """The length at which every sequence ends: the model's limit, or all blocks there are."""
+        return min(self.engine["max_model_len"], self.engine["num_kv_blocks"] * self.engine["block_size"])
+
+    @property
+    def max_num_seqs(self) -> int:
+        budget = self.engine.get("max_num_batched_tokens") or 2**30
+        return int(min(self.engine["max_num_seqs"], budget))
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Case:
+        data = json.loads(text)
+        model = data["model"]
+        requests = [Asked(**asked) for asked in data["requests"]]
+        for asked in requests:  # the keys of a JSON object are strings
+            if bias := asked.params.get("logit_bias"):
+                asked.params["logit_bias"] = {int(token): value for token, value in bias.items()}
+        model["eos"] = tuple(model["eos"])
+        return cls(ModelSpec(**model), data["engine"], data["swap_blocks"], requests)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Case:
+        return cls.from_json(Path(path).read_text(encoding="utf-8"))
+
+
+class Wrong(AssertionError):  # noqa: N818  "raise Wrong" says it
+    """What the campaign looks for. `kind` says what sort of thing is wrong: a case is made smaller only as long as
+    the same sort stays wrong."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+
+
+@dataclass
+class Tally:
+    """What has been looked at so far."""
+
+    engines: int = 0
+    requests: int = 0
+    refused: int = 0
+    aborted: int = 0
+    failed: int = 0
+    steps: int = 0
+    preemptions: int = 0
+    cached_tokens: int = 0
+    tokens: int = 0  # compared with the reference
+    hf_tokens: int = 0  # compared with Hugging Face's generate
+    beams: int = 0
+    logprobs: int = 0
+    ties: int = 0
+    draws: list[float] = field(default_factory=list)
+    """Of each unseeded draw, where it fell: uniform in [0, 1) if the distribution is the right one."""
+
+    def add(self, other: Tally) -> None:
+        for one in dataclasses.fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))

@@ -1,0 +1,200 @@
+"""Draws cases at random: every seed and number is one case, the same on every machine."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tests.campaign.case import Asked, Case, ModelSpec
+from tests.campaign.models import SPECS
+
+WORDS = ["a", "e", "the", "ab", "zz"]
+
+
+def draw_case(seed: int, number: int) -> Case:
+    return _Drawing(random.Random(f"{seed}/{number}")).case()
+
+
+class _Drawing:
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+
+    def often(self, share: float) -> bool:
+        return self.rng.random() < share
+
+    def case(self) -> Case:
+        rng = self.rng
+        case = Case(rng.choice(SPECS))
+        self._engine(case)
+        self.spec, self.longest = case.model, case.longest
+        prefixes = [self._tokens(self.longest) for _ in range(2)]
+        spread = rng.choice([0, 3, 10, 30])
+        for number in range(rng.randint(4, 16)):
+            asked = Asked(f"r{number}", self._prompt(prefixes), at=rng.randint(0, spread))
+            if self.often(0.05):
+                self._refused(asked)
+            else:
+                self._params(asked, case)
+            if case.engine.get("policy") == "priority":
+                asked.priority = rng.randint(-2, 2)
+            if self.often(0.12):
+                asked.abort_at = asked.at + rng.randint(0, 25)
+            if case.engine.get("enable_prefix_caching") and self.often(0.2):
+                asked.salt = rng.choice(["a", "b"])
+            case.requests.append(asked)
+        return case
+
+    def _engine(self, case: Case) -> None:
+        rng, engine = self.rng, case.engine
+        engine["max_model_len"] = longest = rng.choice([24, 40, 64])
+        if self.often(0.08):  # it reads a sequence from a single block
+            engine.update(attention_backend="dense", block_size=longest, num_kv_blocks=rng.randint(1, 5))
+        else:
+            engine["block_size"] = block_size = rng.choice([1, 2, 3, 4, 4, 8, 16])
+            least = -(-longest // block_size)
+            engine["num_kv_blocks"] = rng.choice([max(2, least // 2), least, least, least + 3, 2 * least, 8 * least])
+            if self.often(0.2):
+                engine["attention_backend"] = "paged_torch"
+        case.swap_blocks = rng.choice([0, 0, 3, 20, 200])
+        mode = rng.choice(["auto", "recompute", "swap"])
+        engine["preemption_mode"] = mode if mode != "swap" or case.swap_blocks else "auto"
+        engine["max_num_seqs"] = rng.choice([1, 3, 6, 8, 16, 32])
+        engine["enable_prefix_caching"] = self.often(0.6)
+        engine["async_scheduling"] = self.often(0.4)
+        if self.often(0.3):
+            engine["policy"] = "priority"
+        if self.often(0.7):
+            engine["enable_chunked_prefill"] = True
+            engine["max_num_batched_tokens"] = rng.choice([2, 5, 8, 16, 32, 48, 128])
+            if self.often(0.4):
+                engine["long_prefill_token_threshold"] = rng.choice([1, 3, 8])
+            if self.often(0.4):
+                engine["max_num_partial_prefills"] = rng.randint(2, 4)
+
+    def _tokens(self, count: int) -> list[int]:
+        """Of few kinds now and then, so that texts begin alike by themselves. In text mode the last one is a letter:
+        a character that the prompt begins and the answer ends would be counted to neither."""
+        rng = self.rng
+        most = self.spec.vocab_size if self.often(0.8) else 3
+        tokens = [rng.randrange(most) for _ in range(count)]
+        if self.spec.text and tokens:
+            tokens[-1] = rng.randrange(97, 123)
+        return tokens
+
+    def _prompt(self, prefixes: list[list[int]]) -> list[int]:
+        own = self._tokens(self.rng.randint(1, 12))
+        shared = self.rng.randint(0, self.longest) if self.often(0.6) else 0
+        return [*self.rng.choice(prefixes)[:shared], *own][-(self.longest - 1) :]
+
+    def _refused(self, asked: Asked) -> None:
+        """Something that cannot be."""
+        asked.refused = True
+        kind = self.rng.randrange(6)
+        if kind == 0:
+            asked.prompt = []
+        elif kind == 1:
+            asked.prompt = self._tokens(self.longest)
+        elif kind == 2:
+            asked.prompt = [*asked.prompt, self.spec.vocab_size]
+        elif kind == 3:
+            asked.params = {"extra_args": {"nobody_knows_this": 1}}
+        elif kind == 4:
+            asked.params = {"temperature": -1.0}
+        else:
+            asked.params = {"stop_token_ids": [self.spec.vocab_size]}
+
+    def _params(self, asked: Asked, case: Case) -> None:
+        rng, params = self.rng, asked.params
+        params["max_tokens"] = rng.choice([1, 3, 9, 16, 30, 30])
+        kind = rng.choice(["plain", "greedy", "greedy", "seeded", "seeded", "seeded", "unseeded", "beams"])
+        if kind == "beams" and not self._beams(asked, case):
+            kind = "greedy"
+        if kind in ("plain", "greedy"):
+            params["temperature"] = 0.0
+        if kind in ("seeded", "unseeded"):
+            self._sampling(params, seeded=kind == "seeded")
+        if kind == "plain" or (kind == "beams" and self.often(0.5)):
+            if self.often(0.3):
+                params["stop_token_ids"] = self._some(2)
+        else:
+            self._features(params, beams=kind == "beams")
+        if (kind != "beams" and self.often(0.25)) or (kind == "beams" and self._is_unedited(params)):
+            params["logprobs"] = rng.randint(0, 5)
+        if kind != "beams" and self.often(0.15):
+            params["logprobs_mode"] = "processed"
+        if self.often(0.12):
+            params["prompt_logprobs"] = rng.randint(0, 3)
+
+    def _beams(self, asked: Asked, case: Case) -> bool:
+        """False where the engine has no room for any."""
+        width = self.rng.choice([1, 2, 3, 4])
+        longest = min(len(asked.prompt) + asked.params["max_tokens"], case.longest)
+        needed = width * -(-longest // case.engine["block_size"])
+        if width > case.max_num_seqs or needed > case.engine["num_kv_blocks"]:
+            return False
+        asked.params.update(use_beam_search=True, best_of=width, n=self.rng.randint(1, width), temperature=0.0)
+        if self.often(0.4):
+            asked.params["length_penalty"] = self.rng.choice([0.0, 0.5, 2.0, -1.0])
+        if self.often(0.4):
+            asked.params["early_stopping"] = self.rng.choice([True, "never"])
+        return True
+
+    def _sampling(self, params: dict[str, Any], *, seeded: bool) -> None:
+        rng = self.rng
+        params["temperature"] = rng.choice([0.3, 0.7, 1.0, 1.0, 2.0])
+        if seeded:
+            params["seed"] = rng.randrange(1000)
+        if self.often(0.3):
+            params["n"] = rng.randint(2, 4)
+            if self.often(0.3):
+                params["best_of"] = params["n"] + rng.randint(1, 2)
+        for name, values in (("top_k", [1, 3, 20, 500]), ("top_p", [0.1, 0.6, 0.95]), ("min_p", [0.02, 0.3])):
+            if self.often(0.25):
+                params[name] = rng.choice(values)
+
+    def _features(self, params: dict[str, Any], *, beams: bool) -> None:
+        rng = self.rng
+        if self.often(0.15):
+            params["repetition_penalty"] = rng.choice([0.7, 1.2, 2.0])
+        if self.often(0.12):
+            params["presence_penalty"] = rng.choice([-1.0, 0.5, 2.0])
+        if self.often(0.12):
+            params["frequency_penalty"] = rng.choice([-0.5, 0.3, 1.5])
+        if self.often(0.15):
+            params["logit_bias"] = {token: rng.choice([-100.0, -2.0, 1.5, 8.0]) for token in self._some(3)}
+        if self.often(0.12):
+            params["allowed_token_ids"] = sorted(set(self._some(12)))
+        if self.often(0.2):
+            params["min_tokens"] = rng.randint(1, params["max_tokens"])
+        if self.often(0.3):
+            params["stop_token_ids"] = self._some(4)
+        if self.often(0.15):
+            params["ignore_eos"] = True
+        if self.often(0.12):
+            params["extra_args"] = {"campaign_tilt": rng.randint(2, 7)}
+        elif not beams and self.often(0.04):
+            params["extra_args"] = {"campaign_raise": rng.randint(0, 6)}
+        if self.spec.text:
+            self._text_features(params, beams=beams)
+
+    def _text_features(self, params: dict[str, Any], *, beams: bool) -> None:
+        rng = self.rng
+        if self.often(0.4):  # else random bytes are seldom a character
+            params["allowed_token_ids"] = [*range(97, 123), 32, 256]
+        if not beams and self.often(0.5):
+            params["stop"] = rng.sample([*WORDS, "q", "x y"], rng.randint(1, 3))
+            params["include_stop_str_in_output"] = self.often(0.3)
+        if self.often(0.3):
+            params["bad_words"] = rng.sample(WORDS, rng.randint(1, 2))
+        if self.often(0.2):
+            params["skip_special_tokens"] = False
+
+    def _some(self, most: int) -> list[int]:
+        return [self.rng.randrange(self.spec.vocab_size) for _ in range(self.rng.randint(1, most))]
+
+    def _is_unedited(self, params: dict[str, Any]) -> bool:
+        edits = {"allowed_token_ids", "bad_words", "extra_args", "logit_bias", "min_tokens"}
+        return not any(name in edits or name.endswith("_penalty") for name in params if name != "length_penalty")
+
+
+assert ModelSpec() in SPECS  # the simplest: shrinking ends there

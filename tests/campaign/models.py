@@ -1,0 +1,96 @@
+"""The campaign's models: a dozen random ones, each made once, with Hugging Face's own on the same weights."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.campaign.case import ModelSpec
+from tests.helpers import make_hf_model
+from tests.m1.support import BOS, EOS, byte_tokenizer
+
+TEXT_VOCAB = 258
+SPECS = [
+    ModelSpec(),
+    ModelSpec("qwen2", 61, 2, 4, 1, 8, eos=(3, 17)),
+    ModelSpec("qwen3", 32, 2, 4, 2, 8, tied=True, eos=(5,)),
+    ModelSpec("llama", 97, 2, 8, 2, 8, tied=True),
+    ModelSpec("qwen2", 256, 1, 2, 2, 16, tied=True, eos=(0, 1, 2)),
+    ModelSpec("qwen3", 256, 2, 4, 2, 16),
+    ModelSpec("llama", 33, 3, 3, 1, 16, eos=(2,)),
+    ModelSpec("qwen3", 1000, 1, 6, 3, 8),
+    ModelSpec("qwen3", TEXT_VOCAB, 2, 4, 2, 8, eos=(EOS,), text=True),
+    ModelSpec("llama", TEXT_VOCAB, 1, 4, 4, 8, tied=True, eos=(EOS,), text=True),
+]
+
+
+class Model:
+    """One of them. `hf` answers in float32, as a user's would; `after` in float64, for the reference."""
+
+    def __init__(self, spec: ModelSpec, folder: Path) -> None:
+        self.spec, self.folder = spec, folder
+        self.hf: Any = make_hf_model(
+            spec.kind,
+            vocab_size=spec.vocab_size,
+            num_hidden_layers=spec.num_layers,
+            num_attention_heads=spec.num_heads,
+            num_key_value_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            hidden_size=spec.num_heads * spec.head_dim,
+            max_position_embeddings=128,
+            tie_word_embeddings=spec.tied,
+            eos_token_id=list(spec.eos) or None,
+            bos_token_id=BOS if spec.text else None,
+        )
+        self.hf.save_pretrained(folder)
+        self.tokenizer: Any = None
+        if spec.text:
+            self.tokenizer = byte_tokenizer()
+            self.tokenizer.save_pretrained(folder)
+        self._exact = copy.deepcopy(self.hf).double()
+        self._rows: dict[tuple[int, ...], np.ndarray] = {}
+
+    @torch.inference_mode()
+    def after(self, token_ids: list[int]) -> np.ndarray:
+        """The logits [vocab] that follow these tokens: one forward over all of them, float64."""
+        if (row := self._rows.get(tuple(token_ids))) is None:
+            self.read(token_ids)
+            row = self._rows[tuple(token_ids)]
+        return row
+
+    @torch.inference_mode()
+    def read(self, token_ids: list[int]) -> None:
+        """Note the logits after every beginning of a text: in one forward each position sees only what is before it."""
+        if tuple(token_ids) not in self._rows:
+            rows = self._exact(torch.tensor([token_ids]), use_cache=False).logits[0].numpy()
+            for length in range(1, len(token_ids) + 1):
+                self._rows.setdefault(tuple(token_ids[:length]), rows[length - 1])
+
+    def forget(self) -> None:
+        self._rows.clear()
+
+    @torch.inference_mode()
+    def generate(self, prompt: list[int], **settings: Any) -> Any:
+        """Hugging Face's generate, undisturbed by what the model's folder says of sampling."""
+        ids = torch.tensor([prompt])
+        pad = self.spec.vocab_size - 1
+        flags = {"do_sample": False, "return_dict_in_generate": True, "output_scores": True, "pad_token_id": pad}
+        return self.hf.generate(ids, attention_mask=torch.ones_like(ids), **flags, **settings)
+
+
+class Models:
+    """Makes each model when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._made: dict[ModelSpec, Model] = {}
+
+    def get(self, spec: ModelSpec) -> Model:
+        if spec not in self._made:
+            folder = self.folder / str(len(self._made))
+            self._made[spec] = Model(spec, folder)
+        return self._made[spec]

@@ -1,0 +1,114 @@
+"""The campaign finds what is wrong: faults are planted into the engine, found within a few cases, and made small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.sample.row import TokenCounts
+from folovllm.worker.input_batch import InputBatch
+from tests.campaign.campaign import Campaign, replay
+from tests.campaign.case import Case, Wrong
+from tests.campaign.drawing import draw_case
+from tests.campaign.models import Models
+from tests.campaign.play import examine
+from tests.campaign.shrinking import Shrinker
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    return Models(tmp_path_factory.mktemp("models"))
+
+
+def lose_a_block(patch: pytest.MonkeyPatch) -> None:
+    """A sequence that is aborted keeps its last block."""
+    free = KVCacheManager.free
+
+    def losing(self: KVCacheManager, seq: Any) -> None:
+        if seq.status.name == "FINISHED_ABORTED":
+            del seq.block_ids[-1:]
+        free(self, seq)
+
+    patch.setattr(KVCacheManager, "free", losing)
+
+
+def ignore_what_was_said(patch: pytest.MonkeyPatch) -> None:
+    """Penalties look at the prompt only."""
+    patch.setattr(TokenCounts, "catch_up", lambda self, output_token_ids: None)
+
+
+def write_one_slot_too_far(patch: pytest.MonkeyPatch) -> None:
+    """A decode's keys and values go into the slot behind their own, unless that is another block's."""
+    prepare = InputBatch.prepare
+
+    def misplacing(self: InputBatch, *args: Any, **kwargs: Any) -> Any:
+        inputs = prepare(self, *args, **kwargs)
+        slots, starts = inputs.metadata.slot_mapping, inputs.metadata.query_start_loc[:-1].long()
+        decodes = torch.zeros(len(slots), dtype=torch.bool)
+        decodes[starts] = torch.from_numpy(inputs.num_new == 1)
+        inputs.metadata.slot_mapping = slots + (decodes & ((slots + 1) % self.block_size != 0)).long()
+        return inputs
+
+    patch.setattr(InputBatch, "prepare", misplacing)
+
+
+# By what they may be found.
+FAULTS: dict[Callable[[pytest.MonkeyPatch], None], set[str]] = {
+    lose_a_block: {"blocks"},
+    ignore_what_was_said: {"token", "beams"},
+    write_one_slot_too_far: {"token", "impossible token", "beams", "logprobs"},
+}
+
+
+@pytest.mark.parametrize("plant", FAULTS, ids=lambda plant: plant.__name__)
+def test_a_planted_fault_is_found_and_made_small(
+    models: Models, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path
+) -> None:
+    with monkeypatch.context() as patch:
+        plant(patch)
+        case, wrong = first_failing(models)
+        assert wrong.kind in FAULTS[plant], wrong
+        shrinker = Shrinker(case, lambda candidate: examine(candidate, models), wrong.kind)
+        small = shrinker.run(seconds=600)
+        assert len(small.requests) == 1, small.to_json()
+        assert len(small.requests[0].params) <= 4
+        path = tmp_path / "case.json"
+        path.write_text(small.to_json())
+        assert replay(path) == 1
+    assert Case.read(path) == small
+    assert replay(path) == 0, "without the fault nothing is wrong"
+
+
+def first_failing(models: Models) -> tuple[Case, Wrong]:
+    for number in range(100):
+        case = draw_case(2, number)
+        try:
+            examine(case, models)
+        except Wrong as wrong:
+            return case, wrong
+    raise AssertionError("nothing was found")
+
+
+def test_the_campaign_runs_and_finds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    campaign = Campaign(2 / 60, 0, tmp_path, 1.0)
+    assert campaign.run() == 0
+    assert campaign.tally.tokens > 0
+    assert "tokens compared with Hugging Face" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_campaign_writes_a_failing_case_and_says_how_to_see_it_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lose_a_block(monkeypatch)
+    assert Campaign(1.0, 2, tmp_path, 2.0).run() == 1
+    (path,) = tmp_path.iterdir()
+    said = capsys.readouterr().out
+    assert f"python -m tests.campaign --replay {path}" in said
+    assert "blocks" in said
+    assert replay(path) == 1
