@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,6 +19,16 @@ PACKAGE = str(Path(folovllm.__file__).parent)
 Said = dict[str, list[list[int]]]
 SEEDED = params(n=2, seed=11, temperature=1.3, max_tokens=7, ignore_eos=True)
 GREEDY = params(temperature=0, max_tokens=9, ignore_eos=True)
+
+
+@contextmanager
+def pythons_own_handler() -> Iterator[None]:
+    """A test run in the background of a shell is started with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Interrupts:
@@ -46,7 +57,7 @@ class Interrupts:
 
 def add(engine: LLMEngine, name: str, prompt: list[int], params: SamplingParams) -> None:
     """A request, whatever comes in between."""
-    while not engine.holds({name}):
+    while not insist(lambda: engine.holds({name})):
         try:
             engine.add_request(name, prompt, params)
         except KeyboardInterrupt:
@@ -68,7 +79,7 @@ def add_step_and_abort(engine: LLMEngine, check: Callable[[], None], more: dict[
         for output in insist(engine.step):
             if output.finished:
                 said[output.request_id] = [completion.token_ids for completion in output.outputs]
-        check()
+        insist(check)
 
     add(engine, "seeded", [5, 6, 7], SEEDED)
     add(engine, "gone", [1, 2, 3, 4], SEEDED)
@@ -78,8 +89,8 @@ def add_step_and_abort(engine: LLMEngine, check: Callable[[], None], more: dict[
     add(engine, "greedy", [8, 9], GREEDY)
     step()
     insist(lambda: engine.abort_request("gone"))
-    check()
-    while engine.has_unfinished_requests():
+    insist(check)
+    while insist(engine.has_unfinished_requests):
         step()
     return said
 
@@ -91,9 +102,9 @@ def generate_beside_a_neighbour(llm: LLM, check: Callable[[], None]) -> Said:
         llm.generate([[4, 4], [4, 5]], GREEDY, use_tqdm=False)
     except KeyboardInterrupt:
         assert set(llm.engine._requests) <= {"neighbour"}
-    check()
+    insist(check)
     said: Said = {}
-    while llm.engine.has_unfinished_requests():
+    while insist(llm.engine.has_unfinished_requests):
         for output in insist(llm.engine.step):
             said[output.request_id] = [completion.token_ids for completion in output.outputs]
     return said
@@ -110,7 +121,7 @@ def assert_any_interrupt_changes_nothing(scenario: Callable[[], Said], check: Ca
     assert expected
     stride = max(1, counted.num_lines // times)
     for at in itertools.islice(range(1 + stride // 3, counted.num_lines, stride), times):
-        with Interrupts(at):
+        with pythons_own_handler(), Interrupts(at):
             assert scenario() == expected, f"interrupted before line {at} of {counted.num_lines}"
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         check()
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,8 +14,15 @@ from tests.m1.interrupt_support import (
     add_step_and_abort,
     assert_any_interrupt_changes_nothing,
     generate_beside_a_neighbour,
+    pythons_own_handler,
 )
 from tests.m1.support import assert_empty
+
+
+@pytest.fixture(autouse=True)
+def _handler() -> Iterator[None]:
+    with pythons_own_handler():
+        yield
 
 
 def interrupt() -> None:
