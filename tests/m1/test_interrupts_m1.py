@@ -106,12 +106,12 @@ def test_other_threads_and_other_handlers_are_left_alone():
 
 def test_an_interrupt_anywhere_in_add_step_and_abort(engine):
     assert_any_interrupt_changes_nothing(
-        lambda: add_step_and_abort(engine, lambda: None, {}), lambda: assert_empty(engine), times=40
+        lambda: add_step_and_abort(engine, lambda: None, {}), lambda: assert_empty(engine), times=25
     )
 
 
 def test_an_interrupt_anywhere_in_generate(text_model_folder):
     llm = LLM(str(text_model_folder), dtype="float32", device="cpu")
     assert_any_interrupt_changes_nothing(
-        lambda: generate_beside_a_neighbour(llm, lambda: None), lambda: assert_empty(llm.engine), times=40
+        lambda: generate_beside_a_neighbour(llm, lambda: None), lambda: assert_empty(llm.engine), times=25
     )

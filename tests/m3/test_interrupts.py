@@ -221,6 +221,6 @@ def test_an_interrupt_anywhere_loses_no_block(oracle: Oracle, mode: str) -> None
     engine = oracle.make_llm(num_kv_blocks=9, block_size=4, preemption_mode=mode, max_num_seqs=6).engine
     more = {"beams": beam_params(2, max_tokens=6), "other": GREEDY}
     assert_any_interrupt_changes_nothing(
-        lambda: add_step_and_abort(engine, engine.scheduler.check_invariants, more), lambda: assert_idle(engine), 40
+        lambda: add_step_and_abort(engine, engine.scheduler.check_invariants, more), lambda: assert_idle(engine), 20
     )
     assert engine.scheduler.preempter.num_recomputed + engine.scheduler.preempter.num_swapped > 0

@@ -255,5 +255,5 @@ def test_an_interrupt_anywhere_changes_no_token_with_a_step_in_flight(oracle: Or
     assert_any_interrupt_changes_nothing(
         lambda: add_step_and_abort(engine, lambda: assert_sound(engine), {"other": GREEDY}),
         lambda: assert_idle(engine),
-        times=25,
+        times=15,
     )

@@ -292,4 +292,4 @@ def test_an_interrupt_anywhere_loses_no_block_and_no_name(oracle: Oracle) -> Non
         insist(engine.reset_prefix_cache)
         return add_step_and_abort(engine, engine.scheduler.check_invariants, {"other": GREEDY, "again": GREEDY})
 
-    assert_any_interrupt_changes_nothing(scenario, lambda: assert_idle(engine), times=25)
+    assert_any_interrupt_changes_nothing(scenario, lambda: assert_idle(engine), times=15)

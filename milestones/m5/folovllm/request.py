@@ -299,7 +299,8 @@ class Request:
 
     def get_seqs(self, status: SequenceStatus | None = None) -> list[Sequence]:
         """Its sequences, the oldest first, or those with the given status: those that have been made."""
-        return [s for s in self.sequences.values() if status is None or s.status is status]
+        seqs = list(self.sequences.values())  # in one go: statistics may be read while a step makes siblings
+        return seqs if status is None else [seq for seq in seqs if seq.status is status]
 
     def get_num_seqs(self, status: SequenceStatus | None = None) -> int:
         return len(self.get_seqs(status))

@@ -225,6 +225,8 @@ class LLMEngine:
             self.abort_request(request.request_id)
             self._outbox.fail(request.request_id, error)
             return
+        if self._requests.get(request.request_id) is not request:
+            return  # its own processor has aborted it
         seq.add_token_id(step.token_id)
         ended = check_stop(seq, self.eos_token_ids, self.max_model_len)
         output = self.output_processor.process(request, seq, step, ended)

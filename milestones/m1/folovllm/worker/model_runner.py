@@ -59,7 +59,9 @@ class ModelRunner:
         Appending the token is the caller's business.
         """
         with interrupts_allowed():
-            return self._execute_model(seq)
+            output = self._execute_model(seq)
+        seq.num_computed_tokens = seq.get_len()
+        return output
 
     def _execute_model(self, seq: Sequence) -> ModelRunnerOutput:
         if seq.num_computed_tokens == 0:
@@ -72,13 +74,11 @@ class ModelRunner:
         if self._row.generator is not None:
             self._row.begin_draw()
         sampled = self.sampler(self.model.compute_logits(hidden[-1:]), self._sampling)
-        output = ModelRunnerOutput(
+        return ModelRunnerOutput(
             token_id=int(sampled.token_ids[0]),
             logprobs=LogprobsRow.from_tensors(sampled.logprobs)[0] if sampled.logprobs is not None else None,
             prompt_logprobs=self._prompt_logprobs(seq, hidden) if start == 0 else None,
         )
-        seq.num_computed_tokens += len(new_tokens)
-        return output
 
     def _begin(self, seq: Sequence) -> None:
         params = seq.sampling_params
