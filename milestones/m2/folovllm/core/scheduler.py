@@ -77,7 +77,9 @@ class Scheduler:
             return False
         if output.total_num_scheduled_tokens + num_tokens > self.max_num_batched_tokens:
             return False
-        seq = request.next_waiting()
+        seq = request.first_seq()
+        if seq.status is not SequenceStatus.WAITING:  # nobody who ran waits again, so the next has not been made
+            seq = request.make_seq()
         seq.block_ids = [heapq.heappop(self._free_slots)]
         seq.transition(SequenceStatus.RUNNING)
         output.add(seq, num_tokens)
