@@ -48,7 +48,8 @@ class ModelConfig:
     `model` is the name of the embedded model, a local Hugging Face folder, or a hub id; `tokenizer` is the
     same unless given. `dtype` "auto" and `device` None are decided in model_loader.py, which says why.
     `load_format` "dummy" fills random weights of the configuration's shape, to measure speed without a
-    download. `seed` is for those and for unseeded draws.
+    download. `seed` is for those and for unseeded draws. A request may ask for the log-probabilities of at
+    most `max_logprobs` tokens per position (-1: of any number).
     """
 
     model: str
@@ -63,6 +64,7 @@ class ModelConfig:
     skip_tokenizer_init: bool = False
     attention_backend: str | None = None
     enforce_eager: bool = field(default=False, metadata=_since(4, "CUDA graphs"))
+    max_logprobs: int = field(default=20, metadata=_since(1, "the engine"))
 
     def __post_init__(self) -> None:
         self.model = _path_or_name("model", self.model)
@@ -85,6 +87,7 @@ class ModelConfig:
             check_str("attention_backend", self.attention_backend)
         for name in ("trust_remote_code", "skip_tokenizer_init", "enforce_eager"):
             check_bool(name, getattr(self, name))
+        check_int("max_logprobs", self.max_logprobs, -1, way_out="-1 allows any number")
 
     @property
     def torch_dtype(self) -> torch.dtype | None:
@@ -135,7 +138,7 @@ class SchedulerConfig:
     prompts at a time, and at most `long_prefill_token_threshold` tokens of each per step (0: as many as fit).
     When memory runs out a sequence is preempted: its blocks are dropped and recomputed, or swapped out;
     "auto" picks. `async_scheduling` schedules the next step before the tokens of this one are known; None
-    does so where it pays, on a GPU.
+    does so where it pays, on a GPU. `max_n` is the largest n and best_of that a request may ask for (-1: any).
     """
 
     max_num_batched_tokens: int | None = field(default=None, metadata=_since(2, "continuous batching"))
@@ -147,6 +150,7 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = field(default=0, metadata=_since(5, "chunked prefill"))
     max_num_partial_prefills: int = field(default=1, metadata=_since(5, "chunked prefill"))
     async_scheduling: bool | None = field(default=None, metadata=_since(4, "asynchronous scheduling"))
+    max_n: int = field(default=16_384, metadata=_since(1, "the engine"))
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_model_len"):
@@ -160,6 +164,8 @@ class SchedulerConfig:
         check_int("max_num_partial_prefills", self.max_num_partial_prefills, 1)
         if self.async_scheduling is not None:
             check_bool("async_scheduling", self.async_scheduling)
+        if self.max_n != -1:
+            check_int("max_n", self.max_n, 1, way_out="-1 allows any number")
 
 
 @dataclass

@@ -107,7 +107,9 @@ class Scheduler(SchedulerState):
     def _decode_in_place(self, request: Request, output: SchedulerOutput) -> bool:
         """The usual case: one sequence, one token, and its last block has room. Most requests do nothing else in most
         steps, and it takes a tenth of the time of asking for blocks."""
-        if len(request.sequences) > 1 or output.total_num_scheduled_tokens >= self.max_num_batched_tokens:
+        if len(request.sequences) + request.num_unmade > 1:
+            return False
+        if output.total_num_scheduled_tokens >= self.max_num_batched_tokens:
             return False
         (seq,) = request.sequences.values()
         if seq.data.get_len() - seq.num_computed_tokens != 1 or not self.kv.has_slot(seq):
@@ -187,7 +189,7 @@ class Scheduler(SchedulerState):
     def _preempt(self, request: Request, victims: list[Sequence], output: SchedulerOutput) -> None:
         if self.preempter.preempt(request, victims, output) is SWAPPED and request not in self.swapped:
             insort(self.swapped, request, key=self._key)
-        if request.get_seqs(WAITING):  # also those that waited aside for a sibling's prefill
+        if request.has_waiting():  # also those that waited aside for a sibling's prefill
             self._enter_waiting(request)
         self._leave_running(request)
 
@@ -226,12 +228,12 @@ class Scheduler(SchedulerState):
         Returns the rows that it takes of `room`, None when something is spent: then those behind it wait as well, or a
         long prompt could be overtaken for ever.
         """
-        seq = request.get_seqs(WAITING)[0]
         rows = rows_needed(request, 1, runs=request in self.running)
         if rows > room:
             return None
         if any(map(in_prefill, request.get_seqs(RUNNING))):
             return None  # when that has ended there will be something to share
+        seq = request.next_waiting()
         shared = self.kv.get_computed_blocks(request, seq)
         num_tokens = seq.get_len() - seq.num_computed_tokens
         if request.sampling_params.use_beam_search and seq.get_output_len() > 0:
@@ -267,15 +269,12 @@ class Scheduler(SchedulerState):
 
         Returns how many were forked.
         """
-        siblings = request.get_seqs(WAITING)
-        children: list[Sequence] = []
-        if seq.get_output_len() == 0:
-            children = [child for child in siblings if child.get_output_len() == 0][:room]
+        children = request.unstarted(room) if seq.get_output_len() == 0 else []
         for child in children:
             self.kv.fork(seq, child, seq.get_prompt_len())
             child.transition(RUNNING)
             output.forks.append((seq, child))
-        if len(children) < len(siblings):
+        if request.has_waiting():
             self._enter_waiting(request)
         else:
             self.waiting.remove(request)

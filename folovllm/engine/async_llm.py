@@ -10,6 +10,9 @@ requests and to hand out what has come; everything else that touches the engine 
 
 A consumer that is slow loses nothing: outputs are cumulative, so only the newest one waits for it.
 
+The loop task belongs to one event loop, and so does everything that is called here. When that event loop has ended, the
+next one to call becomes the one; while it lives, a call from another is refused.
+
 vLLM: v1/engine/async_llm.py, v1/engine/output_processor.py (RequestOutputCollector)
 """
 
@@ -26,7 +29,8 @@ from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.stats import EngineStats
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
-from folovllm.utils.ids import Counter
+from folovllm.utils.checks import check_str
+from folovllm.utils.ids import Counter, next_unused
 
 
 class _Mailbox:
@@ -103,21 +107,23 @@ class AsyncLLM:
 
         Raises:
             ValueError: see LLMEngine.add_request.
-            RuntimeError: the engine has been shut down.
+            RuntimeError: the engine has been shut down, or serves another event loop.
             Exception: what ended this request, such as an error in its own logits processor. Other requests go on.
         """
         if self._closed:
             raise RuntimeError("AsyncLLM has been shut down: make another")
+        self._check_event_loop()
         if request_id is None:
-            request_id = f"async-{next(self._request_ids)}"
+            request_id = next_unused("async", self._request_ids, self._mailboxes.__contains__)
+        check_str("request_id", request_id)
         if request_id in self._mailboxes:
             raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
-        mailbox = self._mailboxes[request_id] = _Mailbox()
-        self._submit(lambda: self._add(mailbox, request_id, prompt, sampling_params, priority))
         if self._task is None or self._task.done():  # the first, or the first after an event loop that has ended
             self._wake = asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._run())
+        mailbox = self._mailboxes[request_id] = _Mailbox()
         try:
+            self._submit(lambda: self._add(mailbox, request_id, prompt, sampling_params, priority))
             finished = False
             while not finished:
                 output = await mailbox.get()
@@ -126,12 +132,16 @@ class AsyncLLM:
         except _Aborted:
             return
         finally:
-            del self._mailboxes[request_id]
-            # A finished request is aborted as well, which does nothing: the consumer may leave before the last output.
-            self._submit(lambda: self.engine.abort_request(request_id))
+            if self._mailboxes.get(request_id) is mailbox:  # it is not where a later event loop has taken over
+                del self._mailboxes[request_id]
+                # A finished request is aborted as well, which does nothing: the consumer may leave before the last
+                # output.
+                self._submit(lambda: self.engine.abort_request(request_id))
 
     def abort(self, request_id: str) -> None:
         """Drop a request; its generate() ends. An unknown or finished one is no error."""
+        self._check_event_loop()
+        check_str("request_id", request_id)
         mailbox = self._mailboxes.get(request_id)
         if mailbox is not None:
             mailbox.fail(_Aborted())
@@ -139,13 +149,19 @@ class AsyncLLM:
 
     def reset_prefix_cache(self) -> None:
         """Forget what has been computed, before the next step: requests that come from now on find nothing of it."""
+        self._check_event_loop()
         self._submit(self.engine.reset_prefix_cache)
 
     def stats(self) -> EngineStats:
         return self.engine.stats()
 
     async def shutdown(self) -> None:
-        """Abort what is unfinished, finish the step that runs, end the loop. Their consumers get a RuntimeError."""
+        """Abort what is unfinished, finish the step that runs, end the loop. Their consumers get a RuntimeError.
+
+        Raises:
+            RuntimeError: it serves another event loop. Nothing has happened then.
+        """
+        self._check_event_loop()
         self._closed = True
         for mailbox in self._mailboxes.values():
             mailbox.fail(RuntimeError("AsyncLLM has been shut down"))
@@ -164,6 +180,22 @@ class AsyncLLM:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.shutdown()
+
+    def _check_event_loop(self) -> None:
+        """Raises RuntimeError where another event loop is served. One that was closed, the loop task still in it, has
+        let go: who waited there will never ask again."""
+        if self._task is None or self._task.done():
+            return
+        served = self._task.get_loop()
+        if served.is_closed():
+            for request_id in self._mailboxes:
+                self._commands.append(lambda request_id=request_id: self.engine.abort_request(request_id))  # type: ignore[misc]
+            self._mailboxes, self._task = {}, None
+        elif asyncio._get_running_loop() not in (None, served):
+            raise RuntimeError(
+                "AsyncLLM serves one event loop at a time, and this is another: await shutdown() or end the other loop "
+                "first, or make an AsyncLLM for each"
+            )
 
     def _submit(self, command: Callable[[], None]) -> None:
         """Run `command` between two steps. This is no coroutine, because a cancelled consumer cannot await anything."""
@@ -185,6 +217,10 @@ class AsyncLLM:
         """The step loop, from the first request to the shutdown."""
         try:
             await self._serve(asyncio.get_running_loop())
+        except asyncio.CancelledError:  # by who cancels all tasks of the event loop
+            for mailbox in self._mailboxes.values():
+                mailbox.fail(RuntimeError("the task that steps the engine was cancelled"))
+            raise
         except Exception as error:  # an error of the engine itself: every consumer gets it, and none waits in vain
             self._closed = True
             for mailbox in self._mailboxes.values():

@@ -79,6 +79,7 @@ class BeamGroup:
 
     def _keep_live(self) -> None:
         self.request.sequences = {seq.seq_id: seq for seq in self.live}
+        self.request.num_unmade = 0  # beams branch from one another, they do not begin anew
 
     def winners(self) -> list[tuple[Sequence, list[LogprobsRow]]]:
         """After the end: the n best as finished sequences, best first, each with a row per token."""

@@ -11,6 +11,10 @@ quadratic time. So a short window is decoded twice, with and without what is new
 If that ends in U+FFFD the character is not complete, and nothing is given out until it is. The window starts a few
 tokens back because a token's text can depend on the one before it (SentencePiece drops the first space of a text).
 
+A model may also say bytes that are no character at all, one after the other. They would be waited for to the end, in a
+window that grows. But a character has at most four bytes: behind four tokens only the last U+FFFD can be the beginning
+of one, so the others are given out as they are and the window starts anew.
+
 vLLM: v1/engine/detokenizer.py, tokenizers/detokenizer_utils.py
 """
 
@@ -21,6 +25,8 @@ from typing import Protocol
 REPLACEMENT = "\ufffd"
 # How many tokens at the end of the prompt the first window holds.
 CONTEXT_TOKENS = 5
+# So many tokens may wait for the end of a character: it has four bytes, and a token at least one.
+LONGEST_CHARACTER = 4
 
 
 class SupportsDecode(Protocol):
@@ -37,6 +43,7 @@ class IncrementalDetokenizer:
         self.ids = prompt_token_ids[-CONTEXT_TOKENS:]
         self.prefix_offset = 0
         self.read_offset = len(self.ids)
+        self.num_held = 0  # characters of the text up to read_offset that have not been given out: one U+FFFD, or none
         self.text = ""
 
     def add(self, token_id: int) -> str:
@@ -51,11 +58,22 @@ class IncrementalDetokenizer:
     def _advance(self, *, final: bool) -> str:
         known = self._decode(self.ids[self.prefix_offset : self.read_offset])
         whole = self._decode(self.ids[self.prefix_offset :])
+        num_known = max(0, len(known) - self.num_held)
         incomplete = whole.endswith(REPLACEMENT) and not final
-        if incomplete or len(whole) <= len(known):
+        if incomplete and len(self.ids) - self.read_offset > LONGEST_CHARACTER:
+            return self._give_up(whole[num_known:-1])
+        if incomplete or len(whole) <= num_known:
             return ""
-        self.prefix_offset, self.read_offset = self.read_offset, len(self.ids)
-        added = whole[len(known) :]
+        self.prefix_offset, self.read_offset, self.num_held = self.read_offset, len(self.ids), 0
+        return self._give(whole[num_known:])
+
+    def _give_up(self, added: str) -> str:
+        """Give out what waited, except for the last U+FFFD. The next window holds the tokens that it may be made of."""
+        self.prefix_offset, self.read_offset = len(self.ids) - LONGEST_CHARACTER, len(self.ids)
+        self.num_held = 1
+        return self._give(added)
+
+    def _give(self, added: str) -> str:
         self.text += added
         return added
 

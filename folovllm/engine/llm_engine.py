@@ -5,7 +5,7 @@
                                        └─ next step ─┘
 
 A step is one forward for all sequences that take part, and one token for each of them. Requests join and leave between
-steps.
+steps. Threads may share an engine: each call has it to itself, and the requests of all are computed together.
 
 vLLM: v1/engine/llm_engine.py
 """
@@ -20,6 +20,7 @@ from typing import Any, cast
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.engine.build import build_engine_core
+from folovllm.engine.ceilings import check_ceilings
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.engine.outbox import Outbox
@@ -38,9 +39,10 @@ from folovllm.outputs import RequestOutput
 from folovllm.request import Request
 from folovllm.reserved import refuse_reserved_fields
 from folovllm.sampling_params import SamplingParams
-from folovllm.utils.checks import check_int, wrong
-from folovllm.utils.ids import Counter
+from folovllm.utils.checks import check_int, check_str, wrong
+from folovllm.utils.ids import Counter, next_unused
 from folovllm.utils.seed import set_seed
+from folovllm.utils.turns import Turns
 
 
 class LLMEngine:
@@ -80,6 +82,8 @@ class LLMEngine:
         self._outbox = Outbox()
         self._stream_ids = Counter()
         self._tokens = TokenCounter()
+        self._turns = Turns()  # whoever changes anything of the above takes one
+        self._is_stepping = False
 
     def add_request(
         self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
@@ -87,19 +91,22 @@ class LLMEngine:
         """Queue a request. Under policy="priority" a lower number goes first; among equals, the one that came first.
 
         Raises:
-            ValueError: request_id is in use, priority without that policy; or see InputProcessor.process. A refused
-                request leaves nothing behind.
+            ValueError: request_id is in use, priority without that policy; see also InputProcessor.process and
+                check_ceilings. A refused request leaves nothing behind.
         """
-        if self._holds(request_id):
-            raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
+        check_str("request_id", request_id)
         check_int("priority", priority)
         if priority != 0 and self.config.scheduler_config.policy != "priority":
             raise ValueError(f"priority must be 0 under policy 'fcfs', got {priority}; set policy='priority' to use it")
-        request = self.input_processor.process(request_id, prompt, params)
-        request.priority = priority
-        self._requests[request_id] = request
-        self.output_processor.begin(request)
-        self.scheduler.add_request(request)
+        with self._turns.take():
+            if self.holds({request_id}):
+                raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
+            request = self.input_processor.process(request_id, prompt, params)
+            check_ceilings(request.sampling_params, self.config)
+            request.priority = priority
+            self._requests[request_id] = request
+            self.output_processor.begin(request)
+            self.scheduler.add_request(request)
 
     def step(self) -> list[RequestOutput]:
         """Run one step; returns the outputs that changed, each with everything its request has so far.
@@ -109,37 +116,53 @@ class LLMEngine:
         Raises:
             Exception: whatever a request's own logits processor raised. That request is gone; the others go on.
         """
-        self.advance()
-        return self._outbox.take_unclaimed()
+        taken: list[RequestOutput] = []
+        try:
+            with self._turns.take():
+                self._advance()
+                taken += self._outbox.take_unclaimed()
+            return taken
+        except BaseException:  # an interrupt at the end of the turn: what was taken is given out next time
+            self._outbox.put_back(taken)
+            raise
 
     def step_for(self, request_ids: Set[str]) -> list[RequestOutput]:
         """Outputs of these requests only, stepping the engine once if none is at hand; other requests' are kept.
 
         So several users of one engine (open streams, a generate() among them) each get what is theirs, errors too.
+
+        Raises:
+            RuntimeError: none of the requests is in the engine any more: somebody has aborted them.
         """
-        if not self._outbox.holds(request_ids):
-            self.advance()
-        return self._outbox.take(request_ids)
+        with self._turns.take():
+            if not self._outbox.holds(request_ids):
+                if request_ids.isdisjoint(self._requests):
+                    raise RuntimeError(f"requests {sorted(request_ids)} are not in the engine: they have been aborted")
+                self._advance()
+            return self._outbox.take(request_ids)
 
     def drain(self) -> tuple[list[RequestOutput], dict[str, Exception]]:
         """Everything that waits to be fetched, of all requests: outputs in order, and failures by request id."""
-        return self._outbox.drain()
+        with self._turns.take():
+            return self._outbox.drain()
 
     def abort_request(self, request_id: str) -> None:
         """Drop a request, wherever it is; it gives no further output. An unknown or finished one is no error."""
-        request = self._requests.pop(request_id, None)
-        self._outbox.drop(request_id)
-        if request is not None:
-            self.scheduler.abort(request)
-            self.output_processor.discard(request)
+        check_str("request_id", request_id)
+        with self._turns.take():
+            request = self._requests.pop(request_id, None)
+            self._outbox.drop(request_id)
+            if request is not None:
+                self.scheduler.abort(request)
+                self.output_processor.discard(request)
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has anything to do or to hand out."""
         return bool(self._requests) or self._outbox.holds_unclaimed()
 
-    def _holds(self, request_id: str) -> bool:
-        """Whether the request runs, or has outputs that have not been fetched."""
-        return request_id in self._requests or self._outbox.holds({request_id})
+    def holds(self, request_ids: Set[str]) -> bool:
+        """Whether one of these requests runs, or has outputs that have not been fetched."""
+        return not request_ids.isdisjoint(self._requests) or self._outbox.holds(request_ids)
 
     def generate_stream(
         self, prompt: Prompt, params: SamplingParams | None = None
@@ -154,30 +177,52 @@ class LLMEngine:
             ValueError: see add_request; also best_of > n and beam search, whose winners are known only at the end.
         """
         check_can_stream(params)
-        request_id = f"stream-{next(self._stream_ids)}"
-        # Here and not in the generator, so that a bad request fails at the call, not at the first next().
-        self.add_request(request_id, prompt, params)
-        stream = self._stream(request_id)
-        next(stream)  # into its try block: closing a generator that never began runs nothing of it
+        with self._turns.take():
+            request_id = next_unused("stream", self._stream_ids, lambda name: self.holds({name}))
+            # Here and not in the generator, so that a bad request fails at the call, not at the first next().
+            self.add_request(request_id, prompt, params)
+            self._outbox.claim(request_id)
+            stream = self._stream(request_id)
+            next(stream)  # into its try block: closing a generator that never began runs nothing of it
         return cast("Generator[RequestOutput, None, None]", stream)
 
     def _stream(self, request_id: str) -> Generator[RequestOutput | None, None, None]:
         """None first, then the deltas."""
         delta = OutputDelta()
-        self._outbox.claim(request_id)
         try:
             yield None
-            while self._holds(request_id):
-                for output in self.step_for({request_id}):
+            while (outputs := self._next_of(request_id)) is not None:
+                for output in outputs:
                     yield delta.since_last(output)
         finally:
-            self._outbox.release(request_id)
-            self.abort_request(request_id)  # nothing to do once it has finished
+            with self._turns.take():
+                self._outbox.release(request_id)
+                self.abort_request(request_id)  # nothing to do once it has finished
+
+    def _next_of(self, request_id: str) -> list[RequestOutput] | None:
+        with self._turns.take():
+            return self.step_for({request_id}) if self.holds({request_id}) else None
 
     def advance(self) -> None:
         """One step, if there is anything to do; what comes of it stays here to be fetched."""
+        with self._turns.take():
+            self._advance()
+
+    def _advance(self) -> None:
         if not self._requests:
             return
+        if self._is_stepping:
+            raise RuntimeError(
+                "the engine is in the middle of a step, and a logits processor or the like asks it for the next one: "
+                "use another engine in there"
+            )
+        self._is_stepping = True
+        try:
+            self._step()
+        finally:
+            self._is_stepping = False
+
+    def _step(self) -> None:
         began = time.perf_counter()
         try:
             scheduled, output, gained = self.core.step()
@@ -191,9 +236,9 @@ class LLMEngine:
         outputs, num_tokens = self.output_processor.process_outputs(self._requests, rows, output, gained)
         for request_output in outputs:
             request_output.num_cached_tokens = self._requests[request_output.request_id].num_cached_tokens or 0
+            self._outbox.put(request_output)
             if request_output.finished:
                 del self._requests[request_output.request_id]
-            self._outbox.put(request_output)
         self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:
@@ -210,7 +255,8 @@ class LLMEngine:
         or before a measurement. Requests that run keep what they have. Without prefix caching there is nothing to do.
         """
         if isinstance(self.scheduler.kv, PrefixCachingManager):
-            self.scheduler.kv.reset_prefix_cache()
+            with self._turns.take():
+                self.scheduler.kv.reset_prefix_cache()
 
     def get_tokenizer(self) -> Any:
         """Raises ValueError under skip_tokenizer_init."""

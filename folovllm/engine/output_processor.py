@@ -102,6 +102,13 @@ class OutputProcessor:
         for seq in request.get_seqs():
             self._sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
 
+    def _output_of(self, seq: Sequence) -> SequenceOutput:
+        """A sibling that was made later gets its own with its first token."""
+        output = self._sequences.get(seq.seq_id)
+        if output is None:
+            output = self._sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
+        return output
+
     def discard(self, request: Request) -> None:
         self._beams.pop(request.request_id, None)
         for seq in request.get_seqs():
@@ -150,7 +157,7 @@ class OutputProcessor:
             seq.cumulative_logprob += logprobs.logprobs[0]
             if seq.sampling_params.logprobs is not None:
                 seq.output_logprobs.append(self._decode_row(logprobs))
-        return self._sequences[seq.seq_id].add_token(seq.data.output_token_ids[-1], ended)
+        return self._output_of(seq).add_token(seq.data.output_token_ids[-1], ended)
 
     def _advance_beams(
         self, requests: dict[str, Request], logprobs: dict[Sequence, LogprobsRow | None], changed: dict[str, Request]
@@ -221,7 +228,7 @@ class OutputProcessor:
         return ranked[: params.n]
 
     def _completion(self, index: int, seq: Sequence) -> CompletionOutput:
-        state = self._sequences[seq.seq_id]
+        state = self._output_of(seq)
         return CompletionOutput(
             index=index,
             text=state.shown_text(),

@@ -30,6 +30,8 @@ class SamplingRow:
     token_counts: TokenCounts | None = field(default=None, init=False, repr=False)
     num_reported: int | None = field(init=False)
     """How many of the likeliest tokens it reports beside its own; None: log-probabilities are not asked for."""
+    _states: dict[int, torch.Tensor] = field(default_factory=dict, init=False, repr=False)
+    """Of the generator, before the draws of the last two tokens: {place of the token: state}."""
 
     def __post_init__(self) -> None:
         self.num_reported = None
@@ -39,6 +41,18 @@ class SamplingRow:
             self.num_reported = max(self.params.logprobs or 0, (self.params.best_of or self.params.n) + endings)
         elif self.params.needs_logprobs:
             self.num_reported = self.params.logprobs or 0
+
+    def begin_draw(self) -> None:
+        """Before each draw of a row that has a generator. A place that was drawn for already is drawn for with the same
+        random numbers: the step that was to bring its token, or that and the one launched behind it, was cut short.
+        """
+        assert self.generator is not None
+        place = len(self.output_token_ids)
+        if place in self._states:
+            self.generator.set_state(self._states[place])
+        else:
+            self._states[place] = self.generator.get_state()
+            self._states.pop(place - 2, None)
 
 
 def make_generator(params: SamplingParams, index: int, device: torch.device) -> torch.Generator | None:

@@ -19,6 +19,7 @@ import torch
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import LogprobsTensors
 from folovllm.sample.sampler import SamplerOutput
+from folovllm.utils.interrupts import interrupts_allowed
 from folovllm.worker.input_batch import Expected, InputBatch
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
 
@@ -74,7 +75,8 @@ class AsyncModelRunnerOutput:
         if self._token_ids is None or self.expected is None:
             return output
         try:
-            arrived = self._token_ids.get()
+            with interrupts_allowed():
+                arrived = self._token_ids.get()
             self.batch.fill(self.expected, arrived.numpy())
         except BaseException:
             self.batch.clear()

@@ -31,6 +31,7 @@ class BatchSampler:
         self._rows: dict[str, SamplingRow] = {}
         self._seqs: list[Sequence] = []  # the metadata's, in this order
         self._metadata: SamplingMetadata | None = None
+        self._seeded: list[SamplingRow] = []  # those of them that have a generator
 
     def add(self, seq: Sequence) -> None:
         """A sequence that comes back keeps its state: its generator goes on where it was."""
@@ -64,6 +65,8 @@ class BatchSampler:
         """
         try:
             metadata = self._metadata_for(seqs)
+            for row in self._seeded:
+                row.begin_draw()
             if likeliest is not None and metadata.is_plain_greedy:
                 return SamplerOutput(likeliest), {}
             return self.sampler(logits, metadata), {}
@@ -78,7 +81,7 @@ class BatchSampler:
             self._metadata = None  # in case a processor's update raises
             rows = [self._rows[seq.seq_id] for seq in seqs]
             self._metadata = SamplingMetadata.build(rows, self.vocab_size, self.device)
-            self._seqs = list(seqs)
+            self._seqs, self._seeded = list(seqs), [row for row in rows if row.generator is not None]
         return self._metadata
 
     def _find_failures(self, seqs: list[Sequence], logits: torch.Tensor) -> Failures:

@@ -57,6 +57,7 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
     (CacheConfig, {"block_size": -16}, "block_size must be positive, got -16"),
     (CacheConfig, {"block_size": 16.0}, "block_size must be an integer, got 16.0 (float)"),
     (CacheConfig, {"block_size": True}, "block_size must be an integer, got True (bool)"),
+    (ModelConfig, {"max_logprobs": -2}, "max_logprobs must be at least -1, got -2; -1 allows any number"),
     (CacheConfig, {"block_size": "16"}, "block_size must be an integer, got '16' (str)"),
     (
         CacheConfig,
@@ -112,6 +113,7 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
         "long_prefill_token_threshold must be non-negative, got -1",
     ),
     (SchedulerConfig, {"max_num_partial_prefills": 0}, "max_num_partial_prefills must be positive, got 0"),
+    (SchedulerConfig, {"max_n": 0}, "max_n must be positive, got 0; -1 allows any number"),
     (SchedulerConfig, {"async_scheduling": "auto"}, "async_scheduling must be True or False, got 'auto'"),
     (SchedulerConfig, {"policy": "lifo"}, "policy must be one of 'fcfs', 'priority', got 'lifo'"),
 ]

@@ -24,8 +24,12 @@ def make_sequence(status: SequenceStatus = S.WAITING) -> Sequence:
     return Sequence("r-0", "r", SequenceData([1, 2, 3]), SamplingParams(), status=status)
 
 
-def make_request(**params: Any) -> Request:
-    return Request("r", "a prompt", [1, 2, 3], SamplingParams(**params))
+def make_request(name: str = "r", **params: Any) -> Request:
+    """With all its sequences."""
+    request = Request(name, "a prompt", [1, 2, 3], SamplingParams(**params))
+    while request.num_unmade:
+        request.make_seq()
+    return request
 
 
 # --- tokens
@@ -145,8 +149,40 @@ def test_a_request_makes_best_of_sequences_and_names_them() -> None:
     assert {s.status for s in request.get_seqs()} == {S.WAITING}
 
 
+def test_sequences_are_made_when_they_are_needed() -> None:
+    """One that waits in line with n = 4,000 must not take memory and time four thousand times over."""
+    request = Request("r", None, [1, 2, 3], SamplingParams(n=4000))
+    assert (request.get_num_seqs(), request.num_unmade, request.status) == (1, 3999, RequestStatus.WAITING)
+    assert [seq.seq_id for seq in request.unstarted(3)] == ["r-0", "r-1", "r-2"]
+    first, second, third = request.get_seqs()
+    assert third.data.prompt_token_ids is first.data.prompt_token_ids
+    for seq in (first, second, third):
+        seq.transition(S.RUNNING)
+    assert request.status is RequestStatus.RUNNING
+    assert request.next_waiting().seq_id == "r-3"
+    third.transition(S.WAITING)
+    assert request.next_waiting() is third  # the oldest that waits, before those that are not made
+    third.transition(S.RUNNING)
+    third.add_token_id(7)
+    third.transition(S.WAITING)  # preempted: it has begun
+    assert [seq.seq_id for seq in request.unstarted(2)] == ["r-3", "r-4"]
+
+
+def test_a_request_goes_on_while_a_sequence_has_not_been_made() -> None:
+    request = Request("r", None, [1], SamplingParams(n=2))
+    request.first_seq().transition(S.RUNNING)
+    assert request.has_waiting()
+    request.first_seq().transition(S.FINISHED_STOPPED)
+    assert (request.is_finished(), request.status) == (False, RequestStatus.WAITING)
+    second = request.make_seq()
+    second.transition(S.RUNNING)
+    assert (request.has_waiting(), request.has(S.RUNNING), request.num_unmade) == (False, True, 0)
+    second.transition(S.FINISHED_STOPPED)
+    assert request.is_finished()
+
+
 def test_index_survives_dashes_in_the_request_id() -> None:
-    request = Request("chat-2024-07", None, [1], SamplingParams(n=12))
+    request = make_request("chat-2024-07", n=12)
     assert [s.index for s in request.get_seqs()] == list(range(12))
 
 
@@ -159,14 +195,13 @@ def test_sequences_of_one_request_do_not_share_tokens() -> None:
     prompt = [1, 2, 3]
     request = Request("r", None, prompt, SamplingParams(n=2))
     request.first_seq().add_token_id(9)
-    request.first_seq().data.prompt_token_ids[0] = 99
     prompt.append(4)
-    assert request.get_seqs()[1].get_token_ids() == [1, 2, 3]
+    assert request.make_seq().get_token_ids() == [1, 2, 3]
     assert request.prompt_token_ids == [1, 2, 3]
 
 
 def test_a_sequence_is_looked_up_by_its_id() -> None:
-    request = Request("req-0", "a prompt", [1, 2, 3], SamplingParams(best_of=3))
+    request = make_request("req-0", best_of=3)
     assert list(request.sequences) == ["req-0-0", "req-0-1", "req-0-2"]
     for seq_id, sequence in request.sequences.items():
         assert sequence.seq_id == seq_id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from folovllm.engine.detokenizer import REPLACEMENT, IncrementalDetokenizer
@@ -54,3 +56,36 @@ def test_special_tokens_are_hidden_unless_asked_for():
 def test_the_prompts_last_character_is_not_repeated():
     added, _ = feed([*b"!"], prompt="你好".encode())
     assert added == ["!"]
+
+
+class Counting:
+    """Bytes as text, as Hugging Face's byte-level tokenizers decode them; counts how many it is asked for."""
+
+    num_ids = 0
+
+    def decode(self, token_ids, *, skip_special_tokens=True):
+        self.num_ids += len(token_ids)
+        return bytes(token_ids).decode(errors="replace")
+
+
+def test_bytes_that_are_no_text_are_decoded_in_a_short_window():
+    """Each time all that waited, as for a character that may still come, would be half a million for a thousand."""
+    decoder = Counting()
+    detokenizer = IncrementalDetokenizer(decoder, [], skip_special_tokens=True)
+    added = [detokenizer.add(0x80) for _ in range(1000)]
+    assert "".join(added) + detokenizer.finish() == REPLACEMENT * 1000
+    assert decoder.num_ids <= 14 * 1000
+    assert max(map(len, added)) <= 5  # and they come as they are said, not all at the end
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_text_between_bytes_that_are_none_is_what_decoding_everything_says(seed):
+    """Whole characters, their beginnings, their ends and bytes that begin nothing, in any order."""
+    rng, token_ids = random.Random(seed), []
+    while len(token_ids) < 60:
+        character = list(rng.choice("aé汉🔥").encode())
+        cut = rng.randrange(len(character) + 1)
+        token_ids += rng.choice([character, character[:cut], character[cut:], [0x80] * rng.randrange(9), [0xFF]])
+    detokenizer = IncrementalDetokenizer(Counting(), [], skip_special_tokens=True)
+    added = "".join(map(detokenizer.add, token_ids)) + detokenizer.finish()
+    assert added == detokenizer.text == bytes(token_ids).decode(errors="replace")

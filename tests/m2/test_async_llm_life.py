@@ -239,3 +239,77 @@ def test_stats_can_be_read_at_any_time(engine):
 
     stats = go(main())
     assert (stats.running, stats.output_tokens, stats.tokens_per_s) == (0, 12 * 30, 0.0)
+
+
+def test_while_an_event_loop_is_served_another_is_refused_and_nothing_kept(engine):
+    """It would wait for ever: the task that steps the engine runs in the first, or does not run at all."""
+    llm, first = AsyncLLM.from_engine(engine), asyncio.new_event_loop()
+    refused = pytest.raises(RuntimeError, match="^AsyncLLM serves one event loop at a time, and this is another: ")
+    try:
+        assert first.run_until_complete(say(llm, "first")) == "first"
+        for _ in range(2):  # the id is free again
+            with refused:
+                go(say(llm, "second", request_id="r"))
+        with refused:
+            go(llm.shutdown())
+        assert llm._mailboxes == {}
+        assert first.run_until_complete(say(llm, "again", request_id="r")) == "again"
+        first.run_until_complete(llm.shutdown())
+    finally:
+        first.close()
+    assert_idle(engine)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_closed_event_loop_has_let_go_with_all_who_waited_in_it(engine):
+    llm, first = AsyncLLM.from_engine(engine), asyncio.new_event_loop()
+    outputs = llm.generate("x", endless(max_tokens=60), request_id="r")
+    assert not first.run_until_complete(anext(outputs)).finished
+    first.close()  # with the task that steps the engine in it, which nobody has cancelled
+
+    async def second():
+        text = await say(llm, "second", request_id="r")  # the id is free: nobody can ask for the other any more
+        await llm.shutdown()
+        return text
+
+    assert go(second()) == "second"
+    assert_idle(engine)
+
+
+def test_who_outlives_the_task_that_steps_does_not_wait_for_ever(engine):
+    async def main():
+        llm = AsyncLLM.from_engine(engine)
+        task = asyncio.create_task(last(llm.generate("x", endless())))
+        await until(lambda: llm.stats().running > 0)
+        llm._task.cancel()
+        with pytest.raises(RuntimeError, match="^the task that steps the engine was cancelled$"):
+            await task
+        text = await say(llm, "next")  # which begins a new one
+        await llm.shutdown()
+        return text
+
+    assert go(main()) == "next"
+    assert_idle(engine)
+
+
+def test_a_users_own_id_that_looks_like_ours_is_passed_over_by_asyncllm(engine):
+    async def main():
+        async with serving(engine) as llm:
+            own = [asyncio.create_task(say(llm, name, request_id=name)) for name in ("async-0", "async-2")]
+            await asyncio.sleep(0)
+            ours = [asyncio.create_task(last(llm.generate("x", scripted("ours")))) for _ in range(2)]
+            return await asyncio.gather(*own), [output.request_id for output in await asyncio.gather(*ours)]
+
+    assert go(main()) == (["async-0", "async-2"], ["async-1", "async-3"])
+
+
+@pytest.mark.parametrize("request_id", [["r"], 7, ""], ids=repr)
+def test_an_id_that_is_no_name_is_refused_by_asyncllm(engine, request_id):
+    async def main():
+        async with serving(engine) as llm:
+            with pytest.raises(ValueError, match="^request_id must "):
+                await say(llm, "text", request_id=request_id)
+            with pytest.raises(ValueError, match="^request_id must "):
+                llm.abort(request_id)
+
+    go(main())

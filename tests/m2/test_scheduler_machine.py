@@ -57,9 +57,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     def step(self, seed: int | None) -> None:
         """A seed makes a user abort, and stop strings end sequences, while the step runs."""
         scheduler = self.desk.scheduler
-        waited = self._all(WAITING)
+        ran = self._all(RUNNING)
         output = scheduler.schedule()
-        self._check_choice(output, waited)
+        self._check_choice(output, ran)
         if seed is not None:
             rng = random.Random(seed)
             if self.keys and rng.random() < 0.5:
@@ -79,19 +79,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(5):
             self.step(None)
 
-    def _check_choice(self, output: Any, waited: list[Sequence]) -> None:
+    def _check_choice(self, output: Any, ran: list[Sequence]) -> None:
         rows = rows_of(output)
         assert len(set(rows)) == len(rows)
-        assert rows or not self._all(WAITING)  # where somebody waits, somebody runs
+        waiting = [request for request in self.desk.requests.values() if request.has_waiting()]
+        assert rows or not waiting  # where somebody waits, somebody runs
         assert set(rows) == set(self._all(RUNNING))
         assert len(rows) <= self.max_num_seqs
         assert output.total_num_scheduled_tokens == sum(output.num_scheduled_tokens) <= self.budget
         for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
             assert num_tokens == seq.get_len() - seq.num_computed_tokens
-            if len(self._request(seq).sequences) == 1:
-                assert num_tokens == (seq.get_prompt_len() if seq in waited else 1)
-        started = [self.keys[seq.request_id] for seq in rows if seq in waited]
-        left = [self.keys[seq.request_id] for seq in self._all(WAITING)]
+            if seq.sampling_params.n == 1:
+                assert num_tokens == (1 if seq in ran else seq.get_prompt_len())
+        started = [self.keys[seq.request_id] for seq in rows if seq not in ran]
+        left = [self.keys[request.request_id] for request in waiting]
         assert not started or not left or max(started) <= min(left)
 
     def _all(self, status: SequenceStatus) -> list[Sequence]:
@@ -103,7 +104,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "desk"):
             return
-        most = sum(20 * len(request.sequences) for request in self.desk.requests.values())
+        most = sum(20 * request.sampling_params.n for request in self.desk.requests.values())
         self.desk.run(most=most + 1)
         assert all(request.is_finished() for request in self.desk.requests.values())
         scheduler = self.desk.scheduler

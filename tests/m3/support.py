@@ -141,7 +141,9 @@ class PagedDesk:
         self.scheduler.check_invariants()
 
     def status(self, name: str) -> list[SequenceStatus]:
-        return [seq.status for seq in self.requests[name].get_seqs()]
+        """Of its sequences; those that have not been made wait."""
+        request = self.requests[name]
+        return [seq.status for seq in request.get_seqs()] + [SequenceStatus.WAITING] * request.num_unmade
 
     def where(self) -> tuple[list[str], list[str], list[str]]:
         """Names of the requests that run, are swapped, and wait, each in their order."""

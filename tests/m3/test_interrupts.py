@@ -10,6 +10,7 @@ import pytest
 from folovllm import LLMEngine, SamplingParams
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import SequenceStatus
+from tests.m1.interrupt_support import add_step_and_abort, assert_any_interrupt_changes_nothing
 from tests.m1.support import run
 from tests.m2.support import assert_idle
 from tests.m3.beam_oracle import BeamOracle, beam_params
@@ -212,3 +213,14 @@ def test_a_seeded_draw_is_the_same_after_an_interrupt(oracle: Oracle) -> None:
         told = step_through(engine)
     assert len(hit) == 1
     assert told["r"] == [completion.token_ids for completion in expected.outputs]
+
+
+@pytest.mark.parametrize("mode", ["recompute", "swap"])
+def test_an_interrupt_anywhere_loses_no_block(oracle: Oracle, mode: str) -> None:
+    """Ctrl-C before any line: while blocks are taken, copied, swapped and freed, beams branch, requests come and go."""
+    engine = oracle.make_llm(num_kv_blocks=9, block_size=4, preemption_mode=mode, max_num_seqs=6).engine
+    more = {"beams": beam_params(2, max_tokens=6), "other": GREEDY}
+    assert_any_interrupt_changes_nothing(
+        lambda: add_step_and_abort(engine, engine.scheduler.check_invariants, more), lambda: assert_idle(engine), 20
+    )
+    assert engine.scheduler.preempter.num_recomputed + engine.scheduler.preempter.num_swapped > 0

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from folovllm import LLMEngine, SamplingParams
+from tests.m1.interrupt_support import add_step_and_abort, assert_any_interrupt_changes_nothing
 from tests.m1.support import params, scripted
 from tests.m2.async_support import go, last, serving
 from tests.m2.support import assert_idle, make_engine
@@ -246,3 +247,13 @@ def test_scripted_texts_beside_others_that_run_ahead(text_model_folder) -> None:
     assert done["bound"].outputs[0].text == "a "
     assert len(done["free"].outputs[0].token_ids) == 30
     assert before < len(watch.ahead) < 30 - len("a STOP")
+
+
+def test_an_interrupt_anywhere_changes_no_token_with_a_step_in_flight(oracle: Oracle) -> None:
+    """Ctrl-C before any line: two steps may have drawn, whose tokens are lost, and both are drawn again alike."""
+    engine = oracle.make_llm(num_kv_blocks=20, block_size=4, max_num_seqs=6, async_scheduling=True).engine
+    assert_any_interrupt_changes_nothing(
+        lambda: add_step_and_abort(engine, lambda: assert_sound(engine), {"other": GREEDY}),
+        lambda: assert_idle(engine),
+        times=15,
+    )

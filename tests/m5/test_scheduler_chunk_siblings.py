@@ -117,7 +117,7 @@ def test_siblings_stand_aside_again_when_their_prompt_comes_back_from_the_swap_s
     desk.add("a", 4, max_tokens=13)
     desk.step()
     desk.step()
-    (seq, _) = desk.add("long", 15, n=2, max_tokens=1).get_seqs()
+    seq = desk.add("long", 15, n=2, max_tokens=1).first_seq()
     while not desk.scheduler.preempter.num_swapped:
         desk.step()
     assert (seq.status, seq.num_computed_tokens) == (SWAPPED, 12)
@@ -135,7 +135,7 @@ def test_an_abort_on_the_way_leaves_nothing(steps):
     for _ in range(steps):
         desk.step()
     desk.abort("r")
-    assert desk.status("r") == [ABORTED] * 3
+    assert set(desk.status("r")) == {ABORTED}
     desk.scheduler.check_invariants()
     assert desk.kv.pool.num_used == 0 or steps == 3  # the other's prompt came in beside the last chunk
     desk.run()

@@ -10,6 +10,12 @@ import pytest
 
 from folovllm import AsyncLLM, LLMEngine, SamplingParams
 from folovllm.request import Request, Sequence
+from tests.m1.interrupt_support import (
+    Said,
+    add_step_and_abort,
+    assert_any_interrupt_changes_nothing,
+    insist,
+)
 from tests.m1.support import run
 from tests.m2.support import assert_idle, counting_forwards
 from tests.m3.oracle import Oracle
@@ -277,3 +283,13 @@ def test_what_was_interrupted_is_found_once_it_has_been_computed_again(oracle: O
         engine.step()
     run(engine)
     assert ask(engine, PROMPT, name="s") == (oracle.greedy(PROMPT, 8), 8)
+
+
+def test_an_interrupt_anywhere_loses_no_block_and_no_name(oracle: Oracle) -> None:
+    engine = make(oracle, num_kv_blocks=14, max_num_batched_tokens=8, max_num_seqs=6)
+
+    def scenario() -> Said:
+        insist(engine.reset_prefix_cache)
+        return add_step_and_abort(engine, engine.scheduler.check_invariants, {"other": GREEDY, "again": GREEDY})
+
+    assert_any_interrupt_changes_nothing(scenario, lambda: assert_idle(engine), times=15)

@@ -3,7 +3,8 @@
     add_request ─▶ InputProcessor ─▶ waiting ─▶ step(): ModelRunner ─▶ check_stop ─▶ OutputProcessor ─▶ RequestOutput
 
 Here sequences run one after the other, in the order of their arrival: request by request, and within a request of
-n > 1 sequence by sequence. A step is one forward pass and one token.
+n > 1 sequence by sequence. A step is one forward pass and one token. Threads may share an engine: each call has it to
+itself.
 
 vLLM: v1/engine/llm_engine.py
 """
@@ -18,6 +19,7 @@ from typing import Any, cast
 from folovllm.attention.backend import select_backend
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.core.stop import check_stop
+from folovllm.engine.ceilings import check_ceilings
 from folovllm.engine.input_processor import InputProcessor, Prompt, Room
 from folovllm.engine.outbox import Outbox
 from folovllm.engine.output_processor import OutputProcessor
@@ -35,9 +37,10 @@ from folovllm.outputs import RequestOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.reserved import refuse_reserved_fields
 from folovllm.sampling_params import SamplingParams
-from folovllm.utils.checks import wrong
-from folovllm.utils.ids import Counter
+from folovllm.utils.checks import check_str, wrong
+from folovllm.utils.ids import Counter, next_unused
 from folovllm.utils.seed import set_seed
+from folovllm.utils.turns import Turns
 from folovllm.worker.model_runner import ModelRunner
 
 
@@ -85,18 +88,24 @@ class LLMEngine:
         self._requests: dict[str, Request] = {}  # unfinished, in order of arrival
         self._outbox = Outbox()
         self._stream_ids = Counter()
+        self._turns = Turns()  # whoever changes anything of the above takes one
+        self._is_stepping = False
 
     def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None) -> None:
         """Queue a request.
 
         Raises:
-            ValueError: request_id is in use; or see InputProcessor.process. A refused request leaves nothing behind.
+            ValueError: request_id is in use; see also InputProcessor.process and check_ceilings. A refused request
+                leaves nothing behind.
         """
-        if self._holds(request_id):
-            raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
-        request = self.input_processor.process(request_id, prompt, params)
-        self._requests[request_id] = request
-        self.output_processor.begin(request)
+        check_str("request_id", request_id)
+        with self._turns.take():
+            if self.holds({request_id}):
+                raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
+            request = self.input_processor.process(request_id, prompt, params)
+            check_ceilings(request.sampling_params, self.config)
+            self._requests[request_id] = request
+            self.output_processor.begin(request)
 
     def step(self) -> list[RequestOutput]:
         """Run one step; returns the outputs that changed, each with everything its request has so far.
@@ -106,37 +115,52 @@ class LLMEngine:
         Raises:
             Exception: whatever a request's own logits processor raised. That request is gone; the others go on.
         """
-        if self._requests:
-            self._advance()
-        return self._outbox.take_unclaimed()
+        taken: list[RequestOutput] = []
+        try:
+            with self._turns.take():
+                self._advance()
+                taken += self._outbox.take_unclaimed()
+            return taken
+        except BaseException:  # an interrupt at the end of the turn: what was taken is given out next time
+            self._outbox.put_back(taken)
+            raise
 
     def step_for(self, request_ids: Set[str]) -> list[RequestOutput]:
         """Outputs of these requests only, stepping the engine once if none is at hand; other requests' are kept.
 
         So several users of one engine (open streams, a generate() among them) each get what is theirs, errors too.
+
+        Raises:
+            RuntimeError: none of the requests is in the engine any more: somebody has aborted them.
         """
-        if self._requests and not self._outbox.holds(request_ids):
-            self._advance()
-        return self._outbox.take(request_ids)
+        with self._turns.take():
+            if not self._outbox.holds(request_ids):
+                if request_ids.isdisjoint(self._requests):
+                    raise RuntimeError(f"requests {sorted(request_ids)} are not in the engine: they have been aborted")
+                self._advance()
+            return self._outbox.take(request_ids)
 
     def abort_request(self, request_id: str) -> None:
         """Drop a request, wherever it is; it gives no further output. An unknown or finished one is no error."""
-        request = self._requests.pop(request_id, None)
-        self._outbox.drop(request_id)
-        if request is None:
-            return
-        for seq in request.get_seqs():
-            if not seq.is_finished():
-                seq.transition(SequenceStatus.FINISHED_ABORTED)
-        self.output_processor.discard(request)
+        check_str("request_id", request_id)
+        with self._turns.take():
+            request = self._requests.pop(request_id, None)
+            self._outbox.drop(request_id)
+            if request is None:
+                return
+            request.drop_unmade()
+            for seq in request.get_seqs():
+                if not seq.is_finished():
+                    seq.transition(SequenceStatus.FINISHED_ABORTED)
+            self.output_processor.discard(request)
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has anything to do or to hand out."""
         return bool(self._requests) or self._outbox.holds_unclaimed()
 
-    def _holds(self, request_id: str) -> bool:
-        """Whether the request runs, or has outputs that have not been fetched."""
-        return request_id in self._requests or self._outbox.holds({request_id})
+    def holds(self, request_ids: Set[str]) -> bool:
+        """Whether one of these requests runs, or has outputs that have not been fetched."""
+        return not request_ids.isdisjoint(self._requests) or self._outbox.holds(request_ids)
 
     def generate_stream(
         self, prompt: Prompt, params: SamplingParams | None = None
@@ -151,27 +175,47 @@ class LLMEngine:
             ValueError: see add_request; also best_of > n, whose winners are known only at the end.
         """
         check_can_stream(params)
-        request_id = f"stream-{next(self._stream_ids)}"
-        # Here and not in the generator, so that a bad request fails at the call, not at the first next().
-        self.add_request(request_id, prompt, params)
-        stream = self._stream(request_id)
-        next(stream)  # into its try block: closing a generator that never began runs nothing of it
+        with self._turns.take():
+            request_id = next_unused("stream", self._stream_ids, lambda name: self.holds({name}))
+            # Here and not in the generator, so that a bad request fails at the call, not at the first next().
+            self.add_request(request_id, prompt, params)
+            self._outbox.claim(request_id)
+            stream = self._stream(request_id)
+            next(stream)  # into its try block: closing a generator that never began runs nothing of it
         return cast("Generator[RequestOutput, None, None]", stream)
 
     def _stream(self, request_id: str) -> Generator[RequestOutput | None, None, None]:
         """None first, then the deltas."""
         delta = OutputDelta()
-        self._outbox.claim(request_id)
         try:
             yield None
-            while self._holds(request_id):
-                for output in self.step_for({request_id}):
+            while (outputs := self._next_of(request_id)) is not None:
+                for output in outputs:
                     yield delta.since_last(output)
         finally:
-            self._outbox.release(request_id)
-            self.abort_request(request_id)  # nothing to do once it has finished
+            with self._turns.take():
+                self._outbox.release(request_id)
+                self.abort_request(request_id)  # nothing to do once it has finished
+
+    def _next_of(self, request_id: str) -> list[RequestOutput] | None:
+        with self._turns.take():
+            return self.step_for({request_id}) if self.holds({request_id}) else None
 
     def _advance(self) -> None:
+        if not self._requests:
+            return
+        if self._is_stepping:
+            raise RuntimeError(
+                "the engine is in the middle of a step, and a logits processor or the like asks it for the next one: "
+                "use another engine in there"
+            )
+        self._is_stepping = True
+        try:
+            self._step()
+        finally:
+            self._is_stepping = False
+
+    def _step(self) -> None:
         """One token for the oldest unfinished sequence."""
         request, seq = self._next_sequence()
         try:
@@ -181,16 +225,20 @@ class LLMEngine:
             self.abort_request(request.request_id)
             self._outbox.fail(request.request_id, error)
             return
+        if self._requests.get(request.request_id) is not request:
+            return  # its own processor has aborted it
         seq.add_token_id(step.token_id)
         ended = check_stop(seq, self.eos_token_ids, self.max_model_len)
         output = self.output_processor.process(request, seq, step, ended)
+        self._outbox.put(output)
         if output.finished:
             del self._requests[request.request_id]
-        self._outbox.put(output)
 
     def _next_sequence(self) -> tuple[Request, Sequence]:
         request = next(iter(self._requests.values()))
-        seq = next(seq for seq in request.get_seqs() if not seq.is_finished())
+        seq = next(reversed(request.sequences.values()))
+        if seq.is_finished():
+            seq = request.make_seq()
         if seq.status is SequenceStatus.WAITING:
             seq.transition(SequenceStatus.RUNNING)
         return request, seq

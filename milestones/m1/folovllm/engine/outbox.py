@@ -22,6 +22,10 @@ class Outbox:
     def put(self, output: RequestOutput) -> None:
         self._outputs.append(output)
 
+    def put_back(self, outputs: list[RequestOutput]) -> None:
+        """Outputs that were taken and not given out."""
+        self._outputs[:0] = outputs
+
     def fail(self, request_id: str, error: Exception) -> None:
         """The request ended in `error`, which is raised when its outputs are next asked for."""
         self._failures[request_id] = error

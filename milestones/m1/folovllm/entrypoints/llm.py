@@ -13,7 +13,8 @@ from folovllm.engine.input_processor import Prompt, chat_to_prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
-from folovllm.utils.ids import Counter
+from folovllm.utils.ids import Counter, next_unused
+from folovllm.utils.interrupts import interrupts_allowed, interrupts_deferred
 
 Messages = list[dict[str, str]]
 
@@ -45,7 +46,8 @@ class LLM:
         *,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
-        """Complete each prompt; the outputs come in the order of the prompts.
+        """Complete each prompt; the outputs come in the order of the prompts. Threads may call this at the same time:
+        the prompts of all are computed together.
 
         Args:
             prompts: one prompt or a list; a prompt is text, a list of token ids or {"prompt_token_ids": [...]}.
@@ -67,16 +69,18 @@ class LLM:
             params_list = [sampling_params] * len(prompt_list)  # type: ignore[list-item]
 
         request_ids: list[str] = []
-        try:
-            for prompt, params in zip(prompt_list, params_list, strict=True):
-                request_id = f"request-{next(self._request_ids)}"
-                self.engine.add_request(request_id, prompt, params)  # type: ignore[arg-type]
-                request_ids.append(request_id)
-            return self._run(request_ids, show_progress=use_tqdm)
-        except BaseException:  # not even an interrupt may leave requests of this call behind
-            for request_id in request_ids:
-                self.engine.abort_request(request_id)
-            raise
+        with interrupts_deferred():  # not even an interrupt may leave requests of this call behind
+            try:
+                for prompt, params in zip(prompt_list, params_list, strict=True):
+                    with interrupts_allowed():
+                        request_id = next_unused("request", self._request_ids, lambda name: self.engine.holds({name}))
+                    self.engine.add_request(request_id, prompt, params)  # type: ignore[arg-type]
+                    request_ids.append(request_id)
+                return self._run(request_ids, show_progress=use_tqdm)
+            except BaseException:
+                for request_id in request_ids:
+                    self.engine.abort_request(request_id)
+                raise
 
     def chat(
         self,
@@ -101,6 +105,8 @@ class LLM:
         with _progress(enabled=show_progress) as progress:
             task = progress.add_task("generating", total=len(request_ids), speed="")
             while unfinished:
+                with interrupts_allowed():  # also where other threads take all the steps
+                    pass
                 for output in self.engine.step_for(unfinished):
                     num_tokens += 1
                     if output.finished:

@@ -21,6 +21,7 @@ from folovllm.sample.logprobs import gather_logprobs
 from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import Sampler
+from folovllm.utils.interrupts import interrupts_allowed
 from folovllm.worker.kv_cache import ContiguousKVCache
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
 
@@ -54,8 +55,15 @@ class ModelRunner:
     def execute_model(self, seq: Sequence) -> ModelRunnerOutput:
         """One step of `seq`, which must run to its end before another begins: there is one cache.
 
-        Advances seq.num_computed_tokens; appending the token is the caller's business.
+        Advances seq.num_computed_tokens, unless it fails or is interrupted: then the same step can be asked for again.
+        Appending the token is the caller's business.
         """
+        with interrupts_allowed():
+            output = self._execute_model(seq)
+        seq.num_computed_tokens = seq.get_len()
+        return output
+
+    def _execute_model(self, seq: Sequence) -> ModelRunnerOutput:
         if seq.num_computed_tokens == 0:
             self._begin(seq)
         if seq.seq_id != self._running or self._sampling is None:
@@ -63,8 +71,8 @@ class ModelRunner:
         start = seq.num_computed_tokens
         new_tokens = seq.get_token_ids() if start == 0 else [seq.get_last_token_id()]
         hidden = self._forward(new_tokens, start)
-        seq.num_computed_tokens += len(new_tokens)
-
+        if self._row.generator is not None:
+            self._row.begin_draw()
         sampled = self.sampler(self.model.compute_logits(hidden[-1:]), self._sampling)
         return ModelRunnerOutput(
             token_id=int(sampled.token_ids[0]),
@@ -77,7 +85,7 @@ class ModelRunner:
         longest = seq.get_prompt_len() + (params.max_tokens or self.max_model_len)
         self.kv_cache.reserve(min(longest, self.max_model_len))
         self._running = seq.seq_id
-        row = SamplingRow(
+        self._row = SamplingRow(
             params=params,
             prompt_token_ids=seq.data.prompt_token_ids,
             output_token_ids=seq.data.output_token_ids,  # the live list: penalties and bad_words see it grow
@@ -85,7 +93,7 @@ class ModelRunner:
             generator=make_generator(params, seq.index, self.device),
             bad_words_token_ids=params.bad_words_token_ids,
         )
-        self._sampling = SamplingMetadata.build([row], self.vocab_size, self.device)
+        self._sampling = SamplingMetadata.build([self._row], self.vocab_size, self.device)
 
     def _forward(self, token_ids: list[int], start: int) -> torch.Tensor:
         """Hidden states [len(token_ids), hidden] of tokens at positions start, start + 1, ..."""

@@ -72,20 +72,21 @@ class Scheduler:
     def _admit(self, request: Request, output: SchedulerOutput) -> bool:
         """Start the request's next sequence. False when a budget is spent: then those behind it wait as well, or a
         long prompt could be overtaken for ever."""
-        waiting = request.get_seqs(SequenceStatus.WAITING)
-        seq = waiting[0]
-        num_tokens = seq.get_len()
+        num_tokens = len(request.prompt_token_ids)
         if self.num_running_seqs >= self.max_num_seqs:
             return False
         if output.total_num_scheduled_tokens + num_tokens > self.max_num_batched_tokens:
             return False
+        seq = request.first_seq()
+        if seq.status is not SequenceStatus.WAITING:  # nobody who ran waits again, so the next has not been made
+            seq = request.make_seq()
         seq.block_ids = [heapq.heappop(self._free_slots)]
         seq.transition(SequenceStatus.RUNNING)
         output.add(seq, num_tokens)
         self.num_running_seqs += 1
         if request not in self.running:
             self.running.append(request)
-        if len(waiting) == 1:
+        if not request.has_waiting():
             self.waiting.pop()
         return True
 
@@ -114,20 +115,29 @@ class Scheduler:
         if seq.is_finished():
             return
         was_running = seq.status is SequenceStatus.RUNNING
-        seq.transition(status)
-        if was_running:
-            heapq.heappush(self._free_slots, seq.block_ids.pop())
-            self.num_running_seqs -= 1
-            self._finished_seq_ids.append(seq.seq_id)
-            if not request.get_num_seqs(SequenceStatus.RUNNING):
-                self.running.remove(request)
+        self._end(seq, status)
+        if was_running and not request.has(SequenceStatus.RUNNING):
+            self.running.remove(request)
         if request.is_finished():
             self.waiting.remove(request)
 
+    def _end(self, seq: Sequence, status: SequenceStatus) -> None:
+        """A sequence's own side of its end; where its request stands is the caller's business."""
+        if seq.status is SequenceStatus.RUNNING:
+            heapq.heappush(self._free_slots, seq.block_ids.pop())
+            self.num_running_seqs -= 1
+            self._finished_seq_ids.append(seq.seq_id)
+        seq.transition(status)
+
     def abort(self, request: Request) -> None:
-        """End all of its sequences."""
+        """End all of its sequences, which may be thousands, in one pass."""
+        request.drop_unmade()
         for seq in request.get_seqs():
-            self.finish(request, seq, SequenceStatus.FINISHED_ABORTED)
+            if not seq.is_finished():
+                self._end(seq, SequenceStatus.FINISHED_ABORTED)
+        if request in self.running:
+            self.running.remove(request)
+        self.waiting.remove(request)
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.waiting) or bool(self.running)

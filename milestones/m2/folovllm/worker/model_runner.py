@@ -15,6 +15,7 @@ import torch
 from folovllm.attention.backend import AttentionBackend
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.utils.interrupts import interrupts_allowed
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.input_batch import InputBatch
 from folovllm.worker.kv_cache import KVCache
@@ -54,7 +55,8 @@ class ModelRunner:
         After a failure the batch is forgotten, since how far the step came is not known.
         """
         try:
-            return self._execute_model(scheduled)
+            with interrupts_allowed():
+                return self._execute_model(scheduled)
         except BaseException:  # an interrupt, too, may come between two of the batch's arrays
             self.batch.clear()
             for seq_id in scheduled.finished_seq_ids:  # it is not said again, and a new request may take the name

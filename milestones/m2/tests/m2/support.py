@@ -76,7 +76,9 @@ class Desk:
         return steps
 
     def status(self, name: str) -> list[SequenceStatus]:
-        return [seq.status for seq in self.requests[name].get_seqs()]
+        """Of its sequences; those that have not been made wait."""
+        request = self.requests[name]
+        return [seq.status for seq in request.get_seqs()] + [SequenceStatus.WAITING] * request.num_unmade
 
 
 def make_engine(folder: Path | str, **kwargs: Any) -> LLMEngine:

@@ -88,20 +88,27 @@ class SchedulerState:
         if seq.is_finished():
             return
         before = seq.status
+        self._end(seq, status)
+        if before is RUNNING:
+            self._leave_running(request)
+        elif before is SWAPPED:
+            if not request.has(SWAPPED):
+                self.swapped.remove(request)
+        elif not request.has_waiting():
+            self.waiting.remove(request)
+        if request.is_finished():
+            self._keys.pop(request, None)
+
+    def _end(self, seq: Sequence, status: SequenceStatus) -> None:
+        """A sequence's own side of its end; where its request stands is the caller's business."""
+        before = seq.status
         seq.transition(status)
         if before is RUNNING:
             self.kv.free(seq)
-            self._leave_running(request)
         elif before is SWAPPED:
             self.kv.free_swapped(seq)
-            if not request.get_seqs(SWAPPED):
-                self.swapped.remove(request)
-        elif not request.get_seqs(WAITING):
-            self.waiting.remove(request)
         self.kv.forget(seq)
         self._finished_seq_ids.append(seq.seq_id)
-        if request.is_finished():
-            self._keys.pop(request, None)
 
     def start_over(self) -> None:
         """A step was cut short, and what the cache holds is not known: all requests wait again, in their old places."""
@@ -116,7 +123,7 @@ class SchedulerState:
                     seq.transition(WAITING)
                 seq.block_ids, seq.num_computed_tokens = [], 0
                 self._stale_seq_ids.append(seq.seq_id)
-            if request.get_seqs(WAITING):
+            if request.has_waiting():
                 self.waiting.add(request, key)
 
     def has_unfinished_requests(self) -> bool:
@@ -132,9 +139,16 @@ class SchedulerState:
         return sum(seq.num_computed_tokens for request in self.running for seq in request.get_seqs(RUNNING))
 
     def abort(self, request: Request) -> None:
-        """End all of its sequences."""
+        """End all of its sequences, which may be thousands, in one pass."""
+        request.drop_unmade()
         for seq in request.get_seqs():
-            self.finish(request, seq, SequenceStatus.FINISHED_ABORTED)
+            if not seq.is_finished():
+                self._end(seq, SequenceStatus.FINISHED_ABORTED)
+        for line in (self.running, self.swapped):
+            if request in line:
+                line.remove(request)
+        self.waiting.remove(request)
+        self._keys.pop(request, None)
 
     def _key(self, request: Request) -> Key:
         return self._keys[request]
@@ -148,7 +162,7 @@ class SchedulerState:
             self.waiting.add(request, self._keys[request])
 
     def _leave_running(self, request: Request) -> None:
-        if not request.get_seqs(RUNNING):
+        if not request.has(RUNNING):
             self.running.remove(request)
 
     def check_invariants(self) -> None:
@@ -166,5 +180,4 @@ class SchedulerState:
 
     def _places(self, request: Request) -> tuple[bool, bool, bool]:
         """Whether it has to stand among the running, the waiting, the swapped."""
-        runs, waits, is_swapped = (bool(request.get_seqs(status)) for status in (RUNNING, WAITING, SWAPPED))
-        return runs, waits, is_swapped
+        return request.has(RUNNING), request.has_waiting(), request.has(SWAPPED)

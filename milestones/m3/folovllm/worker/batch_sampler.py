@@ -31,6 +31,7 @@ class BatchSampler:
         self._rows: dict[str, SamplingRow] = {}
         self._seqs: list[Sequence] = []  # the metadata's, in this order
         self._metadata: SamplingMetadata | None = None
+        self._seeded: list[SamplingRow] = []  # those of them that have a generator
 
     def add(self, seq: Sequence) -> None:
         """A sequence that comes back keeps its state: its generator goes on where it was."""
@@ -58,7 +59,10 @@ class BatchSampler:
         Returns what was drawn, still on the device: 0 where sampling failed, and without meaning for a beam.
         """
         try:
-            return self.sampler(logits, self._metadata_for(seqs)), {}
+            metadata = self._metadata_for(seqs)
+            for row in self._seeded:
+                row.begin_draw()
+            return self.sampler(logits, metadata), {}
         except Exception:
             failures = self._find_failures(seqs, logits)
             if not failures:
@@ -70,7 +74,7 @@ class BatchSampler:
             self._metadata = None  # in case a processor's update raises
             rows = [self._rows[seq.seq_id] for seq in seqs]
             self._metadata = SamplingMetadata.build(rows, self.vocab_size, self.device)
-            self._seqs = list(seqs)
+            self._seqs, self._seeded = list(seqs), [row for row in rows if row.generator is not None]
         return self._metadata
 
     def _find_failures(self, seqs: list[Sequence], logits: torch.Tensor) -> Failures:

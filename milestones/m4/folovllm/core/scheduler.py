@@ -86,7 +86,9 @@ class Scheduler(SchedulerState):
     def _decode_in_place(self, request: Request, output: SchedulerOutput) -> bool:
         """The usual case: one sequence, one token, and its last block has room. Most requests do nothing else in most
         steps, and it takes a tenth of the time of asking for blocks."""
-        if len(request.sequences) > 1 or output.total_num_scheduled_tokens >= self.max_num_batched_tokens:
+        if len(request.sequences) + request.num_unmade > 1:
+            return False
+        if output.total_num_scheduled_tokens >= self.max_num_batched_tokens:
             return False
         (seq,) = request.sequences.values()
         if seq.data.get_len() - seq.num_computed_tokens != 1 or not self.kv.has_slot(seq):
@@ -153,12 +155,12 @@ class Scheduler(SchedulerState):
         Returns the rows that it takes of `room`, None when something is spent: then those behind it wait as well, or a
         long prompt could be overtaken for ever.
         """
-        running, (seq, *siblings) = request.get_seqs(RUNNING), request.get_seqs(WAITING)
         rows = rows_needed(request, 1, runs=request in self.running)
         if rows > room:
             return None
-        if any(sibling.num_computed_tokens == 0 for sibling in running):
+        if any(sibling.num_computed_tokens == 0 for sibling in request.get_seqs(RUNNING)):
             return None  # in a step from now there will be something to share
+        seq = request.next_waiting()
         shared = self.kv.get_computed_blocks(request, seq)
         num_tokens = seq.get_len() - seq.num_computed_tokens
         if request.sampling_params.use_beam_search and seq.get_output_len() > 0:
@@ -171,13 +173,13 @@ class Scheduler(SchedulerState):
         self._enter_running(request)
         if not shared and seq.get_output_len() == 0:
             # The prompt is prefilled once: siblings that have not begun draw their first token from the same logits.
-            children = [child for child in siblings if child.get_output_len() == 0][: room - rows]
+            children = request.unstarted(room - rows)
             for child in children:
                 self.kv.fork(seq, child, seq.get_prompt_len())
                 child.transition(RUNNING)
                 output.forks.append((seq, child))
             rows += len(children)
-        if not request.get_seqs(WAITING):
+        if not request.has_waiting():
             self.waiting.pop()
         return rows
 
