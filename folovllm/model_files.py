@@ -1,7 +1,8 @@
 """From the name of a model to its files: which folder, what it lacks, and what lies in its weight files.
 
-There are three ways to name a model: "embedded", a local Hugging Face folder, or a hub id. What somebody else wrote is checked before it is followed: an index may name a file outside of its folder, and
-a weight file may hold numbers that are no weights by themselves.
+There are three ways to name a model: "embedded", a local Hugging Face folder, or a hub id. What somebody else
+wrote is checked before it is followed: an index may name a file outside of its folder, and a weight file may
+hold numbers that are no weights by themselves.
 
 vLLM: model_executor/model_loader/weight_utils.py
 """
