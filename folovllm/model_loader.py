@@ -209,7 +209,9 @@ def load_tokenizer(model_config: ModelConfig) -> PreTrainedTokenizerBase:
     name = model_config.tokenizer or model_config.model
     # A folder given for its tokenizer alone need not hold a model.
     whole_model = name in (model_config.model, EMBEDDED_MODEL)
-    path = resolve_model_path(name, weights=False, tokenizer=True) if whole_model else os.path.expanduser(name)
+    path = os.path.expanduser(name)
+    if whole_model:
+        path = resolve_model_path(name, weights=model_config.load_format != "dummy", tokenizer=True)
     with readable_errors(name, "tokenizer", hint=hub_hint(path)):
         tokenizer = AutoTokenizer.from_pretrained(
             path, trust_remote_code=model_config.trust_remote_code, padding_side="left"

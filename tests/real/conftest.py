@@ -26,7 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def all_cores() -> Iterator[None]:
     """The other tests' models are tiny, and get one thread. This one has 135 million weights."""
     before = torch.get_num_threads()
-    torch.set_num_threads(os.cpu_count() or 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    torch.set_num_threads(cores or 1)
     yield
     torch.set_num_threads(before)
 
