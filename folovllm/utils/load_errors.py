@@ -23,7 +23,9 @@ def readable_errors(name: str, what: str = "model", hint: str = "") -> Iterator[
     except ModelLoadError:
         raise  # it says already what is wrong with which file
     except Exception as error:
-        reason = one_line(error) + (f"; {hint}" if hint else "")
+        reason = one_line(error)
+        if hint:
+            reason = f"{reason.rstrip('.')}; {hint}"
         raise ModelLoadError(f"{what} {name!r} cannot be loaded: {reason}") from error
 
 

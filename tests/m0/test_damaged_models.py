@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,29 @@ def test_an_end_that_no_token_can_be_is_left_out(folder: Path) -> None:
     """Hugging Face compares with it in vain; the vocabulary has 256."""
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [-1, 7, 256]}))
     assert load_generation_config(ModelConfig(str(folder))).eos_token_ids == {7}
+
+
+def test_the_files_of_a_hub_model_are_checked_alike(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the hub's cache, as no test may reach for the network."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--me--tiny" / "snapshots" / "abc"
+    shutil.copytree(shared, snapshot)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("abc")
+    config = ModelConfig("me/tiny")
+    (snapshot / "generation_config.json").write_text('{"eos_token_id": 7}')
+    assert load_generation_config(config).eos_token_ids == {7}
+    (snapshot / "generation_config.json").write_text("{")
+    with pytest.raises(ModelLoadError, match=r"generation_config\.json cannot be read"):
+        load_generation_config(config)
+    (snapshot / "generation_config.json").unlink()
+    assert load_generation_config(config).eos_token_ids == set()
+    settings = json.loads((snapshot / "config.json").read_text())
+    (snapshot / "config.json").write_text(json.dumps(settings | {"quantization_config": {"quant_method": "awq"}}))
+    with pytest.raises(ModelLoadError, match=r"^model 'me/tiny' cannot be loaded: .* quantized with 'awq'"):
+        load_hf_config(config)
 
 
 # --- weight files

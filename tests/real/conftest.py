@@ -58,4 +58,4 @@ def llm(real_folder: Path) -> LLM:
 @pytest.fixture(scope="session")
 def chunked_llm(real_folder: Path) -> LLM:
     """Few tokens to a step, so that prompts come in by chunks among the others' decodes; and a prefix cache."""
-    return make_llm(real_folder, max_num_batched_tokens=48, max_num_seqs=8, enable_prefix_caching=True)
+    return make_llm(real_folder, max_num_batched_tokens=32, max_num_seqs=8, enable_prefix_caching=True)
