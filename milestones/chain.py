@@ -22,7 +22,7 @@ from milestones.spec import Milestone, MilestoneError, find_specs, matches, pars
 # Every file that matches one of these belongs to exactly one milestone …
 MANAGED = ("folovllm/**", "tests/**", "examples/**", "docs/*/m*/**")
 # … but these are about the repository as a whole.
-NOT_MANAGED = ("tests/milestones/**", "tests/docs/**", "tests/workshop/**", "tests/campaign/**")
+NOT_MANAGED = ("tests/milestones/**", "tests/docs/**", "tests/workshop/**", "tests/campaign/**", "tests/real/**")
 
 # The file with a line `MILESTONE = K`; at the root, K is the newest.
 NUMBERED = "folovllm/milestone.py"

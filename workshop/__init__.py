@@ -4,4 +4,5 @@ It stands beside the package and is no part of it: nothing in `folovllm/` or in 
 
 Everything that the shipped folder `folovllm/assets/embedded` holds is made here, from text files a person can read.
 `python -m workshop.train` makes it again, `python -m workshop.judge` says how good it is.
+One thing besides: `python -m workshop.smollm2` makes a Hugging Face folder of a real model, to test and to talk to.
 """

@@ -117,7 +117,7 @@ def run(
 
 
 def _weight_bytes(model: BenchModel, ours: FoloVLLM) -> int:
-    from folovllm.model_loader import load_hf_config
+    from folovllm.hf_config import load_hf_config
 
     return bytes_per_decode_step(load_hf_config(ours.engine.model_config), ours.engine.dtype)
 

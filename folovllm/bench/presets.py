@@ -153,7 +153,8 @@ def run(
 def check_room(model: BenchModel, preset: Preset, longest: int) -> int:
     """The preset's max_model_len, or less for a model that was made for less."""
     from folovllm.config import ModelConfig
-    from folovllm.model_loader import load_hf_config, resolve_max_model_len
+    from folovllm.hf_config import load_hf_config
+    from folovllm.model_loader import resolve_max_model_len
 
     config = load_hf_config(ModelConfig(model.path, load_format=model.load_format, skip_tokenizer_init=True))
     room = min(preset.max_model_len, resolve_max_model_len(config, None))

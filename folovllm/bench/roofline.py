@@ -20,7 +20,7 @@ import torch
 
 from folovllm.bench.workload import bytes_per_decode_step, empty_model
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.model_loader import load_hf_config
+from folovllm.hf_config import load_hf_config
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def shape_config(shape: str) -> Any:
 
 def vocab_size(model: BenchModel) -> int:
     from folovllm.config import ModelConfig
-    from folovllm.model_loader import load_hf_config
+    from folovllm.hf_config import load_hf_config
 
     config = load_hf_config(ModelConfig(model.path, load_format=model.load_format, skip_tokenizer_init=True))
     return int(config.vocab_size)

@@ -27,14 +27,8 @@ from folovllm.engine.outbox import Outbox
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.engine.stream import OutputDelta, check_can_stream
-from folovllm.model_loader import (
-    load_generation_config,
-    load_hf_config,
-    load_tokenizer,
-    resolve_device,
-    resolve_dtype,
-    resolve_max_model_len,
-)
+from folovllm.hf_config import load_generation_config, load_hf_config
+from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.outputs import RequestOutput
 from folovllm.request import Request
 from folovllm.reserved import refuse_reserved_fields

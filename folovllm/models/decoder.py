@@ -21,11 +21,14 @@ from torch import nn
 
 from folovllm.attention.layer import Attention
 from folovllm.attention.metadata import AttentionMetadata
+from folovllm.errors import ModelLoadError
 from folovllm.layers.activation import silu_and_mul
 from folovllm.layers.embedding import Embedding, LMHead
 from folovllm.layers.linear import Linear
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.layers.rotary import RotaryEmbedding, apply_rotary
+from folovllm.models.config_checks import check_config
+from folovllm.utils.load_errors import readable_errors
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,7 @@ class DecoderSpec:
     rms_norm_eps: float
     rope: dict[str, Any]
     tie_word_embeddings: bool
+    sliding_window: int | None = None
     qkv_bias: bool = False
     o_bias: bool = False
     mlp_bias: bool = False
@@ -53,13 +57,10 @@ class DecoderSpec:
         """Read a transformers configuration.
 
         Raises:
-            ValueError: it asks for what this decoder does not do, by the field's name.
+            ModelLoadError: a field is wrong, or asks for what this decoder does not do, by the field's name.
         """
-        if config.hidden_act != "silu":
-            raise ValueError(f"hidden_act must be 'silu' for {config.architectures}, got {config.hidden_act!r}")
-        sliding = "sliding_attention" in (getattr(config, "layer_types", None) or ())
-        if sliding or (getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)):
-            raise ValueError(f"sliding_window attention is not supported, got sliding_window={config.sliding_window}")
+        with readable_errors(config.name_or_path or config.model_type):
+            check_config(config)
         rope = dict(config.rope_parameters)
         rope["original_max_position_embeddings"] = (
             rope.get("original_max_position_embeddings") or config.max_position_embeddings
@@ -75,8 +76,17 @@ class DecoderSpec:
             rms_norm_eps=config.rms_norm_eps,
             rope=rope,
             tie_word_embeddings=config.tie_word_embeddings,
+            sliding_window=_sliding_window(config),
             **switches,
         )
+
+
+def _sliding_window(config: Any) -> int | None:
+    """How many tokens back attention reaches in some layer; None where every layer sees all of them."""
+    if not getattr(config, "use_sliding_window", True):
+        return None
+    kinds = getattr(config, "layer_types", None)  # Qwen's configurations have it, Mistral's slides in every layer
+    return getattr(config, "sliding_window", None) if kinds is None or "sliding_attention" in kinds else None
 
 
 class SelfAttention(nn.Module):
@@ -170,6 +180,11 @@ class DecoderForCausalLM(nn.Module):
     def __init__(self, config: Any, max_model_len: int) -> None:
         super().__init__()
         self.decoder_spec = spec = self.spec(config)
+        if spec.sliding_window is not None and spec.sliding_window < max_model_len:
+            raise ModelLoadError(
+                f"sliding_window attention is not supported, got sliding_window={spec.sliding_window}; set "
+                f"max_model_len to {spec.sliding_window} or less (it is {max_model_len}), and the window never cuts"
+            )
         self.model = Decoder(spec, max_model_len)
         self.lm_head = LMHead(spec.hidden_size, spec.vocab_size)
         if spec.tie_word_embeddings:

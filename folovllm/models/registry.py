@@ -16,18 +16,24 @@ MODELS: dict[str, type[DecoderForCausalLM]] = {
     "LlamaForCausalLM": LlamaForCausalLM,
     "MistralForCausalLM": LlamaForCausalLM,
 }
+# config.json's "model_type", by which transformers chooses, -> the architecture.
+_BY_MODEL_TYPE = {name.removesuffix("ForCausalLM").lower(): name for name in MODELS}
 
 
 def get_model_class(config: Any) -> type[DecoderForCausalLM]:
-    """The class for a transformers configuration.
+    """The class for a transformers configuration: by its architectures, or by model_type where it names none.
 
     Raises:
-        ModelLoadError: none of its architectures is known; the text lists those that are.
+        ModelLoadError: none of its architectures is known (the text lists those that are), or model_type is of another.
     """
-    names = config.architectures or []
+    own = _BY_MODEL_TYPE.get(config.model_type)
+    names = config.architectures or ([own] if own else [])
     for name in names:
-        if name in MODELS:
-            return MODELS[name]
+        if name not in MODELS:
+            continue
+        if own is None or MODELS[own] is not MODELS[name]:
+            raise ModelLoadError(f"architectures {names} and model_type {config.model_type!r} contradict each other")
+        return MODELS[name]
     raise ModelLoadError(
         f"architectures {names} of model_type {config.model_type!r} are not supported; known: {', '.join(MODELS)}"
     )

@@ -1,7 +1,8 @@
 """Getting weights into a model without ever holding two copies of them.
 
 The model says, for each checkpoint name, which view of its parameters that tensor fills (checkpoint_slots); a stacked
-parameter such as qkv has three such views. Loading is then one loop: read a tensor, find its slot, copy.
+parameter such as qkv has three such views. Whether files and model fit is found out beforehand (checkpoint.py); loading
+is then one loop: read a tensor, find its slot, copy.
 
     checkpoint                              parameter
     layers.0.self_attn.q_proj.weight  ──▶  qkv_proj.weight[0:q]
@@ -19,13 +20,16 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
-from folovllm.errors import ModelLoadError
-from folovllm.model_loader import checkpoint_files, resolve_model_path
+from folovllm.model_files import checkpoint_files, read_heads, resolve_model_path
+from folovllm.models.checkpoint import EMBEDDING, HEAD, check_checkpoint, check_memory
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import get_model_class
 from folovllm.utils.load_errors import readable_errors
+from folovllm.utils.logging import init_logger
+
+logger = init_logger(__name__)
 
 # Which files a snapshot of a hub repository must hold, and which are not read: the makers' own format, other exports.
 WANTED_FILES = ["*.safetensors", "*.json"]
@@ -47,11 +51,18 @@ def build_model(
         weights: a folder with *.safetensors, or None for random numbers of the right shapes ("dummy").
 
     Raises:
-        ModelLoadError: unknown architecture; a missing, extra or misshapen tensor, by name.
+        ModelLoadError: unknown architecture; a wrong field of the configuration, by name; see check_checkpoint.
     """
     model_class = get_model_class(config)
-    with torch.device(device), default_dtype(dtype):
-        model = model_class(config, max_model_len).eval()  # parameters are empty: no memory is touched
+    with readable_errors(config.name_or_path or config.model_type):
+        found = None if weights is None else read_heads(weights)
+        with torch.device("meta"), default_dtype(dtype):  # shapes without memory
+            shape = model_class(config, max_model_len)
+        if found is not None:
+            check_checkpoint(shape, found)
+        check_memory(shape, max_model_len, device)
+        with torch.device(device), default_dtype(dtype):
+            model = model_class(config, max_model_len).eval()  # parameters are empty: no memory is touched
     if weights is None:
         fill_with_dummy_weights(model, seed)
     else:
@@ -83,17 +94,10 @@ class default_dtype:
 
 
 def iterate_safetensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of every tensor of the checkpoint in the folder, shards in name order.
-
-    Raises:
-        ModelLoadError: a file is broken, by name.
-    """
+    """(name, tensor) of every tensor of the checkpoint in the folder, shards in name order."""
     for path in checkpoint_files(folder):
-        try:
-            with safe_open(path, framework="pt") as file:
-                names = list(file.keys())
-        except SafetensorError as error:
-            raise ModelLoadError(f"{path} cannot be read: {error}; was it downloaded to its end?") from error
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
         for name in names:
             # The file is opened anew for each tensor. It is mapped into memory, and pages that were read stay in this
             # process as long as the mapping lives: one mapping for all tensors would peak at twice the weights.
@@ -103,34 +107,31 @@ def iterate_safetensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 @torch.no_grad()
 def load_weights(model: DecoderForCausalLM, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-    """Copy each tensor into its slot, converting its dtype on the way.
-
-    Raises:
-        ModelLoadError: see build_model.
-    """
+    """Copy each tensor into its slot, converting its dtype on the way. check_checkpoint() has found them to fit."""
     slots = dict(model.checkpoint_slots())
+    head = None
     for name, tensor in tensors:
-        slot = slots.pop(name, None)
-        if slot is None:
-            if _is_redundant(name, model):
-                continue
-            raise ModelLoadError(
-                f"the checkpoint has a tensor that the model has no place for: {name} {tuple(tensor.shape)}"
-            )
-        if slot.shape != tensor.shape:
-            raise ModelLoadError(
-                f"tensor {name} has shape {tuple(tensor.shape)}, the configuration asks for {tuple(slot.shape)}"
-            )
-        slot.copy_(tensor)
-    if slots:
-        names = sorted(slots)
-        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-        raise ModelLoadError(f"the checkpoint lacks {len(names)} tensor(s): {shown}")
+        if name in slots:
+            slots.pop(name).copy_(tensor)
+        elif name == HEAD:
+            head = tensor  # of a tied model: what becomes of it is decided when the embedding is there
+    if head is not None:
+        _settle_tied_head(model, head, embedding_is_there=EMBEDDING not in slots)
 
 
-def _is_redundant(name: str, model: DecoderForCausalLM) -> bool:
-    """Tensors that some checkpoints carry although they follow from others: a tied head, RoPE's frequencies."""
-    return name.endswith("rotary_emb.inv_freq") or (name == "lm_head.weight" and model.lm_head.tied)
+def _settle_tied_head(model: DecoderForCausalLM, head: torch.Tensor, *, embedding_is_there: bool) -> None:
+    """Do with the head's own tensor, which a tied model should not have, what Hugging Face does.
+
+    Most often it is the embedding once more. If it differs, config.json is wrong about the checkpoint: somebody trained
+    the head apart, and without it the tokens would be others.
+    """
+    embedding = model.model.embed_tokens.weight
+    own = torch.empty_like(embedding).copy_(head)  # compared as it would be used
+    if not embedding_is_there:
+        embedding.copy_(own)
+    elif not torch.equal(own, embedding):
+        logger.warning("tie_word_embeddings is true, but lm_head.weight is not the embedding: both are used")
+        model.lm_head.untie(own)
 
 
 @torch.no_grad()

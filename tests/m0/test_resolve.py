@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from folovllm import ModelConfig, ModelLoader, model_loader
-from folovllm.model_loader import load_hf_config, resolve_device, resolve_dtype, resolve_max_model_len
+from folovllm.hf_config import load_hf_config
+from folovllm.model_loader import resolve_device, resolve_dtype, resolve_max_model_len
 from tests.helpers import make_hf_folder, tiny_hf_config
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

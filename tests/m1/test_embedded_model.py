@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from folovllm.model_loader import EMBEDDED_FOLDER
+from folovllm.model_files import EMBEDDED_FOLDER
 
 
 def test_folder_is_two_to_six_megabytes() -> None:

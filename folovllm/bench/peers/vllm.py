@@ -23,7 +23,7 @@ from folovllm.bench.contestant import Contestant, Run, Step
 from folovllm.bench.peers.setup import PeerSetup
 from folovllm.bench.pipe import Pipe
 from folovllm.bench.workload import BenchModel, require_at_least
-from folovllm.model_loader import resolve_model_path
+from folovllm.model_files import resolve_model_path
 from folovllm.utils.checks import wrong
 
 PYTHON_VARIABLE = "FOLOVLLM_VLLM_PYTHON"

@@ -58,7 +58,8 @@ def _kv_cache(model: str | None, device: Any) -> dict[str, Any]:
     """The KV cache that an engine with default settings would get now, before the weights have taken their part."""
     from folovllm.config import EngineConfig
     from folovllm.engine.limits import resolve_scheduler_config
-    from folovllm.model_loader import load_hf_config, resolve_dtype, resolve_max_model_len
+    from folovllm.hf_config import load_hf_config
+    from folovllm.model_loader import resolve_dtype, resolve_max_model_len
     from folovllm.models.registry import get_model_class
     from folovllm.worker.kv_cache import kv_bytes_per_token
     from folovllm.worker.memory import size_kv_cache

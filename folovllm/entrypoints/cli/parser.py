@@ -64,7 +64,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def model_kwargs(args: argparse.Namespace) -> dict[str, Any]:
     """Keywords for LLM(), checked: a wrong value is refused here, before anything heavy is imported."""
     from folovllm.config import EngineConfig
-    from folovllm.model_loader import resolve_model_path
+    from folovllm.model_files import resolve_model_path
 
     names = ("model", "tokenizer", "dtype", "device", "max_model_len", "load_format")
     kwargs = {name: getattr(args, name) for name in names}

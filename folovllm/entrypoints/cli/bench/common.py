@@ -53,7 +53,7 @@ def prepare(args: argparse.Namespace) -> None:
     if args.json not in (None, "-") and not Path(args.json).parent.is_dir():
         raise ValueError(f"json must be in an existing folder, got {args.json!r}")
     if getattr(args, "model", None) is not None:
-        from folovllm.model_loader import resolve_model_path
+        from folovllm.model_files import resolve_model_path
 
         resolve_model_path(args.model)
     if args.threads is not None:

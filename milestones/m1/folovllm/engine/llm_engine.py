@@ -24,14 +24,8 @@ from folovllm.engine.input_processor import InputProcessor, Prompt, Room
 from folovllm.engine.outbox import Outbox
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stream import OutputDelta, check_can_stream
-from folovllm.model_loader import (
-    load_generation_config,
-    load_hf_config,
-    load_tokenizer,
-    resolve_device,
-    resolve_dtype,
-    resolve_max_model_len,
-)
+from folovllm.hf_config import load_generation_config, load_hf_config
+from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.outputs import RequestOutput
 from folovllm.request import Request, Sequence, SequenceStatus

@@ -1,0 +1,169 @@
+"""From the name of a model to its files: which folder, what it lacks, and what lies in its weight files.
+
+There are three ways to name a model: "embedded", a local Hugging Face folder, or a hub id. What somebody else
+wrote is checked before it is followed: an index may name a file outside of its folder, and a weight file may
+hold numbers that are no weights by themselves.
+
+vLLM: model_executor/model_loader/weight_utils.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from folovllm.config import EMBEDDED_MODEL
+from folovllm.errors import ModelLoadError
+from folovllm.utils.checks import describe
+from folovllm.utils.suggest import nearest_name
+
+EMBEDDED_FOLDER = Path(__file__).parent / "assets" / "embedded"
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_OTHER_FORMATS = {
+    "*.bin": "its *.bin weights are pickles, which can run code: convert them with save_pretrained",
+    "*.gguf": "GGUF is not read: convert it with transformers, from_pretrained(folder, gguf_file=...), save_pretrained",
+}
+
+# As safetensors spells them. Whole numbers are quantized weights that lack their scale, or no weights at all.
+WEIGHT_DTYPES = ("F64", "F32", "F16", "BF16")
+
+
+class TensorInfo(NamedTuple):
+    """What the head of a weight file says about a tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def resolve_model_path(model: str, *, weights: bool = True, tokenizer: bool = False) -> str:
+    """The folder behind a name, checked; a hub id is passed on as it is.
+
+    `weights` and `tokenizer` say whether the caller is about to read those. A folder that lacks something
+    the caller needs is refused with everything that it lacks; weights are no part of that for a caller who
+    does without them.
+    """
+    folder = EMBEDDED_FOLDER if model == EMBEDDED_MODEL else Path(model).expanduser()
+    if folder.suffix.lower() == ".gguf" and not folder.is_dir():
+        raise ModelLoadError(f"model must be a folder, got {model!r}; {_OTHER_FORMATS['*.gguf']}")
+    if not folder.exists() and model != EMBEDDED_MODEL:
+        if _HUB_ID.fullmatch(model):
+            return model
+        raise ModelLoadError(
+            f"model must be 'embedded', a folder or a hub id, got {model!r}: no such folder{_similar(folder)}"
+        )
+    if folder.is_file():
+        raise ModelLoadError(f"model must be a folder, got the file {model!r}; name the folder it is in")
+    missing = _missing_files(folder)
+    if not weights:
+        missing.pop("weights", None)
+    needed = {"config": True, "weights": weights, "tokenizer": tokenizer}
+    if any(needed[part] for part in missing):
+        found = [text for pattern, text in _OTHER_FORMATS.items() if any(folder.glob(pattern))]
+        hint = f"; {found[0]}" if found and "weights" in missing else ""
+        raise ModelLoadError(
+            f"model folder {str(folder)!r} is not complete, it lacks {', '.join(missing.values())}{hint}"
+        )
+    return str(folder)
+
+
+def hub_hint(path: str) -> str:
+    """What to add where a name that was taken for a hub id leads nowhere: it may be a folder's, mistyped."""
+    folder = Path(path).expanduser()
+    return "" if folder.is_dir() else f"there is no folder of that name here, so the hub was asked{_similar(folder)}"
+
+
+def _similar(folder: Path) -> str:
+    """Names the folder beside it that was perhaps meant."""
+    if not folder.parent.is_dir():
+        return ""
+    near = nearest_name(folder.name, [path.name for path in folder.parent.iterdir() if path.is_dir()])
+    return f"; did you mean {str(folder.parent / near)!r}?" if near else ""
+
+
+def _missing_files(folder: Path) -> dict[str, str]:
+    """What a Hugging Face folder should have and this one has not: part -> what to call it in a message."""
+    missing = {}
+    if not (folder / "config.json").is_file():
+        missing["config"] = "config.json"
+    files = checkpoint_files(folder)
+    if not files:
+        missing["weights"] = "*.safetensors (weights)"
+    elif lost := [file.name for file in files if not file.is_file()]:
+        missing["weights"] = f"{len(lost)} of {len(files)} weight files ({', '.join(lost[:3])})"
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        missing["tokenizer"] = "tokenizer.json (or tokenizer.model)"
+    return missing
+
+
+def checkpoint_files(folder: Path) -> list[Path]:
+    """The files that hold the weights: model.safetensors, else those that the index names, else all there are.
+
+    Some repositories hold the weights twice, the second time under other names (consolidated.safetensors).
+
+    Raises:
+        ModelLoadError: the index is no index, or names a file outside of the folder.
+    """
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file():
+        return [whole]
+    if not index.is_file():
+        return sorted(folder.glob("*.safetensors"))
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise ModelLoadError(f"{index} cannot be read: weight_map must map tensors to files, got {describe(names)}")
+    for tensor, name in names.items():
+        # Told from the text alone: a hub download's files are links, which lead out of the folder rightly.
+        if not isinstance(name, str) or not name or Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ModelLoadError(f"{index} must name files of its own folder, got {describe(name)} for {tensor}")
+    return sorted({folder / name for name in names.values()})
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        ModelLoadError: it is damaged, or no object, by the file's name.
+    """
+    try:
+        values = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelLoadError(f"{path} cannot be read: {error}; was it downloaded to its end?") from error
+    if not isinstance(values, dict):
+        raise ModelLoadError(f"{path} must hold a JSON object, got {describe(values)}")
+    return values
+
+
+def read_heads(folder: Path) -> dict[str, TensorInfo]:
+    """Every tensor's dtype and shape, by name, from the heads of the weight files: no tensor is read.
+
+    Raises:
+        ModelLoadError: a file is broken, or a tensor is in two of them, by name.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    found: dict[str, TensorInfo] = {}
+    for path in checkpoint_files(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a dict
+                head = {name: TensorInfo(part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
+        except (OSError, SafetensorError) as error:
+            raise ModelLoadError(f"{path} cannot be read: {error}; was it downloaded to its end?") from error
+        if twice := found.keys() & head.keys():
+            raise ModelLoadError(f"{path} holds {min(twice)} once more: another file of the folder has it already")
+        found |= head
+    return found
+
+
+def refuse_raw_numbers(found: dict[str, TensorInfo], wanted: Iterable[str]) -> None:
+    """Raise for a wanted tensor that holds no floating-point numbers: converted, they would be wrong weights."""
+    for name in wanted:
+        if name in found and found[name].dtype not in WEIGHT_DTYPES:
+            raise ModelLoadError(
+                f"tensor {name} holds {found[name].dtype}, and quantized weights are not supported; "
+                f"known: {', '.join(WEIGHT_DTYPES)}"
+            )

@@ -1,0 +1,262 @@
+"""What somebody else wrote, wrong in every way: one kind of error comes out, and it names the file or the field."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from folovllm import ModelConfig, ModelLoader, ModelLoadError
+from folovllm.hf_config import load_generation_config, load_hf_config
+from folovllm.model_files import checkpoint_files, resolve_model_path
+from folovllm.model_loader import load_tokenizer, resolve_dtype, resolve_max_model_len
+from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
+
+# A value of every JSON type, and sizes beyond the edges.
+WRONG_VALUES = [None, True, -1, 3, 10**9, math.nan, "x", ["x"], {}]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_hf_folder(tmp_path_factory.mktemp("damaged"), "qwen3")
+
+
+@pytest.fixture
+def folder(shared: Path) -> Any:
+    """A whole model, whose JSON files are put back after the test."""
+    kept = {path: path.read_bytes() for path in shared.glob("*.json")}
+    yield shared
+    for path in shared.glob("*.json"):
+        path.unlink()
+    for path, content in kept.items():
+        path.write_bytes(content)
+
+
+def change(folder: Path, **fields: Any) -> ModelConfig:
+    """The folder's configuration with some fields replaced."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+    return ModelConfig(str(folder), dtype="float32")
+
+
+def refusal(folder: Path, **fields: Any) -> str:
+    with pytest.raises(ModelLoadError) as caught:
+        load_hf_config(change(folder, **fields))
+    return str(caught.value)
+
+
+# --- config.json
+
+
+def test_no_field_of_a_configuration_makes_another_error(folder: Path) -> None:
+    """Whatever stands in it, a model is loaded, or a ModelLoadError says why not."""
+    original = json.loads((folder / "config.json").read_text())
+    loaded, messages = [], []
+    for field in original:
+        for value in WRONG_VALUES:
+            model_config = change(folder, **{field: value})
+            try:
+                hf_config = load_hf_config(model_config)
+                resolve_dtype(model_config, hf_config, torch.device("cpu"))
+                assert resolve_max_model_len(hf_config, None) > 0
+                load_generation_config(model_config)
+                if value in (-1, 10**9):  # those that could reach the layers
+                    ModelLoader(model_config).load("cpu")
+                loaded.append((field, value))
+            except ModelLoadError as error:
+                messages.append(str(error))
+            change(folder, **{field: original[field]})
+    assert ("hidden_size", 3) in loaded  # the weights would tell
+    assert len(loaded) > 50  # it is not a loop of refusals
+    assert not [text for text in messages if "\n" in text]
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3", '"x"', "{", "", '{"model_type": "qwen3"', "\xff"])
+def test_a_configuration_that_is_no_object_is_named(text: str, folder: Path) -> None:
+    (folder / "config.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ModelLoadError, match=r"config\.json (cannot be read|must hold a JSON object)"):
+        load_hf_config(ModelConfig(str(folder)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("hidden_size", "64", "Validation error for field 'hidden_size': TypeError: "),
+        ("dtype", "float99", "dtype must be float32, bfloat16 or float16, got 'float99'"),
+        ("torch_dtype", "int8", "torch_dtype must be float32, bfloat16 or float16, got 'int8'"),
+        ("dtype", "nn", "dtype must be float32, bfloat16 or float16, got 'nn'"),
+        ("architectures", "Qwen3ForCausalLM", "architectures must be a list of class names, got 'Qwen3ForCausalLM'"),
+        ("model_type", [], "model_type must be a string, got []"),
+        ("max_position_embeddings", 0, "max_position_embeddings must be positive, got 0"),
+        ("rope_parameters", {"rope_type": "linear", "rope_theta": 1e4, "factor": "2"}, "['factor'] must be a number"),
+        ("rope_parameters", {"rope_type": "linear", "rope_theta": 1e4, "factor": 0.0}, "['factor'] must be positive"),
+        ("eos_token_id", "</s>", "eos_token_id"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_value(field: str, value: Any, said: str, folder: Path) -> None:
+    message = refusal(folder, **{field: value})
+    assert message.startswith(f"model {str(folder)!r} cannot be loaded: ")
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("field", "settings", "method"),
+    [
+        ("quantization_config", {"quant_method": "gptq", "bits": 4}, "'gptq'"),
+        ("quantization_config", {"load_in_4bit": True}, "'bitsandbytes'"),
+        ("compression_config", {"quant_method": "compressed-tensors"}, "'compressed-tensors'"),
+        ("quantization_config", {"bits": 4}, "a method that it does not name"),
+    ],
+)
+def test_a_quantization_is_refused_by_name(field: str, settings: Any, method: str, folder: Path) -> None:
+    message = refusal(folder, **{field: settings})
+    assert f"its weights are quantized with {method} ({field} in config.json), which is not supported" in message
+
+
+def test_no_quantization_is_none(folder: Path) -> None:
+    load_hf_config(change(folder, quantization_config=None))
+
+
+def test_more_layers_than_anybody_could_build_are_refused_at_once(folder: Path) -> None:
+    message = refusal(folder, num_hidden_layers=10**12, layer_types=None)
+    assert message.endswith("num_hidden_layers must be at most 1000, got 1000000000000")
+
+
+def test_a_size_is_compared_with_the_weights_before_it_takes_memory(folder: Path) -> None:
+    model_config = change(folder, intermediate_size=10**12)  # 256 TB for each of six matrices
+    with pytest.raises(ModelLoadError, match=r"has another shape for model\.layers\.0\.mlp\.down_proj\.weight"):
+        ModelLoader(model_config).load("cpu")
+
+
+# --- the ends of a text
+
+
+@pytest.mark.parametrize("text", ["[]", "{", "", '{"eos_token_id": 7', "<html>"])
+def test_a_damaged_generation_config_is_not_a_missing_one(text: str, folder: Path) -> None:
+    (folder / "generation_config.json").write_text(text)
+    with pytest.raises(ModelLoadError, match=r"generation_config\.json (cannot be read|must hold a JSON object)"):
+        load_generation_config(ModelConfig(str(folder)))
+
+
+@pytest.mark.parametrize("eos", ["</s>", ["</s>"], 1.5, True, {}, [[1]], [None]])
+def test_an_end_that_is_no_token_id_is_refused(eos: Any, folder: Path) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": eos}))
+    with pytest.raises(ModelLoadError, match="eos_token_id must be a token id or a list of them, got"):
+        load_generation_config(ModelConfig(str(folder)))
+
+
+def test_an_end_that_no_token_can_be_is_left_out(folder: Path) -> None:
+    """Hugging Face compares with it in vain; the vocabulary has 256."""
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [-1, 7, 256]}))
+    assert load_generation_config(ModelConfig(str(folder))).eos_token_ids == {7}
+
+
+def test_the_files_of_a_hub_model_are_checked_alike(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the hub's cache, as no test may reach for the network."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--me--tiny" / "snapshots" / "abc"
+    shutil.copytree(shared, snapshot)
+    (snapshot.parents[1] / "refs").mkdir()
+    (snapshot.parents[1] / "refs" / "main").write_text("abc")
+    config = ModelConfig("me/tiny")
+    (snapshot / "generation_config.json").write_text('{"eos_token_id": 7}')
+    assert load_generation_config(config).eos_token_ids == {7}
+    (snapshot / "generation_config.json").write_text("{")
+    with pytest.raises(ModelLoadError, match=r"generation_config\.json cannot be read"):
+        load_generation_config(config)
+    (snapshot / "generation_config.json").unlink()
+    assert load_generation_config(config).eos_token_ids == set()
+    settings = json.loads((snapshot / "config.json").read_text())
+    (snapshot / "config.json").write_text(json.dumps(settings | {"quantization_config": {"quant_method": "awq"}}))
+    with pytest.raises(ModelLoadError, match=r"^model 'me/tiny' cannot be loaded: .* quantized with 'awq'"):
+        load_hf_config(config)
+
+
+# --- weight files
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "3", "{}", *(f'{{"weight_map": {names}}}' for names in ("[]", "{}", '{"a": 1}', '{"a": ""}'))],
+)
+def test_an_index_that_maps_nothing_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(ModelLoadError, match=r"model\.safetensors\.index\.json"):
+        checkpoint_files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../other/model.safetensors", "/etc/model.safetensors", "a/../../b.safetensors"])
+def test_an_index_leads_nowhere_but_into_its_folder(name: str, tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "llama", sharded=True)
+    index = made / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    content["weight_map"]["model.norm.weight"] = name
+    index.write_text(json.dumps(content))
+    with pytest.raises(ModelLoadError, match=r"must name files of its own folder, got '.*' for model\.norm\.weight"):
+        ModelLoader(ModelConfig(str(made))).load("cpu")
+
+
+def test_an_index_may_name_links(tmp_path: Path) -> None:
+    """The hub's cache holds links to files that lie elsewhere."""
+    made = make_hf_folder(tmp_path, "llama", sharded=True)
+    for shard in list(made.glob("*.safetensors")):
+        shard.rename(tmp_path / shard.name)
+        shard.symlink_to(tmp_path / shard.name)
+    loaded = ModelLoader(ModelConfig(str(made), dtype="float32")).load("cpu")
+    assert hf_greedy(loaded, [5, 99], 8) == hf_greedy(make_hf_model("llama"), [5, 99], 8)
+
+
+@pytest.mark.parametrize(("dtype", "said"), [(torch.int8, "I8"), (torch.bool, "BOOL"), (torch.int64, "I64")])
+def test_weights_that_are_whole_numbers_are_refused(dtype: torch.dtype, said: str, tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "qwen3")
+    tensors = load_file(made / "model.safetensors")
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(dtype)
+    save_file(tensors, made / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=rf"tensor model\.norm\.weight holds {said}, and quantized"):
+        ModelLoader(ModelConfig(str(made))).load("cpu")
+
+
+# --- names
+
+
+def test_a_gguf_file_is_told_what_to_do_with_it(tmp_path: Path) -> None:
+    (tmp_path / "tiny.Q4_1.gguf").touch()
+    for name in (tmp_path / "tiny.Q4_1.gguf", tmp_path / "gone.gguf"):
+        with pytest.raises(ModelLoadError, match=r"model must be a folder, got .*; GGUF is not read: convert it with"):
+            resolve_model_path(str(name))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelLoadError, match=r"it lacks \*\.safetensors .*; GGUF is not read: convert it with"):
+        resolve_model_path(str(tmp_path))
+
+
+def test_a_mistyped_folder_is_told_what_it_was_taken_for(
+    shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models" / "qwen3-tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    hint = "there is no folder of that name here, so the hub was asked; did you mean 'models/qwen3-tiny'?"
+    with pytest.raises(ModelLoadError) as caught:
+        load_hf_config(ModelConfig("models/qwen3-tny"))
+    assert str(caught.value).startswith("model 'models/qwen3-tny' cannot be loaded: ")
+    assert str(caught.value).endswith(hint)
+    with pytest.raises(ModelLoadError) as caught:
+        load_tokenizer(ModelConfig(str(shared), tokenizer="models/qwen3-tny"))
+    assert str(caught.value).endswith(hint)
+    with pytest.raises(ModelLoadError, match=r"no such folder; did you mean '.*/models/qwen3-tiny'\?"):
+        resolve_model_path(f"{tmp_path}/models/qwen3-tny")
+
+
+def test_dummy_weights_without_a_tokenizer_ask_for_the_tokenizer_alone(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "qwen3")
+    (made / "model.safetensors").unlink()
+    with pytest.raises(ModelLoadError) as caught:
+        load_tokenizer(ModelConfig(str(made), load_format="dummy"))
+    assert str(caught.value).endswith("is not complete, it lacks tokenizer.json (or tokenizer.model)")
