@@ -69,9 +69,7 @@ class RequestStatus(Enum):
 
 
 _S = SequenceStatus
-_FINISHED = frozenset(
-    {_S.FINISHED_STOPPED, _S.FINISHED_LENGTH_CAPPED, _S.FINISHED_ABORTED, _S.FINISHED_IGNORED}
-)
+_FINISHED = frozenset({_S.FINISHED_STOPPED, _S.FINISHED_LENGTH_CAPPED, _S.FINISHED_ABORTED, _S.FINISHED_IGNORED})
 _FINISH_REASON: dict[SequenceStatus, FinishReason] = {
     _S.FINISHED_STOPPED: "stop",
     _S.FINISHED_LENGTH_CAPPED: "length",
@@ -222,7 +220,7 @@ class Request:
         self.prompt_token_ids = list(self.prompt_token_ids)
         self.metrics = RequestMetrics(arrival_time=self.arrival_time)
         self.sequences = {}
-        for i in range(self.sampling_params.best_of or self.sampling_params.n):
+        for i in range(self.sampling_params.num_seqs):
             self.add_seq(
                 Sequence(
                     seq_id=f"{self.request_id}-{i}",
