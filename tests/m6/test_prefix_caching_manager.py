@@ -54,7 +54,8 @@ def test_equal_prompts_of_one_step_end_up_in_the_same_blocks() -> None:
     assert kv.pool.num_used == 9
     for seq in seqs:
         seq.num_computed_tokens = 9
-    assert [kv.cache_blocks(seq) for seq in seqs] == [False, True, True]  # whose tables have changed
+    changed = [kv.cache_blocks(seq) for seq in seqs]  # whose tables
+    assert changed == [[], [seqs[1]], [seqs[2]]]
     assert len({tuple(seq.block_ids[:2]) for seq in seqs}) == 1
     assert len({seq.block_ids[2] for seq in seqs}) == 3
     assert kv.pool.num_used == 5
@@ -112,6 +113,31 @@ def test_a_child_that_parts_in_a_block_which_can_be_found_copies_it() -> None:
     kv.cache_blocks(child)
     assert compute(kv, make_seq([1] * 9)) == 8
     assert compute(kv, make_seq([1] * 6 + [2] * 3)) == 8
+
+
+def test_forks_follow_when_a_block_gives_way_to_one_that_is_cached() -> None:
+    """`leader` and `other` begin alike in one step, and `leader` has forked by the time that it is known. Its second
+    block is then found behind the first one of `other`, so whoever uses it must keep that one, too."""
+    kv, other = make_manager(8), make_seq([1] * 4 + [2], "other")
+    leader, child = make_seq([1] * 4 + [3] * 5), make_seq([1] * 4 + [3] * 5)
+    for seq in (other, leader):
+        assert take_cached(kv, seq) == 0
+        assert kv.allocate_slots([(seq, seq.get_len())]) == []
+        seq.num_computed_tokens = seq.get_len()
+    kv.fork(leader, child, 9)
+    for seq in (other, leader, child):
+        seq.transition(SequenceStatus.RUNNING)
+    assert [kv.cache_blocks(seq) for seq in (other, leader)] == [[], [leader, child]]
+    assert child.block_ids == leader.block_ids
+    assert child.block_ids[0] == other.block_ids[0]
+    kv.check_invariants([other, leader, child], [])
+    end(kv, other)
+    end(kv, leader)
+    kv.check_invariants([child], [])
+    filler = make_seq([4] * 20, "filler")  # takes every block that is free
+    assert compute(kv, filler) == 0
+    assert kv.pool.num_free == 0
+    kv.check_invariants([child, filler], [])
 
 
 def test_a_fork_knows_its_names_and_adds_its_own() -> None:
