@@ -20,7 +20,7 @@ Failures = dict[str, Exception]
 
 def find_undrawable(seqs: list[Sequence], token_ids: list[int]) -> Failures:
     """Of the sequences that drew these, the ones that had nothing to draw from."""
-    if min(token_ids) >= 0:
+    if min(token_ids, default=0) >= 0:
         return {}
     return {seq.seq_id: _error(seq, code) for seq, code in zip(seqs, token_ids, strict=True) if code < 0}
 
