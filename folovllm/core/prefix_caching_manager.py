@@ -8,8 +8,8 @@ Only full blocks are cached, since the others still change. The block of a promp
 it is there. At least one token must be computed, for the logits to draw from, and its keys and values need a block that
 may be written.
 
-A block is cached when the step that filled it is known to have gone well. If another block holds the same already (equal
-prompts in one step), the sequence takes that one and gives its own back, and so do its forks.
+A block is cached when the step that filled it is known to have gone well. If another block holds the same already
+(equal prompts in one step), the sequence takes that one and gives its own back, and so do its forks.
 
 vLLM: v1/core/kv_cache_manager.py (get_computed_blocks, cache_blocks). Chains of hashes are vLLM's way; a radix tree
 over tokens is SGLang's (Zheng et al., 2024, arXiv:2312.07104).

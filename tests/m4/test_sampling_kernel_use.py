@@ -109,6 +109,7 @@ def test_without_a_gpu_the_bench_reports_what_it_always_did(monkeypatch: pytest.
     assert set(report.rows[0]) == set(report.columns)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, about NaN
 def test_rows_that_cannot_be_drawn_from_end_the_kernels_search_and_are_marked(kernel_rows) -> None:
     logits = normal(4, 50)
     logits[1], logits[2, 9], logits[3] = torch.nan, torch.inf, -torch.inf
