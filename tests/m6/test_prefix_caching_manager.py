@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from folovllm.request import SequenceStatus
@@ -282,4 +284,21 @@ def test_siblings_share_what_was_taken() -> None:
     desk.add("b", 10, n=3)
     assert desk.step() == {"b": 2}
     assert {tuple(seq.block_ids[:2]) for seq in desk.requests["b"].get_seqs()} == {(1, 2)}
+    desk.run()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_who_uses_a_block_that_can_be_found_uses_all_before_it(seed: int) -> None:
+    """Requests of several sequences that begin alike and come together. The pool's own check says it of every table, at
+    every step (CachedBlockPool.check_invariants)."""
+    rng = random.Random(seed)
+    desk = CachingDesk(
+        rng.choice([12, 20, 40]), rng.choice([1, 2, 4]), budget=rng.choice([6, 20, 64]), threshold=rng.choice([0, 3])
+    )
+    prefix = [1] * rng.choice([4, 8])
+    for i in range(12):
+        prompt = [*prefix, *(rng.choice([2, 3]) for _ in range(rng.randrange(1, 6)))]
+        desk.add(str(i), prompt, n=rng.randrange(1, 4), max_tokens=rng.randrange(1, 9))
+        if rng.random() < 0.4:
+            desk.step()
     desk.run()
