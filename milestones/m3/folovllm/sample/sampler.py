@@ -64,7 +64,7 @@ class Sampler:
             if group.edits:
                 edited = ahead[number] if number in ahead else apply_edits(raw, group)
             pools: list[Pool] = []
-            if group.path in ("greedy", "beam"):
+            if group.path == "greedy" or group.path == "beam":
                 drawn = greedy(edited)
             else:
                 pools = find_candidates(edited, group.filters, group.path, group.width)
