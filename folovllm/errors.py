@@ -20,5 +20,13 @@ class PromptTooLongError(FoloVLLMError, ValueError):
     """The prompt leaves no room to generate: it can never run, so it is refused when it is added."""
 
 
+class LogitsNotFiniteError(FoloVLLMError, ValueError):
+    """The model gave a request NaN or infinity instead of logits: its activations overflowed. The request ends."""
+
+
+class NoTokenLeftError(FoloVLLMError, ValueError):
+    """A request's own masks, biases, penalties or logits processors left no token to draw. The request ends."""
+
+
 class IllegalTransition(FoloVLLMError, ValueError):  # noqa: N818  named after what happened
     """A sequence was asked to go to a status that the state machine does not allow from where it is."""

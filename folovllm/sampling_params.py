@@ -1,7 +1,9 @@
 """SamplingParams: everything a request may ask about how its tokens are chosen, and when to stop.
 
-Plain data, checked once when it is made, so that the sampler never has to. The fields and their meanings
-are vLLM's. How the settings act on the logits, and in which order, is the sampler's business.
+Plain data, checked when it is made and again when a request takes it, so that the sampler never has to. Fields may be
+set in between. So what follows from them is computed when it is read, and never kept: a field that was not set stays as
+it is. The fields and their meanings are vLLM's. How the settings act on the logits, and in which order, is the
+sampler's business.
 
 vLLM: vllm/sampling_params.py
 """
@@ -23,6 +25,7 @@ from folovllm.utils.checks import (
     describe,
     wrong,
 )
+from folovllm.utils.suggest import nearest_name
 
 # Dividing by a temperature this small would overflow the logits, and the draw would always be the argmax.
 _SAMPLING_EPS = 1e-5
@@ -63,7 +66,7 @@ class SamplingParams:
     """
 
     n: int = 1
-    best_of: int | None = None  # an int once the object exists
+    best_of: int | None = None  # None: as many as n
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -94,6 +97,21 @@ class SamplingParams:
     bad_words_token_ids: list[list[int]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.validate()
+
+    def validate(self) -> None:
+        """Check every field, and make lists of what may be given as a list or otherwise.
+
+        Raises:
+            ValueError: a field is wrong, or there is no such field; the text begins with its name.
+        """
+        known = self.__dataclass_fields__
+        for name in vars(self):
+            if name not in known:  # it was set later, and would be ignored
+                near = nearest_name(name, known)
+                raise ValueError(
+                    f"{name} is not a field of SamplingParams" + (f", did you mean {near!r}?" if near else "")
+                )
         self.stop = _string_list("stop", self.stop)
         self.bad_words = _string_list("bad_words", self.bad_words)
         self.stop_token_ids = _id_list("stop_token_ids", self.stop_token_ids)
@@ -105,6 +123,11 @@ class SamplingParams:
         self._check_penalties()
         self._check_vocabulary()
         self._check_beam_search()
+
+    @property
+    def num_seqs(self) -> int:
+        """How many sequences are run: best_of, or n where that is not given."""
+        return self.n if self.best_of is None else self.best_of
 
     @property
     def is_greedy(self) -> bool:
@@ -121,8 +144,9 @@ class SamplingParams:
 
     @property
     def needs_logprobs(self) -> bool:
-        """Whether the sampler must report log-probabilities: asked for, or needed to choose the best sequences."""
-        return self.logprobs is not None or (self.best_of or self.n) > self.n
+        """Whether the sampler must report log-probabilities: asked for, or needed to choose the best sequences. (Beams
+        are chosen on the way.)"""
+        return self.logprobs is not None or (self.num_seqs > self.n and not self.use_beam_search)
 
     def clone(self) -> SamplingParams:
         """A deep copy: lists and dicts are not shared with the original."""
@@ -140,11 +164,10 @@ class SamplingParams:
 
     def _check_counts(self) -> None:
         check_int("n", self.n, 1, must="be at least 1")
-        if self.best_of is None:
-            self.best_of = self.n
-        check_int("best_of", self.best_of, 1, must="be at least 1")
-        if self.best_of < self.n:
-            raise ValueError(f"best_of ({self.best_of}) must be >= n ({self.n})")
+        if self.best_of is not None:
+            check_int("best_of", self.best_of, 1, must="be at least 1")
+            if self.best_of < self.n:
+                raise ValueError(f"best_of ({self.best_of}) must be >= n ({self.n})")
         if self.max_tokens is not None:
             way_out = "use None to go on to the model's max_model_len"
             check_int("max_tokens", self.max_tokens, 1, must="be at least 1", way_out=way_out)
@@ -205,7 +228,7 @@ class SamplingParams:
                 raise wrong(name, f"be {default}", getattr(self, name), way_out)
         # n greedy sequences would be n times the same text.
         for name in ("n", "best_of"):
-            if self.is_greedy and getattr(self, name) > 1:
+            if self.is_greedy and (getattr(self, name) or 1) > 1:
                 must = "be 1 when using greedy sampling (temperature 0)"
                 raise wrong(name, must, getattr(self, name), "raise the temperature")
 

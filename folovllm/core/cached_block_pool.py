@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from folovllm.core.block_hash import HashChain
 from folovllm.core.block_pool import NULL_BLOCK, BlockPool
@@ -59,9 +60,7 @@ class CachedBlockPool(BlockPool):
             return None
         return block_id
 
-    def cache_full_blocks(
-        self, chain: HashChain, table: list[int], num_cached: int, num_full: int
-    ) -> tuple[int, bool]:
+    def cache_full_blocks(self, chain: HashChain, table: list[int], num_cached: int, num_full: int) -> tuple[int, bool]:
         """Of a sequence's block table the first num_cached blocks can be found, and the first num_full are full: cache
         the rest of these. A block whose content is cached already gives way to the one that has it.
 
@@ -134,8 +133,14 @@ class CachedBlockPool(BlockPool):
         self._link(block_id, behind=self._prev[NULL_BLOCK] if block_id in self._cached else NULL_BLOCK)
 
     def check_invariants(self, tables: Iterable[list[int]]) -> None:
-        """And: hashes and blocks belong to each other, and of two free cached blocks no child goes after its parent."""
+        """And: hashes and blocks belong to each other, of two free cached blocks no child goes after its parent, and
+        who uses a cached block uses its parent as well, so that it stays as long."""
+        tables = list(tables)
         super().check_invariants(tables)
+        for table in tables:
+            for parent, block_id in pairwise([NULL_BLOCK, *table]):
+                if block_id in self._cached and self._cached[block_id].parent != parent:
+                    raise RuntimeError(f"table {table}: behind {parent} comes {block_id}, {self._cached[block_id]}")
         if {cached.block_hash: block_id for block_id, cached in self._cached.items()} != self._by_hash:
             raise RuntimeError(f"cached blocks {self._cached} are not those that have hashes: {self._by_hash}")
         order = {block_id: place for place, block_id in enumerate(self.get_all_free_blocks())}

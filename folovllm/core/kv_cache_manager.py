@@ -101,11 +101,11 @@ class KVCacheManager:
             self.fork(donor, seq, min(shared, seq.get_len() - 1))  # the last token is computed, for its logits
         return shared > 0
 
-    def cache_blocks(self, seq: Sequence) -> bool:
+    def cache_blocks(self, seq: Sequence) -> list[Sequence]:
         """A running sequence has computed the last token of a block: its full blocks may be kept for others. Returns
-        whether its table has changed. This manager keeps nothing.
+        the sequences whose tables have changed by it. This manager keeps nothing.
         """
-        return False
+        return []
 
     def forget(self, seq: Sequence) -> None:
         """A sequence has ended and its blocks are freed: drop all else that is kept about it. Here that is nothing."""

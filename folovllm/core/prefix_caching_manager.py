@@ -8,8 +8,8 @@ Only full blocks are cached, since the others still change. The block of a promp
 it is there. At least one token must be computed, for the logits to draw from, and its keys and values need a block that
 may be written.
 
-A block is cached when its tokens have been computed. If another block holds the same already (equal prompts in one
-step), the sequence takes that one and gives its own back.
+A block is cached when the step that filled it is known to have gone well. If another block holds the same already
+(equal prompts in one step), the sequence takes that one and gives its own back, and so do its forks.
 
 vLLM: v1/core/kv_cache_manager.py (get_computed_blocks, cache_blocks). Chains of hashes are vLLM's way; a radix tree
 over tokens is SGLang's (Zheng et al., 2024, arXiv:2312.07104).
@@ -21,7 +21,7 @@ from folovllm.core.block_hash import Digest, HashChain, digest_sha256
 from folovllm.core.block_pool import NULL_BLOCK, BlockPool
 from folovllm.core.cached_block_pool import CachedBlockPool
 from folovllm.core.kv_cache_manager import BlockPairs, KVCacheManager
-from folovllm.request import Request, Sequence
+from folovllm.request import Request, Sequence, SequenceStatus
 
 
 class PrefixCachingManager(KVCacheManager):
@@ -91,15 +91,33 @@ class PrefixCachingManager(KVCacheManager):
                     self.num_hits += seq.num_computed_tokens
         return pairs
 
-    def cache_blocks(self, seq: Sequence) -> bool:
+    def cache_blocks(self, seq: Sequence) -> list[Sequence]:
         num_full = seq.num_computed_tokens // self.block_size
         if seq in self._outdated:
-            return False
-        num_cached, changed = self.pool.cache_full_blocks(
+            return []
+        before = list(seq.block_ids)
+        self._num_cached[seq], changed = self.pool.cache_full_blocks(
             self._chains[seq], seq.block_ids, self._num_cached.get(seq, 0), num_full
         )
-        self._num_cached[seq] = num_cached
-        return changed
+        return [seq, *self._let_siblings_follow(seq, before)] if changed else []
+
+    def _let_siblings_follow(self, seq: Sequence, before: list[int]) -> list[Sequence]:
+        """The table of `seq` was `before`. Its forks name the blocks that it gave back, and must take the ones that it
+        took, too. Else a block of theirs might be found behind a block that nobody keeps for them."""
+        followers = []
+        swapped = [place for place, block_id in enumerate(before) if block_id != seq.block_ids[place]]
+        for other in self._chains:
+            if other is seq or other.request_id != seq.request_id or other.status is not SequenceStatus.RUNNING:
+                continue
+            table = other.block_ids
+            places = [place for place in swapped if place < len(table) and table[place] == before[place]]
+            for place in places:
+                self.pool.touch([seq.block_ids[place]])
+                self.pool.free_blocks([table[place]])
+                table[place] = seq.block_ids[place]
+            if places:
+                followers.append(other)
+        return followers
 
     def forget(self, seq: Sequence) -> None:
         self._chains.pop(seq, None)

@@ -13,7 +13,7 @@ vLLM: v1/core/sched/scheduler.py (update_from_output, finish_requests)
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from itertools import count
 
 from folovllm.core.kv_cache_manager import KVCacheManager
@@ -52,9 +52,11 @@ class SchedulerState:
         self.waiting.add(request, self._keys[request])
 
     def update_from_output(
-        self, output: SchedulerOutput, token_ids: Iterable[int | None]
+        self, output: SchedulerOutput, token_ids: Iterable[int | None], failed: Container[str] = ()
     ) -> list[tuple[Sequence, SequenceStatus | None]]:
         """Take in a step's tokens, one per row of `output`; None where it brought none.
+
+        failed: ids of sequences whose requests are about to be ended, for they went wrong in this step.
 
         Returns the sequences that gained a token, each with the status that this token brings about, if any. They are
         ended by finish(), later, since a stop string may have a say. A sequence that was aborted meanwhile is passed
@@ -62,6 +64,7 @@ class SchedulerState:
         """
         if not output.is_assumed:
             self.advance(output)
+        self._cache_blocks(output, failed)
         gained: list[tuple[Sequence, SequenceStatus | None]] = []
         for seq, token_id in zip(output.rows, token_ids, strict=True):
             if seq.status is RUNNING and token_id is not None:
@@ -74,12 +77,17 @@ class SchedulerState:
 
     def advance(self, output: SchedulerOutput) -> None:
         """A step has been computed, or will have been before anything else is: its keys and values count as there."""
-        kv, block_size = self.kv, self.kv.block_size
         for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
             if seq.status is RUNNING:
-                num_computed = seq.num_computed_tokens = seq.num_computed_tokens + num_tokens
-                if num_computed % block_size < num_tokens and kv.cache_blocks(seq):  # a block has become full
-                    self._changed_seqs.append(seq)
+                seq.num_computed_tokens += num_tokens
+
+    def _cache_blocks(self, output: SchedulerOutput, failed: Container[str]) -> None:
+        """Blocks that have become full may be kept for others, now that the step is known to have gone well: what a
+        failed sequence computed may be NaN."""
+        for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
+            is_full = seq.num_computed_tokens % self.kv.block_size < num_tokens
+            if is_full and seq.status is RUNNING and seq.seq_id not in failed:
+                self._changed_seqs += self.kv.cache_blocks(seq)
 
     def fork(self, request: Request, parent: Sequence, child: Sequence) -> None:
         """A child that shares all that its parent, which runs, has computed."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from folovllm.core.scheduler import Scheduler
 from folovllm.request import Request, Sequence, SequenceData, SequenceStatus
 from folovllm.sample.beam_search import BeamSearch, BeamStep, Hypothesis
+from folovllm.worker.beam_row import BeamRow
 from folovllm.worker.model_runner_output import LogprobsRow
 
 
@@ -25,7 +26,7 @@ class BeamGroup:
         self.request, self.scheduler = request, scheduler
         stop_ids = frozenset(params.stop_token_ids or ())
         self.search = BeamSearch(
-            width=params.best_of or params.n,
+            width=params.num_seqs,
             eos_token_ids=stop_ids if params.ignore_eos else stop_ids | scheduler.eos_token_ids,
             max_new_tokens=min(params.max_tokens or max_model_len, max_model_len - len(request.prompt_token_ids)),
             length_penalty=params.length_penalty,
@@ -101,6 +102,8 @@ class BeamGroup:
 
 
 def _entry(row: LogprobsRow, token_id: int) -> LogprobsRow:
-    """The same row with `token_id`, one of its candidates, as the chosen one."""
+    """The row to report for `token_id`, one of its candidates: the model's own, or this one with it in front."""
     place = row.token_ids.index(token_id, 1)
+    if isinstance(row, BeamRow):
+        return row.raw[place - 1]
     return LogprobsRow([token_id, *row.token_ids[1:]], [row.logprobs[place], *row.logprobs[1:]], rank=place)

@@ -79,7 +79,7 @@ class EngineCore:
             if not self._taking_part or not isinstance(error, Exception):
                 raise
             raise StepFailedError(error, [seq for seq in self._taking_part if not seq.is_finished()]) from error
-        return scheduled, output, self.scheduler.update_from_output(scheduled, output.token_ids)
+        return scheduled, output, self.scheduler.update_from_output(scheduled, output.token_ids, output.failures)
 
     def _launch(self) -> tuple[SchedulerOutput, AsyncModelRunnerOutput]:
         scheduled = self.scheduler.schedule()

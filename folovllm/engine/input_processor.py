@@ -49,7 +49,7 @@ class Room:
         """
         if not params.use_beam_search:
             return
-        width = params.best_of or params.n
+        width = params.num_seqs
         if width > self.max_num_seqs:
             raise ValueError(
                 f"best_of must be at most {self.max_num_seqs} with use_beam_search=True, got {width}: beams run "
@@ -136,6 +136,8 @@ class InputProcessor:
             params = SamplingParams()
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling_params must be SamplingParams, got {params!r}")
+        params = params.clone()
+        params.validate()  # fields may have been set since it was made
         if params.use_beam_search and params.stop:
             raise ValueError(
                 f"stop must not be given with use_beam_search=True, got {params.stop}: beams have no text before they "
@@ -147,19 +149,19 @@ class InputProcessor:
             raise ValueError(
                 "stop and bad_words are text, but skip_tokenizer_init leaves no tokenizer: use stop_token_ids"
             )
-        params = params.clone()
         if params.max_tokens is None:
             params.max_tokens = self.max_model_len - prompt_len
         params.bad_words_token_ids = self._tokenize_bad_words(params.bad_words or [])
         return params
 
     def _tokenize_bad_words(self, words: list[str]) -> list[list[int]]:
-        """Each word as it is tokenised at the start of a text and after a space: both must be kept out."""
+        """Each word as it is tokenised at the start of a text and after a space: both must be kept out. One that begins
+        with a space, or a line break, is banned as it is: what stands before it is no part of it."""
         sequences: list[list[int]] = []
         if self.tokenizer is None:
             return sequences
         for word in words:
-            for text in (word, " " + word.lstrip()):
+            for text in (word,) if word[0].isspace() else (word, " " + word):
                 ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
                 if ids and ids not in sequences:
                     sequences.append(ids)

@@ -31,6 +31,12 @@ class LogprobsTensors:
         ids = token_ids.unsqueeze(-1).repeat(1, k + 1)
         return cls(ids, torch.full(ids.shape, torch.nan, device=ids.device), torch.zeros_like(token_ids))
 
+    def spread(self, rows: Tensor, token_ids: Tensor) -> LogprobsTensors:
+        """As part of a larger batch, which drew `token_ids`: its rows `rows` are these, the others are empty."""
+        spread = LogprobsTensors.empty(token_ids, self.token_ids.shape[1] - 1)
+        spread.put(rows, self)
+        return spread
+
     def put(self, rows: Tensor, other: LogprobsTensors) -> None:
         """Writes another batch's rows at `rows`; columns it lacks stay as they are."""
         columns = other.token_ids.shape[1]

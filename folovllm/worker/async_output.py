@@ -12,7 +12,7 @@ vLLM: v1/worker/gpu_model_runner.py (AsyncGPUModelRunnerOutput)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import torch
 
@@ -20,8 +20,10 @@ from folovllm.request import Sequence
 from folovllm.sample.logprobs import LogprobsTensors
 from folovllm.sample.sampler import SamplerOutput
 from folovllm.utils.interrupts import interrupts_allowed
+from folovllm.worker.beam_row import to_rows
 from folovllm.worker.input_batch import Expected, InputBatch
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
+from folovllm.worker.row_failures import Failures, find_not_finite, find_undrawable
 
 
 class HostCopy:
@@ -50,28 +52,41 @@ class AsyncModelRunnerOutput:
     rows: list[Sequence]
     """All that take part: SchedulerOutput.rows."""
     prompt_logprobs: dict[str, list[LogprobsRow]] = field(default_factory=dict)
-    failures: dict[str, Exception] = field(default_factory=dict)
+    failures: Failures = field(default_factory=dict)
     draws: list[int] = field(default_factory=list)
     """Which of `rows` draw a token."""
     expected: Expected | None = None
     """Where the tokens belong in the batch; None: this step draws none."""
     _token_ids: HostCopy | None = None
+    _is_bad: HostCopy | None = None
+    """Which of `rows` came out of the model as NaN or infinity, where some of them draw nothing that would tell."""
+    _logprobs_type: type[LogprobsTensors] = LogprobsTensors
     _logprobs: list[HostCopy] = field(default_factory=list)
-    """The fields of LogprobsTensors, where a row reports any."""
+    """Its fields, where a row reports any."""
     _reported: list[int | None] = field(default_factory=list)
+
+    def set_computed(self, hidden: torch.Tensor) -> None:
+        """hidden: what the model made of the last token of each row that was computed, [num_seqs, hidden].
+
+        That token attends to all before it. So if it is finite, the keys and values that the row has written are.
+        """
+        self._is_bad = HostCopy(hidden.sub(hidden).ne(0).any(dim=-1))  # infinity minus itself is NaN
 
     def set_drawn(self, sampled: SamplerOutput, reported: list[int | None]) -> None:
         """Begin the copies to the host. reported: how many of the likeliest tokens each draw tells; None: nothing."""
         self._token_ids = HostCopy(sampled.token_ids)
         if sampled.logprobs is not None:
-            parts = (sampled.logprobs.token_ids, sampled.logprobs.logprobs, sampled.logprobs.ranks)
-            self._logprobs = [HostCopy(part) for part in parts]
+            self._logprobs_type = type(sampled.logprobs)
+            self._logprobs = [HostCopy(getattr(sampled.logprobs, part.name)) for part in fields(sampled.logprobs)]
             self._reported = reported
 
     def get_output(self) -> ModelRunnerOutput:
         """Wait for the step's results. After a failure the batch is forgotten."""
         num_rows = len(self.rows)
         output = ModelRunnerOutput([None] * num_rows, [None] * num_rows, self.prompt_logprobs, self.failures)
+        if self._is_bad is not None:
+            is_bad = self._is_bad.get().tolist()
+            self.failures |= find_not_finite(self.rows[: len(is_bad)], is_bad)
         if self._token_ids is None or self.expected is None:
             return output
         try:
@@ -81,13 +96,15 @@ class AsyncModelRunnerOutput:
         except BaseException:
             self.batch.clear()
             raise
-        for place, token_id in zip(self.draws, arrived.tolist(), strict=True):
+        drawn = arrived.tolist()
+        self.failures |= find_undrawable([self.rows[place] for place in self.draws], drawn)
+        for place, token_id in zip(self.draws, drawn, strict=True):
             seq = self.rows[place]
             # Beams choose their tokens together, from the logprobs.
             if not seq.sampling_params.use_beam_search and seq.seq_id not in self.failures:
                 output.token_ids[place] = token_id
         if self._logprobs:
-            rows = LogprobsRow.from_tensors(LogprobsTensors(*(copy.get() for copy in self._logprobs)))
+            rows = to_rows(self._logprobs_type(*(copy.get() for copy in self._logprobs)))
             for place, row, count in zip(self.draws, rows, self._reported, strict=True):
                 if count is not None and self.rows[place].seq_id not in self.failures:
                     output.logprobs[place] = row.cut(count)

@@ -30,6 +30,8 @@ import torch
 
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.sample.drawable import mark_undrawable
+from folovllm.sample.sampler import greedy
 from folovllm.utils.logging import init_logger
 from folovllm.worker.input_batch import StepInputs
 
@@ -133,7 +135,7 @@ class CudaGraphs:
         buffers = self.buffers
         hidden = self.model(buffers.input_ids[:size], buffers.positions[:size], buffers.metadata(size))
         logits = self.model.compute_logits(hidden)
-        return hidden, logits, logits.argmax(dim=-1)
+        return hidden, logits, mark_undrawable(greedy(logits), logits, logits, "greedy")
 
     def size_for(self, num_seqs: int) -> int | None:
         """The batch size to which `num_seqs` sequences must be padded; None: no graph is that large."""

@@ -27,6 +27,7 @@ from folovllm.worker.cuda_graph import CudaGraphs
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.prompt_logprobs import PromptLogprobs
+from folovllm.worker.row_failures import find_nan_prompts
 
 
 class ModelRunner:
@@ -100,8 +101,11 @@ class ModelRunner:
             self._draw(step, inputs, logits, likeliest)
         else:
             self.batch.advance(inputs, [])
+        if len(step.draws) < len(step.rows):
+            step.set_computed(hidden[inputs.metadata.query_start_loc[1 : len(seqs) + 1] - 1])
         if scheduled.num_prompt_tokens:
             step.prompt_logprobs = self.prompt_logprobs.gather(scheduled, hidden)
+            step.failures |= find_nan_prompts(seqs, step.prompt_logprobs)
         return step
 
     def _draw(
@@ -110,7 +114,7 @@ class ModelRunner:
         seqs = [step.rows[place] for place in step.draws]
         sampled, step.failures = self.sampling.sample(seqs, logits, likeliest)
         step.expected = self.batch.advance(inputs, seqs)
-        self.batch.last_tokens.index_copy_(0, step.expected.rows_on_device, sampled.token_ids)
+        self.batch.last_tokens.index_copy_(0, step.expected.rows_on_device, sampled.token_ids.clamp(min=0))
         step.set_drawn(sampled, self.sampling.reported(seqs) if sampled.logprobs is not None else [])
 
     def _update_batch(self, scheduled: SchedulerOutput) -> None:

@@ -56,9 +56,7 @@ class PromptLogprobs:
         assert num_top is not None
         # A sequence that was preempted on the way begins anew: what it has from the first time is cut off.
         rows = self._rows[seq] = self._rows.get(seq, [])[:computed]
-        targets = torch.tensor(
-            seq.data.prompt_token_ids[computed + 1 : computed + 1 + len(hidden)], device=self.device
-        )
+        targets = torch.tensor(seq.data.prompt_token_ids[computed + 1 : computed + 1 + len(hidden)], device=self.device)
         for at in range(0, len(targets), PROMPT_LOGPROBS_ROWS):
             wanted = targets[at : at + PROMPT_LOGPROBS_ROWS]
             logits = self.model.compute_logits(hidden[at : at + len(wanted)])

@@ -48,7 +48,7 @@ def test_the_probe_sees_a_heavy_import() -> None:
         "Request RequestStatus Sequence SequenceData SequenceStatus",
         "RequestOutput CompletionOutput RequestMetrics Logprob",
         "ModelLoader get_model_and_tokenizer",
-        "FoloVLLMError ModelLoadError PromptTooLongError IllegalTransition",
+        "FoloVLLMError ModelLoadError PromptTooLongError LogitsNotFiniteError NoTokenLeftError IllegalTransition",
     ],
 )
 def test_public_names_resolve(names: str) -> None:

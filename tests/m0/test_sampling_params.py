@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import fields
 from typing import Any
 
@@ -126,7 +127,7 @@ def test_a_long_wrong_value_is_cut_in_the_message() -> None:
 def test_defaults_are_the_documented_ones() -> None:
     assert SamplingParams() == SamplingParams(
         n=1,
-        best_of=1,
+        best_of=None,
         presence_penalty=0.0,
         frequency_penalty=0.0,
         repetition_penalty=1.0,
@@ -140,7 +141,7 @@ def test_defaults_are_the_documented_ones() -> None:
         skip_special_tokens=True,
         length_penalty=1.0,
     )
-    assert SamplingParams().best_of == 1
+    assert SamplingParams().best_of is None
 
 
 def test_values_that_are_allowed_stay_as_given() -> None:
@@ -153,18 +154,60 @@ def test_values_that_are_allowed_stay_as_given() -> None:
 
 def test_bounds_themselves_are_allowed() -> None:
     SamplingParams(presence_penalty=-2, frequency_penalty=2, top_p=1, top_k=1, min_p=0, seed=0, min_tokens=16)
-    SamplingParams(
-        min_p=1, seed=2**63 - 1, logprobs=0, prompt_logprobs=0, max_tokens=1, repetition_penalty=0.01
-    )
+    SamplingParams(min_p=1, seed=2**63 - 1, logprobs=0, prompt_logprobs=0, max_tokens=1, repetition_penalty=0.01)
 
 
 def test_max_tokens_none_leaves_min_tokens_unbounded() -> None:
     assert SamplingParams(max_tokens=None, min_tokens=1000).max_tokens is None
 
 
-def test_best_of_defaults_to_n() -> None:
-    assert SamplingParams(n=3).best_of == 3
-    assert SamplingParams(n=2, best_of=5).best_of == 5
+def test_best_of_is_as_many_as_n_until_it_is_asked_for() -> None:
+    params = SamplingParams(n=3)
+    assert (params.best_of, params.num_seqs) == (None, 3)
+    params.n = 4
+    assert params.num_seqs == 4
+    assert dataclasses.replace(params, n=2).num_seqs == 2
+    asked = SamplingParams(n=2, best_of=5)
+    assert (asked.best_of, asked.num_seqs) == (5, 5)
+    with pytest.raises(ValueError, match=r"^best_of \(5\) must be >= n \(6\)$"):
+        dataclasses.replace(asked, n=6)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(SamplingParams) if field.init])
+def test_a_field_that_is_set_later_counts_as_if_it_had_been_given(name: str) -> None:
+    """What follows from a field is never kept: whatever is read afterwards is what a new object says."""
+    values = {"n": 3, "best_of": 4, "temperature": 0.0, "seed": 7, "stop": "x", "use_beam_search": True, "logprobs": 2}
+    values |= {"stop_token_ids": [5], "bad_words": "y", "max_tokens": None, "logprobs_mode": "processed", "top_k": 3}
+    values |= {"early_stopping": "never", "length_penalty": 0.5, "min_tokens": 5, "min_p": 0.5, "top_p": 0.5}
+    values |= {"logit_bias": {1: 2.0}, "allowed_token_ids": [3], "extra_args": {"a": 1}, "prompt_logprobs": 0}
+    off = ("length_penalty", "early_stopping")  # they act with beams only
+    values |= {
+        "include_stop_str_in_output": True,
+        "ignore_eos": True,
+        "detokenize": False,
+        "skip_special_tokens": False,
+    }
+    value = values.get(name, 1.5)  # the penalties
+    base = {"use_beam_search": True} if name in off else {}
+    later = SamplingParams(**base)
+    setattr(later, name, value)
+    later.validate()
+    given = SamplingParams(**base, **{name: value})
+    assert later == given
+    for derived in ("num_seqs", "sampling_type", "is_greedy", "needs_logprobs"):
+        assert getattr(later, derived) == getattr(given, derived)
+
+
+def test_what_is_set_later_is_checked_later() -> None:
+    params = SamplingParams()
+    params.temperature = -1.0
+    with pytest.raises(ValueError, match="^temperature must be non-negative, got -1.0"):
+        params.validate()
+    params.temperature, params.temprature = 1.0, 0.5  # type: ignore[attr-defined]
+    with pytest.raises(
+        ValueError, match=r"^temprature is not a field of SamplingParams, did you mean 'temperature'\?$"
+    ):
+        params.validate()
 
 
 def test_lists_are_normalised() -> None:
@@ -213,9 +256,7 @@ def test_sampling_type(kwargs: dict[str, Any], expected: SamplingType) -> None:
 
 
 def test_greedy_refuses_several_equal_sequences() -> None:
-    message = (
-        r"^best_of must be 1 when using greedy sampling \(temperature 0\), got 2; raise the temperature$"
-    )
+    message = r"^best_of must be 1 when using greedy sampling \(temperature 0\), got 2; raise the temperature$"
     with pytest.raises(ValueError, match=message):
         SamplingParams(temperature=0, best_of=2)
     with pytest.raises(ValueError, match="^n must be 1 when using greedy sampling"):
@@ -231,7 +272,5 @@ def test_beam_settings_are_accepted_with_beams() -> None:
     ("kwargs", "needed"),
     [({}, False), ({"logprobs": 0}, True), ({"n": 2}, False), ({"n": 1, "best_of": 2}, True)],
 )
-def test_logprobs_are_needed_when_asked_for_or_to_choose_the_best(
-    kwargs: dict[str, Any], needed: bool
-) -> None:
+def test_logprobs_are_needed_when_asked_for_or_to_choose_the_best(kwargs: dict[str, Any], needed: bool) -> None:
     assert SamplingParams(**kwargs).needs_logprobs is needed

@@ -164,3 +164,17 @@ def test_a_preallocated_cache_never_grows_while_a_sequence_runs(engine):
     before = [layer.kv_cache.data_ptr() for layer in engine.runner.kv_cache.layers]
     run(engine)
     assert [layer.kv_cache.data_ptr() for layer in engine.runner.kv_cache.layers] == before
+
+
+def test_fields_that_are_set_after_construction_count_and_are_checked(engine):
+    mine = params(max_tokens=2, ignore_eos=True)
+    mine.n, mine.seed = 3, 5
+    engine.add_request("r", "x", mine)
+    assert len(run(engine)[0]["r"].outputs) == 3
+    mine.top_p = 7.0
+    with pytest.raises(ValueError, match=r"^top_p must be in \(0, 1\], got 7.0"):
+        engine.add_request("r", "x", mine)
+    mine.top_p, mine.stop, mine.best_of = 1.0, "x", 2
+    with pytest.raises(ValueError, match=r"^best_of \(2\) must be >= n \(3\)$"):
+        engine.add_request("r", "x", mine)
+    assert not engine.has_unfinished_requests()

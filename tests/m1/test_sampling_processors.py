@@ -75,9 +75,7 @@ def test_a_bad_word_of_one_token_never_comes() -> None:
         ([2, 1], {5}),
     ],
 )
-def test_a_longer_bad_word_loses_its_last_token_once_its_beginning_stands(
-    output: list[int], banned: set[int]
-) -> None:
+def test_a_longer_bad_word_loses_its_last_token_once_its_beginning_stands(output: list[int], banned: set[int]) -> None:
     row = make_row(SamplingParams(), output=output, bad_words_token_ids=[[1, 2, 3], [2, 1, 5]])
     assert banned_token_ids(row) == banned
 
@@ -169,6 +167,42 @@ def test_a_custom_processor_sees_only_the_rows_that_ask_for_it(registry: dict) -
     rows[3] = make_row(SamplingParams(temperature=0, logit_bias={1: 90.0}))
     assert sample(logits, rows).token_ids.tolist() == [2, 0, 3, 1]
     assert seen == [(2, [2, 3])]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_floats_of_any_width_are_taken_from_a_custom_processor(registry: dict, dtype: torch.dtype) -> None:
+    @register_logits_processor("mine")
+    class Mine(LogitsProcessor):
+        def apply(self, logits: torch.Tensor) -> torch.Tensor:
+            return (logits * 2).to(dtype)
+
+    for others in ([], [SamplingParams(temperature=0, logit_bias={0: 0.5})]):
+        mine = SamplingParams(logprobs=3, logprobs_mode="processed", extra_args={"mine": 1}, repetition_penalty=2.0)
+        rows = [make_row(mine, prompt=[1]), *map(make_row, others)]
+        found = sample(torch.tensor([[0.0, 1.0, -1.0]]).repeat(len(rows), 1), rows)
+        told = dict(zip(found.logprobs.token_ids[0].tolist(), found.logprobs.logprobs[0].tolist(), strict=True))
+        expected = torch.tensor([0.0, 1.0, -2.0]).log_softmax(-1).tolist()  # token 1: 1 * 2 / 2
+        assert [told[token] for token in range(3)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda logits: None, "return a tensor, got NoneType"),
+        (lambda logits: logits.long(), "return logits of a floating-point dtype, got torch.int64"),
+        (lambda logits: logits > 0, "return logits of a floating-point dtype, got torch.bool"),
+        (lambda logits: logits[:, :2], r"return logits of the shape that it was given, \[1, 3\], got \[1, 2\]"),
+        (lambda logits: logits.to("meta"), "return logits on the device of those that it was given, cpu, got meta"),
+    ],
+)
+def test_what_cannot_be_logits_is_refused_by_the_processors_name(registry: dict, change, text: str) -> None:
+    @register_logits_processor("mine")
+    class Mine(LogitsProcessor):
+        def apply(self, logits: torch.Tensor) -> torch.Tensor:
+            return change(logits)
+
+    with pytest.raises(ValueError, match=f"^logits processor Mine must {text}$"):
+        sample(torch.zeros(1, 3), [make_row(SamplingParams(extra_args={"mine": 1}))])
 
 
 def test_a_custom_processor_reads_the_live_output(registry: dict) -> None:

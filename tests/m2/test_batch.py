@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from folovllm.errors import PromptTooLongError
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
@@ -227,7 +228,7 @@ def test_a_failing_logits_processor_takes_down_its_own_request_and_changes_no_on
         except (RuntimeError, ValueError) as error:
             errors.append(str(error))
     assert len(errors) == 1
-    assert "boom" in errors[0] or "logits processor Breaks must return logits of the shape" in errors[0]
+    assert "boom" in errors[0] or "logits processor Breaks must return a tensor, got NoneType" in errors[0]
     assert set(done) == set(company)
     for name in company:
         said = [[c.token_ids for c in output.outputs] for output in (done[name], alone[name])]
@@ -241,3 +242,58 @@ def test_two_failing_processors_each_reach_the_one_who_asked(engine):
         with pytest.raises(RuntimeError, match="boom"):
             list(stream)
     assert run(engine)[0]["good"].outputs[0].text == "fine"
+
+
+@register_logits_processor("m2_lonely")
+class Lonely(LogitsProcessor):
+    """Fails wherever it has more than one row: alone, nobody is the culprit."""
+
+    def apply(self, logits):
+        if len(logits) > 1:
+            raise RuntimeError("crowded")
+        return logits
+
+
+def test_where_no_culprit_is_found_only_those_with_processors_of_their_own_fail(engine):
+    company = {"plain": {}, "edited": {"logit_bias": {65: 1.0}}, "top-k": {"top_k": 9, "seed": 3}}
+    alone = {}
+    for name, kwargs in company.items():
+        engine.add_request(name, "x", seeded(**kwargs))
+        alone |= run(engine)[0]
+    lonely = [engine.generate_stream("x", params(extra_args={"m2_lonely": 1})) for _ in range(2)]
+    for name, kwargs in company.items():
+        engine.add_request(name, "x", seeded(**kwargs))
+    for stream in lonely:
+        with pytest.raises(RuntimeError, match="crowded"):
+            list(stream)
+    done, _ = run(engine)
+    for name in company:
+        assert done[name].outputs[0].token_ids == alone[name].outputs[0].token_ids
+
+
+@register_logits_processor("m2_dtype")
+class Dtype(LogitsProcessor):
+    def apply(self, logits):
+        return logits.to(self.rows[0].params.extra_args["m2_dtype"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64], ids=str)
+def test_a_processors_dtype_is_cast_or_refused_and_is_nobody_elses_business(engine, dtype):
+    company = {"plain": {}, "edited": {"logit_bias": {65: 1.0}}, "greedy": {"temperature": 0, "n": 1, "seed": None}}
+    alone = {}
+    for name, kwargs in company.items():
+        engine.add_request(name, "x", seeded(**kwargs))
+        alone |= run(engine)[0]
+    for name, kwargs in company.items():
+        engine.add_request(name, "x", seeded(**kwargs))
+    stream = engine.generate_stream("x", seeded(extra_args={"m2_dtype": dtype}))
+    if dtype is torch.int64:
+        with pytest.raises(
+            ValueError, match="^logits processor Dtype must return logits of a floating-point dtype, got"
+        ):
+            list(stream)
+    else:
+        assert len(list(stream)) == len(alone["plain"].outputs[0].token_ids)
+    done, _ = run(engine)
+    for name in company:
+        assert done[name].outputs[0].token_ids == alone[name].outputs[0].token_ids

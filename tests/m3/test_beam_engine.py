@@ -154,9 +154,7 @@ def test_text_and_bad_words_of_the_embedded_model() -> None:
             max_new_tokens=16, **settings,
         )  # fmt: skip
         expected = [tokenizer.decode(row, skip_special_tokens=True) for row in out[:, ids.shape[1] :]]
-        params = SamplingParams(
-            n=2, best_of=4, use_beam_search=True, temperature=0, max_tokens=16, bad_words=bad_words
-        )
+        params = SamplingParams(n=2, best_of=4, use_beam_search=True, temperature=0, max_tokens=16, bad_words=bad_words)
         got = [completion.text for completion in llm.generate(prompt, params, use_tqdm=False)[0].outputs]
         assert got == expected
         (without if bad_words else plain).extend(got)
@@ -249,3 +247,43 @@ def test_streaming_beams_is_refused(beams: BeamOracle) -> None:
     with pytest.raises(ValueError, match=r"^use_beam_search must be False when streaming: which beam wins is known"):
         engine.generate_stream(list(PROMPTS[1]), beam_params(4))
     assert_idle(engine)
+
+
+EDITS = {
+    "allowed": {"allowed_token_ids": ALLOWED},
+    "biased": {"logit_bias": {7: 3.0, 11: -2.0}},
+    "penalties": {"repetition_penalty": 1.5, "presence_penalty": 0.3},
+}
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("mode", ["raw", "processed"])
+@pytest.mark.parametrize("edit", EDITS)
+def test_logprobs_of_edited_beams_are_the_models_own_or_what_beams_are_ranked_by(
+    beams: BeamOracle, edit: str, mode: Any
+) -> None:
+    """Raw ones and their ranks are Hugging Face's own; processed ones sum up to the score that it gives the beam."""
+    llm = beams.make_llm()
+    params = [
+        beam_params(3, 2, logprobs=4, logprobs_mode=mode, **EDITS[edit]),
+        beam_params(4, 1, logprobs=2, logprobs_mode="raw"),  # nothing is edited
+        SamplingParams(temperature=0, max_tokens=5, logprobs=1),
+    ]
+    outputs = llm.generate([PROMPTS[1]] * 3, params, use_tqdm=False)
+    plain = llm.generate(PROMPTS[1], beam_params(3, 2, **EDITS[edit]), use_tqdm=False)[0]
+    assert [c.token_ids for c in outputs[0].outputs] == [c.token_ids for c in plain.outputs]
+    is_raw = {0: mode == "raw", 1: True, 2: True}
+    for place, output in enumerate(outputs):
+        for completion in output.outputs:
+            chosen = [entry[t].logprob for entry, t in zip(completion.logprobs, completion.token_ids, strict=True)]
+            if not is_raw[place]:
+                assert sum(chosen) == pytest.approx(completion.cumulative_logprob, abs=1e-4)
+                continue
+            text = [*output.prompt_token_ids, *completion.token_ids]
+            rows = beams.hf(torch.tensor([text])).logits[0].log_softmax(-1)[len(output.prompt_token_ids) - 1 :]
+            for row, entry, token_id in zip(rows, completion.logprobs, completion.token_ids, strict=False):
+                likeliest = row.topk(params[place].logprobs)
+                assert entry.keys() == {token_id, *likeliest.indices.tolist()}
+                for said, logprob in entry.items():
+                    assert logprob.logprob == pytest.approx(float(row[said]), abs=1e-4)
+                    assert logprob.rank == int((row > row[said]).sum()) + 1

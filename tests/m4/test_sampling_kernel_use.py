@@ -7,6 +7,7 @@ import torch
 
 from folovllm import LLM, SamplingParams
 from folovllm.bench import sampler as bench
+from folovllm.sample.drawable import NOT_FINITE
 from folovllm.sample.kernels import sampler as kernel
 from folovllm.sample.sampler import Sampler
 from tests.helpers import make_hf_folder
@@ -106,3 +107,14 @@ def test_without_a_gpu_the_bench_reports_what_it_always_did(monkeypatch: pytest.
     report = bench.run([1], [60], min_rounds=1, seconds_per_case=0.0)
     assert report.columns == ["setting", "logits", "vocab", "batch", "naive_ms", "sampler_ms", "speedup"]
     assert set(report.rows[0]) == set(report.columns)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, about NaN
+def test_rows_that_cannot_be_drawn_from_end_the_kernels_search_and_are_marked(kernel_rows) -> None:
+    logits = normal(4, 50)
+    logits[1], logits[2, 9], logits[3] = torch.nan, torch.inf, -torch.inf
+    for settings in ({}, {"top_k": 5}, {"top_p": 0.5}, {"top_k": 9, "top_p": 0.5, "min_p": 0.1}):
+        tokens = sample(logits, [make_row(SamplingParams(**settings))] * 4, Sampler("triton")).token_ids.tolist()
+        assert 0 <= tokens[0] < 50
+        assert tokens[1:] == [NOT_FINITE] * 3
+    assert kernel_rows == [[0, 1, 2, 3]] * 4

@@ -70,9 +70,7 @@ class RequestStatus(Enum):
 
 
 _S = SequenceStatus
-_FINISHED = frozenset(
-    {_S.FINISHED_STOPPED, _S.FINISHED_LENGTH_CAPPED, _S.FINISHED_ABORTED, _S.FINISHED_IGNORED}
-)
+_FINISHED = frozenset({_S.FINISHED_STOPPED, _S.FINISHED_LENGTH_CAPPED, _S.FINISHED_ABORTED, _S.FINISHED_IGNORED})
 _FINISH_REASON: dict[SequenceStatus, FinishReason] = {
     _S.FINISHED_STOPPED: "stop",
     _S.FINISHED_LENGTH_CAPPED: "length",
@@ -227,7 +225,7 @@ class Request:
         self.prompt_token_ids = list(self.prompt_token_ids)
         self.metrics = RequestMetrics(arrival_time=self.arrival_time)
         self.sequences = {}
-        self.num_unmade = self.sampling_params.best_of or self.sampling_params.n
+        self.num_unmade = self.sampling_params.num_seqs
         self.make_seq()
 
     @property
@@ -249,7 +247,7 @@ class Request:
 
     def make_seq(self) -> Sequence:
         """The next sibling, which waits. The prompt never changes, so that all of them have the same list of it."""
-        index = (self.sampling_params.best_of or self.sampling_params.n) - self.num_unmade
+        index = self.sampling_params.num_seqs - self.num_unmade
         seq = Sequence(
             seq_id=f"{self.request_id}-{index}",
             request_id=self.request_id,

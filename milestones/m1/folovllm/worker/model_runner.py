@@ -11,12 +11,15 @@ vLLM: v1/worker/gpu_model_runner.py
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
+from folovllm.sample.drawable import NOT_FINITE, undrawable
 from folovllm.sample.logprobs import gather_logprobs
 from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow, make_generator
@@ -57,6 +60,9 @@ class ModelRunner:
 
         Advances seq.num_computed_tokens, unless it fails or is interrupted: then the same step can be asked for again.
         Appending the token is the caller's business.
+
+        Raises:
+            LogitsNotFiniteError, NoTokenLeftError: there is nothing to draw from.
         """
         with interrupts_allowed():
             output = self._execute_model(seq)
@@ -74,8 +80,11 @@ class ModelRunner:
         if self._row.generator is not None:
             self._row.begin_draw()
         sampled = self.sampler(self.model.compute_logits(hidden[-1:]), self._sampling)
+        token_id = int(sampled.token_ids[0])
+        if token_id < 0:
+            raise undrawable(token_id, seq.request_id, seq.sampling_params)
         return ModelRunnerOutput(
-            token_id=int(sampled.token_ids[0]),
+            token_id=token_id,
             logprobs=LogprobsRow.from_tensors(sampled.logprobs)[0] if sampled.logprobs is not None else None,
             prompt_logprobs=self._prompt_logprobs(seq, hidden) if start == 0 else None,
         )
@@ -124,4 +133,6 @@ class ModelRunner:
             logits = self.model.compute_logits(hidden[at : at + len(wanted)])
             logprobs = logits.float().log_softmax(dim=-1)
             rows += LogprobsRow.from_tensors(gather_logprobs(logprobs, num_top, wanted))
+        if any(math.isnan(row.logprobs[0]) for row in rows):  # log_softmax makes NaN of logits that are not finite
+            raise undrawable(NOT_FINITE, seq.request_id, seq.sampling_params)
         return rows

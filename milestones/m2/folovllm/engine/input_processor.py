@@ -86,6 +86,8 @@ class InputProcessor:
             params = SamplingParams()
         if not isinstance(params, SamplingParams):
             raise ValueError(f"sampling_params must be SamplingParams, got {params!r}")
+        params = params.clone()
+        params.validate()  # fields may have been set since it was made
         if params.use_beam_search:
             raise NotImplementedError("Beam search is not supported yet: use_beam_search must be False")
         validate_against_vocab(params, self.vocab_size)
@@ -94,19 +96,19 @@ class InputProcessor:
             raise ValueError(
                 "stop and bad_words are text, but skip_tokenizer_init leaves no tokenizer: use stop_token_ids"
             )
-        params = params.clone()
         if params.max_tokens is None:
             params.max_tokens = self.max_model_len - prompt_len
         params.bad_words_token_ids = self._tokenize_bad_words(params.bad_words or [])
         return params
 
     def _tokenize_bad_words(self, words: list[str]) -> list[list[int]]:
-        """Each word as it is tokenised at the start of a text and after a space: both must be kept out."""
+        """Each word as it is tokenised at the start of a text and after a space: both must be kept out. One that begins
+        with a space, or a line break, is banned as it is: what stands before it is no part of it."""
         sequences: list[list[int]] = []
         if self.tokenizer is None:
             return sequences
         for word in words:
-            for text in (word, " " + word.lstrip()):
+            for text in (word,) if word[0].isspace() else (word, " " + word):
                 ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
                 if ids and ids not in sequences:
                     sequences.append(ids)

@@ -178,7 +178,7 @@ class OutputProcessor:
     def _choose_best(self, request: Request) -> list[Sequence]:
         """The n sequences with the highest cumulative logprob; the others become FINISHED_IGNORED."""
         params = request.sampling_params
-        if params.best_of == params.n:
+        if params.num_seqs == params.n:
             return request.get_seqs()
         ranked = sorted(request.get_seqs(), key=lambda seq: seq.cumulative_logprob, reverse=True)
         for loser in ranked[params.n :]:

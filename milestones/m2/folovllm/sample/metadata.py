@@ -51,16 +51,21 @@ class EditedRows:
         return logits
 
     def _edit(self, logits: Tensor) -> Tensor:
-        """The processor's result for its rows. A forgotten `return` is found here, so that it ends the requests of this
-        processor only; later it would end the whole batch."""
-        edited = self.processor.apply(logits)
-        if not isinstance(edited, Tensor) or edited.shape != logits.shape:
-            what = f"shape {list(edited.shape)}" if isinstance(edited, Tensor) else type(edited).__name__
-            raise ValueError(
-                f"logits processor {type(self.processor).__name__} must return logits of the shape that it was given, "
-                f"{list(logits.shape)}, got {what}"
-            )
-        return edited
+        """The processor's result for its rows, in float32. A forgotten `return`, or whole numbers, are found here, so
+        that they end the requests of this processor only; later they would end the whole batch."""
+        edited: object = self.processor.apply(logits)
+        got: object
+        if not isinstance(edited, Tensor):
+            must, got = "return a tensor", type(edited).__name__
+        elif edited.shape != logits.shape:
+            must, got = f"return logits of the shape that it was given, {list(logits.shape)}", list(edited.shape)
+        elif edited.device != logits.device:
+            must, got = f"return logits on the device of those that it was given, {logits.device}", edited.device
+        elif not edited.is_floating_point():
+            must, got = "return logits of a floating-point dtype", edited.dtype
+        else:
+            return edited.float()
+        raise ValueError(f"logits processor {type(self.processor).__name__} must {must}, got {got}")
 
 
 @dataclass(slots=True)

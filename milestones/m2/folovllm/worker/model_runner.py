@@ -21,6 +21,7 @@ from folovllm.worker.input_batch import InputBatch
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
 from folovllm.worker.prompt_logprobs import PromptLogprobs
+from folovllm.worker.row_failures import find_nan_prompts, find_undrawable
 
 
 class ModelRunner:
@@ -73,6 +74,7 @@ class ModelRunner:
         token_ids = sampled.token_ids.cpu()
         self.batch.advance(inputs, token_ids.numpy())
         output = ModelRunnerOutput(list(token_ids.tolist()), [None] * len(seqs), failures=failures)
+        failures |= find_undrawable(seqs, token_ids.tolist())
         if sampled.logprobs is not None:
             reported = zip(self.sampling.reported(seqs), LogprobsRow.from_tensors(sampled.logprobs), strict=True)
             output.logprobs = [None if count is None else row.cut(count) for count, row in reported]
@@ -81,6 +83,7 @@ class ModelRunner:
                 output.token_ids[place] = output.logprobs[place] = None
         if scheduled.num_prompt_tokens:
             output.prompt_logprobs = self.prompt_logprobs.gather(scheduled, hidden)
+            output.failures |= find_nan_prompts(seqs, output.prompt_logprobs)
         return output
 
     def _update_batch(self, scheduled: SchedulerOutput) -> None:

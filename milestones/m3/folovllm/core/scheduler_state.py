@@ -71,8 +71,8 @@ class SchedulerState:
         for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
             if seq.status is RUNNING:
                 num_computed = seq.num_computed_tokens = seq.num_computed_tokens + num_tokens
-                if num_computed % block_size < num_tokens and kv.cache_blocks(seq):  # a block has become full
-                    self._changed_seqs.append(seq)
+                if num_computed % block_size < num_tokens:  # a block has become full
+                    self._changed_seqs += kv.cache_blocks(seq)
 
     def fork(self, request: Request, parent: Sequence, child: Sequence) -> None:
         """A child that shares all that its parent, which runs, has computed."""

@@ -18,7 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from folovllm.sample.beam_logprobs import BeamLogprobs, RawCandidates
 from folovllm.sample.draw import draw_exponential_race, draw_inverse_cdf, exponentials, uniforms
+from folovllm.sample.drawable import mark_undrawable
 from folovllm.sample.filters import Pool, find_candidates
 from folovllm.sample.logprobs import LogprobsTensors, candidate_logprobs, gather_logprobs
 from folovllm.sample.metadata import MAX_GROUP_LOGITS, RowGroup, SamplingMetadata
@@ -30,7 +32,7 @@ __all__ = ["LogprobsTensors", "Sampler", "SamplerOutput", "gather_logprobs"]
 class SamplerOutput:
     """One step's tokens; `logprobs` is None when no row needs any."""
 
-    token_ids: Tensor  # [B] int64
+    token_ids: Tensor  # [B] int64; a row that could not be drawn from has a code of sample/drawable.py
     logprobs: LogprobsTensors | None = None
 
 
@@ -46,9 +48,10 @@ class Sampler:
     def __call__(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """`logits` [B, vocab] of any float type, which are not written to; row i is row i of the metadata."""
         if metadata.is_plain_greedy:
-            return SamplerOutput(greedy(logits))
+            return SamplerOutput(mark_undrawable(greedy(logits), logits, logits, "greedy"))
         token_ids = torch.empty(metadata.num_rows, dtype=torch.int64, device=logits.device)
         reports: list[tuple[Tensor, LogprobsTensors]] = []
+        beams: list[RawCandidates] = []
         # A request's own processor may raise. All of them run before the first draw, so that a failure leaves every
         # generator where it was and the others can be sampled as if nothing had happened.
         ahead: dict[int, Tensor] = {}
@@ -61,18 +64,24 @@ class Sampler:
             if group.edits:
                 edited = ahead[number] if number in ahead else apply_edits(raw, group)
             pools: list[Pool] = []
-            if group.path in ("greedy", "beam"):
+            if group.path == "greedy" or group.path == "beam":
                 drawn = greedy(edited)
             else:
                 pools = find_candidates(edited, group.filters, group.path, group.width)
                 drawn = self._draw(pools, group)
+            marked = mark_undrawable(drawn, raw, edited, group.path)
             if len(metadata.groups) == 1:  # which is then the whole batch, in order
-                token_ids = drawn
+                token_ids = marked
             else:
-                token_ids[group.rows] = drawn
+                token_ids[group.rows] = marked
             if metadata.num_logprobs is not None:
                 if group.path == "beam":
-                    reports.append((group.rows, gather_logprobs(edited, metadata.num_logprobs, drawn)))
+                    report = gather_logprobs(edited, metadata.num_logprobs, drawn)
+                    reports.append((group.rows, report))
+                    if group.raw_rows is not None and edited is not raw:
+                        which = group.raw_rows
+                        candidates = report.token_ids[which, 1:]
+                        beams.append(RawCandidates.gather(group.rows[which], raw[which], candidates))
                 else:
                     reports += _report(group, raw, edited, pools, drawn, metadata.num_logprobs)
         if metadata.num_logprobs is None:
@@ -80,7 +89,7 @@ class Sampler:
         logprobs = LogprobsTensors.empty(token_ids, min(metadata.num_logprobs, logits.shape[-1]))
         for rows, report in reports:
             logprobs.put(rows, report)
-        return SamplerOutput(token_ids, logprobs)
+        return SamplerOutput(token_ids, BeamLogprobs.join(logprobs, beams) if beams else logprobs)
 
     def _draw(self, pools: list[Pool], group: RowGroup) -> Tensor:
         drawn = torch.empty_like(group.rows)
@@ -131,9 +140,7 @@ def greedy(logits: Tensor) -> Tensor:
     if logits.device.type != "cpu":
         return logits.argmax(dim=-1)
     if logits.dtype != torch.float32 and len(logits) > 1 and logits.numel() > MAX_GROUP_LOGITS:
-        return torch.cat(
-            [greedy(part) for part in logits.split(max(1, MAX_GROUP_LOGITS // logits.shape[-1]))]
-        )
+        return torch.cat([greedy(part) for part in logits.split(max(1, MAX_GROUP_LOGITS // logits.shape[-1]))])
     return torch.from_numpy(np.argmax(logits.detach().float().numpy(), axis=-1))
 
 

@@ -2,8 +2,9 @@
 sequences take part than before.
 
 A logits processor is its request's own code and may fail. Then the others must not suffer: the culprits are found by
-running each suspect alone, and the rest is sampled without them. Nothing has been drawn by then (the sampler runs all
-processors of this kind before its first draw), so a seeded neighbour's tokens stay what they would have been.
+running each suspect alone, and the rest is sampled without them. If none fails alone, all suspects count as culprits.
+Nothing has been drawn by then (the sampler runs all processors of this kind before its first draw), so a seeded
+neighbour's tokens stay what they would have been.
 
 vLLM: v1/worker/gpu_input_batch.py (refresh_metadata)
 """
@@ -13,13 +14,10 @@ from __future__ import annotations
 import torch
 
 from folovllm.request import Sequence
-from folovllm.sample.logprobs import LogprobsTensors
 from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import Sampler, SamplerOutput, apply_edits
-
-Failures = dict[str, Exception]
-"""By sequence id."""
+from folovllm.worker.row_failures import Failures
 
 
 class BatchSampler:
@@ -63,8 +61,10 @@ class BatchSampler:
             for row in self._seeded:
                 row.begin_draw()
             return self.sampler(logits, metadata), {}
-        except Exception:
+        except Exception as error:
             failures = self._find_failures(seqs, logits)
+            if not failures:  # it fails in company only, if it is a processor's fault at all
+                failures = {seq.seq_id: error for seq in seqs if seq.sampling_params.extra_args}
             if not failures:
                 raise  # no request's own fault: the engine's
             return self._sample_without(failures, seqs, logits)
@@ -102,6 +102,5 @@ class BatchSampler:
             failures |= more
             drawn.token_ids[places] = rest.token_ids
             if rest.logprobs is not None:
-                drawn.logprobs = LogprobsTensors.empty(drawn.token_ids, rest.logprobs.token_ids.shape[1] - 1)
-                drawn.logprobs.put(places, rest.logprobs)
+                drawn.logprobs = rest.logprobs.spread(places, drawn.token_ids)
         return drawn, failures

@@ -19,11 +19,13 @@ from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
 from folovllm.utils.interrupts import interrupts_allowed
 from folovllm.worker.batch_sampler import BatchSampler
+from folovllm.worker.beam_row import to_rows
 from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
-from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
+from folovllm.worker.model_runner_output import ModelRunnerOutput
 from folovllm.worker.prompt_logprobs import PromptLogprobs
+from folovllm.worker.row_failures import find_nan_prompts, find_undrawable
 
 
 class ModelRunner:
@@ -85,21 +87,21 @@ class ModelRunner:
             self.batch.advance(inputs, [], np.zeros(0, np.int64))
         if scheduled.num_prompt_tokens:
             output.prompt_logprobs = self.prompt_logprobs.gather(scheduled, hidden)
+            output.failures |= find_nan_prompts(scheduled.scheduled_seqs, output.prompt_logprobs)
         return output
 
-    def _draw(
-        self, rows: list[Sequence], inputs: StepInputs, logits: torch.Tensor, output: ModelRunnerOutput
-    ) -> None:
+    def _draw(self, rows: list[Sequence], inputs: StepInputs, logits: torch.Tensor, output: ModelRunnerOutput) -> None:
         seqs = [rows[place] for place in inputs.draws]
         sampled, output.failures = self.sampling.sample(seqs, logits)
         token_ids = sampled.token_ids.cpu()
         self.batch.advance(inputs, seqs, token_ids.numpy())
+        output.failures |= find_undrawable(seqs, token_ids.tolist())
         for place, seq, token_id in zip(inputs.draws, seqs, token_ids.tolist(), strict=True):
             # Beams choose their tokens together, from the logprobs.
             if not seq.sampling_params.use_beam_search and seq.seq_id not in output.failures:
                 output.token_ids[place] = token_id
         if sampled.logprobs is not None:
-            logprobs = LogprobsRow.from_tensors(sampled.logprobs)
+            logprobs = to_rows(sampled.logprobs)
             for place, seq, row, count in zip(inputs.draws, seqs, logprobs, self.sampling.reported(seqs), strict=True):
                 if count is not None and seq.seq_id not in output.failures:
                     output.logprobs[place] = row.cut(count)

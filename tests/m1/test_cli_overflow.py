@@ -1,0 +1,24 @@
+"""The command line on a model that overflows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from folovllm.entrypoints.cli.main import main
+from tests.m1.overflow import make_overflow_model
+
+
+@pytest.mark.parametrize("logprobs", [[], ["--logprobs", "2"]])
+def test_the_command_line_says_so_in_one_line_and_prints_no_nan(tmp_path, capsys, logprobs):
+    folder = make_overflow_model(tmp_path, max_position_embeddings=64)
+    options = [*f"--model {folder} --dtype float16 --device cpu --json --max-tokens 3".split(), *logprobs]
+    assert main(["generate", "go!o", *options]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: request '")
+    assert err.count("\n") == 1
+    assert "not finite" in err
+    assert main(["generate", "good", *options]) == 0
+    json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
