@@ -23,7 +23,7 @@ from milestones.chain import Course
 from milestones.spec import Milestone, MilestoneError
 
 if TYPE_CHECKING:
-    from folovllm.bench.report import Report
+    from folovllm.bench.report import Report, counted
     from folovllm.bench.workload import BenchModel
 
 DEFAULT_SHAPE = "qwen3-mini"
@@ -100,8 +100,8 @@ def measure(
     title = f"{TITLES[args.workload]}, {model.label}"
     notes = [
         *workload.notes(),
-        f"{args.rounds} rounds after a warm-up; a process for each engine, in turn; greedy, {args.dtype}; token ids "
-        "uniform, seeds fixed, others in each round. same_tokens: the share of tokens that are the first's.",
+        f"{counted(args.rounds, 'round')} after a warm-up; a process for each engine, in turn; greedy, {args.dtype}; "
+        "token ids uniform, seeds fixed, others in each round. same_tokens: the share of tokens that are the first's.",
         f"max_model_len {workload.max_model_len}{own_options(said, common)}.",
     ]
     command = shlex.join(["python", "-m", "milestones", *args.words])

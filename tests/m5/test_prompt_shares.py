@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.m5.support import ChunkDesk
@@ -9,8 +11,8 @@ from tests.m5.support import ChunkDesk
 BUDGET, LONG, SHORT = 256, 1400, 30
 
 
-def make_desk(threshold: int | None = None, **kwargs: int) -> ChunkDesk:
-    options = {"budget": BUDGET, "max_num_seqs": 16, "max_model_len": 1600, **kwargs}
+def make_desk(threshold: int | None = None, **kwargs: Any) -> ChunkDesk:
+    options: dict[str, Any] = {"budget": BUDGET, "max_num_seqs": 16, "max_model_len": 1600, **kwargs}
     return ChunkDesk(200, 16, threshold=threshold, **options)
 
 
