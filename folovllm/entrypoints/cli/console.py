@@ -17,13 +17,13 @@ class PlainConsole(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(highlight=False, **options)
 
-    @property
-    def size(self) -> ConsoleDimensions:  # type: ignore[misc]
+    @property  # type: ignore[misc]  # no setters here
+    def size(self) -> ConsoleDimensions:
         size = super().size
         return size if self.is_terminal or "COLUMNS" in os.environ else ConsoleDimensions(UNBOUNDED, size.height)
 
-    @property
-    def file(self) -> IO[str]:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def file(self) -> IO[str]:
         file = super().file
         return file if file.isatty() else _Unpadded(file)  # type: ignore[return-value]
 
