@@ -116,7 +116,7 @@ class LongPromptWorkload:
                 "throughput_ratio": statistics.median(speed_ratios),
                 "same_tokens": min(self.shares[name]),
             }
-            rows.append(row)
+            rows.append({column: row[column] for column in self.columns})
         return rows
 
     def _short_ttft(self, played: Played) -> float:

@@ -28,7 +28,8 @@ WORKLOADS: dict[str, dict[str, Any]] = {
     },
     "shared-prefix": {"prefix": 1000, "suffix": 20, "prompts": 6, "new_tokens": 8, "dtype": "float32"},
 }
-AT_LEAST = {"prompts": 2, "new_tokens": 2, "sweep_threshold": 0}  # a cold request and a warm one; a gap between two tokens
+# A cold request and a warm one; a gap between two tokens; a threshold of 0 is none.
+AT_LEAST = {"prompts": 2, "new_tokens": 2, "sweep_threshold": 0}
 
 
 def add_workload_options(command: argparse.ArgumentParser) -> None:
