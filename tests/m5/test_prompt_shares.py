@@ -116,3 +116,27 @@ def test_siblings_fork_where_the_rest_of_a_step_ends_the_prompt() -> None:
     desk.add("b", 20, max_tokens=1)
     assert desk.step() == {"a": 200, "b": 20}  # 128 at first
     assert [seq.get_output_len() for seq in desk.requests["a"].get_seqs()] == [1, 1, 1]
+
+
+def test_the_steps_that_the_notes_count() -> None:
+    """docs/*/m5/speed.md: two decodes, a prompt of 1,400 tokens, four of 32 behind it."""
+    first, steps = {}, {}
+    for threshold in (0, None):
+        desk = make_desk(threshold)
+        for name in ("d0", "d1"):
+            desk.add(name, 32, max_tokens=32)
+        sizes = [sum(desk.step().values()) for _ in range(8)]
+        names = ["long", "s0", "s1", "s2", "s3"]
+        for name in names:
+            desk.add(name, LONG if name == "long" else 32, max_tokens=8)
+        came: dict[str, int] = {}
+        while desk.scheduler.has_unfinished_requests():
+            sizes.append(sum(desk.step().values()))
+            for name in names:
+                if desk.requests[name].get_seqs()[0].get_output_len():
+                    came.setdefault(name, len(sizes) - 8)
+        assert sizes[8:14] == [BUDGET] * 6
+        first[threshold], steps[threshold] = list(came.values()), len(sizes)
+    assert steps == {0: 32, None: 32}
+    assert sorted(first[0]) == [6, 6, 6, 6, 7]
+    assert sorted(first[None]) == [1, 1, 1, 2, 7]
