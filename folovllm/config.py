@@ -135,7 +135,8 @@ class SchedulerConfig:
 
     A step computes at most `max_num_batched_tokens` tokens of at most `max_num_seqs` sequences.
     `enable_chunked_prefill` lets a long prompt come in over several steps: at most `max_num_partial_prefills`
-    prompts at a time, and at most `long_prefill_token_threshold` tokens of each per step (0: as many as fit).
+    prompts at a time, and at most `long_prefill_token_threshold` tokens of each per step (0: as many as fit;
+    None: half of what fits, and more where no other prompt can use it).
     When memory runs out a sequence is preempted: its blocks are dropped and recomputed, or swapped out;
     "auto" picks. `async_scheduling` schedules the next step before the tokens of this one are known; None
     does so where it pays, on a GPU. `max_n` is the largest n and best_of that a request may ask for (-1: any).
@@ -147,7 +148,7 @@ class SchedulerConfig:
     enable_chunked_prefill: bool = field(default=False, metadata=_since(5, "chunked prefill"))
     preemption_mode: Literal["auto", "recompute", "swap"] = field(default="auto", metadata=_since(3, "preemption"))
     policy: Literal["fcfs", "priority"] = field(default="fcfs", metadata=_since(2, "continuous batching"))
-    long_prefill_token_threshold: int = field(default=0, metadata=_since(5, "chunked prefill"))
+    long_prefill_token_threshold: int | None = field(default=None, metadata=_since(5, "chunked prefill"))
     max_num_partial_prefills: int = field(default=1, metadata=_since(5, "chunked prefill"))
     async_scheduling: bool | None = field(default=None, metadata=_since(4, "asynchronous scheduling"))
     max_n: int = field(default=16_384, metadata=_since(1, "the engine"))
@@ -160,7 +161,8 @@ class SchedulerConfig:
         check_bool("enable_chunked_prefill", self.enable_chunked_prefill)
         check_choice("preemption_mode", self.preemption_mode, ("auto", "recompute", "swap"))
         check_choice("policy", self.policy, ("fcfs", "priority"))
-        check_int("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
+        if self.long_prefill_token_threshold is not None:
+            check_int("long_prefill_token_threshold", self.long_prefill_token_threshold, 0)
         check_int("max_num_partial_prefills", self.max_num_partial_prefills, 1)
         if self.async_scheduling is not None:
             check_bool("async_scheduling", self.async_scheduling)

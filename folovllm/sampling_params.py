@@ -22,6 +22,7 @@ from folovllm.utils.checks import (
     check_int,
     check_str,
     check_token_ids,
+    check_utf8,
     describe,
     wrong,
 )
@@ -246,21 +247,22 @@ def _string_list(name: str, value: object) -> list[str]:
     if value is None:
         return []
     if isinstance(value, str):
-        _check_not_empty(name, value)
+        _check_text(name, value)
         return [value]
     if not isinstance(value, (list, tuple)):
         raise wrong(name, "be a string or a list of strings", value)
     for position, item in enumerate(value):
         if not isinstance(item, str):
             check_str(f"{name}[{position}]", item)
-        _check_not_empty(f"{name}[{position}]", item)
+        _check_text(f"{name}[{position}]", item)
     return list(value)
 
 
-def _check_not_empty(name: str, value: str) -> None:
+def _check_text(name: str, value: str) -> None:
     """Blank strings are fine here ("\\n\\n" is a common stop), empty ones are not."""
     if not value:
         raise ValueError(f"{name} must not be empty, got {value!r}")
+    check_utf8(name, value)
 
 
 def _id_list(name: str, value: list[int] | None, allow_empty: bool = True) -> list[int]:

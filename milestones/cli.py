@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -31,10 +32,18 @@ DESCRIPTION = "FoloVLLM, milestone by milestone."
 
 def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
+    if sys.stdout is None:
+        print("error: stdout is closed: there is nowhere to print to", file=sys.stderr)
+        return 2
     args = build_parser().parse_args(words)
     args.words = words
     try:
-        return args.run(repository_root(), args)
+        code = args.run(repository_root(), args)
+        sys.stdout.flush()  # here, where an error of it is caught
+        return code
+    except BrokenPipeError:  # the reader (`| head`) has left; without this, the interpreter would complain at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except MilestoneError as error:
         print(f"error: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:

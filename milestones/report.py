@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.syntax import Syntax
 from rich.table import Table
 from rich.text import Text
 
+from folovllm.entrypoints.cli.console import PlainConsole
 from milestones.carry import Carried
 from milestones.chain import Course
 from milestones.diffs import Change
@@ -20,7 +20,7 @@ from milestones.steps import stages
 from milestones.trees import count_lines
 from milestones.verify import Result
 
-console = Console(highlight=False)
+console = PlainConsole()
 
 
 def grid(*headings: str) -> Table:

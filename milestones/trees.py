@@ -99,13 +99,18 @@ def write_tree(tree: Snapshot, folder: Path) -> None:
 
 def checkout(course: Course, milestone: Milestone, folder: Path) -> int:
     """Write `milestone` into a new or empty `folder` and commit it there; returns the number of files."""
+    if folder.is_symlink() and not folder.exists():
+        raise MilestoneError(f"DIR must be a folder, but {folder} is a link to nothing")
     if folder.exists() and not folder.is_dir():
         raise MilestoneError(f"DIR must be a folder, but {folder} is a file")
     if folder.is_dir() and any(folder.iterdir()):
         raise MilestoneError(f"DIR must be new or empty, but {folder} has files in it; name another folder")
-    folder.mkdir(parents=True, exist_ok=True)
     tree = build_tree(course, milestone)
-    write_tree(tree, folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_tree(tree, folder)
+    except OSError as error:  # under a file, or where nothing may be written
+        raise MilestoneError(f"DIR must be a folder that can be written to, got {folder}: {error.strerror}") from error
     # A person's global hooks, ignores and signing have no say in this commit.
     quiet = ["-c", "core.hooksPath=/dev/null", "-c", "core.autocrlf=false", "-c", "commit.gpgSign=false"]
     git(folder, *quiet, "-c", "init.defaultBranch=main", "init", "--quiet", "--template=")

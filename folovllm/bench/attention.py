@@ -23,7 +23,7 @@ from folovllm.attention.backend import BACKENDS, AttentionBackend, get_backend_c
 from folovllm.attention.backends.dense import DenseBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.bench.probe import Probe
-from folovllm.bench.report import Report, Row
+from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.shapes import SHAPES
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.utils.devices import default_device
@@ -156,7 +156,7 @@ def run(
     for row in rows:
         row |= _machine(probes[row["dtype"]], phase)
     notes = [
-        f"Milliseconds for one layer of one {phase} step; medians of {rounds} rounds, all in turn in each.",
+        f"Milliseconds for one layer of one {phase} step; {medians(rounds, 'round').lower()}, all in turn in each.",
         f"ratio: the backend over dense, the median of the rounds' ratios. Blocks of {block_size} tokens.",
         *(probe.describe() for probe in probes.values()),
         *(f"Not measured: {reason}" for reason in refused),

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from folovllm.bench.probe import Probe, exceeds_caches
-from folovllm.bench.report import Report, Row
+from folovllm.bench.report import Report, Row, counted, medians
 from folovllm.bench.roofline import ModelCost
 from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least, vocab_size
 from folovllm.engine.defaults import config_for_llm
@@ -77,8 +77,8 @@ def run(
     ]
     notes = [
         probe.describe(),
-        f"Medians of {rounds * steps} steps, {steps} in each of {rounds} rounds, after {WARM_UP_STEPS} to warm up; all "
-        "sequences decode, greedy. Bytes and operations are those of the middle step.",
+        f"{medians(rounds * steps, 'step')}, {steps} in each of {counted(rounds, 'round')}, after {WARM_UP_STEPS} to "
+        "warm up; all sequences decode, greedy. Bytes and operations are those of the middle step.",
         "floor: the longer of bytes at the measured bandwidth and operations at the measured matmul rate; share: floor "
         "over step.",
     ]

@@ -17,7 +17,7 @@ from folovllm.bench.contestant import Contestant, FoloVLLM, Run, take_turns
 from folovllm.bench.peers.hf import HuggingFace
 from folovllm.bench.peers.setup import load_hf_model
 from folovllm.bench.probe import Probe, exceeds_caches
-from folovllm.bench.report import Report, Row
+from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import (
     BenchModel,
     bytes_per_decode_step,
@@ -107,7 +107,7 @@ def run(
     ]
     ordered = [{column: row[column] for column in COLUMNS} for row in rows]
     notes = [
-        f"Medians of {rounds} rounds after a warm-up, one process, in turn.",
+        f"{medians(rounds, 'round')} after a warm-up, one process, in turn.",
         "tpot: mean over a run's tokens after the first.",
         "roofline: (weights / bandwidth) / tpot, the bandwidth measured between the runs.",
     ]

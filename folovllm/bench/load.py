@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from folovllm.bench.report import Report, Row
+from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import BenchModel, empty_model, progress_bar, require_at_least, shape_config
 
 COLUMNS = [
@@ -93,7 +93,7 @@ def run(model: BenchModel, *, command: str, peer: str | None = None, rounds: int
             }
         )
     notes = [
-        f"Medians of {rounds} fresh processes each, the file in the page cache, imports not counted.",
+        f"{medians(rounds, 'load')} of each kind in fresh processes, the file in the page cache, imports not counted.",
         "first_token: loading and one token after a prompt of 8, so that work put off while loading counts.",
         "peak: the largest resident set up to that token, less what the process had before loading.",
     ]

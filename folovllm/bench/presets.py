@@ -20,7 +20,7 @@ from folovllm.bench.lengths import Lengths
 from folovllm.bench.peers.registry import PEERS, require_peers
 from folovllm.bench.peers.setup import PeerSetup
 from folovllm.bench.probe import Probe, exceeds_caches
-from folovllm.bench.report import Report, Row
+from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.roofline import ModelCost, RunCost
 from folovllm.bench.workload import BenchModel, progress_bar, require_at_least, vocab_size
 
@@ -126,8 +126,8 @@ def run(
         for contestant, results in zip(contestants, runs, strict=True)
     ]
     notes = [
-        f"All requests at once, drawn from seed {preset.seed}; medians of {rounds} rounds after a warm-up, in turn. "
-        f"Temperature {preset.temperature:g}; no request ends before its length; max_model_len {max_model_len}.",
+        f"All requests at once, drawn from seed {preset.seed}; {medians(rounds, 'round').lower()} after a warm-up, in "
+        f"turn. Temperature {preset.temperature:g}; no request ends before its length; max_model_len {max_model_len}.",
         "floor: the K and V of every decode step and the weights of every step at the measured bandwidth, then the "
         "prompts' operations at the measured matmul rate; share: floor over seconds.",
         probe.describe(),

@@ -115,6 +115,15 @@ def _heading(key: str) -> str:
     return key.replace("_", " ")
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def medians(number: int, noun: str) -> str:
+    """How the notes begin: the median of one is that one."""
+    return f"Medians of {number} {noun}s" if number > 1 else f"One {noun}"
+
+
 def format_number(value: Any) -> str:
     """About four significant digits."""
     if value is None:

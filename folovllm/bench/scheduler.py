@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from folovllm.bench.make_scheduler import make_scheduler
-from folovllm.bench.report import Report, Row
+from folovllm.bench.report import Report, Row, counted, medians
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.config import SchedulerConfig
 from folovllm.request import Request
@@ -126,8 +126,8 @@ def run(waiting: Sequence[int], *, command: str, steps: int = 500, rounds: int =
     for row in rows:
         row["growth"] = row["token_us"] / rows[0]["token_us"]
     notes = [
-        f"Medians of {rounds} rounds of {steps} steps each after {WARM_UP_STEPS} to warm up, one process, in turn; "
-        "a request that ends is replaced, so the line keeps its length.",
+        f"{medians(rounds, 'round')} of {counted(steps, 'step')} after {WARM_UP_STEPS} to warm up, one process, "
+        "in turn; a request that ends is replaced, so the line keeps its length.",
         f"max_num_seqs {MAX_NUM_SEQS}, max_num_batched_tokens {MAX_BATCHED_TOKENS}; prompts of {_range(PROMPT_TOKENS)} "
         f"tokens, outputs of {_range(OUTPUT_TOKENS)}, uniform, seed 0.",
         "step: schedule(), update_from_output() and finish(); token: the same per scheduled token, of prompts and "

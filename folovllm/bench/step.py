@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from folovllm.bench.report import Report, Row
+from folovllm.bench.report import Report, Row, counted, medians
 from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least, vocab_size
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.engine.defaults import config_for_llm
@@ -125,8 +125,8 @@ def run(batch_sizes: Sequence[int], *, command: str, steps: int = 50, rounds: in
                 results += _measure(engine, clock, batch, steps, name=f"round{number}-{batch}")
     rows = [_row(batch, results) for batch, results in samples.items()]
     notes = [
-        f"Medians of {rounds * steps} decode steps, {steps} in each of {rounds} rounds, batch sizes in turn, after "
-        f"{WARM_UP_STEPS} steps to warm up; each column's own median, so a row's parts add up only nearly.",
+        f"{medians(rounds * steps, 'decode step')}, {steps} in each of {counted(rounds, 'round')}, batch sizes in "
+        f"turn, after {WARM_UP_STEPS} steps to warm up; each column's own median, so a row's parts add up only nearly.",
         f"The embedded model in {str(engine.dtype).removeprefix('torch.')}, text decoded, greedy, prompts of "
         f"{PROMPT_TOKENS} tokens. host: the step without forward and sampling.",
     ]

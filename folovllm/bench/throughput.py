@@ -15,7 +15,7 @@ from folovllm.bench.contestant import Contestant, FoloVLLM, Run, require_mixed, 
 from folovllm.bench.lengths import Lengths
 from folovllm.bench.peers.registry import PEERS, require_peers
 from folovllm.bench.peers.setup import PeerSetup
-from folovllm.bench.report import Report, Row
+from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import BenchModel, progress_bar, require_at_least, vocab_size
 
 COLUMNS = [
@@ -87,7 +87,7 @@ def run(
     for row in rows[1:]:
         row["speedup"] = row["seconds"] / base
     notes = [
-        f"Medians of {rounds} rounds after a warm-up, one process, in turn.",
+        f"{medians(rounds, 'round')} after a warm-up, one process, in turn.",
         "speedup: this row's seconds over folovllm's.",
         "batch: prompts that the peer takes at a time; folovllm schedules by itself.",
     ]

@@ -51,6 +51,19 @@ def shape_config(shape: str) -> Any:
     )
 
 
+def dtype_of(model: BenchModel, dtype: str, device: str | None) -> str:
+    """What the engine computes in for this `dtype`: peers get the same, and the report says it by its name."""
+    import torch
+
+    from folovllm.config import ModelConfig
+    from folovllm.model_loader import load_hf_config, resolve_dtype
+    from folovllm.utils.devices import default_device
+
+    config = ModelConfig(model.path, dtype=dtype, load_format=model.load_format, skip_tokenizer_init=True)
+    chosen = resolve_dtype(config, load_hf_config(config), torch.device(device or default_device()))
+    return str(chosen).removeprefix("torch.")
+
+
 def vocab_size(model: BenchModel) -> int:
     from folovllm.config import ModelConfig
     from folovllm.hf_config import load_hf_config

@@ -8,9 +8,8 @@
                   blocks left, and only in steps in which no request had to give way
 
     budget 8      step 1   B4 | A0 .. A6                              A, a prompt of 18 tokens, comes while B decodes:
-                  step 2   B5 | A7 .. A13                             B is never kept waiting by a prompt
-                  step 3   B6 | A14 .. A17 | C0 C1 C2                 C, a prompt of 9, begins in what A leaves
-                  step 4   B7 | A18        | C3 .. C8
+                  step 2   B5 | A7 .. A10  | C0 C1 C2                 B is never kept waiting by a prompt, nor is C,
+                  step 3   B6 | A11 .. A16 | C3                       a prompt of 3 (prompt_shares.py says why)
 
 No request starves. An older one keeps its blocks, and a preempted one goes back to its old place in the line, ahead of
 all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.
@@ -26,6 +25,7 @@ from bisect import insort
 from folovllm.config import SchedulerConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.preemption import Preempter, choose_victims
+from folovllm.core.prompt_shares import half, share_out, top_up
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.core.scheduler_state import SchedulerState
 from folovllm.core.sequence_group import Wants, in_prefill, is_decode, lacking, rows_claimed, rows_needed
@@ -38,34 +38,30 @@ WATERMARK = 0.01
 
 
 class Scheduler(SchedulerState):
-    """Decides which sequences compute what; the KV cache manager owns the blocks.
-
-    Args:
-        config: with max_num_batched_tokens and max_model_len filled in; without chunked prefill, a prompt of
-            max_model_len must fit one step.
-    """
+    """Decides which sequences compute what; the KV cache manager owns the blocks. limits.py fills `config` in."""
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager, eos_token_ids: frozenset[int]) -> None:
-        assert config.max_num_batched_tokens is not None  # for the type checker: the engine has filled them in
+        assert config.max_num_batched_tokens is not None  # for the type checker
         assert config.max_model_len is not None
         super().__init__(kv, eos_token_ids, config.max_model_len, by_priority=config.policy == "priority")
         self.max_num_batched_tokens = config.max_num_batched_tokens
         # Every running sequence must be able to decode in every step.
         self.max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
         self.chunks = config.enable_chunked_prefill
-        self.largest_chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
+        self.threshold = config.long_prefill_token_threshold if self.chunks else 0
+        self.largest_chunk = self.threshold or config.max_num_batched_tokens
         self.max_num_partial_prefills = config.max_num_partial_prefills
         self.preempter = Preempter(kv, config.preemption_mode)
         self._watermark = int(WATERMARK * kv.pool.num_blocks)
         self._num_partial = self._owed_blocks = 0
+        self._prefills: list[tuple[Request, Wants]] = []
 
     def schedule(self) -> SchedulerOutput:
         """The next step."""
         output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
         # Prefills that this step does not end, and the blocks that their rest will take.
         self._num_partial = self._owed_blocks = 0
-        must_wait, place = False, 0
-        prefills: list[tuple[Request, Wants]] = []
+        must_wait, place, self._prefills = False, 0, []
         while place < len(self.running):  # grows shorter from its end, as the newest give way
             request = self.running[place]
             if not self._decode_in_place(request, output):
@@ -73,10 +69,10 @@ class Scheduler(SchedulerState):
                     if is_decode(group):
                         must_wait |= self._decode(request, group, output)
                     else:
-                        prefills.append((request, group))
+                        self._prefills.append((request, group))
             place += 1
-        for request, group in prefills:
-            must_wait |= self._prefill(request, group, output)
+        for request, group, share in share_out(self._prefills, self._left(output), self.threshold):
+            must_wait |= self._prefill(request, group, output, share)
         if not must_wait and (self.swapped or self.waiting):
             moved = self._let_in(output)
             if output.is_empty and not moved and self.running:
@@ -84,6 +80,8 @@ class Scheduler(SchedulerState):
                 # more urgent than they are. Without this they would wait for each other for ever.
                 newest = self.running[-1]
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
+        for request, group in self._prefills if self.threshold is None else ():
+            self._end_prefills(request, top_up(group, output, self.kv, self._left(output)), output)
         if self._changed_seqs:
             output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]
         # Cleared only here: after an interrupt on the way they must be said again.
@@ -119,17 +117,17 @@ class Scheduler(SchedulerState):
 
     def _decode(self, request: Request, group: Wants, output: SchedulerOutput) -> bool:
         """One token for each of the group. True when another request had to give way for it."""
-        if len(group) > self.max_num_batched_tokens - output.total_num_scheduled_tokens:
+        if len(group) > self._left(output):
             return False
         must_wait = self._make_way(request, group, output)
         self._end_prefills(request, group, output)  # a prompt's last chunk may be a single token
         return must_wait
 
-    def _prefill(self, request: Request, group: Wants, output: SchedulerOutput) -> bool:
-        """As much as fits of what the group lacks. True when there are not enough blocks for that, or another request
-        had to give way for them."""
+    def _prefill(self, request: Request, group: Wants, output: SchedulerOutput, share: int | None = None) -> bool:
+        """As much as fits of what the group lacks, or `share` of it. True when there are not enough blocks for that, or
+        another request had to give way for them."""
         wants: Wants = []
-        left = self.max_num_batched_tokens - output.total_num_scheduled_tokens
+        left = self._left(output) if share is None else share
         for seq, num_tokens in group:
             if seq.status is RUNNING and (size := self._chunk(num_tokens, left)):
                 wants.append((seq, size))
@@ -150,6 +148,9 @@ class Scheduler(SchedulerState):
             ends = in_prefill(seq) and seq.num_computed_tokens + num_tokens >= seq.get_prompt_len()
             if ends and seq.status is RUNNING:
                 self._end_prefill(request, seq, self.max_num_seqs - sum(map(rows_claimed, self.running)), output)
+
+    def _left(self, output: SchedulerOutput) -> int:
+        return self.max_num_batched_tokens - output.total_num_scheduled_tokens
 
     def _chunk(self, num_tokens: int, left: int) -> int:
         """How many of `num_tokens` a sequence may compute where `left` are left of the budget."""
@@ -204,8 +205,7 @@ class Scheduler(SchedulerState):
         claimed = rows_claimed(request) if request in self.running else 0
         together = [swapped] if request.sampling_params.use_beam_search else [swapped, swapped[:1]]
         for seqs in together:
-            rows = rows_needed(request, len(seqs), runs=request in self.running)
-            if rows > room:
+            if rows_needed(request, len(seqs), runs=request in self.running) > room:
                 continue
             if (moves := self.kv.swap_in(seqs, self._reserve(request))) is not None:
                 output.blocks_to_swap_in += moves
@@ -238,13 +238,17 @@ class Scheduler(SchedulerState):
         num_tokens = seq.get_len() - seq.num_computed_tokens
         if request.sampling_params.use_beam_search and seq.get_output_len() > 0:
             num_tokens -= 1  # it catches up with the other beams first
-        chunk = self._chunk(num_tokens, self.max_num_batched_tokens - output.total_num_scheduled_tokens)
+        chunk = self._chunk(num_tokens, self._left(output))
+        if chunk < num_tokens and self.threshold is None:
+            chunk = half(chunk)
         if not self._admit_chunk(request, seq, num_tokens, chunk, output):
             self.kv.free(seq)
             return None
         seq.transition(RUNNING)
         self._enter_running(request)
-        self._note_rest(seq, num_tokens - chunk)
+        if chunk < num_tokens:
+            self._note_rest(seq, num_tokens - chunk)
+            self._prefills.append((request, [(seq, num_tokens)]))
         if seq.num_computed_tokens + chunk >= seq.get_prompt_len():
             rows += self._end_prefill(request, seq, 0 if shared else room - rows, output)
         else:

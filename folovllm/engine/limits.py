@@ -15,15 +15,12 @@ DEFAULT_BATCHED_TOKENS = 2048
 # With chunked prefill: enough tokens to keep the arithmetic units busy while the weights are read once, and few enough
 # that decodes do not wait long for a chunk. On the CPUs that were measured 64 are enough, on an H200 some hundreds.
 DEFAULT_CHUNKED_TOKENS = {"cpu": 256, "cuda": 2048}
-# Where several prompts are prefilled at once, each gets this share of max_model_len in a step, unless the threshold
-# says otherwise.
-THRESHOLD_SHARE = 0.04
 
 
 def resolve_scheduler_config(
     config: SchedulerConfig, max_model_len: int, device_type: str = "cpu"
 ) -> SchedulerConfig:
-    """A copy with max_model_len, max_num_batched_tokens and long_prefill_token_threshold filled in.
+    """A copy with max_model_len and max_num_batched_tokens filled in.
 
     Raises:
         ValueError: without chunked prefill, max_num_batched_tokens is smaller than max_model_len (a prompt is computed
@@ -34,16 +31,14 @@ def resolve_scheduler_config(
     if config.enable_chunked_prefill:
         if budget is None:
             budget = DEFAULT_CHUNKED_TOKENS[device_type]
-        if threshold > max_model_len:
+        if threshold is not None and threshold > max_model_len:
             raise ValueError(
                 f"long_prefill_token_threshold must be at most max_model_len ({max_model_len}), got {threshold}; "
                 f"0 turns it off"
             )
-        if threshold == 0 and config.max_num_partial_prefills > 1:
-            threshold = max(1, int(max_model_len * THRESHOLD_SHARE))
     else:
         for name, off in (("long_prefill_token_threshold", 0), ("max_num_partial_prefills", 1)):
-            if getattr(config, name) != off:
+            if getattr(config, name) not in (None, off):
                 raise ValueError(
                     f"{name} must be {off} without chunked prefill, got {getattr(config, name)}; set "
                     f"enable_chunked_prefill=True to use it"
@@ -55,9 +50,4 @@ def resolve_scheduler_config(
                 f"max_num_batched_tokens must be at least max_model_len ({max_model_len}), got {budget}: a prompt is "
                 f"computed whole in one step; raise it, or lower max_model_len, or set enable_chunked_prefill=True"
             )
-    return dataclasses.replace(
-        config,
-        max_model_len=max_model_len,
-        max_num_batched_tokens=budget,
-        long_prefill_token_threshold=threshold,
-    )
+    return dataclasses.replace(config, max_model_len=max_model_len, max_num_batched_tokens=budget)

@@ -16,7 +16,7 @@ from folovllm.sampling_params import SamplingParams
 from folovllm.utils.ids import Counter, next_unused
 from folovllm.utils.interrupts import interrupts_allowed, interrupts_deferred
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 
 
 class LLM:
@@ -99,7 +99,10 @@ class LLM:
         use_tqdm: bool = True,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answer one conversation, or each of a list, in the format of the model's chat template."""
+        """Answer one conversation, or each of a list, in the format of the model's chat template.
+
+        A message is {"role": ..., "content": ...}. Its content is text, or a list of {"type": "text", "text": ...}.
+        """
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [
             chat_to_prompt(self.engine.tokenizer, conversation, **(chat_template_kwargs or {}))  # type: ignore[arg-type]

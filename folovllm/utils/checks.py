@@ -53,6 +53,15 @@ def check_bool(name: str, value: object) -> None:
         raise ValueError(f"{name} must be True or False, got {describe(value)} ({type(value).__name__})")
 
 
+def check_utf8(name: str, text: str) -> None:
+    """Tokenizers take no other text. A lone surrogate is half of a character, or stands for a byte that is no UTF-8."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        found = f"{text[error.start]!r} at place {error.start}"
+        raise ValueError(f"{name} must be text that UTF-8 can hold, got {found} of {describe(text)}") from None
+
+
 def check_str(name: str, value: object) -> None:
     """A string with something in it."""
     if not isinstance(value, str):

@@ -41,6 +41,8 @@ def run(root: Path, args: argparse.Namespace) -> int:
     """Needs the working tree's own folovllm, for the shape of the report; not for the engines."""
     for option in ("json", "plot"):
         path = getattr(args, option)
+        if path is not None and path.is_dir():
+            raise MilestoneError(f"{option} must be a file, got {path}, which is a folder")
         if path is not None and not path.parent.is_dir():
             raise MilestoneError(f"{option} must be in an existing folder, got {path}")
     for option in ("rounds", "threads"):
@@ -58,9 +60,9 @@ def run(root: Path, args: argparse.Namespace) -> int:
     if args.plot is not None:
         args.plot.write_text(svg(), encoding="utf-8")
 
-    from rich.console import Console
+    from folovllm.entrypoints.cli.console import PlainConsole
 
-    report.show(Console(highlight=False))
+    report.show(PlainConsole())
     for path in (args.json, args.plot):
         if path is not None:
             print(f"written: {path}", file=sys.stderr)
@@ -91,7 +93,7 @@ def measure_requests(
     if args.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
 
-    from folovllm.bench.report import Report
+    from folovllm.bench.report import Report, medians
     from folovllm.bench.workload import bench_model, progress_bar, vocab_size
 
     options.check_shape(args.shape)
@@ -106,7 +108,7 @@ def measure_requests(
             )
     notes = [
         f"{lengths.describe()}; lengths and token ids uniform, seeds fixed, other ids in each round.",
-        f"Medians of {args.rounds} rounds after a warm-up; a process for each milestone's tree, in turn.",
+        f"{medians(args.rounds, 'round')} after a warm-up; a process for each milestone's tree, in turn.",
         "Greedy, float32; all milestones gave the same tokens in every round.",
         f"max_model_len {max_model_len}{describe_limits(args.kv_tokens, engines, common)}.",
         "running_seqs: the most at once. kv: the cache's tokens when most of them were used; – where the milestone "

@@ -5,6 +5,8 @@
     the prompt          ├──────────────┬─┬─┬─
                         arrival        first token: TTFT
                         └──worst gap───┘
+
+With --shorts, as many short prompts come right behind it: how long does the last of them wait for its first token?
 """
 
 from __future__ import annotations
@@ -19,25 +21,26 @@ from milestones.bench.charts import draw_gaps, draw_sweep
 from milestones.bench.process import Worker
 from milestones.bench.timeline import Played, Wave, agreement, check_agreement, draw_prompt, in_turn, play
 
-STEADY_PROMPT = 32  # tokens of each of the steady requests' prompts
+STEADY_PROMPT = 32  # tokens of each of the steady requests' prompts, and of the short ones behind the long one
 WARM_UP_TOKENS = 4
 COLUMNS = [
     "milestone", "decodes", "prompt_tokens", "output_tokens", "gap_p50_ms", "worst_gap_ms", "worst_gap_ratio",
     "ttft_ms", "seconds", "output_tokens_per_s", "throughput_ratio", "same_tokens",
 ]  # fmt: skip
-SWEEP_COLUMNS = ["milestone", "max_num_batched_tokens", *COLUMNS[1:]]
 
 
 @dataclass
 class LongPromptWorkload:
-    """`names` are the milestones of the workers, `budgets` what a sweep gives each of them."""
+    """`names` are the milestones of the workers, `swept` what a sweep of a `field` gives each of them."""
 
     names: dict[str, str]
     decodes: int
     long_len: int
     new_tokens: int
     dtype: str
-    budgets: dict[str, int] = field(default_factory=dict)
+    shorts: int = 0
+    swept_field: str = ""
+    swept: dict[str, int | None] = field(default_factory=dict)
     played: dict[str, list[Played]] = field(default_factory=dict)
     shares: dict[str, list[float]] = field(default_factory=dict)
 
@@ -45,7 +48,10 @@ class LongPromptWorkload:
 
     @property
     def columns(self) -> list[str]:
-        return SWEEP_COLUMNS if self.budgets else COLUMNS
+        columns = [*COLUMNS[:1], *([self.swept_field] if self.swept else []), *COLUMNS[1:]]
+        if self.shorts:
+            columns[columns.index("ttft_ms") + 1 : columns.index("ttft_ms") + 1] = ["shorts", "short_ttft_ms"]
+        return columns
 
     @property
     def max_model_len(self) -> int:
@@ -53,7 +59,7 @@ class LongPromptWorkload:
 
     @property
     def num_seqs(self) -> int:
-        return self.decodes + 1
+        return self.decodes + 1 + self.shorts
 
     @property
     def quarter(self) -> int:
@@ -78,7 +84,9 @@ class LongPromptWorkload:
     def _waves(self, seed: str, vocab_size: int, new_tokens: int, after: int) -> list[Wave]:
         steady = [draw_prompt(f"{seed} {i}", STEADY_PROMPT, vocab_size) for i in range(self.decodes)]
         long = draw_prompt(f"{seed} long", self.long_len, vocab_size)
-        return [Wave(steady, [new_tokens] * self.decodes), Wave([long], [after], after=after)]
+        shorts = [draw_prompt(f"{seed} short {i}", STEADY_PROMPT, vocab_size) for i in range(self.shorts)]
+        behind = Wave([long, *shorts], [after] * (1 + self.shorts), after=after)
+        return [Wave(steady, [new_tokens] * self.decodes), behind]
 
     def rows(self) -> list[dict[str, Any]]:
         """Medians over the rounds; the ratios are medians of the rounds' ratios."""
@@ -90,7 +98,7 @@ class LongPromptWorkload:
             seconds = statistics.median(played.seconds for played in rounds)
             tokens = sum(map(len, rounds[0].tokens))
             row: dict[str, Any] = {"milestone": self.names[name]}
-            row |= {"max_num_batched_tokens": self.budgets[name]} if self.budgets else {}
+            row |= {self.swept_field: self.swept[name]} if self.swept else {}
             worst_ratios = [max(self._gaps(b)) / w for b, w in zip(base, worst, strict=True)]
             speed_ratios = [b.seconds / played.seconds for b, played in zip(base, rounds, strict=True)]
             row |= {
@@ -100,25 +108,34 @@ class LongPromptWorkload:
                 "gap_p50_ms": statistics.median(statistics.median(of_round) for of_round in gaps) * 1e3,
                 "worst_gap_ms": statistics.median(worst) * 1e3,
                 "worst_gap_ratio": statistics.median(worst_ratios),
-                "ttft_ms": statistics.median(played.ttft[-1] for played in rounds) * 1e3,
+                "ttft_ms": statistics.median(played.ttft[self.decodes] for played in rounds) * 1e3,
+                "shorts": self.shorts,
+                "short_ttft_ms": statistics.median(self._short_ttft(played) for played in rounds) * 1e3,
                 "seconds": seconds,
                 "output_tokens_per_s": tokens / seconds,
                 "throughput_ratio": statistics.median(speed_ratios),
                 "same_tokens": min(self.shares[name]),
             }
-            rows.append(row)
+            rows.append({column: row[column] for column in self.columns})
         return rows
+
+    def _short_ttft(self, played: Played) -> float:
+        return max(played.ttft[self.decodes + 1 :], default=0.0)
 
     def _gaps(self, played: Played) -> list[float]:
         return [gap for _, gap in steady_gaps(played, self.decodes)]
 
     def notes(self) -> list[str]:
-        base = "the first row's" if self.budgets else "the first milestone's"
+        base = "the first row's" if self.swept else "the first milestone's"
+        shorts = (
+            f" {self.shorts} prompts of {STEADY_PROMPT} tokens come right behind it and get as many; short_ttft: of "
+            "the one that waits longest."
+        )
         return [
             f"{self.decodes} requests decode, {self.new_tokens} tokens each; when they have {self.quarter} each, a "
             f"prompt of {self.long_len} tokens arrives and gets {self.quarter} tokens. gap: between two tokens of one "
             f"of the {self.decodes}, all of which have begun. ttft: of the long prompt. Each run comes after a short "
-            "one that warms up.",
+            "one that warms up." + (shorts if self.shorts else ""),
             f"worst_gap_ratio: {base} worst gap over this one; throughput_ratio: this tokens/s over {base}.",
         ]
 
@@ -134,13 +151,15 @@ class LongPromptWorkload:
         for moment, gap in steady_gaps(played, self.decodes):
             points[moment] = max(gap, points.get(moment, 0.0))
         return {
-            "arrival_s": round(played.arrivals[-1], 6),
-            "first_token_s": round(played.times[-1][0], 6),
+            "arrival_s": round(played.arrivals[self.decodes], 6),
+            "first_token_s": round(played.times[self.decodes][0], 6),
             "points": [[round(moment, 6), round(gap * 1e3, 4)] for moment, gap in sorted(points.items())],
         }
 
     def draw(self, title: str) -> str:
-        return draw_sweep(title, self.rows()) if self.budgets else draw_gaps(title, self.details()["gaps"])
+        if self.swept_field == "max_num_batched_tokens":
+            return draw_sweep(title, self.rows())
+        return draw_gaps(title, self.details()["gaps"])
 
 
 def steady_gaps(played: Played, decodes: int) -> list[tuple[float, float]]:

@@ -17,10 +17,19 @@ WORKLOADS: dict[str, dict[str, Any]] = {
         "kv_tokens": None,
     },
     "decode": {"batch": [1, 8, 64], "context": 128, "steps": 32, "dtype": "float32"},
-    "long-prompt": {"decodes": 8, "long_len": 2000, "new_tokens": 128, "sweep_budget": None, "dtype": "float32"},
+    "long-prompt": {
+        "decodes": 8,
+        "long_len": 2000,
+        "new_tokens": 128,
+        "shorts": 0,
+        "sweep_budget": None,
+        "sweep_threshold": None,
+        "dtype": "float32",
+    },
     "shared-prefix": {"prefix": 1000, "suffix": 20, "prompts": 6, "new_tokens": 8, "dtype": "float32"},
 }
-AT_LEAST = {"prompts": 2, "new_tokens": 2}  # a cold request and a warm one; a gap between two tokens
+# A cold request and a warm one; a gap between two tokens; a threshold of 0 is none.
+AT_LEAST = {"prompts": 2, "new_tokens": 2, "sweep_threshold": 0}
 
 
 def add_workload_options(command: argparse.ArgumentParser) -> None:
@@ -53,6 +62,9 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
     group.add_argument("--long-len", **number, help="tokens of the prompt that arrives (default: 2000)")
     text = "one milestone with each of these max_num_batched_tokens, instead of several milestones"
     group.add_argument("--sweep-budget", type=int, nargs="+", metavar="N", help=text)
+    text = "the same with long_prefill_token_threshold; none is the default, shares"
+    group.add_argument("--sweep-threshold", type=int_or_none, nargs="+", metavar="N", help=text)
+    group.add_argument("--shorts", **number, help="short prompts right behind the long one (default: 0)")
 
     group = command.add_argument_group("--workload shared-prefix")
     group.add_argument("--prefix", **number, help="tokens that the prompts share (default: 1000)")
@@ -64,6 +76,10 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
     group.add_argument("--new-tokens", **number, help=text)
     text = "float32 (the default) is where the milestones must give the same tokens"
     group.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help=text)
+
+
+def int_or_none(text: str) -> int | None:
+    return None if text == "none" else int(text)
 
 
 def settle(args: argparse.Namespace) -> None:

@@ -58,12 +58,13 @@ TITLES = {
 }
 
 
-def make(args: argparse.Namespace, names: dict[str, str], budgets: dict[str, int]) -> Workload:
+def make(args: argparse.Namespace, names: dict[str, str], field: str, swept: dict[str, int | None]) -> Workload:
     """`names`: an engine's name -> its milestone."""
     if args.workload == "decode":
         return DecodeWorkload(args.batch, args.context, args.steps, args.dtype)
     if args.workload == "long-prompt":
-        return LongPromptWorkload(names, args.decodes, args.long_len, args.new_tokens, args.dtype, budgets)
+        numbers = (args.decodes, args.long_len, args.new_tokens)
+        return LongPromptWorkload(names, *numbers, args.dtype, args.shorts, field, swept)
     return PrefixWorkload(args.prefix, args.suffix, args.prompts, args.new_tokens, args.dtype)
 
 
@@ -72,14 +73,14 @@ def measure(
 ) -> tuple[Report, Callable[[], str]]:
     """The report, and what draws it."""
     check_shape(args.shape)
-    budgets = sweep_budgets(args, chosen, settings)
-    names = dict.fromkeys(budgets, chosen[0].id) or {m.id: m.id for m in chosen}
-    workload = make(args, names, budgets)
+    swept_field, swept = sweep(args, chosen, settings)
+    names = dict.fromkeys(swept, chosen[0].id) or {m.id: m.id for m in chosen}
+    workload = make(args, names, swept_field, swept)
     # Set before torch starts, so that the report's line about the machine is true of the engines.
     if args.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
 
-    from folovllm.bench.report import Report
+    from folovllm.bench.report import Report, counted
     from folovllm.bench.workload import bench_model, progress_bar, vocab_size
 
     with bench_model(args.model, args.shape or DEFAULT_SHAPE) as model:
@@ -88,8 +89,8 @@ def measure(
             common["max_num_seqs"] = workload.num_seqs
         engines = {}
         for name, milestone in names.items():
-            swept = {"max_num_batched_tokens": budgets[name]} if budgets else {}
-            engines[name] = (milestone, common | swept | settings[milestone])
+            own = {swept_field: swept[name]} if swept else {}
+            engines[name] = (milestone, common | own | settings[milestone])
         total = len(engines) * (1 + (args.rounds + 1) * workload.plays)
         with progress_bar(total) as tick, start_workers(course, engines, args.threads, tick) as workers:
             vocab = vocab_size(model)
@@ -100,8 +101,8 @@ def measure(
     title = f"{TITLES[args.workload]}, {model.label}"
     notes = [
         *workload.notes(),
-        f"{args.rounds} rounds after a warm-up; a process for each engine, in turn; greedy, {args.dtype}; token ids "
-        "uniform, seeds fixed, others in each round. same_tokens: the share of tokens that are the first's.",
+        f"{counted(args.rounds, 'round')} after a warm-up; a process for each engine, in turn; greedy, {args.dtype}; "
+        "token ids uniform, seeds fixed, others in each round. same_tokens: the share of tokens that are the first's.",
         f"max_model_len {workload.max_model_len}{own_options(said, common)}.",
     ]
     command = shlex.join(["python", "-m", "milestones", *args.words])
@@ -115,18 +116,27 @@ def prefixed(tick: Callable[[str], None], label: str) -> Callable[[str], None]:
     return lambda text: tick(f"{label}, {text}")
 
 
-def sweep_budgets(args: argparse.Namespace, chosen: list[Milestone], settings: Settings) -> dict[str, int]:
-    """An engine's name -> its max_num_batched_tokens; empty without a sweep."""
-    budgets: list[int] = getattr(args, "sweep_budget", None) or []
-    if not budgets:
-        return {}
+SWEEPS = {"sweep_budget": "max_num_batched_tokens", "sweep_threshold": "long_prefill_token_threshold"}
+
+
+def sweep(
+    args: argparse.Namespace, chosen: list[Milestone], settings: Settings
+) -> tuple[str, dict[str, int | None]]:
+    """The field that is swept, and an engine's name -> its value; empty without a sweep."""
+    given = [name for name in SWEEPS if getattr(args, name, None)]
+    if not given:
+        return "", {}
+    option, field, values = given[0].replace("_", "-"), SWEEPS[given[0]], getattr(args, given[0])
+    if len(given) > 1:
+        raise MilestoneError("sweep-budget and sweep-threshold must not be given together")
     if len(chosen) != 1:
-        raise MilestoneError(f"sweep-budget must be given with one milestone, got {' '.join(m.id for m in chosen)}")
-    if "max_num_batched_tokens" in settings[chosen[0].id]:
-        raise MilestoneError("--set must leave max_num_batched_tokens alone: sweep-budget sets it")
-    if len(set(budgets)) < len(budgets):
-        raise MilestoneError(f"sweep-budget must name each budget once, got {' '.join(map(str, budgets))}")
-    return {f"{chosen[0].id} with {budget:,}": budget for budget in budgets}
+        raise MilestoneError(f"{option} must be given with one milestone, got {' '.join(m.id for m in chosen)}")
+    if field in settings[chosen[0].id]:
+        raise MilestoneError(f"--set must leave {field} alone: {option} sets it")
+    if len(set(values)) < len(values):
+        noun = option.removeprefix("sweep-")
+        raise MilestoneError(f"{option} must name each {noun} once, got {' '.join(map(str, values))}")
+    return field, {f"{chosen[0].id} with {value if value is None else f'{value:,}'}": value for value in values}
 
 
 def own_options(said: Settings, common: dict[str, Any]) -> str:

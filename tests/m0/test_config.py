@@ -162,7 +162,7 @@ def test_defaults_are_the_documented_ones() -> None:
         enable_chunked_prefill=False,
         preemption_mode="auto",
         policy="fcfs",
-        long_prefill_token_threshold=0,
+        long_prefill_token_threshold=None,
         max_num_partial_prefills=1,
         async_scheduling=None,
     )

@@ -134,7 +134,8 @@ def bench(argv: list[str], path: Path, capsys: pytest.CaptureFixture[str]) -> tu
 
 
 def test_latency_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["latency", "--shape", TINY, "--peer", "hf", "--rounds", "2", "--input-len", "6", "--output-len", "3"]
+    argv = ["latency", "--shape", TINY, "--dtype", "bfloat16", "--peer", "hf", "--rounds", "2", "--input-len", "6",
+            "--output-len", "3"]  # fmt: skip
     data, out = bench(argv, tmp_path / "latency-x.json", capsys)
     ours, hf = data["rows"]
     assert (ours["engine"], hf["engine"]) == ("folovllm", "hf")
@@ -146,8 +147,8 @@ def test_latency_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_throughput_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["throughput", "--shape", TINY, "--dtype", "fp32", "--peer", "hf", "--peer-batch-size", "2", "--rounds", "1",
-            "--num-requests", "3", "--input-len", "6", "--output-len", "3"]  # fmt: skip
+    argv = ["throughput", "--shape", TINY, "--dtype", "float32", "--peer", "hf", "--peer-batch-size", "2", "--rounds",
+            "1", "--num-requests", "3", "--input-len", "6", "--output-len", "3"]  # fmt: skip
     data, _ = bench(argv, tmp_path / "throughput-x.json", capsys)
     ours, one, two = data["rows"]
     assert [row["batch"] for row in data["rows"]] == [None, 1, 2]

@@ -123,7 +123,8 @@ LENGTHS = ["--num-requests", "3", "--input-len", "6", "--output-len", "3", "--ro
 
 @pytest.mark.parametrize("given", [["--peer", "hf,metronome"], ["--peer", "hf", "--peer", "metronome"]])
 def test_throughput_against_several_peers(given: list[str], metronomes: None, tmp_path: Path) -> None:
-    rows = bench(["throughput", "--shape", TINY, "--dtype", "fp32", *given, *LENGTHS], tmp_path / "throughput-x.json")
+    argv = ["throughput", "--shape", TINY, "--dtype", "float32", *given, *LENGTHS]
+    rows = bench(argv, tmp_path / "throughput-x.json")
     ours, _, metronome = rows
     assert [row["engine"] for row in rows] == ["folovllm", "hf", "metronome"]
     assert [row["batch"] for row in rows] == [None, 1, None]
@@ -134,7 +135,7 @@ def test_throughput_against_several_peers(given: list[str], metronomes: None, tm
 
 
 def test_mixed_throughput_is_the_same_work_for_all(metronomes: None, tmp_path: Path) -> None:
-    argv = ["throughput", "--shape", TINY, "--dtype", "fp32", "--peer", "mixed", "--mixed", "--num-requests", "6",
+    argv = ["throughput", "--shape", TINY, "--dtype", "float32", "--peer", "mixed", "--mixed", "--num-requests", "6",
             "--input-len", "16", "--output-len", "8", "--rounds", "1"]  # fmt: skip
     path = tmp_path / "throughput-mixed.json"
     ours, mixed = bench(argv, path)

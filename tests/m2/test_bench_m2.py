@@ -96,7 +96,7 @@ def test_the_cache_is_looked_at_when_it_is_fullest(tmp_path: Path) -> None:
 
 
 def test_throughput_tells_what_the_cache_reserves_and_uses(tmp_path: Path) -> None:
-    argv = ["throughput", "--shape", TINY, "--dtype", "fp32", "--peer", "hf", "--mixed", "--num-requests", "6",
+    argv = ["throughput", "--shape", TINY, "--dtype", "float32", "--peer", "hf", "--mixed", "--num-requests", "6",
             "--input-len", "16", "--output-len", "8", "--rounds", "1"]  # fmt: skip
     ours, hf = bench(argv, tmp_path / "throughput-mixed.json")
     assert 0 < ours["kv_used_tokens"] < ours["kv_reserved_tokens"]

@@ -63,7 +63,7 @@ def test_fewer_and_shorter_sequences_may_be_asked_for() -> None:
 
 
 def test_preset_report(tmp_path: Path) -> None:
-    argv = ["throughput", "--preset", "nano-vllm", "--shape", TINY, "--dtype", "fp32", "--num-prompts", "3",
+    argv = ["throughput", "--preset", "nano-vllm", "--shape", TINY, "--dtype", "float32", "--num-prompts", "3",
             "--input-len", "20", "--output-len", "6", "--rounds", "2", "--peer", "hf"]  # fmt: skip
     data = bench_report(argv, tmp_path / "preset-x.json")
     ours, hf = data["rows"]
@@ -177,8 +177,8 @@ def test_a_probe_measures_three_rates() -> None:
 
 
 def test_decode_report(tmp_path: Path) -> None:
-    argv = ["decode", "--shape", TINY, "--dtype", "fp32", "--batch-sizes", "1", "3", "--context", "6", "--steps", "2",
-            "--rounds", "2"]  # fmt: skip
+    argv = ["decode", "--shape", TINY, "--dtype", "float32", "--batch-sizes", "1", "3", "--context", "6", "--steps",
+            "2", "--rounds", "2"]  # fmt: skip
     data = bench_report(argv, tmp_path / "decode-x.json")
     one, three = data["rows"]
     assert [(row["batch"], row["context"], row["steps"]) for row in (one, three)] == [(1, 6, 4), (3, 6, 4)]

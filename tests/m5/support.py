@@ -26,7 +26,7 @@ class ChunkDesk(PagedDesk):
         num_swap_blocks: int = 0,
         *,
         budget: int = 8,
-        threshold: int = 0,
+        threshold: int | None = 0,
         partial: int = 1,
         chunks: bool = True,
         max_num_seqs: int = 8,

@@ -40,18 +40,14 @@ def test_the_default_budget_does_not_grow_with_the_longest_prompt():
 @pytest.mark.parametrize(
     ("given", "threshold"),
     [
-        ({}, 0),  # one prompt at a time may take all that is left
-        ({"max_num_partial_prefills": 4}, 40),  # 4 % of 1,000
-        ({"max_num_partial_prefills": 4, "long_prefill_token_threshold": 300}, 300),
+        ({}, None),  # half of what is left, and more where no other prompt can use it
+        ({"max_num_partial_prefills": 4}, None),
+        ({"long_prefill_token_threshold": 0}, 0),  # all that is left
         ({"long_prefill_token_threshold": 1000}, 1000),
     ],
 )
-def test_several_prompts_at_once_take_a_share_each(given, threshold):
+def test_the_threshold_is_what_was_given(given, threshold):
     assert resolved(1000, **given).long_prefill_token_threshold == threshold
-
-
-def test_the_share_is_a_token_at_least():
-    assert resolved(8, max_num_partial_prefills=2).long_prefill_token_threshold == 1
 
 
 def test_the_longest_sequence_is_filled_in_and_the_callers_config_stays():

@@ -128,7 +128,7 @@ class CachingDesk(ChunkDesk):
         max_model_len: int = 64,
         mode: Any = "auto",
         policy: Any = "fcfs",
-        threshold: int = 0,
+        threshold: int | None = 0,
         partial: int = 1,
         digest: Digest = digest_sha256,
         seed: int | None = None,

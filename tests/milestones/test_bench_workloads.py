@@ -206,13 +206,25 @@ def test_the_picture_is_of_the_round_whose_worst_gap_is_the_median() -> None:
 
 def test_a_sweep_has_a_row_for_each_budget(workers: Any) -> None:
     budgets = {"m5 with 50": 50, "m5 with 100": 100}
-    workload = LongPromptWorkload(dict.fromkeys(budgets, "m5"), 2, 200, 40, "float32", budgets)
+    field = "max_num_batched_tokens"
+    workload = LongPromptWorkload(dict.fromkeys(budgets, "m5"), 2, 200, 40, "float32", 0, field, budgets)
     engines = workers(**{name: {"chunk": budget} for name, budget in budgets.items()})
     rows = rounds(workload, engines, 1)
     found = [(row["milestone"], row["max_num_batched_tokens"], row["worst_gap_ms"]) for row in rows]
     assert found == [("m5", 50, 51_000), ("m5", 100, 101_000)]
     assert [row["ttft_ms"] for row in rows] == [204_000, 202_000]
     assert {"50", "100"} <= set(texts(workload.draw("Sweep")))
+
+
+def test_short_prompts_come_behind_the_long_one_and_the_slowest_counts(workers: Any) -> None:
+    names = {"whole": "m4", "chunks": "m5"}
+    workload = LongPromptWorkload(names, decodes=2, long_len=200, new_tokens=40, dtype="float32", shorts=3)
+    rows = rounds(workload, workers(whole={}, chunks={"chunk": 100}), 1)
+    assert workload.num_seqs == 6
+    assert [row["shorts"] for row in rows] == [3, 3]
+    assert all(row["ttft_ms"] <= row["short_ttft_ms"] for row in rows)  # the simulated engine serves in order
+    assert {"shorts", "short_ttft_ms"} <= set(workload.columns)
+    assert "3 prompts of 32 tokens come right behind it" in workload.notes()[0]
 
 
 # Prompts that begin alike.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,49 @@ def test_tag_refuses_a_head_with_problems(repository: Path, capsys: pytest.Captu
 def test_checkout_says_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["checkout", "m0", str(tmp_path / "out")]) == 0
     assert "M0: Ground: 7 files in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("dangling", "DIR must be a folder, but {} is a link to nothing"),
+        ("file", "DIR must be a folder, but {} is a file"),
+        ("file/below", "DIR must be a folder that can be written to, got {}: Not a directory"),
+    ],
+)
+def test_a_place_that_is_no_folder_is_one_line_and_exit_code_2(
+    place: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / place
+    assert cli.main(["checkout", "m0", str(folder)]) == 2
+    assert capsys.readouterr().err == f"error: {text.format(folder)}\n"
+
+
+def test_a_place_where_nothing_may_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, data: bytes) -> int:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    assert cli.main(["checkout", "m0", str(tmp_path / "out")]) == 2
+    text = f"error: DIR must be a folder that can be written to, got {tmp_path / 'out'}: Read-only file system\n"
+    assert capsys.readouterr().err == text
+
+
+def test_a_closed_stdout_and_a_reader_that_leaves(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "milestones", "diff", "m0", "m1", "folovllm/__init__.py"]
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (closed.returncode, closed.stderr) == (2, "error: stdout is closed: there is nowhere to print to\n")
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    gone = subprocess.run(command, cwd=ROOT, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(write_end)
+    assert (gone.returncode, gone.stderr) == (0, "")
 
 
 def test_verify_ends_with_a_table_and_an_exit_code(

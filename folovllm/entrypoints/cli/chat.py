@@ -46,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
     from folovllm.entrypoints.cli.session import load_llm, notes, print_stream
 
+    if sys.stdin is None:
+        raise ValueError("chat reads stdin, which is closed")
     conversation = Conversation(load_llm(kwargs), args.system, params.max_tokens)
     notes.print(HELP, style="dim")
     while (line := _read_line()) is not None:
@@ -135,6 +137,8 @@ def _read_line() -> str | None:
         try:
             return input("\n> " if interactive else "")
         except EOFError:
+            if interactive:
+                print(file=sys.stderr)  # Ctrl-D leaves the cursor behind the prompt
             return None
         except KeyboardInterrupt:
             print("\n(/quit or Ctrl-D ends)", file=sys.stderr)

@@ -20,13 +20,12 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from folovllm.config import EMBEDDED_MODEL
+    from folovllm.entrypoints.cli.console import PlainConsole
     from folovllm.entrypoints.cli.session import Streamed, load_llm, print_stream
     from folovllm.sampling_params import SamplingParams
 
-    show = Console(highlight=False, soft_wrap=True)
+    show = PlainConsole(soft_wrap=True)
     start = time.perf_counter()
     llm = load_llm({"model": EMBEDDED_MODEL})
 

@@ -70,6 +70,8 @@ def run(args: argparse.Namespace) -> int:
 def _read_prompts(arguments: list[str]) -> list[str]:
     if arguments.count("-") > 1:
         raise ValueError("- reads all of stdin: it can be given once")
+    if "-" in arguments and sys.stdin is None:
+        raise ValueError("- reads stdin, which is closed")
     prompts = [sys.stdin.read().rstrip("\n") if argument == "-" else argument for argument in arguments]
     for argument, prompt in zip(arguments, prompts, strict=True):
         if not prompt:
@@ -89,12 +91,15 @@ def _print_json(llm: LLM, prompts: list[Any], params: SamplingParams, stream: bo
             print(as_json(output), flush=True)
         return
     for prompt in prompts:
-        for delta in llm.engine.generate_stream(prompt, params):
-            print(as_json(delta), flush=True)
+        for number, delta in enumerate(llm.engine.generate_stream(prompt, params)):
+            print(as_json(delta, with_prompt=number == 0), flush=True)
 
 
-def as_json(output: RequestOutput) -> str:
+def as_json(output: RequestOutput, *, with_prompt: bool = True) -> str:
+    """`with_prompt`: of the lines of a stream only the first repeats the prompt; the others have its request_id."""
     data = dataclasses.asdict(output)
+    if not with_prompt:
+        data = {name: value for name, value in data.items() if not name.startswith("prompt")}
     if output.metrics is not None:
         data["metrics"] |= {name: getattr(output.metrics, name) for name in ("ttft", "tpot", "e2e_latency")}
     return json.dumps(data, ensure_ascii=False)

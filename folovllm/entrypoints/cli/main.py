@@ -21,13 +21,14 @@ INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            # A terminal that cannot show 汉字 shows "?" and no traceback.
-            stream.reconfigure(errors="replace")
-    args = build_parser().parse(argv)
+    if not _prepare_streams():
+        return 2
     try:
-        return int(args.run(args))
+        try:
+            args = build_parser().parse(argv)
+            return int(args.run(args))
+        finally:
+            sys.stdout.flush()  # here, where an error of it is caught
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -39,6 +40,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
+
+
+def _prepare_streams() -> bool:
+    """Make the standard streams take and give any text. False if there is no stdout to print to."""
+    if sys.stderr is None:  # closed, `2>&-`: print() would fall back to stdout
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # it stays open
+    if sys.stdout is None:
+        print("error: stdout is closed: there is nowhere to print to", file=sys.stderr)
+        return False
+    # A terminal that cannot show 汉字 shows "?" and no traceback. Bytes that are no UTF-8 are refused by those
+    # who use them.
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=errors)
+    return True
 
 
 def build_parser() -> Parser:

@@ -35,11 +35,13 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows the defaults that say something: not None, not the False of a plain switch."""
+    """Shows the defaults that say something, as they are typed: not None, [] or the False of a plain switch."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default is None or isinstance(action.default, bool):
+        if action.default is None or action.default == [] or isinstance(action.default, bool):
             return action.help
+        if isinstance(action.default, list):
+            return f"{action.help} (default: {' '.join(map(str, action.default))})"
         return super()._get_help_string(action)
 
 
@@ -55,10 +57,24 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="a local Hugging Face folder, a hub id, or 'embedded', the small model that ships here",
     )
     group.add_argument("--tokenizer", help="folder or hub id of another tokenizer")
-    group.add_argument("--dtype", default="auto", help="auto, float32, bfloat16 or float16")
+    add_dtype(group)
     group.add_argument("--device", help="cpu, cuda or cuda:<index>; picked when not given")
     group.add_argument("--max-model-len", type=int, metavar="N", help="longest prompt and output together, in tokens")
     group.add_argument("--load-format", default="auto", help="auto, or dummy: random weights of the model's shape")
+
+
+def add_dtype(parser: Any) -> None:
+    text = "auto, float32, bfloat16 or float16; auto: the checkpoint's own where this machine is fast with it"
+    parser.add_argument("--dtype", metavar="NAME", type=dtype_name, default="auto", help=text)
+
+
+def dtype_name(text: str) -> str:
+    from folovllm.config import ModelConfig
+
+    try:
+        return ModelConfig("embedded", dtype=text).dtype
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def model_kwargs(args: argparse.Namespace) -> dict[str, Any]:

@@ -10,16 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from folovllm.config import EMBEDDED_MODEL
+from folovllm.entrypoints.cli.console import PlainConsole
 from folovllm.outputs import CompletionOutput, RequestOutput
 
 if TYPE_CHECKING:
     from folovllm.entrypoints.llm import LLM
 
 # What is not the answer itself goes to stderr, so that `folovllm generate … > file` keeps the text alone.
-notes = Console(stderr=True, highlight=False, soft_wrap=True)
+notes = PlainConsole(stderr=True, soft_wrap=True)
 
 
 def load_llm(kwargs: dict[str, Any]) -> LLM:

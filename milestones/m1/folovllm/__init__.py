@@ -36,6 +36,8 @@ _EXPORTS = {
     "Sequence": "folovllm.request",
     "SequenceData": "folovllm.request",
     "SequenceStatus": "folovllm.request",
+    "LogitsProcessor": "folovllm.sample.logits_processors",
+    "register_logits_processor": "folovllm.sample.logits_processors",
     "SamplingParams": "folovllm.sampling_params",
     "SamplingType": "folovllm.sampling_params",
 }

@@ -6,14 +6,16 @@ import argparse
 from typing import Any
 
 from folovllm.bench.shapes import DEFAULT_SHAPE, SHAPES
-from folovllm.entrypoints.cli.bench.common import DTYPES, add_output, add_rounds, command_line, prepare, show
+from folovllm.entrypoints.cli.bench.common import add_output, add_rounds, command_line, prepare, show
+
+DTYPES = ["float32", "bfloat16", "float16"]
 
 
 def add_parser(kinds: Any) -> None:
     text = "One layer's attention in a decode step, or in prefill: through block tables against a contiguous cache."
     command = kinds.add_parser("attention", help="one layer's attention: paged against contiguous", description=text)
     command.add_argument("--shape", choices=list(SHAPES), default=DEFAULT_SHAPE, help="heads of this shape")
-    command.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=["fp32", "bf16"], help="of the cache")
+    command.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES[:2], help="of the cache")
     command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8], help="sequences")
     command.add_argument("--contexts", type=int, nargs="+", default=[256, 1024], help="tokens of each")
     command.add_argument("--block-size", type=int, metavar="N", default=16, help="tokens of a block")
@@ -32,5 +34,4 @@ def run(args: argparse.Namespace) -> int:
 
     names = ("shape", "batch_sizes", "contexts", "block_size", "backend", "device", "rounds", "prefill")
     options = {name: getattr(args, name) for name in names}
-    dtypes = [DTYPES[name] for name in args.dtypes]
-    return show(args, attention.run(command=command_line(args), dtypes=dtypes, **options))
+    return show(args, attention.run(command=command_line(args), dtypes=args.dtypes, **options))

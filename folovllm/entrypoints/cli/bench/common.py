@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from folovllm.bench.shapes import DEFAULT_SHAPE, SHAPES
+from folovllm.entrypoints.cli.parser import add_dtype
 
 if TYPE_CHECKING:
     from folovllm.bench.report import Report
-
-DTYPES = {"bf16": "bfloat16", "bfloat16": "bfloat16", "fp32": "float32", "float32": "float32"}
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
-    parser.add_argument("--dtype", choices=list(DTYPES), default="bf16", help="of weights and activations")
+    add_dtype(parser)
     parser.add_argument("--device", help="cpu, cuda or cuda:<index>; picked when not given")
 
 
@@ -50,8 +50,8 @@ def prepare(args: argparse.Namespace) -> None:
     """Refuse wrong options before the minutes of measuring, not after them."""
     if args.threads is not None and args.threads < 1:
         raise ValueError(f"threads must be at least 1, got {args.threads}")
-    if args.json not in (None, "-") and not Path(args.json).parent.is_dir():
-        raise ValueError(f"json must be in an existing folder, got {args.json!r}")
+    if args.json not in (None, "-"):
+        check_target("json", Path(args.json))
     if getattr(args, "model", None) is not None:
         from folovllm.model_files import resolve_model_path
 
@@ -62,6 +62,16 @@ def prepare(args: argparse.Namespace) -> None:
         torch.set_num_threads(args.threads)
 
 
+def check_target(name: str, path: Path) -> None:
+    """A file can be written there."""
+    if path.is_dir():
+        raise ValueError(f"{name} must be a file, got {str(path)!r}, which is a folder")
+    if not path.parent.is_dir():
+        raise ValueError(f"{name} must be in an existing folder, got {str(path)!r}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"{name} must be a file that can be written, got {str(path)!r}")
+
+
 def show(args: argparse.Namespace, report: Report) -> int:
     """The report's name is the file's: documentation names it that way."""
     if args.json not in (None, "-"):
@@ -70,9 +80,9 @@ def show(args: argparse.Namespace, report: Report) -> int:
     if args.json == "-":
         print(report.to_json())
         return 0
-    from rich.console import Console
+    from folovllm.entrypoints.cli.console import PlainConsole
 
-    report.show(Console(highlight=False))
+    report.show(PlainConsole())
     if args.json:
         print(f"written: {args.json}", file=sys.stderr)
     return 0

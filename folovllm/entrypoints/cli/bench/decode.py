@@ -6,7 +6,6 @@ import argparse
 from typing import Any
 
 from folovllm.entrypoints.cli.bench.common import (
-    DTYPES,
     add_model,
     add_output,
     add_rounds,
@@ -32,9 +31,10 @@ def add_parser(kinds: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     prepare(args)
     from folovllm.bench import decode
-    from folovllm.bench.workload import bench_model
+    from folovllm.bench.workload import bench_model, dtype_of
 
     names = ("batch_sizes", "context", "steps", "rounds", "device", "enforce_eager")
     options = {name: getattr(args, name) for name in names}
     with bench_model(args.model, args.shape) as model:
-        return show(args, decode.run(model, command=command_line(args), dtype=DTYPES[args.dtype], **options))
+        dtype = dtype_of(model, args.dtype, args.device)
+        return show(args, decode.run(model, command=command_line(args), dtype=dtype, **options))

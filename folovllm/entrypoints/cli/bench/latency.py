@@ -6,7 +6,6 @@ import argparse
 from typing import Any
 
 from folovllm.entrypoints.cli.bench.common import (
-    DTYPES,
     add_model,
     add_output,
     add_rounds,
@@ -31,13 +30,13 @@ def add_parser(kinds: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     prepare(args)
     from folovllm.bench import latency
-    from folovllm.bench.workload import bench_model
+    from folovllm.bench.workload import bench_model, dtype_of
 
     with bench_model(args.model, args.shape) as model:
         report = latency.run(
             model,
             command=command_line(args),
-            dtype=DTYPES[args.dtype],
+            dtype=dtype_of(model, args.dtype, args.device),
             peer=args.peer,
             device=args.device,
             input_len=args.input_len,

@@ -6,7 +6,6 @@ import argparse
 from typing import Any
 
 from folovllm.entrypoints.cli.bench.common import (
-    DTYPES,
     add_model,
     add_output,
     add_rounds,
@@ -39,7 +38,7 @@ def add_parser(kinds: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     prepare(args)
     from folovllm.bench import throughput
-    from folovllm.bench.workload import bench_model
+    from folovllm.bench.workload import bench_model, dtype_of
 
     names = ("num_requests", "input_len", "output_len")
     given: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         report = throughput.run(
             model,
             command=command_line(args),
-            dtype=DTYPES[args.dtype],
+            dtype=dtype_of(model, args.dtype, args.device),
             device=args.device,
             peers=peers(args),
             peer_options=vars(args),

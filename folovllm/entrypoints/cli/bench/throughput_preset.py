@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from folovllm.entrypoints.cli.bench import throughput
-from folovllm.entrypoints.cli.bench.common import DTYPES, command_line, prepare, show
+from folovllm.entrypoints.cli.bench.common import command_line, prepare, show
 
 # A preset's field -> the option that overrides it.
 FIELDS = {"num_requests": "num_requests", "longest_prompt": "input_len", "longest_output": "output_len"}
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from folovllm.bench import presets
-    from folovllm.bench.workload import bench_model
+    from folovllm.bench.workload import bench_model, dtype_of
 
     given = {field: getattr(args, name) for field, name in FIELDS.items() if getattr(args, name) is not None}
     preset = replace(presets.PRESETS[args.preset], **given)
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
             model,
             preset,
             command=command_line(args),
-            dtype=DTYPES[args.dtype],
+            dtype=dtype_of(model, args.dtype, args.device),
             device=args.device,
             peers=throughput.peers(args),
             peer_options=vars(args),

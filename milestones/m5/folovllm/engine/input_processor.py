@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from folovllm.engine.chat_messages import plain_messages, render
 from folovllm.errors import PromptTooLongError
 from folovllm.request import Request
 from folovllm.sample.logits_processors import validate_extra_args
 from folovllm.sample.row import validate_against_vocab
 from folovllm.sampling_params import SamplingParams
+from folovllm.utils.checks import check_utf8
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or {"prompt_token_ids": [...]} with an optional "prompt" to show beside them."""
@@ -92,6 +94,7 @@ class InputProcessor:
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise ValueError("prompt is text, but skip_tokenizer_init leaves no tokenizer: give token ids instead")
+            check_utf8("prompt", prompt)
             return prompt, list(self.tokenizer(prompt)["input_ids"])
         if isinstance(prompt, Mapping):
             if "prompt_token_ids" not in prompt:
@@ -162,7 +165,7 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
 
 
-def chat_to_prompt(tokenizer: Any | None, messages: list[dict[str, str]], **template_args: Any) -> Prompt:
+def chat_to_prompt(tokenizer: Any | None, messages: list[dict[str, Any]], **template_args: Any) -> Prompt:
     """Messages through the chat template, straight to token ids.
 
     Not to text that is then tokenised: the template writes the special tokens itself, and tokenising its text would
@@ -172,8 +175,6 @@ def chat_to_prompt(tokenizer: Any | None, messages: list[dict[str, str]], **temp
         raise ValueError("messages need a tokenizer, but skip_tokenizer_init leaves none: give token ids to generate()")
     if not getattr(tokenizer, "chat_template", None):
         raise ValueError("messages need a chat template, but this model's tokenizer has none: use generate()")
-    if not messages or not all(isinstance(m, Mapping) and {"role", "content"} <= set(m) for m in messages):
-        raise ValueError(f"messages must be a list of {{'role': ..., 'content': ...}}, got {messages!r}")
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template_args)
+    text = render(tokenizer, plain_messages(messages), **template_args)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     return {"prompt": text, "prompt_token_ids": list(ids)}

@@ -73,11 +73,12 @@ def _attention_backends(device: Any) -> dict[str, str | None]:
 
 
 def _print(data: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
+    from folovllm.entrypoints.cli.console import PlainConsole
+
+    console = PlainConsole()
     facts = Table(box=None, show_header=False, pad_edge=False)
     facts.add_column(style="bold", no_wrap=True)
     hardware = data["hardware"]
