@@ -48,7 +48,8 @@ class ModelConfig:
     `model` is the name of the embedded model, a local Hugging Face folder, or a hub id; `tokenizer` is the
     same unless given. `dtype` "auto" and `device` None are decided in model_loader.py, which says why.
     `load_format` "dummy" fills random weights of the configuration's shape, to measure speed without a
-    download. `seed` is for those and for unseeded draws.
+    download. `seed` is for those and for unseeded draws. `batch_invariant` makes a request's tokens and
+    log-probabilities bit for bit the same in any batch.
     """
 
     model: str
@@ -63,6 +64,7 @@ class ModelConfig:
     skip_tokenizer_init: bool = False
     attention_backend: str | None = None
     enforce_eager: bool = field(default=False, metadata=_since(4, "CUDA graphs"))
+    batch_invariant: bool = field(default=False, metadata=_since(6, "batch invariance"))
 
     def __post_init__(self) -> None:
         self.model = _path_or_name("model", self.model)
@@ -83,7 +85,7 @@ class ModelConfig:
         check_choice("load_format", self.load_format, ("auto", "dummy"))
         if self.attention_backend is not None:
             check_str("attention_backend", self.attention_backend)
-        for name in ("trust_remote_code", "skip_tokenizer_init", "enforce_eager"):
+        for name in ("trust_remote_code", "skip_tokenizer_init", "enforce_eager", "batch_invariant"):
             check_bool(name, getattr(self, name))
 
     @property
