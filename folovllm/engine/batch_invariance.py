@@ -23,9 +23,7 @@ from folovllm.worker.row_sampler import RowSampler
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-def select_invariant_backend(
-    config: ModelConfig, dtype: torch.dtype, device: torch.device
-) -> type[AttentionBackend]:
+def select_invariant_backend(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> type[AttentionBackend]:
     """The backend of an engine with batch_invariant=True. Its tokens are computed on a CPU, in float32 or bfloat16.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A model whose rows are bit for bit the same in any company: what makes LLM(batch_invariant=True) true below attention.
+"""A model whose rows are bit for bit the same in any company: what LLM(batch_invariant=True) rests on below attention.
 
     products        in slabs of row counts that agree on this machine (layers/row_slabs.py)
     SwiGLU          with exp, because F.silu computes the last numbers of each thread's share in another way
@@ -140,7 +140,7 @@ def _probe(layer: Linear) -> tuple[Product, torch.Tensor, tuple[int, ...]]:
     """A product as the layer's own, its rows, and the counts to try. The kernel is chosen by shape, so another weight
     of the same shape tells of this one, and one whose products are zero tells more. A head is large: it is not made a
     second time, and has so many numbers that random rows will do."""
-    dtype = _dtype(layer)
+    dtype = layer.weight.dtype
     if layer.out_features > MAX_UNSLICED_ROWS:
         rows = torch.randn(NUM_PROBES, layer.in_features, generator=torch.Generator().manual_seed(0))
         return layer.forward, rows.to(_input_dtype(layer)), HEAD_COUNTS
@@ -160,17 +160,14 @@ def _probe(layer: Linear) -> tuple[Product, torch.Tensor, tuple[int, ...]]:
     return twin.forward, rows, ROW_COUNTS
 
 
-def _dtype(layer: Linear) -> torch.dtype:
-    return layer.weight.dtype
-
-
 def _input_dtype(layer: Linear) -> torch.dtype:
     """What flows into the layer: float32, where the products around it widen."""
     widens = isinstance(layer, SmallLinear) or (isinstance(layer, PackedLinear) and layer.kernel.name == "fbgemm")
-    return torch.float32 if widens else _dtype(layer)
+    return torch.float32 if widens else layer.weight.dtype
 
 
 def _kind(layer: Linear) -> tuple[object, ...]:
     """Layers of one kind are computed by the same kernels."""
     kernel = layer.kernel.name if isinstance(layer, PackedLinear) else type(layer).__name__
-    return kernel, str(_dtype(layer)).removeprefix("torch."), layer.out_features, layer.in_features, layer.bias is not None
+    dtype = str(layer.weight.dtype).removeprefix("torch.")
+    return kernel, dtype, layer.out_features, layer.in_features, layer.bias is not None

@@ -166,9 +166,7 @@ class PagedInvariantBackend(AttentionBackend):
         out = torch.empty_like(tiles)
         for number, queries in enumerate(tiles):
             num_keys = (prefill.first_tile + number + 1) * tile
-            out[number] = attend_tile(
-                queries, k[:, :num_keys], v[:, :num_keys], plan.mask[:, -num_keys:], self.scale
-            )
+            out[number] = attend_tile(queries, k[:, :num_keys], v[:, :num_keys], plan.mask[:, -num_keys:], self.scale)
         return out.flatten(0, 1)[prefill.offset : prefill.offset + len(q)]
 
     def _gather(self, caches: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:

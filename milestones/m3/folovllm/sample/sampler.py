@@ -72,9 +72,9 @@ class Sampler:
                 token_ids[group.rows] = drawn
             if metadata.num_logprobs is not None:
                 if group.path == "beam":
-                    reports.append((group.rows, gather_logprobs(edited, metadata.num_logprobs, drawn)))
+                    reports.append((group.rows, gather_logprobs(edited, group.num_logprobs, drawn)))
                 else:
-                    reports += _report(group, raw, edited, pools, drawn, metadata.num_logprobs)
+                    reports += _report(group, raw, edited, pools, drawn, group.num_logprobs)
         if metadata.num_logprobs is None:
             return SamplerOutput(token_ids)
         logprobs = LogprobsTensors.empty(token_ids, min(metadata.num_logprobs, logits.shape[-1]))
