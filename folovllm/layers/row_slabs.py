@@ -24,7 +24,7 @@ Product = Callable[[torch.Tensor], torch.Tensor]
 
 # Close enough that padding costs little. Beyond 256 rows nothing is gained: the weight is then read rarely enough.
 ROW_COUNTS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256)
-NUM_PROBES = 8
+NUM_PROBES = 5
 # Reading a weight takes about as long as multiplying it by this many rows. It decides between groups of counts, and is
 # a constant and no measurement: the same machine has to choose the same group every time.
 READ_ROWS = 16
@@ -97,12 +97,17 @@ def agreeing_counts(product: Product, probes: torch.Tensor, counts: tuple[int, .
 
 
 def _rows_at(product: Product, probes: torch.Tensor, count: int) -> torch.Tensor | None:
-    """The probes' products, computed `count` rows at a time; None where they depend on a row's place."""
-    num_slabs = -(-max(len(probes), count) // count)
-    at = torch.arange(num_slabs * count) % len(probes)
+    """The probes' products, computed `count` rows at a time; None where they depend on a row's place.
+
+    A slab holds the probes in turn. A short one is followed by others that begin at the next probe, so that each probe
+    has stood at each place, and the first probe has been computed twice.
+    """
+    num_probes = len(probes)
+    num_slabs = num_probes + 1 if count < 2 * num_probes else 1
+    at = torch.cat([torch.arange(first, first + count) % num_probes for first in range(num_slabs)])
     found = torch.cat([product(slab) for slab in probes[at].split(count)])
-    first = found[: len(probes)]
-    return first if torch.equal(found, first[at]) else None
+    first_of_each = torch.stack([found[int((at == probe).nonzero()[0])] for probe in range(num_probes)])
+    return first_of_each if torch.equal(found, first_of_each[at]) else None
 
 
 def _worst_cost(slabs: RowSlabs) -> float:
