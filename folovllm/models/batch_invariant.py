@@ -129,8 +129,9 @@ def calibrate(layer: Linear, name: str = "layer") -> RowSlabs:
         product, probes, counts = _probe(layer)
         agreed = agreeing_counts(product, probes, counts)
     if not agreed:
+        what = ", ".join(map(str, _kind(layer)[:4]))
         raise ValueError(
-            f"batch_invariant=True cannot be kept by the product of {name} ({_kind(layer)}): at no number of rows does "
+            f"batch_invariant=True cannot be kept by the product of {name} ({what}): at no number of rows does "
             f"a row have the same bits at every place; leave batch_invariant out, or give another dtype"
         )
     return RowSlabs(agreed)

@@ -151,7 +151,9 @@ def differing(folder: Path, kind: str, **kwargs: Any) -> int:
 
 
 def test_greedy_tokens_are_hugging_faces(oracle: Oracle) -> None:
-    llm = LLM(str(oracle.folder), skip_tokenizer_init=True, dtype="float32", batch_invariant=True, max_model_len=LONGEST)
+    llm = LLM(
+        str(oracle.folder), skip_tokenizer_init=True, dtype="float32", batch_invariant=True, max_model_len=LONGEST
+    )
     outputs = llm.generate(PROMPTS, SamplingParams(temperature=0, max_tokens=16, logprobs=2), use_tqdm=False)
     assert [output.outputs[0].token_ids for output in outputs] == [oracle.greedy(prompt, 16) for prompt in PROMPTS]
     for output in outputs:
@@ -162,7 +164,10 @@ def test_greedy_tokens_are_hugging_faces(oracle: Oracle) -> None:
     ("kwargs", "text"),
     [
         ({"dtype": "float16"}, "^dtype must be 'float32' or 'bfloat16' with batch_invariant=True, got 'float16'"),
-        ({"attention_backend": "paged_torch"}, "^attention_backend 'paged_torch' cannot keep batch_invariant=True: .*leave"),
+        (
+            {"attention_backend": "paged_torch"},
+            "^attention_backend 'paged_torch' cannot keep batch_invariant=True: .*leave",
+        ),
         ({"attention_backend": "dense"}, "^attention_backend 'dense' cannot keep batch_invariant=True"),
         ({"attention_backend": "nothing"}, "^attention_backend must be one of "),
         ({"batch_invariant": 1}, r"^batch_invariant must be True or False, got 1 \(int\)"),

@@ -131,7 +131,9 @@ def test_a_product_without_slabs_is_refused_by_name(monkeypatch: pytest.MonkeyPa
     layer = Linear(8, 4)
     nn.init.normal_(layer.weight)
     monkeypatch.setattr(Linear, "forward", lambda self, x: torch.randn(len(x), 4))
-    with pytest.raises(ValueError, match=r"^batch_invariant=True cannot be kept by the product of qkv \('Linear', "):
+    with pytest.raises(
+        ValueError, match=r"^batch_invariant=True cannot be kept by the product of qkv \(Linear, float32, 4, 8\): "
+    ):
         calibrate(layer, "qkv")
 
 
@@ -164,7 +166,9 @@ def test_a_decode_of_one_query_is_told_from_a_tile() -> None:
 
 def test_attention_without_a_tiling_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiling.Probe, "agrees", lambda *_: False)
-    with pytest.raises(ValueError, match="^batch_invariant=True cannot be kept by torch's attention with 5 KV heads of 8"):
+    with pytest.raises(
+        ValueError, match="^batch_invariant=True cannot be kept by torch's attention with 5 KV heads of 8"
+    ):
         find_tiling(5, 1, 8, torch.float32)
     tiling._find_tiling.cache_clear()
 
