@@ -4,7 +4,7 @@ M1's sampler puts rows of one kind into a group, which is computed as one tensor
 threads without regard to rows, and a sum may be taken in another order when there are more of them. A row in a group
 of its own is always computed in the same way. An argmax is exact, so rows that want no more stay together.
 
-vLLM: none (its sampler's kernels take a row per block)
+vLLM: none (its kernels take a row per block as they are)
 """
 
 from __future__ import annotations
