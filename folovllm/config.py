@@ -50,6 +50,7 @@ class ModelConfig:
     `load_format` "dummy" fills random weights of the configuration's shape, to measure speed without a
     download. `seed` is for those and for unseeded draws. A request may ask for the log-probabilities of at
     most `max_logprobs` tokens per position (-1: of any number).
+    `batch_invariant` makes a request's tokens and log-probabilities bit for bit the same in any batch.
     """
 
     model: str
@@ -65,6 +66,7 @@ class ModelConfig:
     attention_backend: str | None = None
     enforce_eager: bool = field(default=False, metadata=_since(4, "CUDA graphs"))
     max_logprobs: int = field(default=20, metadata=_since(1, "the engine"))
+    batch_invariant: bool = field(default=False, metadata=_since(6, "batch invariance"))
 
     def __post_init__(self) -> None:
         self.model = _path_or_name("model", self.model)
@@ -85,7 +87,7 @@ class ModelConfig:
         check_choice("load_format", self.load_format, ("auto", "dummy"))
         if self.attention_backend is not None:
             check_str("attention_backend", self.attention_backend)
-        for name in ("trust_remote_code", "skip_tokenizer_init", "enforce_eager"):
+        for name in ("trust_remote_code", "skip_tokenizer_init", "enforce_eager", "batch_invariant"):
             check_bool(name, getattr(self, name))
         check_int("max_logprobs", self.max_logprobs, -1, way_out="-1 allows any number")
 

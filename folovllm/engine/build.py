@@ -19,9 +19,11 @@ from folovllm.config import EngineConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.core.scheduler import Scheduler
+from folovllm.engine.batch_invariance import keep_rows_apart, select_invariant_backend
 from folovllm.engine.core import EngineCore
 from folovllm.engine.input_processor import Room
 from folovllm.engine.limits import resolve_scheduler_config
+from folovllm.models.batch_invariant import make_batch_invariant
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.fused_compiled import can_fuse_compiled, fuse_compiled
 from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
@@ -53,10 +55,13 @@ def build_engine_core(
     assert model_config.max_model_len is not None
     # What can be refused is refused before the weights are read.
     limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len, device.type)
-    backend = _backend_for(config, device)
+    invariant = model_config.batch_invariant
+    backend = select_invariant_backend(model_config, dtype, device) if invariant else _backend_for(config, device)
     weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     model = build_model(hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed)
     _make_fast(model, device)
+    if invariant:
+        make_batch_invariant(model)
     cache_size = size_kv_cache(
         kv_bytes_per_token(model.decoder_spec, dtype),
         cache_config,
@@ -88,6 +93,8 @@ def build_engine_core(
         device=device,
         eos_token_ids=eos_token_ids,
     )
+    if invariant:
+        keep_rows_apart(runner, dtype)
     if device.type == "cuda" and backend.supports_cuda_graphs and not model_config.enforce_eager:
         runner.graphs = CudaGraphs(
             model,

@@ -85,6 +85,7 @@ class RowGroup:
     edits: list[EditedRows]
     raw_rows: Tensor | None  # rows OF THE GROUP that report logprobs of the model's own logits
     processed_rows: Tensor | None  # rows of the group that report logprobs of what was drawn from
+    num_logprobs: int  # the most that any of its rows asked for: of equal tokens, others' wishes must not choose
     is_custom: bool  # code of a request's own edits its logits
 
 
@@ -165,6 +166,7 @@ def _make_group(
         edits=edits,
         raw_rows=_index([i for i, p in reporting if p.logprobs_mode == "raw"], device),
         processed_rows=_index([i for i, p in reporting if p.logprobs_mode == "processed"], device),
+        num_logprobs=max((row.num_reported or 0 for row in rows), default=0),
         is_custom=any(type(edit.processor) not in (TokenMasks, LogitBias, Penalties) for edit in edits),
     )
 

@@ -79,14 +79,14 @@ class Sampler:
                 token_ids[group.rows] = marked
             if metadata.num_logprobs is not None:
                 if group.path == "beam":
-                    report = gather_logprobs(edited, metadata.num_logprobs, drawn)
+                    report = gather_logprobs(edited, group.num_logprobs, drawn)
                     reports.append((group.rows, report))
                     if group.raw_rows is not None and edited is not raw:
                         which = group.raw_rows
                         candidates = report.token_ids[which, 1:]
                         beams.append(RawCandidates.gather(group.rows[which], raw[which], candidates))
                 else:
-                    reports += _report(group, raw, edited, pools, drawn, metadata.num_logprobs)
+                    reports += _report(group, raw, edited, pools, drawn, group.num_logprobs)
         if metadata.num_logprobs is None:
             return SamplerOutput(token_ids)
         logprobs = LogprobsTensors.empty(token_ids, min(metadata.num_logprobs, logits.shape[-1]))

@@ -53,6 +53,7 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
     (ModelConfig, {"attention_backend": ""}, "attention_backend must not be empty, got ''"),
     (ModelConfig, {"attention_backend": 1}, "attention_backend must be a string, got 1 (int)"),
     (ModelConfig, {"enforce_eager": None}, "enforce_eager must be True or False, got None (NoneType)"),
+    (ModelConfig, {"batch_invariant": 1}, "batch_invariant must be True or False, got 1 (int)"),
     (CacheConfig, {"block_size": 0}, "block_size must be positive, got 0"),
     (CacheConfig, {"block_size": -16}, "block_size must be positive, got -16"),
     (CacheConfig, {"block_size": 16.0}, "block_size must be an integer, got 16.0 (float)"),

@@ -112,7 +112,7 @@ WAIT = {  # field: another value than its default, and the milestone from which 
     "preemption_mode": ("swap", 3), "max_num_batched_tokens": (512, 2), "max_num_seqs": (8, 2),
     "policy": ("priority", 2), "enforce_eager": (True, 4), "async_scheduling": (True, 4),
     "enable_chunked_prefill": (True, 5), "long_prefill_token_threshold": (64, 5), "max_num_partial_prefills": (2, 5),
-    "enable_prefix_caching": (True, 6), "max_n": (4, 1), "max_logprobs": (5, 1),
+    "enable_prefix_caching": (True, 6), "max_n": (4, 1), "max_logprobs": (5, 1), "batch_invariant": (True, 6),
 }  # fmt: skip
 
 

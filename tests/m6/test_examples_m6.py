@@ -11,7 +11,7 @@ import pytest
 from tests.helpers import run_example
 
 ROOT = Path(__file__).parents[2]
-NAMES = ["m6_chat_turns.py", "m6_shared_prefix.py", "m6_tenants.py"]
+NAMES = ["m6_chat_turns.py", "m6_shared_prefix.py", "m6_tenants.py", "m6_batch_invariance.py"]
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +60,10 @@ def test_a_salt_hides_what_another_tenant_has_asked() -> None:
     assert cached[0] == 0 < cached[1]  # without salts, Eve learns it
     assert cached[2] == cached[4] == 0 < cached[3]
     assert "all got the same answer: True" in text
+
+
+def test_in_the_mode_every_bit_stays_and_without_it_some_change() -> None:
+    table = rows(run_example(NAMES[3]))
+    assert [row[:2] for row in table] == [[d, m] for d in ("float32", "bfloat16") for m in ("False", "True")]
+    changed = {mode: {count for row in table if row[1] == mode for count in row[2:]} for mode in ("False", "True")}
+    assert changed["True"] == {"24 of 24"} < changed["False"] | {"24 of 24"}

@@ -73,7 +73,7 @@ class Sampler:
             else:
                 token_ids[group.rows] = marked
             if metadata.num_logprobs is not None:
-                reports += _report(group, raw, edited, pools, drawn, metadata.num_logprobs)
+                reports += _report(group, raw, edited, pools, drawn, group.num_logprobs)
         if metadata.num_logprobs is None:
             return SamplerOutput(token_ids)
         logprobs = LogprobsTensors.empty(token_ids, min(metadata.num_logprobs, logits.shape[-1]))
