@@ -1,7 +1,9 @@
 """A model whose rows are bit for bit the same in any company: what LLM(batch_invariant=True) rests on below attention.
 
-    products        in slabs of row counts that agree on this machine (layers/row_slabs.py)
-    SwiGLU          with exp, because F.silu computes the last numbers of each thread's share in another way
+    products        our own compiled kernel as it is; others in slabs of row counts that agree on this machine
+                    (layers/row_slabs.py)
+    SwiGLU          our own compiled kernel as it is; else with exp, because F.silu computes the last numbers of each
+                    thread's share in another way
     norms, RoPE     as they are: each row is reduced by itself
 
 F.silu's numbers are shared among threads without regard to rows. A share is computed 32 numbers at a time, and what is
@@ -23,11 +25,12 @@ from torch import nn
 from folovllm.attention.layer import Attention
 from folovllm.layers.embedding import Embedding, LMHead
 from folovllm.layers.linear import Linear
-from folovllm.layers.linear_kernels import MAX_UNSLICED_ROWS, PackedLinear, PackedLMHead
+from folovllm.layers.linear_kernels import MAX_UNSLICED_ROWS, CompiledKernel, PackedLinear, PackedLMHead
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.layers.rotary import RotaryEmbedding
 from folovllm.layers.row_slabs import NUM_PROBES, ROW_COUNTS, Product, RowSlabs, agreeing_counts, zero_sum_probe
 from folovllm.models.decoder import MLP, Decoder, DecoderForCausalLM, DecoderLayer, SelfAttention
+from folovllm.models.fused_compiled import CompiledMLP, CompiledRMSNorm, CompiledSelfAttention
 from folovllm.models.fused_cpu import LeanMLP, LeanQKNorm, LeanRMSNorm, LeanSelfAttention, SmallLinear
 from folovllm.models.packing import WideEmbedding
 from folovllm.utils.logging import init_logger
@@ -88,7 +91,7 @@ MLPS = (MLP, LeanMLP)
 # Each row of their results is computed from its own row alone, in an order that is the same in any company.
 ROW_BY_ROW: tuple[type[nn.Module], ...] = (
     Embedding, WideEmbedding, RMSNorm, QKNorm, LeanRMSNorm, LeanQKNorm, RotaryEmbedding, Attention, SelfAttention,
-    LeanSelfAttention, DecoderLayer, Decoder, nn.ModuleList,
+    LeanSelfAttention, CompiledRMSNorm, CompiledSelfAttention, CompiledMLP, DecoderLayer, Decoder, nn.ModuleList,
 )  # fmt: skip
 
 
@@ -104,6 +107,8 @@ def make_batch_invariant(model: DecoderForCausalLM) -> None:
     for name, module in model.named_modules():
         if type(module) in MLPS:
             module.__class__ = InvariantMLP
+        elif isinstance(module, PackedLinear) and isinstance(module.kernel, CompiledKernel):
+            continue  # each number is one chain of sums, in one order, whatever the rows (csrc/linear.cpp)
         elif isinstance(module, Linear) and type(module) in IN_SLABS:
             key = _kind(module)
             if key not in found:

@@ -6,7 +6,6 @@ import argparse
 from typing import Any
 
 from folovllm.entrypoints.cli.bench.common import (
-    DTYPES,
     add_output,
     add_rounds,
     add_source,
@@ -15,14 +14,14 @@ from folovllm.entrypoints.cli.bench.common import (
     show,
 )
 
+DTYPES = ("float32", "bfloat16")
+
 
 def add_parser(kinds: Any) -> None:
     text = "What batch_invariant=True costs: decode steps and prompts, against an engine without it, on a CPU."
     command = kinds.add_parser("invariance", help="the cost of the same bits in any batch", description=text)
     add_source(command)
-    command.add_argument(
-        "--dtypes", choices=list(DTYPES), nargs="+", default=["fp32", "bf16"], help="one after another"
-    )
+    command.add_argument("--dtypes", choices=DTYPES, nargs="+", default=list(DTYPES), help="one after another")
     command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64], help="sequences that decode")
     command.add_argument("--context", type=int, metavar="N", default=128, help="prompt tokens of each of them")
     command.add_argument("--prompt-len", type=int, metavar="N", default=512, help="tokens of a prefill")
@@ -37,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
     from folovllm.bench import invariance
     from folovllm.bench.workload import bench_model
 
-    options = {name: getattr(args, name) for name in ("batch_sizes", "context", "prompt_len", "steps", "rounds")}
-    dtypes = [DTYPES[dtype] for dtype in args.dtypes]
+    options: dict[str, Any] = {
+        name: getattr(args, name) for name in ("batch_sizes", "context", "prompt_len", "steps", "rounds")
+    }
     with bench_model(args.model, args.shape) as model:
-        return show(args, invariance.run(model, command=command_line(args), dtypes=dtypes, **options))
+        return show(args, invariance.run(model, command=command_line(args), dtypes=args.dtypes, **options))
