@@ -53,8 +53,9 @@ class BeamLogprobs(LogprobsTensors):
         values = torch.zeros_like(ids, dtype=torch.float32)
         joined = cls(plain.token_ids, plain.logprobs, plain.ranks, values, ids, ids.clone(), values.clone())
         for raw in found:
-            joined.raw_logprobs[raw.rows], joined.raw_ranks[raw.rows] = raw.logprobs, raw.ranks
-            joined.top_ids[raw.rows], joined.top_logprobs[raw.rows] = raw.top_ids, raw.top_logprobs
+            columns = raw.ranks.shape[1]  # another row of the batch may have asked for more
+            joined.raw_logprobs[raw.rows, :columns], joined.raw_ranks[raw.rows, :columns] = raw.logprobs, raw.ranks
+            joined.top_ids[raw.rows, :columns], joined.top_logprobs[raw.rows, :columns] = raw.top_ids, raw.top_logprobs
         return joined
 
     def spread(self, rows: Tensor, token_ids: Tensor) -> BeamLogprobs:

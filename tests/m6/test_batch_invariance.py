@@ -26,8 +26,14 @@ from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
 from tests.m6.test_parity_m6 import prompts_that_begin_alike
 
-# The dtype, and whether the CPU has bf16 units: three ways to compute, and two dtypes of the cache.
-KINDS = {"float32": ("float32", "no"), "bfloat16": ("bfloat16", "no"), "bfloat16 with units": ("bfloat16", "yes")}
+# The dtype, whether the CPU has bf16 units, and whether our own compiled kernels are used.
+KINDS = {
+    "float32": ("float32", "no", "yes"),
+    "bfloat16": ("bfloat16", "no", "yes"),
+    "float32 by torch": ("float32", "no", "no"),
+    "bfloat16 by torch": ("bfloat16", "no", "no"),
+    "bfloat16 with units": ("bfloat16", "yes", "yes"),
+}
 PROMPTS = [*prompts_that_begin_alike(), [i * 7 % 256 for i in range(33)], [i * 5 % 256 for i in range(64)]]
 PARAMS = [
     SamplingParams(temperature=0, max_tokens=9, logprobs=3, prompt_logprobs=2),
@@ -47,6 +53,7 @@ Bits = tuple[Any, ...]
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOLOVLLM_CPU_BF16", KINDS[request.param][1])
+        patch.setenv("FOLOVLLM_CPU_KERNELS", KINDS[request.param][2])
         yield request.param
 
 
@@ -104,7 +111,7 @@ schedules = st.fixed_dictionaries(
 
 
 @given(data=st.data(), schedule=schedules)
-@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_a_request_has_the_bits_that_it_has_alone(
     folder: Path, kind: str, alone: list[Bits], data: st.DataObject, schedule: dict[str, Any]
 ) -> None:
@@ -134,6 +141,7 @@ def test_without_the_mode_they_do_not_stay(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize("fault", ["products", "attention"])
 def test_each_part_of_the_mode_is_needed(folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if fault == "products":
+        monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", "no")  # our own product needs no slabs
         monkeypatch.setattr(RowSlabs, "run", lambda self, product, x: product(x))
     else:
         monkeypatch.setattr(build, "select_invariant_backend", lambda *_: PagedTorchBackend)

@@ -134,12 +134,11 @@ def _print(data: dict[str, Any]) -> None:
     facts.add_row("threads wait", data["wait_policy"])
     facts.add_row(
         "memory",
-        f"{hardware['memory_gib']} GiB, {data['free_memory_gib']} GiB free on {data['default_device']}",
+        f"{hardware['memory_gib']} GiB, {data['free_memory_gib']} GiB free on {data['default_device']}"
+        + ("" if hardware.get("gpus") else "; no GPU that torch can use"),
     )
     for number, gpu in enumerate(hardware.get("gpus", [])):
         facts.add_row(f"GPU {number}", gpu)
-    if not hardware.get("gpus"):
-        facts.add_row("GPU", "none that torch can use")
     choices = [f"{chosen} for {own} checkpoints" for own, chosen in data["auto_dtype"].items()]
     facts.add_row('dtype "auto"', ", ".join(choices))
     cache = data["kv_cache"]
