@@ -28,6 +28,7 @@ class Watch:
         self.engine = engine
         self._stats: EngineStats | None = None
         self._last: dict[str, RequestOutput] = {}
+        self._ranked: set[str] = set()  # requests with best_of > n: their last output holds the best n, numbered anew
         self._not_its_own: str | None = None  # the first thing that was read and is another's
         if not engine.core.run_ahead:  # which computes tokens that nobody knows yet
             self._follow(ShadowCache(engine.config.cache_config.block_size))
@@ -49,6 +50,9 @@ class Watch:
         """open_ids: the requests that have come and have not ended."""
         if self._not_its_own:
             raise Wrong("cache", self._not_its_own)
+        for request_id, request in self.engine._requests.items():
+            if request.sampling_params.num_seqs > request.sampling_params.n:
+                self._ranked.add(request_id)
         self._count_blocks()
         try:
             self.engine.scheduler.check_invariants()
@@ -99,12 +103,14 @@ class Watch:
     def _compare(self, output: RequestOutput) -> None:
         """What has been said is not taken back."""
         before, self._last[output.request_id] = self._last.get(output.request_id), output
-        if before is None or len(before.outputs) != len(output.outputs):
-            return  # best_of: the losers are gone
+        if before is None or len(before.outputs) > len(output.outputs):
+            return
+        if output.finished and output.request_id in self._ranked:
+            return
         order = [c.index for c in output.outputs]
         if order != list(range(len(order))):
             raise Wrong("outputs", f"{output.request_id} has the indices {order}")
-        for old, new in zip(before.outputs, output.outputs, strict=True):
+        for old, new in zip(before.outputs, output.outputs, strict=False):  # completions begin one after another
             if new.token_ids[: len(old.token_ids)] != old.token_ids or not new.text.startswith(old.text):
                 raise Wrong("outputs", f"{output.request_id} takes back {old.text!r} {old.token_ids}")
 

@@ -39,7 +39,8 @@ class Judge:
         if params.use_beam_search:
             self._beams(asked, output)
             return
-        count = params.n if output.finished else num_run(params)
+        # Of a request that was aborted the completions that had begun: they begin one after another.
+        count = params.n if output.finished else min(num_run(params), max(1, len(output.outputs)))
         _same("number of outputs", asked, [c.index for c in output.outputs], list(range(count)))
         if output.finished and num_run(params) != params.n:
             self._best(asked, output)

@@ -61,7 +61,8 @@ def write_one_slot_too_far(patch: pytest.MonkeyPatch) -> None:
 FAULTS: dict[Callable[[pytest.MonkeyPatch], None], set[str]] = {
     lose_a_block: {"blocks"},
     ignore_what_was_said: {"token", "beams"},
-    write_one_slot_too_far: {"token", "impossible token", "beams", "logprobs"},
+    # A slot that nobody has written may hold NaN.
+    write_one_slot_too_far: {"token", "impossible token", "beams", "logprobs", "crash, LogitsNotFiniteError"},
 }
 
 
