@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from folovllm import LLM, SamplingParams
 from folovllm.attention.backends.cpu import CPUBackend
 from folovllm.attention.kernels import cpu as attention_kernels
 from folovllm.layers.kernels import cpu
@@ -221,21 +220,6 @@ def test_float16_is_read_as_paged_torch_reads_it():
     cache = torch.zeros(2, 2, 16, 1, 32, dtype=torch.float16)
     backend.write(k, k, cache, torch.tensor([17]))
     assert torch.equal(cache[1, 1, 1], k[0])
-
-
-@needs_kernels
-def test_the_engine_takes_them_up_and_does_without_when_told(monkeypatch):
-    params = SamplingParams(max_tokens=12, temperature=0)
-    prompts = ["Once upon a time", "The block table", "A"]
-    texts = {}
-    for wanted in ("yes", "no"):
-        monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", wanted)
-        llm = LLM(dtype="float32")
-        layer = llm.engine.runner.model.model.layers[0]
-        assert type(layer.mlp).__name__ == ("CompiledMLP" if wanted == "yes" else "LeanMLP")
-        assert layer.self_attn.attn.backend.name == ("cpu" if wanted == "yes" else "paged_torch")
-        texts[wanted] = [output.outputs[0].text for output in llm.generate(prompts, params, use_tqdm=False)]
-    assert texts["yes"] == texts["no"]
 
 
 def test_a_setting_that_is_neither_yes_nor_no(monkeypatch):

@@ -23,7 +23,9 @@ _EXPORTS = {
     "LLM": "folovllm.entrypoints.llm",
     "FoloVLLMError": "folovllm.errors",
     "IllegalTransition": "folovllm.errors",
+    "LogitsNotFiniteError": "folovllm.errors",
     "ModelLoadError": "folovllm.errors",
+    "NoTokenLeftError": "folovllm.errors",
     "PromptTooLongError": "folovllm.errors",
     "ModelLoader": "folovllm.model_loader",
     "get_model_and_tokenizer": "folovllm.model_loader",
@@ -36,6 +38,8 @@ _EXPORTS = {
     "Sequence": "folovllm.request",
     "SequenceData": "folovllm.request",
     "SequenceStatus": "folovllm.request",
+    "LogitsProcessor": "folovllm.sample.logits_processors",
+    "register_logits_processor": "folovllm.sample.logits_processors",
     "SamplingParams": "folovllm.sampling_params",
     "SamplingType": "folovllm.sampling_params",
 }
