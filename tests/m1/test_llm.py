@@ -7,7 +7,9 @@ import re
 import pytest
 from rich.progress import Progress
 
+import folovllm
 from folovllm import LLM, SamplingParams
+from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from tests.m1.support import BOS, make_text_model
 
 SHORT = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
@@ -123,3 +125,9 @@ def test_bad_words_are_kept_out(tmp_path):
     banned = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True, bad_words=[word.decode()])
     again = llm.generate([5, 6], banned, use_tqdm=False)[0].outputs[0].token_ids
     assert list(word) not in [again[i : i + 2] for i in range(29)]
+
+
+def test_the_decorator_is_a_public_name() -> None:
+    assert folovllm.register_logits_processor is register_logits_processor
+    assert folovllm.LogitsProcessor is LogitsProcessor
+    assert {"register_logits_processor", "LogitsProcessor"} <= set(folovllm.__all__)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-import folovllm
 from folovllm import SamplingParams
 from folovllm.sample import logits_processors
 from folovllm.sample.logits_processors import (
@@ -253,9 +252,3 @@ def test_a_name_is_taken_once(registry: dict) -> None:
 def test_only_subclasses_can_be_registered(registry: dict) -> None:
     with pytest.raises(TypeError, match="must be a subclass of LogitsProcessor"):
         register_logits_processor("mine")(dict)  # type: ignore[type-var]
-
-
-def test_the_decorator_is_a_public_name() -> None:
-    assert folovllm.register_logits_processor is register_logits_processor
-    assert folovllm.LogitsProcessor is LogitsProcessor
-    assert {"register_logits_processor", "LogitsProcessor"} <= set(folovllm.__all__)
