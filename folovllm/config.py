@@ -109,7 +109,8 @@ class CacheConfig:
 
     `block_size` tokens share a block. On a GPU, weights, activations and blocks together may use
     `gpu_memory_utilization` of its memory; `num_kv_blocks` overrides what follows from that. `swap_space`
-    GiB of CPU memory take the blocks of preempted sequences.
+    GiB of CPU memory take the blocks of preempted sequences. `kv_cache_dtype` "fp8" (or "fp8_e4m3", which is the
+    same) keeps keys and values in 8 bits; "auto" keeps them in the model's dtype.
     """
 
     block_size: int = field(default=16, metadata=_since(3, "paged KV cache"))
@@ -117,6 +118,7 @@ class CacheConfig:
     swap_space: float = field(default=4.0, metadata=_since(3, "preemption by swap"))
     enable_prefix_caching: bool = field(default=False, metadata=_since(6, "prefix caching"))
     num_kv_blocks: int | None = field(default=None, metadata=_since(3, "paged KV cache"))
+    kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3"] = field(default="auto", metadata=_since(6, "a KV cache in fp8"))
 
     def __post_init__(self) -> None:
         check_int("block_size", self.block_size, 1)
@@ -129,6 +131,7 @@ class CacheConfig:
         check_bool("enable_prefix_caching", self.enable_prefix_caching)
         if self.num_kv_blocks is not None:
             check_int("num_kv_blocks", self.num_kv_blocks, 1)
+        check_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", "fp8", "fp8_e4m3"))
 
 
 @dataclass
@@ -142,6 +145,8 @@ class SchedulerConfig:
     When memory runs out a sequence is preempted: its blocks are dropped and recomputed, or swapped out;
     "auto" picks. `async_scheduling` schedules the next step before the tokens of this one are known; None
     does so where it pays, on a GPU. `max_n` is the largest n and best_of that a request may ask for (-1: any).
+    `performance_mode` decides what a step's budget is where none is given: "interactivity" keeps the gaps between
+    two tokens short, "throughput" makes fewer and larger steps.
     """
 
     max_num_batched_tokens: int | None = field(default=None, metadata=_since(2, "continuous batching"))
@@ -154,6 +159,9 @@ class SchedulerConfig:
     max_num_partial_prefills: int = field(default=1, metadata=_since(5, "chunked prefill"))
     async_scheduling: bool | None = field(default=None, metadata=_since(4, "asynchronous scheduling"))
     max_n: int = field(default=16_384, metadata=_since(1, "the engine"))
+    performance_mode: Literal["interactivity", "throughput"] = field(
+        default="interactivity", metadata=_since(6, "a default budget by what the engine is for")
+    )
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_model_len"):
@@ -170,6 +178,7 @@ class SchedulerConfig:
             check_bool("async_scheduling", self.async_scheduling)
         if self.max_n != -1:
             check_int("max_n", self.max_n, 1, way_out="-1 allows any number")
+        check_choice("performance_mode", self.performance_mode, ("interactivity", "throughput"))
 
 
 @dataclass

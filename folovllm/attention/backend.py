@@ -55,6 +55,12 @@ class AttentionBackend(ABC):
         flat[0].index_copy_(0, slot_mapping, k.to(kv_cache.dtype))
         flat[1].index_copy_(0, slot_mapping, v.to(kv_cache.dtype))
 
+    def warm_up(  # noqa: B027 (most compile nothing)
+        self, kv_cache: torch.Tensor, dtype: torch.dtype | None = None
+    ) -> None:
+        """Compile what is compiled at its first use, before any request. May write to block 0 of `kv_cache`, which no
+        sequence owns. dtype: of queries, keys and values; None: the cache's."""
+
     @abstractmethod
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         """Causal attention of q [num_tokens, num_heads, head_size] over each sequence's cache; same shape out.

@@ -37,6 +37,9 @@ class AttentionMetadata:
     num_decodes: int = 0
     """This many sequences at the front have one query each, so a kernel for decodes may compute them. It is a lower
     bound: sequences behind them may have one query, too."""
+    decode_order: torch.Tensor | None = None
+    """[leading_decodes] int32, each of their places once, the longest first: in this order a kernel starts them. None:
+    as they come."""
 
     @property
     def leading_decodes(self) -> int:

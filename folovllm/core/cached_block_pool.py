@@ -51,6 +51,10 @@ class CachedBlockPool(BlockPool):
         """Blocks that can be found, in use or not."""
         return len(self._cached)
 
+    def is_cached(self, block_id: int) -> bool:
+        """Whether this block can be found, in use or not."""
+        return block_id in self._cached
+
     def get_cached_block(
         self, block_hash: bytes, parent: int, token_ids: Sequence[int], cache_salt: str | None
     ) -> int | None:
@@ -134,7 +138,7 @@ class CachedBlockPool(BlockPool):
 
     def check_invariants(self, tables: Iterable[list[int]]) -> None:
         """And: hashes and blocks belong to each other, of two free cached blocks no child goes after its parent, and
-        who uses a cached block uses its parent as well, so that it stays as long."""
+        a table that names a cached block names its parent as well, so that the parent stays as long."""
         tables = list(tables)
         super().check_invariants(tables)
         for table in tables:

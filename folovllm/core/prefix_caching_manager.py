@@ -103,7 +103,7 @@ class PrefixCachingManager(KVCacheManager):
 
     def _let_siblings_follow(self, seq: Sequence, before: list[int]) -> list[Sequence]:
         """The table of `seq` was `before`. Its forks name the blocks that it gave back, and must take the ones that it
-        took, too. Else a block of theirs might be found behind a block that nobody keeps for them."""
+        took, too. Else a block of theirs might be found behind a block to which they hold no reference."""
         followers = []
         swapped = [place for place, block_id in enumerate(before) if block_id != seq.block_ids[place]]
         for other in self._chains:

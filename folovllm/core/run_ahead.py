@@ -47,13 +47,18 @@ def can_run_ahead(scheduler: Scheduler, launched: SchedulerOutput) -> bool:
     """Whether the step after `launched` can be scheduled before its tokens are known."""
     if launched.is_empty or scheduler.swapped:
         return False
-    if any(reads_tokens(request.sampling_params) for request in scheduler.running):
-        return False
+    for request in scheduler.running:  # half the calls of any() over a generator
+        if reads_tokens(request.sampling_params):
+            return False
     # If every sequence ends with its token, the next step may have nothing to compute. The scheduler would then preempt
     # to let a request in, and so take the blocks of sequences whose last token is on its way.
     if not any(_goes_on(seq, still_lacks, scheduler.max_model_len) for seq, still_lacks in _after(scheduler, launched)):
         return False
-    return scheduler.kv.pool.num_free >= most_blocks_of_next_step(scheduler, launched)
+    num_free = scheduler.kv.pool.num_free
+    # As a rule there are more than any step could take, and nobody has to be counted.
+    if num_free >= scheduler.max_num_seqs + scheduler.kv.blocks_for(scheduler.max_num_batched_tokens):
+        return True
+    return num_free >= most_blocks_of_next_step(scheduler, launched)
 
 
 def most_blocks_of_next_step(scheduler: Scheduler, launched: SchedulerOutput) -> int:
@@ -96,6 +101,7 @@ def _goes_on(seq: Sequence, still_lacks: int, max_model_len: int) -> bool:
 
 def _ends_with_next_token(seq: Sequence, max_model_len: int) -> bool:
     """Whether the next token ends the sequence by its length, whichever token it is."""
-    max_tokens = seq.sampling_params.max_tokens
-    by_params = max_tokens is not None and seq.get_output_len() + 1 >= max_tokens
-    return by_params or seq.get_len() + 1 >= max_model_len
+    data, max_tokens = seq.data, seq.sampling_params.max_tokens
+    num_output = len(data.output_token_ids)
+    by_params = max_tokens is not None and num_output + 1 >= max_tokens
+    return by_params or len(data.prompt_token_ids) + num_output + 1 >= max_model_len

@@ -70,8 +70,9 @@ class SchedulerState:
             if seq.status is RUNNING and token_id is not None:
                 token_ids_so_far = seq.data.output_token_ids
                 if token_ids_so_far and token_ids_so_far[-1] == UNKNOWN:
-                    token_ids_so_far.pop()
-                token_ids_so_far.append(token_id)
+                    token_ids_so_far[-1] = token_id
+                else:
+                    token_ids_so_far.append(token_id)
                 gained.append((seq, check_stop(seq, self.eos_token_ids, self.max_model_len)))
         return gained
 

@@ -14,10 +14,10 @@ def check_stop(seq: Sequence, eos_token_ids: frozenset[int], max_model_len: int)
     A stop token is looked at before the length: a sequence whose last allowed token is EOS ends with "stop".
     Sets seq.stop_reason to the token id when it was one of stop_token_ids; for EOS it stays None.
     """
-    params, data = seq.sampling_params, seq.data
-    num_output = data.get_output_len()
+    params, output = seq.sampling_params, seq.data.output_token_ids
+    num_output = len(output)
     if num_output >= params.min_tokens:
-        token_id = data.get_last_token_id()
+        token_id = output[-1]
         if not params.ignore_eos and token_id in eos_token_ids:
             return SequenceStatus.FINISHED_STOPPED
         if token_id in (params.stop_token_ids or ()):
@@ -25,6 +25,6 @@ def check_stop(seq: Sequence, eos_token_ids: frozenset[int], max_model_len: int)
             return SequenceStatus.FINISHED_STOPPED
     if params.max_tokens is not None and num_output >= params.max_tokens:
         return SequenceStatus.FINISHED_LENGTH_CAPPED
-    if data.get_len() >= max_model_len:
+    if len(seq.data.prompt_token_ids) + num_output >= max_model_len:
         return SequenceStatus.FINISHED_LENGTH_CAPPED
     return None

@@ -15,6 +15,7 @@
 #include <cmath>
 #include <vector>
 
+#include "pool.h"
 #include "vector.h"
 
 namespace {
@@ -116,51 +117,48 @@ void decode(const T *q, int64_t q_stride, const C *keys, const C *values, const 
     if ((int64_t)memory.size() < num_tasks * num_heads * each) memory.resize(num_tasks * num_heads * each);
     float *partial = memory.data();
     float *maxima = partial, *totals = maxima + num_tasks * num_heads, *weighted = totals + num_tasks * num_heads;
-#pragma omp parallel if (keys_read * num_heads * size > (1 << 16))
-    {
-#pragma omp for schedule(dynamic, 1) collapse(2)
-        for (int64_t t = 0; t < num_tasks; t++)
-            for (int64_t kv_head = 0; kv_head < num_kv_heads; kv_head++) {
-                const int64_t i = tasks[t].seq, seq = seqs[i], first = tasks[t].part * PART;
-                const int64_t left = seq_lens[seq] - first, count = left < PART ? left : PART;
-                for (int64_t h = 0; h < group; h += TOGETHER) {
-                    const int64_t head = kv_head * group + h, place = t * num_heads + head;
-                    const auto run = [&](auto function) {
-                        function(q + queries[i] * q_stride + head * size, keys + kv_head * size,
-                                 values + kv_head * size, tables + seq * max_blocks, first, count, block_size,
-                                 token_stride, size, scale, maxima + place, totals + place, weighted + place * size);
-                    };
-                    switch (group - h) {
-                    case 1: run(attend<1, T, C>); break;
-                    case 2: run(attend<2, T, C>); break;
-                    case 3: run(attend<3, T, C>); break;
-                    default: run(attend<4, T, C>);
-                    }
-                }
+    const bool worth = keys_read * num_heads * size > (1 << 16);
+    pool::each(num_tasks * num_kv_heads, worth, [&](int64_t number) {
+        const int64_t t = number / num_kv_heads, kv_head = number % num_kv_heads;
+        const int64_t i = tasks[t].seq, seq = seqs[i], first = tasks[t].part * PART;
+        const int64_t left = seq_lens[seq] - first, count = left < PART ? left : PART;
+        for (int64_t h = 0; h < group; h += TOGETHER) {
+            const int64_t head = kv_head * group + h, place = t * num_heads + head;
+            const auto run = [&](auto function) {
+                function(q + queries[i] * q_stride + head * size, keys + kv_head * size, values + kv_head * size,
+                         tables + seq * max_blocks, first, count, block_size, token_stride, size, scale,
+                         maxima + place, totals + place, weighted + place * size);
+            };
+            switch (group - h) {
+            case 1: run(attend<1, T, C>); break;
+            case 2: run(attend<2, T, C>); break;
+            case 3: run(attend<3, T, C>); break;
+            default: run(attend<4, T, C>);
             }
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < num_decodes; i++)
-            for (int64_t head = 0; head < num_heads; head++) {
-                float highest = -__builtin_inff(), total = 0;
-                for (int64_t t = first_task[i]; t < first_task[i + 1]; t++) {
-                    float mine = maxima[t * num_heads + head];
-                    highest = mine > highest ? mine : highest;
-                }
-                T *target = out + (queries[i] * num_heads + head) * size;
-                std::vector<float> shares(first_task[i + 1] - first_task[i]);
-                for (int64_t t = first_task[i]; t < first_task[i + 1]; t++) {
-                    float share = expf(maxima[t * num_heads + head] - highest);
-                    shares[t - first_task[i]] = share;
-                    total += totals[t * num_heads + head] * share;
-                }
-                for (int64_t d = 0; d < size; d += LANES) {
-                    vec sums = {};
-                    for (int64_t t = first_task[i]; t < first_task[i + 1]; t++)
-                        sums += load(weighted + (t * num_heads + head) * size + d) * shares[t - first_task[i]];
-                    store(target + d, sums / total);
-                }
+        }
+    });
+    pool::each(num_decodes, worth, [&](int64_t i) {
+        std::vector<float> shares(first_task[i + 1] - first_task[i]);
+        for (int64_t head = 0; head < num_heads; head++) {
+            float highest = -__builtin_inff(), total = 0;
+            for (int64_t t = first_task[i]; t < first_task[i + 1]; t++) {
+                float mine = maxima[t * num_heads + head];
+                highest = mine > highest ? mine : highest;
             }
-    }
+            T *target = out + (queries[i] * num_heads + head) * size;
+            for (int64_t t = first_task[i]; t < first_task[i + 1]; t++) {
+                float share = expf(maxima[t * num_heads + head] - highest);
+                shares[t - first_task[i]] = share;
+                total += totals[t * num_heads + head] * share;
+            }
+            for (int64_t d = 0; d < size; d += LANES) {
+                vec sums = {};
+                for (int64_t t = first_task[i]; t < first_task[i + 1]; t++)
+                    sums += load(weighted + (t * num_heads + head) * size + d) * shares[t - first_task[i]];
+                store(target + d, sums / total);
+            }
+        }
+    });
 }
 
 }  // namespace

@@ -8,11 +8,10 @@
 
 #include <cmath>
 
+#include "pool.h"
 #include "vector.h"
 
 namespace {
-
-constexpr int64_t ENOUGH = 1 << 15;  // numbers for which a second thread pays
 
 template <typename T>
 float sum_of_squares(const T *x, int64_t size) {
@@ -36,8 +35,7 @@ static inline void put(bf16 *p, float x) {
 
 template <typename T>
 void add_rms_norm(const T *x, T *residual, const float *weight, T *out, int64_t rows, int64_t size, float eps) {
-#pragma omp parallel for schedule(static) if (rows > 1 && rows * size > ENOUGH)
-    for (int64_t row = 0; row < rows; row++) {
+    pool::each_row(rows, size, [=](int64_t row) {
         const T *source = x + row * size;
         T *stream = residual ? residual + row * size : nullptr, *target = out + row * size;
         int64_t i = 0;
@@ -49,7 +47,7 @@ void add_rms_norm(const T *x, T *residual, const float *weight, T *out, int64_t 
         float scale = 1.0f / sqrtf(sum_of_squares(source, size) / size + eps);
         for (i = 0; i + LANES <= size; i += LANES) store(target + i, load(source + i) * scale * load(weight + i));
         for (; i < size; i++) put(target + i, get(source + i) * scale * weight[i]);
-    }
+    });
 }
 
 // heads [tokens, num_q + num_k (+ num_v), size], rows `stride` apart; cos and sin [tokens, size]. In place.
@@ -57,8 +55,7 @@ template <typename T>
 void norm_rotary(T *heads, const float *q_weight, const float *k_weight, const float *cos, const float *sin,
                  int64_t tokens, int64_t stride, int64_t num_q, int64_t num_k, int64_t size, float eps) {
     const int64_t half = size / 2;
-#pragma omp parallel for schedule(static) if (tokens > 1 && tokens * (num_q + num_k) * size > ENOUGH)
-    for (int64_t token = 0; token < tokens; token++) {
+    pool::each_row(tokens, (num_q + num_k) * size, [=](int64_t token) {
         const float *c = cos + token * size, *s = sin + token * size;
         float x[size];
         for (int64_t head = 0; head < num_q + num_k; head++) {
@@ -81,14 +78,13 @@ void norm_rotary(T *heads, const float *q_weight, const float *k_weight, const f
                 put(place + half + i, x[half + i] * c[half + i] + x[i] * s[half + i]);
             }
         }
-    }
+    });
 }
 
 template <typename T>
 void silu_mul(const T *gate_up, T *out, int64_t rows, int64_t size) {
     const vec one = splat(1.0f);
-#pragma omp parallel for schedule(static) if (rows > 1 && rows * size > ENOUGH)
-    for (int64_t row = 0; row < rows; row++) {
+    pool::each_row(rows, size, [=](int64_t row) {
         const T *gate = gate_up + row * 2 * size, *up = gate + size;
         int64_t i = 0;
         for (; i + LANES <= size; i += LANES) {
@@ -99,7 +95,7 @@ void silu_mul(const T *gate_up, T *out, int64_t rows, int64_t size) {
             vec g = splat(get(gate + i));
             put(out + row * size + i, (g / (one + exp_(-g)))[0] * get(up + i));
         }
-    }
+    });
 }
 
 }  // namespace

@@ -14,9 +14,13 @@
 // on which thread computes it: a row has the same bits alone and in any batch.
 //
 // Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+//
+// vLLM: csrc/cpu/sgl-kernels/gemm.cpp
 
+#include <algorithm>
 #include <vector>
 
+#include "pool.h"
 #include "vector.h"
 
 namespace {
@@ -25,12 +29,13 @@ constexpr int WIDTH = 2 * LANES;
 constexpr int MAX_ROWS = LANES == 16 ? 12 : 6;  // 2 * MAX_ROWS results, of 32 registers or 16
 constexpr int PIECE = 128;                      // steps of k: 16 KiB of a float32 panel with AVX-512
 constexpr int64_t ENOUGH = 1 << 18;             // multiply-adds for which a second thread pays
+constexpr int64_t CHUNK = 2 << 20;              // bytes of x that stay in a cache while all panels pass by
 constexpr int AHEAD = 4096;                     // bytes. The hardware's own prefetching ends at each page
 
 // One panel, or two that follow each other: two streams from memory are faster than one. `out` holds ROWS * WIDTH
 // results of the one, then of the other.
-template <int ROWS, int PANELS, typename W, bool FROM_MEMORY>
-void tile(const float *x, const W *w, int64_t size, float *out, bool go_on, int64_t next_panel) {
+template <int ROWS, int PANELS, typename X, typename W, bool FROM_MEMORY>
+void tile(const X *x, const W *w, int64_t size, float *out, bool go_on, int64_t next_panel) {
     vec low[PANELS][ROWS], high[PANELS][ROWS];
 #pragma GCC unroll 2
     for (int p = 0; p < PANELS; p++)
@@ -48,11 +53,11 @@ void tile(const float *x, const W *w, int64_t size, float *out, bool go_on, int6
                 __builtin_prefetch((const char *)mine + AHEAD);
                 if (sizeof(W) * WIDTH > 64) __builtin_prefetch((const char *)mine + AHEAD + 64);
             }
-            vec a = load(mine), b = load(mine + LANES);
+            const auto a = load(mine), b = load(mine + LANES);
 #pragma GCC unroll 12
             for (int r = 0; r < ROWS; r++) {
-                low[p][r] += x[r] * a;
-                high[p][r] += x[r] * b;
+                low[p][r] = multiply_add(low[p][r], x[r], a);
+                high[p][r] = multiply_add(high[p][r], x[r], b);
             }
         }
     }
@@ -66,13 +71,13 @@ void tile(const float *x, const W *w, int64_t size, float *out, bool go_on, int6
         }
 }
 
-template <typename W, bool FROM_MEMORY>
-void tile(int rows, int panels, const float *x, const W *w, int64_t size, float *out, bool go_on, int64_t next_panel) {
+template <typename X, typename W, bool FROM_MEMORY>
+void tile(int rows, int panels, const X *x, const W *w, int64_t size, float *out, bool go_on, int64_t next_panel) {
     switch (rows * panels * (panels == 2 ? -1 : 1)) {  // two panels: a negative number
 #define CASE(N) \
-    case N: return tile<N, 1, W, FROM_MEMORY>(x, w, size, out, go_on, next_panel);
+    case N: return tile<N, 1, X, W, FROM_MEMORY>(x, w, size, out, go_on, next_panel);
 #define PAIR(N) \
-    case -2 * N: return tile<N, 2, W, FROM_MEMORY>(x, w, size, out, go_on, next_panel);
+    case -2 * N: return tile<N, 2, X, W, FROM_MEMORY>(x, w, size, out, go_on, next_panel);
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) PAIR(1) PAIR(2) PAIR(3)
 #ifdef __AVX512F__
         CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) PAIR(4) PAIR(5) PAIR(6)
@@ -81,11 +86,19 @@ void tile(int rows, int panels, const float *x, const W *w, int64_t size, float 
 }
 
 // Block by block of rows, and in a block the rows' numbers for one k side by side.
-template <typename T>
-void rearrange(const T *x, float *packed, int64_t rows, int64_t in, int64_t per_block, int64_t block) {
-    int64_t first = block * per_block, count = rows - first < per_block ? rows - first : per_block;
+void rearrange(const float *x, float *packed, int64_t rows, int64_t in, int64_t per_block, int64_t block) {
+    const int64_t first = block * per_block, count = std::min(per_block, rows - first);
     for (int64_t k = 0; k < in; k++)
-        for (int64_t r = 0; r < count; r++) packed[first * in + k * count + r] = get(x + (first + r) * in + k);
+        for (int64_t r = 0; r < count; r++) packed[first * in + k * count + r] = x[(first + r) * in + k];
+}
+
+void rearrange(const bf16 *x, bf16_pair *packed, int64_t rows, int64_t in, int64_t per_block, int64_t block) {
+    const int64_t first = block * per_block, count = std::min(per_block, rows - first), steps = (in + 1) / 2;
+    for (int64_t k = 0; k < steps; k++)
+        for (int64_t r = 0; r < count; r++) {
+            const bf16 *pair = x + (first + r) * in + 2 * k;
+            packed[first * steps + k * count + r] = {pair[0], 2 * k + 1 < in ? pair[1] : bf16{0}};
+        }
 }
 
 // The results of one panel, [rows, WIDTH], to their columns of out [rows, outs]. The last panel may stick out.
@@ -102,48 +115,84 @@ void put_results(float *results, const float *bias, T *out, int64_t rows, int64_
     }
 }
 
-template <typename T, typename W>
-void linear(const T *x, const W *weight, const float *bias, T *out, int64_t rows, int64_t in, int64_t outs) {
-    const int64_t panels = (outs + WIDTH - 1) / WIDTH, blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
-    const int64_t per_block = (rows + blocks - 1) / blocks;  // evenly: 16 rows are 8 and 8, not 12 and 4
-    const int64_t piece = blocks > 1 ? PIECE : in, pair = 2 * rows <= MAX_ROWS ? 2 : 1;
-    const bool widen = sizeof(W) == 2 && blocks > 1;  // converted once for all rows
-    static thread_local std::vector<float> rearranged;
-    if ((int64_t)rearranged.size() < rows * in) rearranged.resize(rows * in);
-    float *packed = rearranged.data();
-#pragma omp parallel if (rows * in * outs > ENOUGH)
-    {
-#pragma omp for schedule(static)
-        for (int64_t block = 0; block < blocks; block++) rearrange(x, packed, rows, in, per_block, block);
-        std::vector<float> results(pair * rows * WIDTH);
-        float wide[PIECE * WIDTH];
-        // Panel by panel to whoever is free: a thread whose core is shared with another program takes fewer.
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t panel = 0; panel < panels; panel += pair) {
-            const int together = panels - panel < pair ? 1 : pair;
-            for (int64_t k = 0; k < in; k += piece) {
-                int64_t size = in - k < piece ? in - k : piece;
-                const W *w = weight + (panel * in + k) * WIDTH;
+// x and what becomes of it, as every thread needs to know it. A task multiplies a chunk of x's rows by one panel, or by a
+// pair of them.
+template <typename X, typename W, typename T>
+struct Linear {
+    const X *packed;  // x, rearranged
+    const W *weight;
+    const float *bias;
+    T *out;
+    int64_t rows, in, outs, panels, pair;  // in: steps
+    int64_t per_block, per_chunk, chunks;  // rows, rows, and how many chunks there are
+
+    static float *results(size_t size) {  // of the calling thread
+        static thread_local std::vector<float> memory;
+        if (memory.size() < size) memory.resize(size);
+        return memory.data();
+    }
+
+    int64_t tasks() const { return chunks * tasks_of_chunk(); }
+    int64_t tasks_of_chunk() const { return (panels + pair - 1) / pair; }
+    int64_t first_row(int64_t task) const { return task / tasks_of_chunk() * per_chunk; }
+    int64_t num_rows(int64_t task) const { return std::min(per_chunk, rows - first_row(task)); }
+    int64_t first_panel(int64_t task) const { return task % tasks_of_chunk() * pair; }
+    int64_t num_panels(int64_t task) const { return std::min(pair, panels - first_panel(task)); }
+
+    void compute(int64_t task, const pool::Task &state) const {
+        constexpr bool CONVERTED = sizeof(X) != sizeof(W);
+        const int64_t panel = first_panel(task), begin = first_row(task), count = num_rows(task);
+        const int64_t piece = count > per_block ? PIECE : in;
+        const bool widen = CONVERTED && count > per_block;  // once for all rows
+        float *sums = results(pair * count * WIDTH), wide[CONVERTED ? PIECE * WIDTH : 1];
+        for (int64_t k = 0; k < in && !state.settled(); k += piece) {
+            const int64_t size = std::min(piece, in - k);
+            const W *w = weight + (panel * in + k) * WIDTH;
+            if constexpr (CONVERTED)
                 for (int64_t i = 0; widen && i < 2 * size; i++) {
                     __builtin_prefetch((const char *)(w + i * LANES) + AHEAD);
                     store(wide + i * LANES, load(w + i * LANES));
                 }
-                for (int64_t block = 0; block < blocks; block++) {
-                    int64_t first = block * per_block, count = rows - first < per_block ? rows - first : per_block;
-                    const float *mine = packed + first * in + k * count;
-                    float *sums = results.data() + first * WIDTH;
-                    if (widen)
-                        tile<float, false>(count, 1, mine, wide, size, sums, k > 0, 0);
-                    else if (block == 0)
-                        tile<W, true>(count, together, mine, w, size, sums, k > 0, in * WIDTH);
-                    else
-                        tile<W, false>(count, 1, mine, w, size, sums, k > 0, 0);
-                }
+            for (int64_t row = 0; row < count; row += per_block) {
+                const int64_t together = std::min(per_block, count - row);
+                const X *mine = packed + (begin + row) * in + k * together;
+                float *to = sums + row * WIDTH;
+                if constexpr (CONVERTED)
+                    if (widen) {
+                        tile<float, float, false>(together, 1, mine, wide, size, to, k > 0, 0);
+                        continue;
+                    }
+                if (row == 0)
+                    tile<X, W, true>(together, num_panels(task), mine, w, size, to, k > 0, in * WIDTH);
+                else
+                    tile<X, W, false>(together, 1, mine, w, size, to, k > 0, 0);
             }
-            for (int p = 0; p < together; p++)
-                put_results(results.data() + p * rows * WIDTH, bias, out, rows, outs, panel + p);
         }
     }
+
+    void commit(int64_t task) const {
+        const int64_t begin = first_row(task), count = num_rows(task);
+        for (int64_t p = 0; p < num_panels(task); p++)
+            put_results(results(0) + p * count * WIDTH, bias, out + begin * outs, count, outs, first_panel(task) + p);
+    }
+};
+
+// In steps of X: one column of x, or two.
+template <typename X, typename T, typename W>
+void linear(const T *x, const W *weight, const float *bias, T *out, int64_t rows, int64_t in, int64_t outs) {
+    if (rows == 0) return;
+    const int64_t blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
+    const int64_t per_block = (rows + blocks - 1) / blocks;  // evenly: 16 rows are 8 and 8, not 12 and 4
+    const int64_t steps = (in * sizeof(T) + sizeof(X) - 1) / sizeof(X);
+    const int64_t blocks_of_chunk = std::max<int64_t>(1, CHUNK / (steps * (int64_t)sizeof(X) * per_block));
+    static thread_local pool::Buffer rearranged;
+    X *packed = (X *)rearranged.reserve(rows * steps * sizeof(X));
+    pool::each(blocks, rows * in > ENOUGH / 8, [=](int64_t block) { rearrange(x, packed, rows, in, per_block, block); });
+    Linear<X, W, T> body = {packed, weight, bias, out, rows, steps, outs, (outs + WIDTH - 1) / WIDTH, 1, per_block};
+    body.pair = 2 * rows <= MAX_ROWS ? 2 : 1;
+    body.per_chunk = blocks_of_chunk * per_block;
+    body.chunks = (rows + body.per_chunk - 1) / body.per_chunk;
+    pool::each_twice(body.tasks(), rows * in * outs > ENOUGH, body);
 }
 
 }  // namespace
@@ -154,11 +203,22 @@ int panel_width() { return WIDTH; }
 
 void linear_float32(const float *x, const float *weight, const float *bias, float *out, int64_t rows, int64_t in,
                     int64_t outs) {
-    if (rows > 0) linear(x, weight, bias, out, rows, in, outs);
+    linear<float>(x, weight, bias, out, rows, in, outs);
 }
 
 void linear_bfloat16(const float *x, const bf16 *weight, const float *bias, float *out, int64_t rows, int64_t in,
                      int64_t outs) {
-    if (rows > 0) linear(x, weight, bias, out, rows, in, outs);
+    linear<float>(x, weight, bias, out, rows, in, outs);
 }
+
+#ifdef __AVX512BF16__
+int has_bf16_pairs() { return 1; }
+
+void linear_bf16_pairs(const bf16 *x, const bf16_pair *weight, const float *bias, bf16 *out, int64_t rows, int64_t in,
+                       int64_t outs) {
+    linear<bf16_pair>(x, weight, bias, out, rows, in, outs);
+}
+#else
+int has_bf16_pairs() { return 0; }
+#endif
 }

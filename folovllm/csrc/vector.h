@@ -2,11 +2,17 @@
 //
 // GCC and Clang compile `a * b + c` on these types to the widest instructions that -march=native allows: 16 floats with
 // AVX-512, 8 with AVX2. Loads and stores need no alignment.
+//
+// vLLM: csrc/cpu/cpu_types_x86.hpp
 
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 
 #ifdef __AVX512F__
 constexpr int LANES = 16;
@@ -34,6 +40,27 @@ static inline void store(bf16 *p, vec x) {
     *(halves *)p = __builtin_convertvector(x == x ? rounded : quiet_nan, halves);
 }
 
+// One step of a product: sum += x * w, one x for all lanes.
+static inline vec multiply_add(vec sum, float x, vec w) { return sum + x * w; }
+
+// Two bfloat16 numbers that are multiplied in one step: at k and k + 1. Where the CPU has an instruction for it, it does
+// twice the work of a float32 step, and adds to a float32 sum.
+struct bf16_pair {
+    bf16 even, odd;
+};
+
+#ifdef __AVX512BF16__
+typedef __m512bh pairs;
+
+static inline pairs load(const bf16_pair *p) { return (pairs)_mm512_loadu_si512(p); }
+
+static inline vec multiply_add(vec sum, bf16_pair x, pairs w) {
+    int32_t both;
+    memcpy(&both, &x, 4);
+    return (vec)_mm512_dpbf16_ps((__m512)sum, w, (pairs)_mm512_set1_epi32(both));
+}
+#endif
+
 static inline float get(const float *p) { return *p; }
 static inline float get(const bf16 *p) {
     uint32_t bits = (uint32_t)p->bits << 16;
@@ -49,6 +76,14 @@ static inline float sum(vec x) {
     memcpy(lanes, &x, sizeof lanes);
     for (int width = LANES / 2; width > 0; width /= 2)
         for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
+    return lanes[0];
+}
+
+static inline float max(vec x) {
+    float lanes[LANES];
+    memcpy(lanes, &x, sizeof lanes);
+    for (int width = LANES / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
     return lanes[0];
 }
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from os import PathLike
 from typing import Any
 
 from folovllm.engine.defaults import config_for_llm
@@ -29,6 +30,7 @@ from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.stats import EngineStats
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
+from folovllm.tracing.attach import make_engine
 from folovllm.utils.checks import check_str
 from folovllm.utils.ids import Counter, next_unused
 
@@ -72,13 +74,23 @@ class AsyncLLM:
     Args: as for LLM. Raises: as LLM does.
     """
 
-    def __init__(self, model: str | None = None, **kwargs: Any) -> None:
-        self._start(LLMEngine(config_for_llm(model, **kwargs)))
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        trace: str | PathLike[str] | None = None,
+        nvtx: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        config = config_for_llm(model, **kwargs)
+        engine, self.trace = make_engine(lambda: LLMEngine(config), trace, nvtx=nvtx)
+        self._start(engine)
 
     @classmethod
     def from_engine(cls, engine: LLMEngine) -> AsyncLLM:
         """Serve an engine that exists. Until shutdown() no other code may use it."""
         self = cls.__new__(cls)
+        self.trace = None
         self._start(engine)
         return self
 
@@ -174,6 +186,8 @@ class AsyncLLM:
         for command in self._commands:  # the loop may have ended before: by an error, or with its event loop
             command()
         self._commands = []
+        if self.trace is not None:
+            self.trace.close()
 
     async def __aenter__(self) -> AsyncLLM:
         return self

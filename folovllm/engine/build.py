@@ -19,18 +19,19 @@ from folovllm.config import EngineConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.core.scheduler import Scheduler
-from folovllm.engine.batch_invariance import keep_rows_apart, select_invariant_backend
+from folovllm.engine.batch_invariance import keep_bits, keep_rows_apart, select_invariant_backend
 from folovllm.engine.core import EngineCore
 from folovllm.engine.input_processor import Room
+from folovllm.engine.kv_cache_dtype import cache_dtype, select_fp8_backend
 from folovllm.engine.limits import resolve_scheduler_config
-from folovllm.models.batch_invariant import make_batch_invariant
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.fused_compiled import can_fuse_compiled, fuse_compiled
 from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
 from folovllm.models.packing import pack_in_threads, widen_activations
 from folovllm.models.weights import build_model, weights_folder
+from folovllm.utils.current_device import current_device
 from folovllm.utils.logging import init_logger
-from folovllm.worker.cuda_graph import CudaGraphs, capture_sizes
+from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
 from folovllm.worker.kv_cache import kv_bytes_per_token
 from folovllm.worker.memory import size_kv_cache
 from folovllm.worker.model_runner import ModelRunner
@@ -51,24 +52,48 @@ def build_engine_core(
     Raises:
         ValueError: no block fits into memory, or the configuration's parts contradict one another.
     """
+    with current_device(device):
+        return _build(config, hf_config, dtype, device, eos_token_ids)
+
+
+def _build(
+    config: EngineConfig,
+    hf_config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    eos_token_ids: frozenset[int],
+) -> EngineCore:
     model_config, cache_config = config.model_config, config.cache_config
     assert model_config.max_model_len is not None
     # What can be refused is refused before the weights are read.
     limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len, device.type)
     invariant = model_config.batch_invariant
-    backend = select_invariant_backend(model_config, dtype, device) if invariant else _backend_for(config, device)
+    kv_dtype = cache_dtype(config, dtype)
+    if kv_dtype != dtype:
+        backend = select_fp8_backend(config, device)
+    else:
+        backend = select_invariant_backend(model_config, dtype, device) if invariant else _backend_for(config, device)
     weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     model = build_model(hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed)
     _make_fast(model, device)
     if invariant:
-        make_batch_invariant(model)
-    cache_size = size_kv_cache(
-        kv_bytes_per_token(model.decoder_spec, dtype),
-        cache_config,
-        limits,
-        device,
-        lambda: peak_bytes_of_full_step(model, backend, cache_config.block_size, limits, dtype=dtype, device=device),
-    )
+        keep_bits(model, device)
+    block_size = cache_config.block_size
+    with_graphs = device.type == "cuda" and backend.supports_cuda_graphs and not model_config.enforce_eager
+
+    def measure_step() -> int:
+        step = peak_bytes_of_full_step(model, backend, block_size, limits, dtype=kv_dtype, device=device)
+        if not with_graphs:
+            return step
+        sizes, longest = capture_sizes(limits.max_num_seqs), model_config.max_model_len
+        assert longest is not None
+        return step + bytes_of_graphs(
+            model, backend, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device,
+            cache_dtype=kv_dtype,
+        )  # fmt: skip
+
+    token_bytes = kv_bytes_per_token(model.decoder_spec, kv_dtype)
+    cache_size = size_kv_cache(token_bytes, cache_config, limits, device, measure_step)
     logger.info("KV cache: %s", cache_size)
     # What does not fit into the whole cache can never be served.
     max_model_len = min(model_config.max_model_len, cache_size.num_tokens)
@@ -89,19 +114,22 @@ def build_engine_core(
         block_size=cache_config.block_size,
         max_num_seqs=scheduler.max_num_seqs,
         max_model_len=max_model_len,
-        dtype=dtype,
+        dtype=kv_dtype,
         device=device,
         eos_token_ids=eos_token_ids,
     )
     if invariant:
         keep_rows_apart(runner, dtype)
-    if device.type == "cuda" and backend.supports_cuda_graphs and not model_config.enforce_eager:
+    if device.type == "cuda":
+        runner.kv_cache.backend.warm_up(runner.kv_cache.tensors[0], dtype)
+        runner.sampling.warm_up(dtype)
+    if with_graphs:
+        sizes = capture_sizes(scheduler.max_num_seqs)
         runner.graphs = CudaGraphs(
-            model,
-            capture_sizes(scheduler.max_num_seqs),
-            max_model_len=max_model_len,
-            block_size=cache_config.block_size,
-            device=device,
+            model, sizes, max_model_len=max_model_len, block_size=block_size, dtype=dtype, device=device
+        )
+        logger.info(
+            "CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], runner.graphs.pool_bytes / 2**30
         )
     room = Room(max_model_len, cache_size.num_blocks, cache_config.block_size, scheduler.max_num_seqs)
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling

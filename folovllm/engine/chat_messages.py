@@ -1,6 +1,6 @@
 """What comes in as a conversation, brought into the form that every chat template takes: a text for each message.
 
-vLLM: entrypoints/chat_utils.py
+vLLM: renderers/chat_utils.py
 """
 
 from __future__ import annotations

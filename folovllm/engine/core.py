@@ -14,7 +14,9 @@ from folovllm.config import SchedulerConfig
 from folovllm.core.run_ahead import assume, can_run_ahead
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.engine.device_fault import find_device_fault
 from folovllm.engine.input_processor import Room
+from folovllm.errors import EngineDeadError
 from folovllm.request import Sequence, SequenceStatus
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.memory import CacheSize
@@ -57,14 +59,18 @@ class EngineCore:
         self.run_ahead = run_ahead
         self._launched: tuple[SchedulerOutput, AsyncModelRunnerOutput] | None = None
         self._taking_part: list[Sequence] = []
+        self._fault: Exception | None = None  # of the device, from which it does not recover
 
     def step(self) -> tuple[SchedulerOutput, ModelRunnerOutput, Gained]:
         """What was computed, what came of it, and the sequences that gained a token by it.
 
         Raises:
             StepFailedError: the scheduler has started over, with nothing in flight.
+            EngineDeadError: the device has faulted, in this step or an earlier one.
             BaseException: an interrupt, or what scheduling itself raised; likewise.
         """
+        if self._fault is not None:
+            raise self._dead()
         launched, self._launched = self._launched, None
         self._taking_part = [] if launched is None else list(launched[0].scheduled_seqs)
         try:
@@ -76,6 +82,9 @@ class EngineCore:
         except BaseException as error:  # an interrupt, too: blocks may have been promised and not been moved
             self._launched = None
             self.scheduler.start_over()
+            self._fault = find_device_fault(self.runner.device) if isinstance(error, Exception) else None
+            if self._fault is not None:
+                raise self._dead() from error
             if not self._taking_part or not isinstance(error, Exception):
                 raise
             raise StepFailedError(error, [seq for seq in self._taking_part if not seq.is_finished()]) from error
@@ -85,3 +94,10 @@ class EngineCore:
         scheduled = self.scheduler.schedule()
         self._taking_part += scheduled.scheduled_seqs
         return scheduled, self.runner.execute_model(scheduled)
+
+    def _dead(self) -> EngineDeadError:
+        reason = str(self._fault).partition("\n")[0]
+        return EngineDeadError(
+            f"{self.runner.device} has faulted, and every further call in this process fails the same way: {reason}; "
+            "start the process anew, with CUDA_LAUNCH_BLOCKING=1 to learn which call it was"
+        )

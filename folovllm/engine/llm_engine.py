@@ -23,6 +23,7 @@ from folovllm.engine.build import build_engine_core
 from folovllm.engine.ceilings import check_ceilings
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.input_processor import InputProcessor, Prompt
+from folovllm.engine.observers import tell_observers
 from folovllm.engine.outbox import Outbox
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
@@ -78,6 +79,7 @@ class LLMEngine:
         self._tokens = TokenCounter()
         self._turns = Turns()  # whoever changes anything of the above takes one
         self._is_stepping = False
+        tell_observers(self)
 
     def add_request(
         self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0

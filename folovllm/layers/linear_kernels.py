@@ -4,7 +4,7 @@ A decode step multiplies every weight matrix by a handful of rows, so its time i
 `F.linear` keeps the checkpoint's row-major layout, which the CPU's product kernels do not read at full speed. The
 other kernels reorder ("prepack") each weight once after loading into the layout that their inner loop wants:
 
-    compiled   our own panels (csrc/linear.cpp)   where there is a C++ compiler; not for bfloat16 with bf16 units
+    compiled   our own panels (csrc/linear.cpp)   where there is a C++ compiler; not for bfloat16 with AMX
     onednn     oneDNN's blocked layout            float32 on any x86 CPU, bfloat16 where the CPU has bf16 units
     fbgemm     FBGEMM's fp16 panels               bfloat16 weights on CPUs *without* bf16 units
     native     F.linear                           any device, any dtype; what CUDA uses
@@ -70,7 +70,7 @@ class NativeKernel:
 class CompiledKernel:
     """Reads a weight once, at the speed of memory, for up to a dozen rows; with hundreds it is as fast as oneDNN.
 
-    It computes in float32, whatever the weight's dtype.
+    It computes in float32. Two bfloat16 numbers are multiplied at a time where the CPU can do that.
     """
 
     name = "compiled"
@@ -80,15 +80,26 @@ class CompiledKernel:
             return "runs on CPU only"
         if weight.dtype not in (torch.float32, torch.bfloat16):
             return "for float32 and bfloat16"
-        if weight.dtype == torch.bfloat16 and cpu_has_bf16_units():
+        if (reason := cpu_kernels.unavailable_reason()) is not None:
+            return reason
+        if weight.dtype == torch.bfloat16 and cpu_has_bf16_units() and not self._in_pairs(weight):
             return "the CPU has bf16 units: oneDNN is faster"
-        return cpu_kernels.unavailable_reason()
+        return None
+
+    @staticmethod
+    def _in_pairs(weight: torch.Tensor) -> bool:
+        """Not with AMX, which multiplies 16 rows at a time, nor where the CPU is to pass for one without units."""
+        wanted = weight.dtype == torch.bfloat16 and cpu_has_bf16_units() and not cpu_kernels.has_amx()
+        return wanted and cpu.has_bf16_pairs()
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
-        return cpu.pack(weight.detach()), None if bias is None else bias.detach().float(), len(weight)
+        packed = cpu.pack(weight.detach(), pairs=self._in_pairs(weight))
+        return packed, None if bias is None else bias.detach().float(), len(weight)
 
     def apply(self, x: torch.Tensor, packed: Any) -> torch.Tensor:
-        return cpu.linear(x.float().contiguous(), *packed).to(x.dtype)
+        weight = packed[0]
+        dtype = torch.bfloat16 if weight.shape[3] == 2 else torch.float32
+        return cpu.linear(x.to(dtype).contiguous(), *packed).to(x.dtype)
 
 
 class OneDnnKernel:

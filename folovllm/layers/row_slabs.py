@@ -10,7 +10,7 @@ The probe is a product whose exact result is zero. What comes out is rounding al
 shows in nearly every number, in any dtype. Ordinary numbers would hide it: rounded to bfloat16, two orders mostly give
 the same.
 
-vLLM: model_executor/layers/batch_invariant.py, which replaces the products by kernels with a fixed order
+vLLM: model_executor/determinism/batch_invariant.py, which replaces the products by kernels with a fixed order
 """
 
 from __future__ import annotations
@@ -61,9 +61,15 @@ class RowSlabs:
         return sum(READ_ROWS + size for _, size in self.plan(num_rows))
 
 
-def zero_sum_probe(out_features: int, in_features: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def zero_sum_probe(
+    out_features: int, in_features: int, weight_dtype: torch.dtype, row_dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(weight [out, in], rows [NUM_PROBES, in]) of random numbers: each product is a sum of pairs a*b and -a*b, in
-    random places."""
+    random places.
+
+    Rows have all digits of their dtype. Products of two bfloat16 numbers would be short enough for a float32 sum of a
+    few dozen of them to be exact in any order.
+    """
     generator = torch.Generator().manual_seed(0)
     half, odd = divmod(in_features, 2)
     a = torch.randn(NUM_PROBES, half, generator=generator)
@@ -71,7 +77,7 @@ def zero_sum_probe(out_features: int, in_features: int, dtype: torch.dtype) -> t
     order = torch.randperm(in_features, generator=generator)
     weight = F.pad(torch.cat([b, -b], dim=1), (0, odd))[:, order]
     rows = F.pad(torch.cat([a, a], dim=1), (0, odd))[:, order]
-    return weight.to(dtype), rows.to(dtype)
+    return weight.to(weight_dtype), rows.to(row_dtype)
 
 
 def agreeing_counts(product: Product, probes: torch.Tensor, counts: tuple[int, ...] = ROW_COUNTS) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ left at its end by another formula, with another last bit. Where a share ends de
 make_batch_invariant() comes last, when the modules have the classes that are fastest here. A class that it does not
 know is refused by name.
 
-vLLM: model_executor/layers/batch_invariant.py
+vLLM: model_executor/determinism/batch_invariant.py
 """
 
 from __future__ import annotations
@@ -150,9 +150,8 @@ def _probe(layer: Linear) -> tuple[Product, torch.Tensor, tuple[int, ...]]:
     if layer.out_features > MAX_UNSLICED_ROWS:
         rows = torch.randn(NUM_PROBES, layer.in_features, generator=torch.Generator().manual_seed(0))
         return layer.forward, rows.to(_input_dtype(layer)), HEAD_COUNTS
-    weight, rows = zero_sum_probe(layer.out_features, layer.in_features, dtype)
+    weight, rows = zero_sum_probe(layer.out_features, layer.in_features, dtype, _input_dtype(layer))
     bias = None if layer.bias is None else torch.zeros(layer.out_features, dtype=dtype)
-    rows = rows.to(_input_dtype(layer))
     if isinstance(layer, PackedLinear):
         kernel, packed = layer.kernel, layer.kernel.pack(weight, bias)
         return lambda x: kernel.apply(x, packed), rows, ROW_COUNTS

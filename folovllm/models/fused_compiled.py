@@ -22,7 +22,7 @@ from folovllm.attention.metadata import AttentionMetadata
 from folovllm.layers.kernels import cpu
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.models.decoder import MLP, DecoderForCausalLM, SelfAttention
-from folovllm.utils.cpu_kernels import unavailable_reason
+from folovllm.utils.cpu_kernels import DTYPE_NAMES, unavailable_reason
 
 
 class CompiledRMSNorm(RMSNorm):
@@ -82,7 +82,7 @@ def can_fuse_compiled(model: DecoderForCausalLM) -> str | None:
     """Why a model cannot run in the compiled kernels; None where it can."""
     if next(model.parameters()).device.type != "cpu":
         return "its weights are not on the CPU"
-    if (flowing := model.model.norm.weight.dtype) not in cpu.NAMES:
+    if (flowing := model.model.norm.weight.dtype) not in DTYPE_NAMES:
         return f"what flows between its layers is {flowing}, and not float32 or bfloat16"
     return unavailable_reason()
 

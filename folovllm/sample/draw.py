@@ -42,11 +42,8 @@ def uniforms(generators: Generators, device: torch.device) -> Tensor:
 def exponentials(shape: torch.Size, generators: Generators, device: torch.device) -> Tensor:
     """Exp(1) noise [b, K] float32; a seeded row's comes from its own generator in one call."""
     noise = torch.empty(shape, dtype=torch.float32, device=device)
-    unseeded = [row for row, generator in enumerate(generators) if generator is None]
-    if len(unseeded) == len(generators):
-        return noise.exponential_()
-    if unseeded:
-        noise[unseeded] = torch.empty(len(unseeded), shape[1], device=device).exponential_()
+    if any(generator is None for generator in generators):
+        noise.exponential_()  # for all rows: to pick some, a GPU would need their numbers from the host
     for row, generator in enumerate(generators):
         if generator is not None:
             noise[row].exponential_(generator=generator)

@@ -103,12 +103,15 @@ def full_weights(logits: Tensor, temperature: Tensor) -> Tensor:
 
 
 def find_candidates(logits: Tensor, filters: Filters, path: Path, width: int) -> list[Pool]:
-    """The tokens that may be drawn, for rows of one path: one pool, or two where some rows must look at more tokens."""
+    """The tokens that may be drawn, for rows of one path: one pool; on a CPU two where some rows must look at more
+    tokens."""
     rows, vocab_size = list(range(len(logits))), logits.shape[-1]
     if path == "full":
         return [(rows, Candidates(full_weights(logits, filters.temperature)))]
     if path == "top_k" or width == vocab_size:
         return [(rows, _among_likeliest(logits, filters, width, None))]
+    if logits.device.type != "cpu":  # to ask which rows need more tokens would make the host wait
+        return [(rows, (_above_min_p if path == "min_p" else _above_line_by_halving)(logits, filters))]
     mass = None
     if path == "top_p":
         mass = full_weights(logits, filters.temperature).sum(dim=-1, keepdim=True, dtype=torch.float64)
@@ -179,3 +182,25 @@ def _above_line(logits: Tensor, filters: Filters) -> Candidates:
         out = before + ordered.cumsum(0) - ordered >= line
         row_weights[ids[order[out]]] = 0.0
     return Candidates(weights.masked_fill_((bins < crossed) | (weights < filters.min_p), 0.0))
+
+
+def _above_line_by_halving(logits: Tensor, filters: Filters) -> Candidates:
+    """The same as _above_line with nothing that the host must know: the weight at which the line is crossed, found bit
+    by bit. The bits of positive float32 numbers are in the order of the numbers.
+
+    31 times the sum of what is at least as heavy: much reading, but no sort, and no shape that depends on a value.
+    """
+    weights = full_weights(logits, filters.temperature)
+    bits = weights.view(torch.int32)
+    line = filters.top_p * weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
+    crossing = torch.zeros_like(filters.top_k)  # the largest number that at least the line's share reaches
+    for bit in range(30, -1, -1):
+        higher = crossing + (1 << bit)
+        reached = torch.where(bits >= higher, weights, 0.0).sum(dim=-1, keepdim=True, dtype=torch.float64)
+        crossing = torch.where(reached >= line, higher, crossing)
+    tied = bits == crossing
+    before = torch.where(bits > crossing, weights, 0.0).sum(dim=-1, keepdim=True, dtype=torch.float64)
+    # Among equals the first ones are kept, until the line is reached.
+    num_kept = ((line - before) / crossing.int().view(torch.float32).double()).ceil()
+    kept = (bits > crossing) | (tied & (tied.cumsum(dim=-1, dtype=torch.int32) <= num_kept))
+    return Candidates(weights.masked_fill_(~kept | (weights < filters.min_p), 0.0))

@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from folovllm.sample.row import SamplingRow
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.suggest import nearest_name
+from folovllm.utils.upload import upload
 
 
 class LogitsProcessor:
@@ -97,18 +99,31 @@ class TokenMasks(LogitsProcessor):
 
     def apply(self, logits: Tensor) -> Tensor:
         vocab_size = logits.shape[-1]
+        banned_at: list[tuple[int, int]] = []  # (row, token id)
+        kept_at: list[tuple[int, int]] = []
+        closed: list[int] = []  # rows in which only what is kept stays open
         for position, row in enumerate(self.rows):
             # A tokenizer, or a generation config, may know ids that the model has no logit for.
             banned = {token_id for token_id in banned_token_ids(row) if token_id < vocab_size}
             allowed = row.params.allowed_token_ids
             if allowed is not None:
-                kept = torch.tensor([t for t in allowed if t not in banned] or allowed, device=logits.device)
-                values = logits[position, kept]
-                logits[position] = -torch.inf
-                logits[position, kept] = values
-            elif banned:
-                logits[position, torch.tensor(sorted(banned), device=logits.device)] = -torch.inf
+                closed.append(position)
+                kept_at += [(position, t) for t in allowed if t not in banned] or [(position, t) for t in allowed]
+            else:
+                banned_at += [(position, t) for t in banned]
+        banned_rows, banned_ids, kept_rows, kept_ids = upload(logits.device, *_columns(banned_at), *_columns(kept_at))
+        kept = logits[kept_rows, kept_ids]
+        for position in closed:
+            logits[position] = -torch.inf
+        logits[kept_rows, kept_ids] = kept
+        logits[banned_rows, banned_ids] = -torch.inf
         return logits
+
+
+def _columns(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """(all first, all second numbers)."""
+    first, second = np.array(pairs, np.int64).reshape(-1, 2).T
+    return first, second
 
 
 def banned_token_ids(row: SamplingRow) -> set[int]:
@@ -133,13 +148,12 @@ class LogitBias(LogitsProcessor):
     def update(self, rows: Sequence[SamplingRow]) -> None:
         entries = [(i, t, b) for i, row in enumerate(rows) for t, b in (row.params.logit_bias or {}).items()]
         positions, token_ids, biases = zip(*entries, strict=True)
-        self._positions, self._token_ids = torch.tensor(positions), torch.tensor(token_ids)
-        self._biases = torch.tensor(biases, dtype=torch.float32)
+        self._arrays = np.array(positions), np.array(token_ids), np.array(biases, np.float32)
+        self._sent: list[Tensor] = []
 
     def apply(self, logits: Tensor) -> Tensor:
-        device = logits.device
-        if self._biases.device != device:
-            self._positions, self._token_ids = self._positions.to(device), self._token_ids.to(device)
-            self._biases = self._biases.to(device)
-        logits[self._positions, self._token_ids] += self._biases
+        if not self._sent or self._sent[0].device != logits.device:
+            self._sent = upload(logits.device, *self._arrays)
+        positions, token_ids, biases = self._sent
+        logits[positions, token_ids] += biases
         return logits

@@ -1,6 +1,7 @@
 """SamplingMetadata: a batch's sampling parameters as tensors, grouped by the way rows are sampled.
 
-Built when the batch's membership changes, used for every step until it changes again. A row's group follows
+Built when the batch's membership changes, used for every step until it changes again. It is built on the host and goes
+to the device in one copy, which waits for nothing. A row's group follows
 from its own parameters alone, never from its neighbours': so a seeded row draws the same tokens in any
 batch.
 
@@ -16,9 +17,9 @@ vLLM: v1/sample/metadata.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ from folovllm.sample.logits_processors import (
 from folovllm.sample.penalties import Penalties
 from folovllm.sample.row import SamplingRow
 from folovllm.sampling_params import SamplingParams
+from folovllm.utils.upload import upload
 
 GroupPath = Path | Literal["beam"]
 
@@ -80,7 +82,7 @@ class RowGroup:
     width: int  # how many of the likeliest tokens the path looks at
     rows: Tensor  # [b] their places in the batch
     start: int | None  # set when they are consecutive: then a slice, which copies nothing, selects them
-    filters: Filters
+    filters: Filters  # of no row where the path draws nothing
     generators: list[torch.Generator | None]
     edits: list[EditedRows]
     raw_rows: Tensor | None  # rows OF THE GROUP that report logprobs of the model's own logits
@@ -101,11 +103,12 @@ class SamplingMetadata:
 
     @classmethod
     def build(cls, rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> SamplingMetadata:
-        """Sorts the batch's rows into groups. Row i goes with row i of the logits."""
+        """Sorts the batch's rows into groups. Row i goes with row i of the logits. Of a plain greedy batch nothing is
+        needed on the device, and nothing is sent there."""
         members: dict[tuple[GroupPath, int, bool], list[int]] = {}
         for place, row in enumerate(rows):
             path, width = _path(row.params, vocab_size)
-            members.setdefault((path, width, _is_edited(row)), []).append(place)
+            members.setdefault((path, width, is_edited(row)), []).append(place)
         groups: list[RowGroup] = []
         for (path, width, edited), places in members.items():
             size = len(places)
@@ -114,10 +117,29 @@ class SamplingMetadata:
             for first in range(0, len(places), size):
                 part = places[first : first + size]
                 members_of_part = [rows[place] for place in part]
-                groups.append(_make_group(path, width, part, members_of_part, vocab_size, device))
+                groups.append(_make_group(path, width, part, members_of_part, vocab_size))
         asked = [row.num_reported for row in rows if row.num_reported is not None]
         edited = any(group.path != "greedy" or group.edits for group in groups)
-        return cls(groups, len(rows), max(asked) if asked else None, not edited and not asked)
+        made = cls(groups, len(rows), max(asked) if asked else None, not edited and not asked)
+        if device.type != "cpu" and not made.is_plain_greedy:
+            made.send(device)
+        return made
+
+    def send(self, device: torch.device) -> None:
+        """All tensors to the device, in one copy."""
+        places = [place for group in self.groups for place in _tensor_places(group)]
+        sent = upload(device, *(getattr(owner, name).numpy() for owner, name in places))
+        for (owner, name), tensor in zip(places, sent, strict=True):
+            setattr(owner, name, tensor)
+
+
+def _tensor_places(group: RowGroup) -> Iterator[tuple[Any, str]]:
+    """(object, attribute) of each tensor that belongs to a group."""
+    owners: list[RowGroup | Filters | EditedRows] = [group, group.filters, *group.edits]
+    for owner in owners:
+        for part in fields(owner):
+            if isinstance(getattr(owner, part.name), Tensor):
+                yield owner, part.name
 
 
 def _path(params: SamplingParams, vocab_size: int) -> tuple[GroupPath, int]:
@@ -137,41 +159,42 @@ def _path(params: SamplingParams, vocab_size: int) -> tuple[GroupPath, int]:
     return "full", vocab_size
 
 
-def _is_edited(row: SamplingRow) -> bool:
+def is_edited(row: SamplingRow) -> bool:
     custom = registered_logits_processors().keys() & (row.params.extra_args or {})
     return TokenMasks.wanted(row) or LogitBias.wanted(row) or Penalties.wanted(row) or bool(custom)
 
 
 def _make_group(
-    path: GroupPath, width: int, places: list[int], rows: list[SamplingRow], vocab_size: int, device: torch.device
+    path: GroupPath, width: int, places: list[int], rows: list[SamplingRow], vocab_size: int
 ) -> RowGroup:
     def column(values: list[float], dtype: torch.dtype = torch.float64) -> Tensor:
-        return torch.tensor(values, dtype=dtype, device=device).unsqueeze(-1)
+        return torch.tensor(values, dtype=dtype).unsqueeze(-1)
 
     params = [row.params for row in rows]
-    edits = _make_edits(rows, device)
+    drawing = [] if path in ("greedy", "beam") else params
+    edits = _make_edits(rows)
     reporting = [(i, p) for i, p in enumerate(params) if p.needs_logprobs]
     return RowGroup(
         path=path,
         width=width,
-        rows=torch.tensor(places, device=device),
+        rows=torch.tensor(places),
         start=places[0] if places[-1] - places[0] == len(places) - 1 else None,
         filters=Filters(
-            temperature=column([p.temperature for p in params]),
-            top_k=column([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params], torch.int64),
-            top_p=column([p.top_p if p.top_p < 1.0 else torch.inf for p in params]),
-            min_p=column([p.min_p for p in params]),
+            temperature=column([p.temperature for p in drawing]),
+            top_k=column([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in drawing], torch.int64),
+            top_p=column([p.top_p if p.top_p < 1.0 else torch.inf for p in drawing]),
+            min_p=column([p.min_p for p in drawing]),
         ),
         generators=[row.generator for row in rows],
         edits=edits,
-        raw_rows=_index([i for i, p in reporting if p.logprobs_mode == "raw"], device),
-        processed_rows=_index([i for i, p in reporting if p.logprobs_mode == "processed"], device),
+        raw_rows=_index([i for i, p in reporting if p.logprobs_mode == "raw"]),
+        processed_rows=_index([i for i, p in reporting if p.logprobs_mode == "processed"]),
         num_logprobs=max((row.num_reported or 0 for row in rows), default=0),
         is_custom=any(type(edit.processor) not in (TokenMasks, LogitBias, Penalties) for edit in edits),
     )
 
 
-def _make_edits(rows: list[SamplingRow], device: torch.device) -> list[EditedRows]:
+def _make_edits(rows: list[SamplingRow]) -> list[EditedRows]:
     """Processors in the order in which they act: masks, biases, custom ones, penalties."""
     edits: list[EditedRows] = []
 
@@ -179,7 +202,7 @@ def _make_edits(rows: list[SamplingRow], device: torch.device) -> list[EditedRow
         if members:
             made = processor()
             made.update([rows[i] for i in members])
-            edits.append(EditedRows(made, None if len(members) == len(rows) else _index(members, device)))
+            edits.append(EditedRows(made, None if len(members) == len(rows) else _index(members)))
 
     add(TokenMasks, [i for i, row in enumerate(rows) if TokenMasks.wanted(row)])
     add(LogitBias, [i for i, row in enumerate(rows) if LogitBias.wanted(row)])
@@ -189,5 +212,5 @@ def _make_edits(rows: list[SamplingRow], device: torch.device) -> list[EditedRow
     return edits
 
 
-def _index(values: list[int], device: torch.device) -> Tensor | None:
-    return torch.tensor(values, device=device) if values else None
+def _index(values: list[int]) -> Tensor | None:
+    return torch.tensor(values) if values else None

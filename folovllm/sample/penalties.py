@@ -7,7 +7,7 @@
 A row's counts grow with its output, one dictionary look-up per token; a step then touches a few hundred
 logits per row instead of a table of counts as wide as the vocabulary.
 
-vLLM: v1/sample/ops/penalties.py
+vLLM: v1/sample/ops/penalties.py, v1/worker/gpu/sample/penalties.py
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from folovllm.sample.logits_processors import LogitsProcessor
 from folovllm.sample.row import SamplingRow, TokenCounts
+from folovllm.utils.upload import upload
 
 
 class Penalties(LogitsProcessor):
@@ -44,10 +45,10 @@ class Penalties(LogitsProcessor):
         token_ids = np.concatenate([ledger.token_ids for ledger in ledgers])
         counts = np.concatenate([ledger.counts for ledger in ledgers])
         repetition, frequency, presence = self._settings[positions].T
-        at = (_to(logits, positions), _to(logits, token_ids))
-        factor, drop = _to(logits, repetition), _to(logits, frequency * counts + presence * (counts > 0))
-        values = logits[at]
-        logits[at] = torch.where(values > 0, values / factor, values * factor) - drop
+        drop = frequency * counts + presence * (counts > 0)
+        rows, columns, factor, less = upload(logits.device, positions, token_ids, repetition, drop)
+        values = logits[rows, columns]
+        logits[rows, columns] = torch.where(values > 0, values / factor, values * factor) - less
         return logits
 
 
@@ -55,6 +56,3 @@ def _settings(row: SamplingRow) -> tuple[float, float, float]:
     params = row.params
     return params.repetition_penalty, params.frequency_penalty, params.presence_penalty
 
-
-def _to(logits: Tensor, array: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(array)).to(logits.device)

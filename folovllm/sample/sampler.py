@@ -6,7 +6,7 @@
 Raw logprobs are the log-softmax of the logits as they came in; processed ones describe what the token was
 drawn from.
 
-vLLM: v1/sample/sampler.py
+vLLM: v1/sample/sampler.py, v1/worker/gpu/sample/sampler.py
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from folovllm.sample.drawable import mark_undrawable
 from folovllm.sample.filters import Pool, find_candidates
 from folovllm.sample.logprobs import LogprobsTensors, candidate_logprobs, gather_logprobs
 from folovllm.sample.metadata import MAX_GROUP_LOGITS, RowGroup, SamplingMetadata
+from folovllm.sample.race import Race
 
 __all__ = ["LogprobsTensors", "Sampler", "SamplerOutput", "gather_logprobs"]
 
@@ -46,9 +47,12 @@ class Sampler:
     def __init__(self, draw: Literal["auto", "inverse_cdf", "exponential_race", "triton"] = "auto") -> None:
         self.draw = draw
 
-    def __call__(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """`logits` [B, vocab] of any float type, which are not written to; row i is row i of the metadata."""
-        if metadata.is_plain_greedy:
+    def __call__(self, logits: Tensor, metadata: SamplingMetadata, race: Race | None = None) -> SamplerOutput:
+        """`logits` [B, vocab] of any float type, which are not written to; row i is row i of the metadata.
+
+        race: of the same rows, which then draw in it and not in the way of self.draw.
+        """
+        if metadata.is_plain_greedy and race is None:
             return SamplerOutput(mark_undrawable(greedy(logits), logits, logits, "greedy"))
         token_ids = torch.empty(metadata.num_rows, dtype=torch.int64, device=logits.device)
         reports: list[tuple[Tensor, LogprobsTensors]] = []
@@ -65,14 +69,12 @@ class Sampler:
             if group.edits:
                 edited = ahead[number] if number in ahead else apply_edits(raw, group)
             pools: list[Pool] = []
-            if group.path == "greedy" or group.path == "beam":
-                drawn = greedy(edited)
-            elif self.draw == "triton" and _suits_kernel(group):
-                drawn = _draw_in_kernel(edited, group)
+            if race is not None and group.path != "beam":
+                marked, pools = race.draw(raw, edited, group)
+                drawn = marked.clamp(min=0)  # log-probabilities are read at it
             else:
-                pools = find_candidates(edited, group.filters, group.path, group.width)
-                drawn = self._draw(pools, group)
-            marked = mark_undrawable(drawn, raw, edited, group.path)
+                drawn, pools = self._draw_group(edited, group)
+                marked = mark_undrawable(drawn, raw, edited, group.path)
             if len(metadata.groups) == 1:  # which is then the whole batch, in order
                 token_ids = marked
             else:
@@ -93,6 +95,15 @@ class Sampler:
         for rows, report in reports:
             logprobs.put(rows, report)
         return SamplerOutput(token_ids, BeamLogprobs.join(logprobs, beams) if beams else logprobs)
+
+    def _draw_group(self, edited: Tensor, group: RowGroup) -> tuple[Tensor, list[Pool]]:
+        """Token ids [b], and what they were drawn from, where that is known."""
+        if group.path == "greedy" or group.path == "beam":
+            return greedy(edited), []
+        if self.draw == "triton" and _suits_kernel(group):
+            return _draw_in_kernel(edited, group), []
+        pools = find_candidates(edited, group.filters, group.path, group.width)
+        return self._draw(pools, group), pools
 
     def _draw(self, pools: list[Pool], group: RowGroup) -> Tensor:
         drawn = torch.empty_like(group.rows)
@@ -173,9 +184,16 @@ def _report(
         if group.path == "greedy":  # nothing is drawn: report the distribution that the argmax was taken from
             logprobs = edited[rows].float().log_softmax(dim=-1)
         else:
-            logprobs = torch.empty(edited.shape, device=edited.device)
-            for members, candidates in pools:
-                logprobs[members] = candidate_logprobs(candidates, edited.shape[-1])
-            logprobs = logprobs[rows]
+            logprobs = _drawn_from(pools, edited)[rows]
         reports.append((group.rows[rows], gather_logprobs(logprobs, k, drawn[rows])))
     return reports
+
+
+def _drawn_from(pools: list[Pool], edited: Tensor) -> Tensor:
+    """log of the distribution that each row was drawn from, [b, vocab]."""
+    if len(pools) == 1:
+        return candidate_logprobs(pools[0][1], edited.shape[-1])
+    logprobs = torch.empty(edited.shape, device=edited.device)
+    for members, candidates in pools:
+        logprobs[members] = candidate_logprobs(candidates, edited.shape[-1])
+    return logprobs

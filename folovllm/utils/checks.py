@@ -3,6 +3,8 @@
 Every message starts with the field's name and says what is allowed and what was given. Two traps that a
 bare comparison walks into are closed here once: NaN compares false with everything, so `x < 0` lets it
 through, and `bool` is a subclass of `int`, so `n=True` would pass for `n=1`.
+
+vLLM: none
 """
 
 from __future__ import annotations

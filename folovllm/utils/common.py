@@ -2,6 +2,8 @@
 
 The engine itself calls what most of them are made of: the seed of `utils/seed.py`, the device and the memory of
 `utils/devices.py`. torch is imported inside the functions, so that importing this module costs nothing.
+
+vLLM: none
 """
 
 from __future__ import annotations

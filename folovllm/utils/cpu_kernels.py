@@ -7,7 +7,7 @@ is none, torch's operators do the same, more slowly.
     csrc/*.cpp ──g++ -O3 -march=native──▶ ~/.cache/folovllm/kernels-<hash>.so ──ctypes──▶ functions that take pointers
 
 The hash covers the sources, the compiler and the CPU's features, so whatever changes is compiled anew. No header of
-torch is needed, which is why it takes seconds. The library uses the OpenMP that torch has loaded, and its threads.
+torch is needed, which is why it takes seconds. The threads are the library's own (csrc/pool.h), as many as torch has.
 
     FOLOVLLM_CPU_KERNELS=no      in the environment: do without
     CXX                          the compiler, if it is not g++
@@ -27,16 +27,25 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
 
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
 
 SOURCES = Path(__file__).parents[1] / "csrc"
-FLAGS = ("-O3", "-std=c++17", "-fopenmp", "-fPIC", "-fno-math-errno")
+FLAGS = ("-O3", "-std=c++20", "-fopenmp", "-fPIC", "-fno-math-errno")
 NATIVE = ("-march=native", "-mprefer-vector-width=512")
 # Code that AVX2 and fused multiply-add are missing for would be slower than torch's.
 NEEDED = {"avx2", "fma"}
+
+# What a function takes, as ctypes has it.
+POINTER, INT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+# How the dtypes are called in the functions' names.
+DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
 def unavailable_reason() -> str | None:
@@ -54,6 +63,11 @@ def unavailable_reason() -> str | None:
     return found if isinstance(found, str) else None
 
 
+def has_amx() -> bool:
+    """Whether the CPU multiplies tiles of bfloat16 numbers."""
+    return "amx_bf16" in _cpu_features()
+
+
 def library() -> ctypes.CDLL:
     """The compiled kernels.
 
@@ -63,6 +77,17 @@ def library() -> ctypes.CDLL:
     found = _load(NATIVE)
     if isinstance(found, str):
         raise RuntimeError(f"the CPU kernels cannot run here: {found}")
+    return found
+
+
+def function(name: str, takes: list[Any]) -> Any:
+    """The compiled function of that name, which returns nothing.
+
+    Raises:
+        RuntimeError: the kernels cannot run here.
+    """
+    found = getattr(library(), name)
+    found.argtypes, found.restype = takes, None
     return found
 
 
@@ -96,8 +121,10 @@ def compiled(compiler: str, target: tuple[str, ...] = NATIVE) -> Path:
     name = f"kernels-{hashlib.sha256('|'.join(about).encode()).hexdigest()[:16]}.so"
     folder = _cache_folder()
     if not (folder / name).exists():
-        logger.info("compiling the CPU kernels, once for this machine")
-        with tempfile.TemporaryDirectory(dir=folder) as work:
+        what = "compiling the CPU kernels, once for this machine"
+        logger.info(what)
+        # A terminal shows that something happens; a file gets no line.
+        with Console(stderr=True).status(what), tempfile.TemporaryDirectory(dir=folder) as work:
             _compile(compiler, target, [source for source in sources if source.suffix == ".cpp"], Path(work) / name)
             os.replace(Path(work) / name, folder / name)  # another process may have been first: the same content
     return folder / name

@@ -14,6 +14,8 @@ where nothing is half done:
 Only the main thread gets interrupts. In the others both do nothing.
 
 vLLM has no such thing: its engine is a process of its own, which a SIGINT ends.
+
+vLLM: none
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Name the valid word that a misspelt one is nearest to."""
+"""Name the valid word that a misspelt one is nearest to. vLLM: none"""
 
 from __future__ import annotations
 

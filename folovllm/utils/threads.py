@@ -10,6 +10,8 @@ So `import folovllm` asks for a short spin, where nobody has asked for anything.
 imported: import folovllm before torch, or set GOMP_SPINCOUNT yourself.
 
 https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
+
+vLLM: none
 """
 
 from __future__ import annotations

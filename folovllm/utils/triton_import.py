@@ -2,6 +2,8 @@
 
 A file of kernels begins with `from folovllm.utils.triton_import import tl, triton`; code that launches a kernel asks
 first whether it can run. Import this when a kernel is wanted, not before: Triton takes half a second.
+
+vLLM: triton_utils/importing.py
 """
 
 from __future__ import annotations

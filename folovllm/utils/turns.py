@@ -5,6 +5,8 @@ keep the others out until it is done. Here who comes back stands in line behind 
 
     self._line     held by the next one, while it waits
     self._inside   held by the one that is inside
+
+vLLM: none
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ One copy from the device a step brings all token ids. It is queued behind the ke
 memory, and an event behind it tells when it is over. Nothing else on the device is waited for, so a step that was
 launched meanwhile goes on.
 
-vLLM: v1/worker/gpu_model_runner.py (AsyncGPUModelRunnerOutput)
+vLLM: v1/worker/gpu_model_runner.py (AsyncGPUModelRunnerOutput), v1/worker/gpu/async_utils.py
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from folovllm.utils.interrupts import interrupts_allowed
 from folovllm.worker.beam_row import to_rows
 from folovllm.worker.input_batch import Expected, InputBatch
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
-from folovllm.worker.row_failures import Failures, find_not_finite, find_undrawable
+from folovllm.worker.row_failures import Failures, find_nan_prompts, find_not_finite, find_undrawable
 
 
 class HostCopy:
@@ -44,6 +44,18 @@ class HostCopy:
         return self._tensor
 
 
+class LogprobsCopy:
+    """Log-probabilities on their way to the host."""
+
+    def __init__(self, tensors: LogprobsTensors) -> None:
+        self._type = type(tensors)
+        self._parts = [HostCopy(getattr(tensors, part.name)) for part in fields(tensors)]
+
+    def rows(self) -> list[LogprobsRow]:
+        """Waits for the copy."""
+        return to_rows(self._type(*(part.get() for part in self._parts)))
+
+
 @dataclass(slots=True)
 class AsyncModelRunnerOutput:
     """What execute_model returns. Steps are asked for their outputs in the order in which they were launched."""
@@ -51,7 +63,8 @@ class AsyncModelRunnerOutput:
     batch: InputBatch
     rows: list[Sequence]
     """All that take part: SchedulerOutput.rows."""
-    prompt_logprobs: dict[str, list[LogprobsRow]] = field(default_factory=dict)
+    prompt_logprobs: dict[str, LogprobsCopy] = field(default_factory=dict)
+    """By sequence id, of prompts that end in this step."""
     failures: Failures = field(default_factory=dict)
     draws: list[int] = field(default_factory=list)
     """Which of `rows` draw a token."""
@@ -60,9 +73,8 @@ class AsyncModelRunnerOutput:
     _token_ids: HostCopy | None = None
     _is_bad: HostCopy | None = None
     """Which of `rows` came out of the model as NaN or infinity, where some of them draw nothing that would tell."""
-    _logprobs_type: type[LogprobsTensors] = LogprobsTensors
-    _logprobs: list[HostCopy] = field(default_factory=list)
-    """Its fields, where a row reports any."""
+    _logprobs: LogprobsCopy | None = None
+    """Of all draws, where a row reports any."""
     _reported: list[int | None] = field(default_factory=list)
 
     def set_computed(self, hidden: torch.Tensor) -> None:
@@ -76,17 +88,19 @@ class AsyncModelRunnerOutput:
         """Begin the copies to the host. reported: how many of the likeliest tokens each draw tells; None: nothing."""
         self._token_ids = HostCopy(sampled.token_ids)
         if sampled.logprobs is not None:
-            self._logprobs_type = type(sampled.logprobs)
-            self._logprobs = [HostCopy(getattr(sampled.logprobs, part.name)) for part in fields(sampled.logprobs)]
+            self._logprobs = LogprobsCopy(sampled.logprobs)
             self._reported = reported
 
     def get_output(self) -> ModelRunnerOutput:
         """Wait for the step's results. After a failure the batch is forgotten."""
         num_rows = len(self.rows)
-        output = ModelRunnerOutput([None] * num_rows, [None] * num_rows, self.prompt_logprobs, self.failures)
+        output = ModelRunnerOutput([None] * num_rows, [None] * num_rows, failures=self.failures)
         if self._is_bad is not None:
             is_bad = self._is_bad.get().tolist()
             self.failures |= find_not_finite(self.rows[: len(is_bad)], is_bad)
+        if self.prompt_logprobs:
+            output.prompt_logprobs = {seq_id: copy.rows() for seq_id, copy in self.prompt_logprobs.items()}
+            self.failures |= find_nan_prompts(self.rows, output.prompt_logprobs)
         if self._token_ids is None or self.expected is None:
             return output
         try:
@@ -103,9 +117,8 @@ class AsyncModelRunnerOutput:
             # Beams choose their tokens together, from the logprobs.
             if not seq.sampling_params.use_beam_search and seq.seq_id not in self.failures:
                 output.token_ids[place] = token_id
-        if self._logprobs:
-            rows = to_rows(self._logprobs_type(*(copy.get() for copy in self._logprobs)))
-            for place, row, count in zip(self.draws, rows, self._reported, strict=True):
+        if self._logprobs is not None:
+            for place, row, count in zip(self.draws, self._logprobs.rows(), self._reported, strict=True):
                 if count is not None and self.rows[place].seq_id not in self.failures:
                     output.logprobs[place] = row.cut(count)
         return output

@@ -11,13 +11,34 @@ vLLM: v1/worker/gpu_input_batch.py (refresh_metadata)
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 
+from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.request import Sequence
 from folovllm.sample.metadata import SamplingMetadata
+from folovllm.sample.race import NUM_SETTINGS, Race, Racers, can_race, draw_seed, host_params
 from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import Sampler, SamplerOutput, apply_edits
+from folovllm.utils.upload import upload
 from folovllm.worker.row_failures import Failures
+
+
+@dataclass(slots=True)
+class Field:
+    """What the kernel needs of a step's sequences, on the device."""
+
+    seqs: list[Sequence]
+    racers: Racers
+    """Of all of them; those that draw from edited logits, or nothing, are greedy here, which costs least."""
+    others: list[int]
+    """The places of those that are more than drawn."""
+    places: torch.Tensor
+    """The same."""
+    other_racers: Racers
 
 
 class BatchSampler:
@@ -30,6 +51,10 @@ class BatchSampler:
         self._seqs: list[Sequence] = []  # the metadata's, in this order
         self._metadata: SamplingMetadata | None = None
         self._seeded: list[SamplingRow] = []  # those of them that have a generator
+        self.uses_kernel = device.type == "cuda" and kernels_unavailable_reason(device) is None
+        """Whether rows are drawn by the sampling kernel."""
+        self._seeds: dict[str, int] = {}  # for the kernel's noise
+        self._field: Field | None = None
 
     def add(self, seq: Sequence) -> None:
         """A sequence that comes back keeps its state: its generator goes on where it was."""
@@ -40,24 +65,88 @@ class BatchSampler:
             prompt_token_ids=seq.data.prompt_token_ids,
             output_token_ids=seq.data.output_token_ids,  # the live list: penalties and bad_words see it grow
             eos_token_ids=self.eos_token_ids,
-            generator=make_generator(seq.sampling_params, seq.index, self.device),
+            generator=None if self.uses_kernel else make_generator(seq.sampling_params, seq.index, self.device),
             bad_words_token_ids=seq.sampling_params.bad_words_token_ids,
         )
+        if self.uses_kernel:
+            seed = seq.sampling_params.seed
+            self._seeds[seq.seq_id] = draw_seed() if seed is None else seed + seq.index
+
+    def warm_up(self, dtype: torch.dtype) -> None:
+        """Let the kernel be compiled before a request waits for it: for logits of this dtype as they come, and for
+        edited ones."""
+        if self.uses_kernel:
+            racers = Racers(torch.zeros(NUM_SETTINGS, 1, dtype=torch.int64, device=self.device))
+            logits = torch.zeros(1, self.vocab_size, dtype=dtype, device=self.device)
+            offsets = torch.zeros(1, dtype=torch.int64, device=self.device)
+            racers.draw(logits, offsets)
+            racers.draw(logits.float(), offsets, kept=logits.to(torch.int8))
 
     def remove(self, seq_id: str) -> None:
         self._rows.pop(seq_id, None)
+        self._seeds.pop(seq_id, None)
 
     def reported(self, seqs: list[Sequence]) -> list[int | None]:
         """How many of the likeliest tokens each of them tells beside its own; None: nothing."""
         return [self._rows[seq.seq_id].num_reported for seq in seqs]
 
+    def prepare(self, seqs: list[Sequence]) -> Racers | None:
+        """Before the forward is queued: what draw() needs of `seqs` besides their logits, so that it is on its way to
+        the device while the device computes. A processor's error waits until draw() meets it, too.
+
+        Returns the settings with which a CUDA graph draws them; None: the kernel is not used.
+        """
+        field = self._field_for(seqs) if self.uses_kernel else None
+        others = seqs if field is None else [seqs[place] for place in field.others]
+        if others:
+            with contextlib.suppress(Exception):
+                self._metadata_for(others)
+        return None if field is None else field.racers
+
+    def draw(
+        self, seqs: list[Sequence], logits: torch.Tensor, positions: torch.Tensor, drawn: torch.Tensor | None = None
+    ) -> tuple[SamplerOutput, Failures]:
+        """As sample(), with the kernel where it can be used. The sampler then has only those rows that are edited or
+        tell log-probabilities, and lets the kernel draw them, too.
+
+        positions: [num_seqs] of the tokens whose logits these are: another for each token that a sequence draws.
+        drawn: [num_seqs] what a CUDA graph has drawn with prepare()'s settings. May be written to.
+        """
+        if not self.uses_kernel or not seqs:
+            return self.sample(seqs, logits)
+        field = self._field_for(seqs)
+        if drawn is None:
+            drawn = field.racers.draw(logits, positions)
+        if not field.others:
+            return SamplerOutput(drawn), {}
+        places = field.places
+        race = Race(field.other_racers, positions.index_select(0, places), drawn.index_select(0, places))
+        of_others = logits if len(field.others) == len(seqs) else logits.index_select(0, places)
+        rest, failures = self.sample([seqs[place] for place in field.others], of_others, race)
+        drawn[places] = rest.token_ids
+        output = SamplerOutput(drawn)
+        if rest.logprobs is not None:
+            output.logprobs = rest.logprobs.spread(places, drawn)
+        return output, failures
+
+    def _field_for(self, seqs: list[Sequence]) -> Field:
+        if self._field is None or self._field.seqs != seqs:
+            rows = [self._rows[seq.seq_id] for seq in seqs]
+            settings = host_params(rows, [self._seeds[seq.seq_id] for seq in seqs], self.vocab_size)
+            others = [place for place, row in enumerate(rows) if row.num_reported is not None or not can_race(row)]
+            of_others = np.ascontiguousarray(settings[:, others])
+            settings[:, [place for place in others if not can_race(rows[place])]] = 0
+            racers, other_racers, places = upload(self.device, settings, of_others, np.array(others, np.int64))
+            self._field = Field(list(seqs), Racers(racers), others, places, Racers(other_racers))
+        return self._field
+
     def sample(
-        self, seqs: list[Sequence], logits: torch.Tensor, likeliest: torch.Tensor | None = None
+        self, seqs: list[Sequence], logits: torch.Tensor, race: Race | None = None
     ) -> tuple[SamplerOutput, Failures]:
         """One token for each of `seqs`, whose logits are the rows of `logits` [num_seqs, vocab]. Waits for nothing, as
         far as it is in the sampler's hands.
 
-        likeliest: the argmax of each row, where it is known already.
+        race: of these sequences, where the kernel draws.
 
         Returns what was drawn, still on the device: 0 where sampling failed, and without meaning for a beam.
         """
@@ -65,24 +154,25 @@ class BatchSampler:
             metadata = self._metadata_for(seqs)
             for row in self._seeded:
                 row.begin_draw()
-            if likeliest is not None and metadata.is_plain_greedy:
-                return SamplerOutput(likeliest), {}
-            return self.sampler(logits, metadata), {}
+            return self.sampler(logits, metadata, race), {}
         except Exception as error:
             failures = self._find_failures(seqs, logits)
             if not failures:  # it fails in company only, if it is a processor's fault at all
                 failures = {seq.seq_id: error for seq in seqs if seq.sampling_params.extra_args}
             if not failures:
                 raise  # no request's own fault: the engine's
-            return self._sample_without(failures, seqs, logits)
+            return self._sample_without(failures, seqs, logits, race)
 
     def _metadata_for(self, seqs: list[Sequence]) -> SamplingMetadata:
         if self._metadata is None or self._seqs != seqs:
             self._metadata = None  # in case a processor's update raises
             rows = [self._rows[seq.seq_id] for seq in seqs]
-            self._metadata = SamplingMetadata.build(rows, self.vocab_size, self.device)
+            self._metadata = self._build(rows)
             self._seqs, self._seeded = list(seqs), [row for row in rows if row.generator is not None]
         return self._metadata
+
+    def _build(self, rows: list[SamplingRow]) -> SamplingMetadata:
+        return SamplingMetadata.build(rows, self.vocab_size, self.device)
 
     def _find_failures(self, seqs: list[Sequence], logits: torch.Tensor) -> Failures:
         """Run the processors of each suspect alone; nothing is drawn."""
@@ -99,13 +189,14 @@ class BatchSampler:
         return failures
 
     def _sample_without(
-        self, failures: Failures, seqs: list[Sequence], logits: torch.Tensor
+        self, failures: Failures, seqs: list[Sequence], logits: torch.Tensor, race: Race | None
     ) -> tuple[SamplerOutput, Failures]:
         good = [place for place, seq in enumerate(seqs) if seq.seq_id not in failures]
         drawn = SamplerOutput(torch.zeros(len(seqs), dtype=torch.int64, device=logits.device))
         if good:
-            places = torch.tensor(good, device=logits.device)
-            rest, more = self.sample([seqs[place] for place in good], logits[places])
+            (places,) = upload(logits.device, np.array(good, np.int64))
+            among_good = None if race is None else race.take(places)
+            rest, more = self.sample([seqs[place] for place in good], logits[places], among_good)
             failures |= more
             drawn.token_ids[places] = rest.token_ids
             if rest.logprobs is not None:

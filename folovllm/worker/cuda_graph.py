@@ -8,14 +8,14 @@ so with small batches the GPU waits for the host. A graph is the list of these l
 
 What is recorded is fixed: addresses, shapes, and whatever the host had decided. So
 
-    addresses   inputs are copied into buffers that stay, outputs are read from such
+    addresses   inputs are copied into buffers that stay, outputs are written into such, the same for all graphs
     shapes      a graph for each of a few batch sizes; a smaller batch is padded to the next, 3 ─▶ 4
     decisions   kernels may not choose their grid by the lengths of sequences; nothing may ask the device for a value
 
 Steps with more than one token of a sequence run without a graph: they take long enough to hide their launches, and
-their shapes differ every time. A graph holds the model, the LM head and the argmax, which is the whole draw of a greedy
-batch. Random draws stay outside: a seeded sequence draws from a generator of its own, and each batch has other
-sequences.
+their shapes differ every time. A graph holds the model, the LM head and the draw, of greedy sequences and of random
+ones: the sampling kernel's noise comes from a seed and a position, which lie in buffers as the token ids do, and not
+from a generator. What is edited or told beside the draw stays outside: penalties, masks, log-probabilities.
 
 The graphs share one memory pool, as large as the largest graph needs, since only one of them runs at a time.
 
@@ -28,14 +28,15 @@ from bisect import bisect_left
 
 import torch
 
+from folovllm.attention.backend import AttentionBackend
+from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.attention.metadata import AttentionMetadata
-from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.sample.drawable import mark_undrawable
-from folovllm.sample.sampler import greedy
-from folovllm.utils.logging import init_logger
+from folovllm.layers.embedding import LMHead
+from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
+from folovllm.sample.race import NUM_SETTINGS, Racers
 from folovllm.worker.input_batch import StepInputs
-
-logger = init_logger(__name__)
+from folovllm.worker.kv_cache import KVCache
+from folovllm.worker.packed_inputs import unpack_inputs
 
 # Larger decode batches keep the GPU busy for longer than the host needs to launch them.
 MAX_GRAPH_SIZE = 512
@@ -63,42 +64,75 @@ class GraphBuffers:
     def __init__(self, size: int, max_model_len: int, block_size: int, device: torch.device) -> None:
         self.max_model_len = max_model_len
         max_blocks = -(-max_model_len // block_size)
-        self.input_ids = torch.zeros(size, dtype=torch.int64, device=device)
-        self.positions = torch.zeros(size, dtype=torch.int64, device=device)
-        self.slot_mapping = torch.zeros(size, dtype=torch.int64, device=device)
-        self.seq_lens = torch.ones(size, dtype=torch.int32, device=device)
+        self.packed = torch.zeros(4, size, dtype=torch.int64, device=device)
         self.block_tables = torch.zeros(size, max_blocks, dtype=torch.int32, device=device)
         self.query_start_loc = torch.arange(size + 1, dtype=torch.int32, device=device)  # one query each
+        self.settings = torch.zeros(NUM_SETTINGS, size, dtype=torch.int64, device=device)
+        self._settings_of: Racers | None = None
 
-    def metadata(self, size: int) -> AttentionMetadata:
-        """Metadata of the first `size` sequences. Their lengths are not known when a graph is recorded, so the longest
-        allowed stands for them."""
-        return AttentionMetadata(
+    def inputs(self, size: int) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
+        """input_ids, positions and metadata of the first `size` sequences. Their lengths are not known when a graph is
+        recorded, so the longest allowed stands for them."""
+        input_ids, positions, slots, seq_lens, decode_order = unpack_inputs(self.packed[:, :size])
+        metadata = AttentionMetadata(
             query_start_loc=self.query_start_loc[: size + 1],
-            seq_lens=self.seq_lens[:size],
-            slot_mapping=self.slot_mapping[:size],
+            seq_lens=seq_lens,
+            slot_mapping=slots,
             block_tables=self.block_tables[:size],
             max_query_len=1,
             max_seq_len=self.max_model_len,
             num_decodes=size,
+            decode_order=decode_order,
         )
+        return input_ids, positions, metadata
 
-    def load(self, inputs: StepInputs, size: int) -> None:
-        """Copy a step's inputs, padded to `size`, to where the kernels look for them."""
-        metadata = inputs.metadata
-        self.input_ids[:size].copy_(inputs.input_ids)
-        self.positions[:size].copy_(inputs.positions)
-        self.slot_mapping[:size].copy_(metadata.slot_mapping)
-        self.seq_lens[:size].copy_(metadata.seq_lens)
+    def racers(self, size: int) -> tuple[Racers, torch.Tensor]:
+        """Settings and positions with which the first `size` sequences draw."""
+        return Racers(self.settings[:, :size]), self.packed[1, :size]
+
+    def clear(self, size: int) -> None:
+        """`size` sequences of one token, all of them padding."""
+        self.packed[:, :size].zero_()
+        _, _, _, seq_lens, decode_order = unpack_inputs(self.packed[:, :size])
+        seq_lens.fill_(1)
+        decode_order.copy_(self.query_start_loc[:size])  # 0, 1, 2 ...
+
+    def load(self, inputs: StepInputs, size: int, racers: Racers | None) -> None:
+        """Copy a step's inputs, padded to `size`, to where the kernels look for them. The settings of the draws are
+        copied only when they are others than the last time. None: the step draws nothing that is looked at."""
+        assert inputs.packed is not None, "a step that is not padded has no graph"
+        self.packed[:, :size].copy_(inputs.packed)
         # Columns further right keep what they held: no kernel looks behind a sequence's end.
-        self.block_tables[:size, : metadata.block_tables.shape[1]].copy_(metadata.block_tables)
+        tables = inputs.metadata.block_tables
+        self.block_tables[:size, : tables.shape[1]].copy_(tables)
+        if racers is not None and racers is not self._settings_of:
+            count = racers.packed.shape[1]
+            self.settings[:, :count].copy_(racers.packed)
+            self.settings[:, count:size].zero_()  # padding is greedy
+            self._settings_of = racers
+
+
+class GraphOutputs:
+    """The tensors that recorded kernels write: one set for all sizes, since a step's outputs are read before the next
+    step. The logits of 256 sequences over 151,936 tokens are 78 MB; a set for each of 35 sizes would be 1.2 GiB."""
+
+    def __init__(self, size: int, spec: DecoderSpec, dtype: torch.dtype, device: torch.device) -> None:
+        self.hidden = torch.empty(size, spec.hidden_size, dtype=dtype, device=device)
+        self.logits = torch.empty(size, spec.vocab_size, dtype=dtype, device=device)
+        self.tokens = torch.zeros(size, dtype=torch.int64, device=device)
+
+    def first(self, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """hidden [size, hidden], logits [size, vocab] and what was drawn from them [size]."""
+        return self.hidden[:size], self.logits[:size], self.tokens[:size]
 
 
 class CudaGraphs:
     """One graph for each of `sizes`, recorded at once; the KV cache must be bound by then.
 
+
     Attributes:
-        pool_bytes: device memory that recording took: the graphs' pool and their launch lists.
+        draws: whether the graphs draw, with the sampling kernel; else they end with the logits.
+        graph_bytes: device memory that recording each of them took: of the pool, and for its list of launches.
     """
 
     def __init__(
@@ -108,45 +142,99 @@ class CudaGraphs:
         *,
         max_model_len: int,
         block_size: int,
+        dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         self.model, self.sizes = model, sizes
+        self.draws = kernels_unavailable_reason(device) is None
         self.buffers = GraphBuffers(sizes[-1], max_model_len, block_size, device)
+        self.outputs = GraphOutputs(sizes[-1], model.decoder_spec, dtype, device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._outputs: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
-        free_before = torch.cuda.mem_get_info(device)[0]
-        self._capture()
-        self.pool_bytes = free_before - torch.cuda.mem_get_info(device)[0]
-        logger.info("CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], self.pool_bytes / 2**30)
+        self.graph_bytes: dict[int, int] = {}
+        self.record()
+
+    @property
+    def pool_bytes(self) -> int:
+        return sum(self.graph_bytes.values())
 
     @torch.inference_mode()
-    def _capture(self) -> None:
+    def record(self) -> None:
         """Record the largest graph first, so that all others fit into its memory."""
         pool = torch.cuda.graph_pool_handle()
         for size in reversed(self.sizes):
+            self.buffers.clear(size)
             self._forward(size)  # what a kernel does at its first call, compiling among it, must not be recorded
             torch.cuda.synchronize()
+            free_before = torch.cuda.mem_get_info()[0]
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool):
-                self._outputs[size] = self._forward(size)
+                self._forward(size)
             self._graphs[size] = graph
+            self.graph_bytes[size] = free_before - torch.cuda.mem_get_info()[0]
 
-    def _forward(self, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        buffers = self.buffers
-        hidden = self.model(buffers.input_ids[:size], buffers.positions[:size], buffers.metadata(size))
-        logits = self.model.compute_logits(hidden)
-        return hidden, logits, mark_undrawable(greedy(logits), logits, logits, "greedy")
+    def _forward(self, size: int) -> None:
+        """Compute the first `size` rows of the inputs into the first rows of the outputs. Nothing else that is made
+        here may be kept: it would lie in the graphs' pool, where every graph writes."""
+        hidden, logits, tokens = self.outputs.first(size)
+        hidden.copy_(self.model(*self.buffers.inputs(size)))
+        head = self.model.lm_head
+        if type(head) is LMHead:  # into place: a copy would read and write 304 KB a row
+            torch.mm(hidden, head.weight.t(), out=logits)
+        else:
+            logits.copy_(self.model.compute_logits(hidden))
+        if self.draws:
+            racers, positions = self.buffers.racers(size)
+            racers.draw(logits, positions, out=tokens)
 
     def size_for(self, num_seqs: int) -> int | None:
         """The batch size to which `num_seqs` sequences must be padded; None: no graph is that large."""
         return padded_size(num_seqs, self.sizes)
 
-    def replay(self, inputs: StepInputs, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """hidden [size, hidden], logits [size, vocab] and their argmax [size], good until the next replay.
+    def replay(
+        self, inputs: StepInputs, size: int, racers: Racers | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """hidden [size, hidden], logits [size, vocab] and the tokens [size] that were drawn with the settings of
+        `racers`, if there are any; good until the next replay.
 
         The next step's replay may be queued before this step's logits have been read by the host, but not before the
         kernels that draw from them: these are queued first.
         """
-        self.buffers.load(inputs, size)
+        self.buffers.load(inputs, size, racers)
         self._graphs[size].replay()
-        return self._outputs[size]
+        return self.outputs.first(size)
+
+
+def bytes_of_graphs(
+    model: DecoderForCausalLM,
+    backend: type[AttentionBackend],
+    sizes: list[int],
+    *,
+    max_model_len: int,
+    block_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    cache_dtype: torch.dtype | None = None,
+) -> int:
+    """Device memory that CudaGraphs of all these sizes will take, before there is a cache. cache_dtype: of the cache
+    that there will be; None: dtype.
+
+    The two largest are recorded over a cache of the null block alone, and thrown away. The pool of the largest serves
+    the others, so each of them is taken to need what the second does beside it: its list of launches, and some memory
+    where attention is split into more parts than for the largest.
+
+    vLLM: v1/worker/gpu_model_runner.py (profile_cudagraph_memory)
+    """
+    torch.cuda.empty_cache()
+    free_before = torch.cuda.mem_get_info(device)[0]
+    cache = KVCache(model, backend, num_blocks=1, block_size=block_size, dtype=cache_dtype or dtype, device=device)
+    cache_bytes = cache.num_bytes
+    graphs = CudaGraphs(
+        model, sizes[-2:], max_model_len=max_model_len, block_size=block_size, dtype=dtype, device=device
+    )
+    taken = free_before - torch.cuda.mem_get_info(device)[0] - cache_bytes
+    others = (len(sizes) - len(graphs.sizes)) * graphs.graph_bytes[graphs.sizes[0]]
+    del graphs, cache
+    for layer in model.attention_layers:
+        layer.kv_cache = None
+    torch.cuda.empty_cache()
+    return taken + others

@@ -15,7 +15,8 @@ but the device has the tokens, in last_tokens[row], and puts them into the input
     0     5 17 9           3           3                            ▲
     1     8 8 2 ?          4           3                device   last_tokens[1] = 31 ─▶ input_ids  9 31
 
-vLLM: v1/worker/gpu_input_batch.py, v1/worker/block_table.py, v1/worker/gpu_model_runner.py (_prepare_input_ids)
+vLLM: v1/worker/gpu_input_batch.py, v1/worker/block_table.py, v1/worker/gpu_model_runner.py (_prepare_input_ids),
+v1/worker/gpu/input_batch.py, v1/worker/gpu/states.py
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ import torch
 
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.request import Sequence
-from folovllm.worker.upload import upload
+from folovllm.utils.upload import upload
+from folovllm.worker.packed_inputs import longest_first, pack_inputs, unpack_inputs
 
 Forks = list[tuple[Sequence, Sequence]]
 
@@ -47,8 +49,13 @@ class StepInputs:
     """[num_seqs] how many each of them computes."""
     draws: np.ndarray
     """Which of the step's rows draw a token: numbers into [*scheduled sequences, *forked children]."""
+    drawn_rows: torch.Tensor
+    """[num_draws] the rows of the batch that these have."""
     logits_at: torch.Tensor | None
     """[num_draws] the flat token from whose logits each of them draws. None: each token is drawn from, in order."""
+    packed: torch.Tensor | None = None
+    """Of a padded step: [4, pad_to] int64, of which input_ids, positions and slot_mapping are rows, and seq_lens, in
+    int32, the first half of the last row. So a CUDA graph's inputs are one copy, and the block tables another."""
 
 
 @dataclass(slots=True)
@@ -59,7 +66,6 @@ class Expected:
     places: np.ndarray
     serials: np.ndarray
     """Serial numbers of the sequences that had these rows: when the tokens come, a row may be another sequence's."""
-    rows_on_device: torch.Tensor
 
 
 class InputBatch:
@@ -144,38 +150,48 @@ class InputBatch:
         max_seq_len = int(seq_lens.max())
         max_blocks = -(-max_seq_len // self.block_size)
         draws = np.flatnonzero(seq_lens == self.num_tokens[rows])
-        drawn_at = ends[draws] - 1
+        drawn_at, drawn_rows, in_order = ends[draws] - 1, rows[draws], False
         if forks:
             place_of = {seq.seq_id: place for place, seq in enumerate(seqs)}
             parents = [place_of[parent.seq_id] for parent, _ in forks]
             draws = np.concatenate([draws, np.arange(len(seqs), len(seqs) + len(forks))])
             drawn_at = np.concatenate([drawn_at, ends[parents] - 1])
-        in_order = len(drawn_at) == ends[-1]  # a pure decode step: one token each, and each of them draws
+            drawn_rows = np.concatenate([drawn_rows, [self._row_of[child.seq_id] for _, child in forks]])
+        elif len(drawn_at) == ends[-1]:  # a pure decode step: one token each, and each of them draws
+            drawn_at, in_order = drawn_at[:0], True
         unknown = np.flatnonzero(positions >= self.num_known[flat_rows])
-        padding = 0 if pad_to is None else pad_to - len(seqs)
-        uploaded = self._to_device(
-            _padded(self.token_ids[flat_rows, positions], padding),
-            _padded(positions, padding),
-            _padded(blocks * self.block_size + positions % self.block_size, padding),
-            np.arange(pad_to + 1, dtype=np.int32) if pad_to else np.concatenate([[0], ends]).astype(np.int32),
-            _padded(seq_lens.astype(np.int32), padding, 1),
-            _padded(self.block_table[rows, :max_blocks].astype(np.int32), padding),
-            drawn_at,
-            unknown,
-            flat_rows[unknown],
-        )
-        input_ids, positions_there, slots, starts, lens, tables, logits_at, unknown_at, unknown_rows = uploaded
-        if len(unknown):
-            input_ids.index_copy_(0, unknown_at, self.last_tokens.index_select(0, unknown_rows))
+        token_ids = self.token_ids[flat_rows, positions]
+        slots = blocks * self.block_size + positions % self.block_size
+        tables = self.block_table[rows, :max_blocks].astype(np.int32)
+        others = (drawn_rows, unknown, flat_rows[unknown], drawn_at)
+        padding, packed = 0 if pad_to is None else pad_to - len(seqs), None
         several = np.flatnonzero(num_new > 1)
+        num_decodes = int(several[0]) if len(several) else len(seqs) + padding
+        order = longest_first(seq_lens[:num_decodes], padding if not len(several) else 0)
+        if pad_to is None:
+            starts, lens = np.concatenate([[0], ends]).astype(np.int32), seq_lens.astype(np.int32)
+            arrays = (token_ids, positions, slots, lens, order, starts, tables, *others)
+            input_ids, positions_there, slots_there, lens_there, order_there, *uploaded = upload(self.device, *arrays)
+        else:
+            starts = np.arange(pad_to + 1, dtype=np.int32)
+            tables = np.concatenate([tables, np.zeros((padding, max_blocks), np.int32)])
+            block = pack_inputs(pad_to, token_ids, positions, slots, seq_lens, order)
+            packed, *uploaded = upload(self.device, block, starts, tables, *others)
+            input_ids, positions_there, slots_there, lens_there, order_there = unpack_inputs(packed)
+        starts_there, tables_there, drawn_rows_there, unknown_at, unknown_rows, logits_at = uploaded
+        if len(unknown) == len(token_ids):
+            torch.index_select(self.last_tokens, 0, unknown_rows, out=input_ids[: len(token_ids)])
+        elif len(unknown):
+            input_ids.index_copy_(0, unknown_at, self.last_tokens.index_select(0, unknown_rows))
         metadata = AttentionMetadata(
-            query_start_loc=starts,
-            seq_lens=lens,
-            slot_mapping=slots,
-            block_tables=tables,
+            query_start_loc=starts_there,
+            seq_lens=lens_there,
+            slot_mapping=slots_there,
+            block_tables=tables_there,
             max_query_len=int(num_new.max()),
             max_seq_len=max_seq_len,
-            num_decodes=int(several[0]) if len(several) else len(seqs) + padding,
+            num_decodes=num_decodes,
+            decode_order=order_there,
         )
         return StepInputs(
             input_ids=input_ids,
@@ -184,7 +200,9 @@ class InputBatch:
             rows=rows,
             num_new=num_new,
             draws=draws,
-            logits_at=None if in_order and not forks else logits_at,
+            drawn_rows=drawn_rows_there,
+            logits_at=None if in_order else logits_at,
+            packed=packed,
         )
 
     def advance(self, inputs: StepInputs, drawn: list[Sequence], token_ids: np.ndarray | None = None) -> Expected:
@@ -192,17 +210,11 @@ class InputBatch:
         The tokens are given now, or later to fill() with what is returned here; then last_tokens must have them."""
         self.num_computed[inputs.rows] += inputs.num_new
         rows = np.fromiter((self._row_of[seq.seq_id] for seq in drawn), np.int64, len(drawn))
-        (rows_on_device,) = self._to_device(rows)
-        expected = Expected(rows, self.num_tokens[rows], self._serials[rows], rows_on_device)
+        expected = Expected(rows, self.num_tokens[rows], self._serials[rows])
         self.num_tokens[rows] += 1
         if token_ids is not None:
             self.fill(expected, token_ids)
         return expected
-
-    def _to_device(self, *arrays: np.ndarray) -> list[torch.Tensor]:
-        if self.device.type == "cpu":  # where nothing need be copied
-            return list(map(torch.from_numpy, arrays))
-        return upload(self.device, *arrays)
 
     def fill(self, expected: Expected, token_ids: np.ndarray) -> None:
         """The tokens have come: write them where they belong."""
@@ -210,10 +222,3 @@ class InputBatch:
         rows, places = expected.rows[same], expected.places[same]
         self.token_ids[rows, places] = token_ids[same]
         self.num_known[rows] = places + 1
-
-
-def _padded(array: np.ndarray, padding: int, value: int = 0) -> np.ndarray:
-    """`padding` more entries along the first dimension."""
-    if padding == 0:
-        return array
-    return np.concatenate([array, np.full((padding, *array.shape[1:]), value, array.dtype)])

@@ -9,7 +9,7 @@ execute_model() hands a step to the device and does not wait for its tokens. Bef
 be launched, which reads this one's tokens where they are, on the device. Steps of one token per sequence are replayed
 from CUDA graphs, where there are any.
 
-vLLM: v1/worker/gpu_model_runner.py
+vLLM: v1/worker/gpu_model_runner.py, v1/worker/gpu/model_runner.py
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import torch
 from folovllm.attention.backend import AttentionBackend
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.request import Sequence
+from folovllm.utils.current_device import current_device
 from folovllm.utils.interrupts import interrupts_allowed
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
@@ -26,8 +28,8 @@ from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.cuda_graph import CudaGraphs
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
+from folovllm.worker.pinned_mover import PinnedBlockMover
 from folovllm.worker.prompt_logprobs import PromptLogprobs
-from folovllm.worker.row_failures import find_nan_prompts
 
 
 class ModelRunner:
@@ -52,7 +54,8 @@ class ModelRunner:
         self.kv_cache = KVCache(  # and the null block
             model, backend, num_blocks=num_blocks + 1, block_size=block_size, dtype=dtype, device=device
         )
-        self.mover = BlockMover(self.kv_cache, num_swap_blocks)
+        mover = PinnedBlockMover if device.type == "cuda" else BlockMover
+        self.mover = mover(self.kv_cache, num_swap_blocks)
         self.batch = InputBatch(max_num_seqs, max_model_len, block_size, device)
         self.sampling = BatchSampler(self.vocab_size, eos_token_ids, device)
         self.prompt_logprobs = PromptLogprobs(model, device)
@@ -65,7 +68,7 @@ class ModelRunner:
         After a failure the batch is forgotten, since how far the step came is not known.
         """
         try:
-            with interrupts_allowed():
+            with interrupts_allowed(), current_device(self.device):
                 return self._execute_model(scheduled)
         except BaseException:  # an interrupt, too, may come between two of the batch's arrays
             self.batch.clear()
@@ -85,36 +88,43 @@ class ModelRunner:
         if self.graphs is not None and scheduled.total_num_scheduled_tokens == len(seqs):
             size = self.graphs.size_for(len(seqs))
         inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
+        step.draws = inputs.draws.tolist()
+        drawing = [step.rows[place] for place in step.draws]
+        racers = self.sampling.prepare(drawing) if drawing else None
+        logits = drawn = None
         if self.graphs is None or size is None:
             hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
-            logits = likeliest = None
         else:
-            hidden, logits, likeliest = self.graphs.replay(inputs, size)
-        step.draws = inputs.draws.tolist()
-        if step.draws:
+            if inputs.logits_at is not None:
+                racers = None  # not every row draws, or one draws that has none: the graph cannot know
+            hidden, logits, tokens = self.graphs.replay(inputs, size, racers)
+            drawn = None if racers is None else tokens[: len(drawing)]
+        if drawing:
             if logits is None:
-                logits = self.model.compute_logits(_at(hidden, inputs.logits_at, len(step.draws)))
+                logits = self.model.compute_logits(_at(hidden, inputs.logits_at, len(drawing)))
             else:
-                logits = _at(logits, inputs.logits_at, len(step.draws))
-            if likeliest is not None:
-                likeliest = _at(likeliest, inputs.logits_at, len(step.draws))
-            self._draw(step, inputs, logits, likeliest)
+                logits = _at(logits, inputs.logits_at, len(drawing))
+            self._draw(step, drawing, inputs, logits, drawn)
         else:
             self.batch.advance(inputs, [])
         if len(step.draws) < len(step.rows):
             step.set_computed(hidden[inputs.metadata.query_start_loc[1 : len(seqs) + 1] - 1])
         if scheduled.num_prompt_tokens:
             step.prompt_logprobs = self.prompt_logprobs.gather(scheduled, hidden)
-            step.failures |= find_nan_prompts(seqs, step.prompt_logprobs)
         return step
 
     def _draw(
-        self, step: AsyncModelRunnerOutput, inputs: StepInputs, logits: torch.Tensor, likeliest: torch.Tensor | None
+        self,
+        step: AsyncModelRunnerOutput,
+        seqs: list[Sequence],
+        inputs: StepInputs,
+        logits: torch.Tensor,
+        drawn: torch.Tensor | None,
     ) -> None:
-        seqs = [step.rows[place] for place in step.draws]
-        sampled, step.failures = self.sampling.sample(seqs, logits, likeliest)
+        positions = _at(inputs.positions, inputs.logits_at, len(seqs))
+        sampled, step.failures = self.sampling.draw(seqs, logits, positions, drawn)
         step.expected = self.batch.advance(inputs, seqs)
-        self.batch.last_tokens.index_copy_(0, step.expected.rows_on_device, sampled.token_ids.clamp(min=0))
+        self.batch.last_tokens.index_copy_(0, inputs.drawn_rows, sampled.token_ids.clamp(min=0))
         step.set_drawn(sampled, self.sampling.reported(seqs) if sampled.logprobs is not None else [])
 
     def _update_batch(self, scheduled: SchedulerOutput) -> None:

@@ -1,7 +1,7 @@
 """How much memory a full-size step takes beyond the weights: run one and look at the allocator's high-water mark.
 
 The largest step has max_num_batched_tokens tokens, in sequences as long as they may be, and max_num_seqs rows of
-logits.
+logits, from which the sampler draws in the ways that take most.
 
 vLLM: v1/worker/gpu_model_runner.py (profile_run)
 """
@@ -14,7 +14,18 @@ from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import SchedulerConfig
 from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.sample.metadata import SamplingMetadata
+from folovllm.sample.row import SamplingRow
+from folovllm.sample.sampler import Sampler
+from folovllm.sampling_params import SamplingParams
 from folovllm.worker.kv_cache import KVCache
+
+# A draw holds several numbers of 32 or 64 bits for each logit at a time: an edited copy, weights, noise, what is kept.
+HUNGRY = [
+    SamplingParams(repetition_penalty=1.1, logprobs=1),
+    SamplingParams(repetition_penalty=1.1, logprobs=1, top_p=0.9),
+    SamplingParams(repetition_penalty=1.1, logprobs=1, logprobs_mode="processed"),
+]
 
 
 def peak_bytes_of_full_step(
@@ -55,7 +66,7 @@ def run_full_step(
     assert limits.max_model_len is not None
     num_tokens, longest = limits.max_num_batched_tokens, limits.max_model_len
     seq_lens = [longest] * (num_tokens // longest) + [num_tokens % longest] * (num_tokens % longest > 0)
-    blocks_each = -(-longest // block_size)
+    blocks_each = -(-min(longest, num_tokens) // block_size)
     cache = KVCache(
         model, backend, num_blocks=1 + blocks_each * len(seq_lens), block_size=block_size, dtype=dtype, device=device
     )
@@ -73,7 +84,13 @@ def run_full_step(
         max_seq_len=max(seq_lens),
     )
     positions = torch.cat([torch.arange(n) for n in seq_lens]).to(device)
-    hidden = model(torch.zeros(num_tokens, dtype=torch.int64, device=device), positions, metadata)
+    input_ids = torch.zeros(num_tokens, dtype=torch.int64, device=device)
+    inputs = (input_ids, positions, metadata.slot_mapping, metadata.seq_lens, metadata.block_tables)
+    beside = [tensor.clone() for tensor in inputs]  # of the step before, which may not have been collected yet
+    hidden = model(input_ids, positions, metadata)
     logits = model.compute_logits(hidden[: min(limits.max_num_seqs, num_tokens)])
-    logits.float().log_softmax(dim=-1)  # what sampling with logprobs takes at most
+    for params in HUNGRY:
+        rows = [SamplingRow(params, [0], [0], frozenset(), None) for _ in range(len(logits))]
+        Sampler()(logits, SamplingMetadata.build(rows, logits.shape[-1], device))
+    del beside
     return cache.num_bytes

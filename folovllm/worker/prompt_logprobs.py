@@ -4,20 +4,25 @@
     chunk 2   p4 p5           ... after p4                              p5            (after p5: the first draw)
 
 So the last row of a chunk is about the first token of the next one: nothing is lost at the border, and nothing counted
-twice. The rows are handed out when the last of them is there.
+twice. The rows stay on the device until the last of them is there; then a copy to the host is queued. The step waits
+for it when it is collected, not when it is launched.
 
-vLLM: v1/worker/gpu_model_runner.py (_get_prompt_logprobs_dict)
+vLLM: v1/worker/gpu_model_runner.py (_get_prompt_logprobs_dict), v1/worker/gpu/sample/prompt_logprob.py
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
+
+import numpy as np
 import torch
 
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
-from folovllm.sample.logprobs import gather_logprobs
-from folovllm.worker.model_runner_output import LogprobsRow
+from folovllm.sample.logprobs import LogprobsTensors, gather_logprobs
+from folovllm.utils.upload import upload
+from folovllm.worker.async_output import LogprobsCopy
 
 # Prompt positions whose logits are held at once when prompt_logprobs asks for all of them: 64 rows of 151,936 float32
 # logits are 39 MB, a 4,000-token prompt in one piece would be 2.4 GB.
@@ -29,9 +34,9 @@ class PromptLogprobs:
 
     def __init__(self, model: DecoderForCausalLM, device: torch.device) -> None:
         self.model, self.device = model, device
-        self._rows: dict[Sequence, list[LogprobsRow]] = {}
+        self._rows: dict[Sequence, LogprobsTensors] = {}
 
-    def gather(self, scheduled: SchedulerOutput, hidden: torch.Tensor) -> dict[str, list[LogprobsRow]]:
+    def gather(self, scheduled: SchedulerOutput, hidden: torch.Tensor) -> dict[str, LogprobsCopy]:
         """After a forward, whose `hidden` [num_tokens, hidden] are the step's tokens in order: rows of the sequences
         whose prompts end in this step, one for each prompt token but the first.
 
@@ -39,30 +44,42 @@ class PromptLogprobs:
         """
         for seq in [seq for seq in self._rows if seq.is_finished()]:
             del self._rows[seq]  # it was aborted on the way
-        answers: dict[str, list[LogprobsRow]] = {}
+        answers: dict[str, LogprobsCopy] = {}
         start = 0
         for seq, num_tokens in zip(scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, strict=True):
             if _asks(seq):
                 rows = self._gather_chunk(seq, hidden[start : start + num_tokens])
                 if seq.num_computed_tokens + num_tokens >= seq.get_prompt_len():
-                    answers[seq.seq_id] = rows
+                    answers[seq.seq_id] = LogprobsCopy(rows)
                     del self._rows[seq]
             start += num_tokens
         return answers
 
-    def _gather_chunk(self, seq: Sequence, hidden: torch.Tensor) -> list[LogprobsRow]:
+    def _gather_chunk(self, seq: Sequence, hidden: torch.Tensor) -> LogprobsTensors:
         """All rows so far, with those of a chunk that begins at num_computed_tokens."""
         computed, num_top = seq.num_computed_tokens, seq.sampling_params.prompt_logprobs
         assert num_top is not None
         # A sequence that was preempted on the way begins anew: what it has from the first time is cut off.
-        rows = self._rows[seq] = self._rows.get(seq, [])[:computed]
-        targets = torch.tensor(seq.data.prompt_token_ids[computed + 1 : computed + 1 + len(hidden)], device=self.device)
+        pieces = [cut(self._rows[seq], computed)] if seq in self._rows and computed else []
+        prompt = seq.data.prompt_token_ids
+        (targets,) = upload(self.device, np.array(prompt[computed + 1 : computed + 1 + len(hidden)], np.int64))
         for at in range(0, len(targets), PROMPT_LOGPROBS_ROWS):
             wanted = targets[at : at + PROMPT_LOGPROBS_ROWS]
             logits = self.model.compute_logits(hidden[at : at + len(wanted)])
-            logprobs = logits.float().log_softmax(dim=-1)
-            rows += LogprobsRow.from_tensors(gather_logprobs(logprobs, num_top, wanted))
+            pieces.append(gather_logprobs(logits.float().log_softmax(dim=-1), num_top, wanted))
+        rows = self._rows[seq] = joined(pieces) if pieces else LogprobsTensors.empty(targets, 0)
         return rows
+
+
+def cut(rows: LogprobsTensors, count: int) -> LogprobsTensors:
+    """The first `count` rows."""
+    return LogprobsTensors(rows.token_ids[:count], rows.logprobs[:count], rows.ranks[:count])
+
+
+def joined(pieces: list[LogprobsTensors]) -> LogprobsTensors:
+    """Rows of one width, one after the other."""
+    names = [part.name for part in fields(LogprobsTensors)]
+    return LogprobsTensors(*(torch.cat([getattr(piece, name) for piece in pieces]) for name in names))
 
 
 def _asks(seq: Sequence) -> bool:

@@ -11,25 +11,28 @@ from __future__ import annotations
 
 import torch
 
-from folovllm.request import Sequence
 from folovllm.sample.metadata import RowGroup, SamplingMetadata
+from folovllm.sample.row import SamplingRow
 from folovllm.worker.batch_sampler import BatchSampler
+
+HOST = torch.device("cpu")
 
 
 class RowSampler(BatchSampler):
-    def _metadata_for(self, seqs: list[Sequence]) -> SamplingMetadata:
-        if self._metadata is None or self._seqs != seqs:
-            metadata = super()._metadata_for(seqs)
-            metadata.groups = [part for group in metadata.groups for part in self._split(group, seqs)]
-        return super()._metadata_for(seqs)  # which is kept by now
+    def _build(self, rows: list[SamplingRow]) -> SamplingMetadata:
+        """Made on the host, and sent to the device as a whole."""
+        metadata = SamplingMetadata.build(rows, self.vocab_size, HOST)
+        metadata.groups = [part for group in metadata.groups for part in self._split(group, rows)]
+        if self.device != HOST and not metadata.is_plain_greedy:
+            metadata.send(self.device)
+        return metadata
 
-    def _split(self, group: RowGroup, seqs: list[Sequence]) -> list[RowGroup]:
+    def _split(self, group: RowGroup, rows: list[SamplingRow]) -> list[RowGroup]:
         if group.path == "greedy" and not group.edits and group.raw_rows is None and group.processed_rows is None:
             return [group]
         parts = []
         for place in group.rows.tolist():
-            row = self._rows[seqs[place].seq_id]
-            (part,) = SamplingMetadata.build([row], self.vocab_size, self.device).groups
-            part.rows, part.start = torch.tensor([place], device=self.device), place
+            (part,) = SamplingMetadata.build([rows[place]], self.vocab_size, HOST).groups
+            part.rows, part.start = torch.tensor([place]), place
             parts.append(part)
         return parts

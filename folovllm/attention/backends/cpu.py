@@ -1,8 +1,8 @@
-"""Paged attention on a CPU with kernels of our own where they are faster: a decode reads K and V where they lie.
+"""Paged attention on a CPU with kernels of our own: K and V are read where they lie, nothing is gathered or padded.
 
-    write      store_kv     K and V in one call
-    forward    decode       every sequence with one query, in one call: nothing is gathered, nothing is padded
-               paged_torch  the others: with many queries a gather is a small part of the work
+    write      store_kv   K and V in one call
+    forward    decode     every sequence with one query, in one call
+               prefill    every other, in one call
 
 vLLM: v1/attention/backends/cpu_attn.py
 """
@@ -11,30 +11,28 @@ from __future__ import annotations
 
 import torch
 
-from folovllm.attention.backends.paged_torch import PagedTorchBackend, Plan
-from folovllm.attention.kernels.cpu import DTYPES, HEAD_SIZE_STEP, decode, store_kv
+from folovllm.attention.backends.paged_torch import PagedTorchBackend
+from folovllm.attention.kernels.cpu import DTYPES, HEAD_SIZE_STEP, decode, prefill, store_kv
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.utils.cpu_kernels import unavailable_reason
 
 
-class PlanOfOthers(Plan):
-    """The plan of the sequences that are not decodes, and a list of those that are."""
+class Lists:
+    """The sequences of a step, those with one query and the others, the same in every layer."""
 
-    def __init__(self, metadata: AttentionMetadata, kv_cache: torch.Tensor) -> None:
-        super().__init__(metadata, kv_cache)
-        self.order = torch.empty(0, dtype=torch.int64)
-        decodes = [(start, seq) for seq, (start, end, _) in enumerate(metadata.spans) if end - start == 1]
+    def __init__(self, metadata: AttentionMetadata) -> None:
+        self.metadata = metadata
+        decodes, prefills = [], []
+        for seq, (start, end, _) in enumerate(metadata.spans):
+            if end - start == 1:
+                decodes.append((start, seq))
+            elif end > start:
+                prefills.append((start, end, seq))
         self.queries = torch.tensor([start for start, _ in decodes], dtype=torch.int64)
-        self.seqs = torch.tensor([seq for _, seq in decodes], dtype=torch.int64)
+        self.decodes = torch.tensor([seq for _, seq in decodes], dtype=torch.int64)
+        self.spans = torch.tensor([(start, end) for start, end, _ in prefills], dtype=torch.int64)
+        self.prefills = torch.tensor([seq for _, _, seq in prefills], dtype=torch.int64)
         self.seq_lens, self.block_tables = metadata.seq_lens.contiguous(), metadata.block_tables.contiguous()
-
-    def _read_together(self, batch: list[int]) -> None:
-        pass
-
-    def _read_alone(self, seq: int) -> None:
-        start, end, _ = self._metadata.spans[seq]
-        if end - start > 1:
-            super()._read_alone(seq)
 
 
 class CPUBackend(PagedTorchBackend):
@@ -42,6 +40,10 @@ class CPUBackend(PagedTorchBackend):
     is read as PagedTorchBackend reads it."""
 
     name = "cpu"
+
+    def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, scale: float) -> None:
+        super().__init__(num_heads, num_kv_heads, head_size, scale)
+        self._lists: Lists | None = None
 
     @classmethod
     def unavailable_reason(cls, device: torch.device) -> str | None:
@@ -56,15 +58,14 @@ class CPUBackend(PagedTorchBackend):
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         if not self._suits(q, kv_cache):
             return super().forward(q, kv_cache, metadata)
-        if not isinstance(self._plan, PlanOfOthers) or not self._plan.matches(metadata, kv_cache):
-            self._plan = PlanOfOthers(metadata, kv_cache)
-        plan = self._plan
-        if plan.alone:
-            out = super().forward(q, kv_cache, metadata)
-        else:
-            out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        if len(plan.queries):
-            decode(q, kv_cache, plan.queries, plan.seqs, plan.seq_lens, plan.block_tables, self.scale, out)
+        if self._lists is None or self._lists.metadata is not metadata:
+            self._lists = Lists(metadata)
+        lists, out = self._lists, torch.empty_like(q, memory_format=torch.contiguous_format)
+        where = (lists.seq_lens, lists.block_tables, self.scale, out)
+        if len(lists.decodes):
+            decode(q, kv_cache, lists.queries, lists.decodes, *where)
+        if len(lists.prefills):
+            prefill(q, kv_cache, lists.spans, lists.prefills, *where)
         return out
 
     def _suits(self, x: torch.Tensor, kv_cache: torch.Tensor) -> bool:

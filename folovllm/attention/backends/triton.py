@@ -55,6 +55,27 @@ class TritonBackend(AttentionBackend):
 
         store_kv(k, v, kv_cache[0], kv_cache[1], slot_mapping)
 
+    def warm_up(self, kv_cache: torch.Tensor, dtype: torch.dtype | None = None) -> None:
+        """One token in block 0, as prompts of each length that has tiles of its own, and as a decode in few splits and
+        in many. Nothing else makes another kernel: neither lengths, nor how many sequences there are, nor where the
+        prefills of a step begin."""
+        from folovllm.attention.kernels.paged_decode import FEW_SPLITS, MAX_SPLITS, paged_decode
+        from folovllm.attention.kernels.paged_prefill import MOST_ROWS, paged_prefill
+
+        device, (keys, values) = kv_cache.device, kv_cache.unbind(0)
+        fused = torch.zeros(
+            1, self.num_heads + 2 * self.num_kv_heads, self.head_size, dtype=dtype or kv_cache.dtype, device=device
+        )
+        q, k, v = fused.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)  # views, as a model's are
+        starts = torch.arange(2, dtype=torch.int32, device=device)
+        one, tables = starts[1:].clone(), torch.zeros(1, 1, dtype=torch.int32, device=device)
+        self.write(k, v, kv_cache, torch.zeros(1, dtype=torch.int64, device=device))
+        for rows in (*MOST_ROWS, MOST_ROWS[-1] + 1):
+            longest = -(-rows // self.group_size) if rows > MOST_ROWS[-1] else max(1, rows // self.group_size)
+            paged_prefill(q, keys, values, tables, starts, one, longest, self.scale)
+        for splits in (1, FEW_SPLITS, MAX_SPLITS):
+            paged_decode(q, keys, values, tables, one, self.scale, order=tables[0], num_splits=splits)
+
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         if decodes := metadata.leading_decodes:
@@ -69,7 +90,7 @@ class TritonBackend(AttentionBackend):
 
         keys, values = kv_cache.unbind(0)
         tables, seq_lens = metadata.block_tables[: len(q)], metadata.seq_lens[: len(q)]
-        paged_decode(q, keys, values, tables, seq_lens, self.scale, out=out)
+        paged_decode(q, keys, values, tables, seq_lens, self.scale, order=metadata.decode_order, out=out)
 
     def _prefill(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata, out: torch.Tensor) -> None:
         """The sequences behind the decodes; q and out hold all tokens of the step."""

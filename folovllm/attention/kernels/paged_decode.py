@@ -15,16 +15,16 @@ that time (790 TFLOP/s over 4.3 TB/s), so the kernel waits for memory. tl.dot de
 are padding here; they cost nothing, because memory is the limit.
 
 Tiles, for 16 bits and heads of 128. To keep 4.3 TB/s busy over a latency of some 0.8 us, 3.4 MB must be under way, 26
-KB for each of the 132 SMs. A tile of 64 tokens has 16 KB of K and as much of V. An SM holds four programs: each takes
-38 KB of its 227 KB of shared memory, and some 115 of its 65,536 registers for each of 128 threads. With one tile on its
-way to each program, 128 KB are under way. Larger tiles would not load faster, and short sequences would leave more of
-their last tile empty.
+KB for each of the 132 SMs. A tile of 64 tokens has 16 KB of K and as much of V. An SM holds three programs: each takes
+72 KB of its 227 KB of shared memory, for two tiles and the block numbers of more, and at most 140 of its 65,536
+registers for each of 128 threads. While one tile is multiplied, the next is on its way: 96 KB for an SM's programs.
+Larger tiles would not load faster, and short sequences would leave more of their last tile empty.
 
-Splits: a batch of 1 with 8 KV heads is 8 programs for 132 SMs. Then each sequence's tokens are divided among up to
-MAX_SPLITS programs. Their number depends on shapes alone, never on lengths, so that a CUDA graph may replay the launch.
-Each program finds its part from seq_lens when it runs; a program without a part ends at once. A split's intermediate
-result is (head_size + 1) float32 for each head, written and read once: 2 KiB for the two heads of a group, against 256
-KiB of K and V in 512 tokens.
+Splits: a batch of 1 with 8 KV heads is 8 programs for 132 SMs. Then each sequence's tokens are divided among several
+programs (splits.py). Their number depends on shapes alone, never on lengths, so that a CUDA graph may replay the
+launch. Each program finds its part from seq_lens when it runs; a program without a part ends at once. A split's
+intermediate result is (head_size + 1) float32 for each head, written and read once: 1,032 bytes for the two heads of a
+group, against 256 KiB of K and V in 512 tokens.
 
 vLLM: v1/attention/ops/triton_decode_attention.py
 """
@@ -43,45 +43,58 @@ from folovllm.attention.kernels.tile import (
     attend_tile,
     check_shapes,
     padded_head_size,
+    product_size,
     rows_mask,
+    tile_tokens,
+    wants_small_tiles,
 )
+from folovllm.attention.splits import MAX_SPLITS, choose_splits
 
-PROGRAMS = 2048
-"""Programs to aim at in one launch. An H200 runs about a quarter of them at once. The others start as places come free:
-so a long sequence delays few programs, and short ones fill the gaps."""
-MAX_SPLITS = 64
+FEW_SPLITS = 8
+"""_merge reads all splits of a head at once. Most batches have few, and one kernel for up to 64 would read nothing most
+of the time."""
 
 
 @triton.jit
-def _tokens_per_split(seq_len, SPLITS: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Tokens per split: a whole number of tiles, the same for all. The last split with tokens may have fewer, and the
-    splits after it have none."""
-    return tl.cdiv(tl.cdiv(seq_len, SPLITS), BLOCK_N) * BLOCK_N
+def _tokens_per_split(seq_len, splits, BLOCK_N: tl.constexpr):
+    """As splits.py says: a whole number of tiles, the same for all splits. Those behind the last token have none."""
+    return tl.cdiv(tl.cdiv(seq_len, splits), BLOCK_N) * BLOCK_N
 
 
-@triton.jit(do_not_specialize=["stride_table"])  # or it would be compiled anew as the longest sequence grows
+# What changes from step to step must not be a part of the kernel, or it would be compiled anew while it serves.
+@triton.jit(
+    do_not_specialize=["stride_table", "splits"],
+    do_not_specialize_on_alignment=["tables_ptr", "seq_lens_ptr", "order_ptr"],
+)
 def _paged_decode(
-    q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, lse_ptr, tables_ptr, seq_lens_ptr, scale,
+    q_ptr, k_ptr, v_ptr, out_ptr, partial_ptr, lse_ptr, tables_ptr, seq_lens_ptr, order_ptr, scale, splits,
     stride_q, stride_qh, stride_out, stride_outh, stride_table,
     stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, INTERPRETED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, ORDERED: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    # KV heads first: neighbours in the grid run together, and their reads are neighbours in memory.
-    kv_head, seq, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
+    # KV heads first: neighbours in the grid run together, and their reads are neighbours in memory. Sequences last: all
+    # splits of the longest start first.
+    kv_head, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    if ORDERED:
+        seq = tl.load(order_ptr + seq).to(tl.int64)
     seq_len = tl.load(seq_lens_ptr + seq)
-    per_split = _tokens_per_split(seq_len, SPLITS, BLOCK_N)
-    start = split * per_split
-    end = tl.minimum(start + per_split, seq_len)
-    if start >= end:
-        return  # _merge computes the same bounds, so it reads nothing of this split
+    start, end = 0, seq_len
+    if SPLIT:
+        per_split = _tokens_per_split(seq_len, splits, BLOCK_N)
+        start = split * per_split
+        end = tl.minimum(start + per_split, seq_len)
+        if start >= end:
+            return  # _merge computes the same bounds, so it reads nothing of this split
 
     rows = tl.arange(0, GROUP_PAD)
     heads = kv_head * GROUP + rows
     columns = tl.arange(0, HEAD_PAD)
     mask = rows_mask(rows < GROUP, HEAD_SIZE, HEAD_PAD)
     q = tl.load(q_ptr + seq * stride_q + (heads * stride_qh)[:, None] + columns[None, :], mask=mask, other=0.0)
-    q = q.to(k_ptr.dtype.element_ty)  # attention is computed in the dtype in which K and V are kept
+    if not k_ptr.dtype.element_ty.is_fp8():  # attention is computed in the dtype in which K and V are kept
+        q = q.to(k_ptr.dtype.element_ty)
     if INTERPRETED:
         q = q.to(tl.float32)
 
@@ -96,32 +109,31 @@ def _paged_decode(
         while start < end:
             running_max, running_sum, acc = attend_tile(
                 q, running_max, running_sum, acc, start, end, last_seen, scale, k_ptr, v_ptr, tables_ptr,
-                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, True,
+                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
             )  # fmt: skip
             start += BLOCK_N
     else:
         for tile in range(start, end, BLOCK_N):
             running_max, running_sum, acc = attend_tile(
                 q, running_max, running_sum, acc, tile, end, last_seen, scale, k_ptr, v_ptr, tables_ptr,
-                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, False,
+                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
             )  # fmt: skip
     result = acc / running_sum[:, None]
 
-    if SPLITS == 1:
-        out_ptrs = out_ptr + seq * stride_out + (heads * stride_outh)[:, None] + columns[None, :]
-        tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=mask)
-    else:
+    if SPLIT:
         num_heads = tl.num_programs(0) * GROUP
-        place = (seq * num_heads + heads) * SPLITS + split
+        place = (seq * num_heads + heads) * splits + split
         tl.store(partial_ptr + (place * HEAD_SIZE)[:, None] + columns[None, :], result, mask=mask)
         tl.store(lse_ptr + place, running_max + tl.log2(running_sum), mask=rows < GROUP)
+    else:
+        out_ptrs = out_ptr + seq * stride_out + (heads * stride_outh)[:, None] + columns[None, :]
+        tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"], do_not_specialize_on_alignment=["seq_lens_ptr"])
 def _merge(
-    partial_ptr, lse_ptr, out_ptr, seq_lens_ptr, stride_out, stride_outh,
-    HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_N: tl.constexpr,
-    SPLITS: tl.constexpr, SPLITS_PAD: tl.constexpr,
+    partial_ptr, lse_ptr, out_ptr, seq_lens_ptr, splits, stride_out, stride_outh,
+    HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_N: tl.constexpr, MOST_SPLITS: tl.constexpr,
 ):  # fmt: skip
     """One head of one sequence: the mean of its splits' results, weighted by the sums of their softmax.
 
@@ -130,10 +142,10 @@ def _merge(
     """
     head, seq = tl.program_id(0), tl.program_id(1).to(tl.int64)
     seq_len = tl.load(seq_lens_ptr + seq)
-    splits, columns = tl.arange(0, SPLITS_PAD), tl.arange(0, HEAD_PAD)
-    used = splits * _tokens_per_split(seq_len, SPLITS, BLOCK_N) < seq_len  # the other splits have written nothing
-    used = used & (splits < SPLITS)
-    places = (seq * tl.num_programs(0) + head) * SPLITS + splits
+    split, columns = tl.arange(0, MOST_SPLITS), tl.arange(0, HEAD_PAD)
+    used = split * _tokens_per_split(seq_len, splits, BLOCK_N) < seq_len  # the other splits have written nothing
+    used = used & (split < splits)
+    places = (seq * tl.num_programs(0) + head) * splits + split
     lse = tl.load(lse_ptr + places, mask=used, other=-float("inf"))
     weights = tl.exp2(lse - tl.max(lse, 0))
     partial_ptrs = partial_ptr + (places * HEAD_SIZE)[:, None] + columns[None, :]
@@ -143,15 +155,9 @@ def _merge(
     tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=columns < HEAD_SIZE)
 
 
-def choose_splits(num_seqs: int, num_kv_heads: int, max_len: int, block_n: int) -> int:
-    """Programs per sequence and KV head: about PROGRAMS in all, but never more than there are tiles.
-
-    A power of two: the kernel is compiled anew for each number, so there should be few.
-    max_len: the tokens that the block tables have room for. The sequences' own lengths change from step to step, and a
-        CUDA graph must not depend on them.
-    """
-    wanted = min(triton.cdiv(PROGRAMS, num_seqs * num_kv_heads), triton.cdiv(max_len, block_n), MAX_SPLITS)
-    return triton.next_power_of_2(max(wanted, 1))
+def decode_warps(group_pad: int, element_size: int) -> int:
+    """Float32 is multiplied by the threads themselves: more than 16 rows of it want the registers of twice as many."""
+    return 8 if element_size > 2 and group_pad > 16 else 4
 
 
 def paged_decode(
@@ -162,6 +168,7 @@ def paged_decode(
     seq_lens: torch.Tensor,
     scale: float,
     *,
+    order: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     num_splits: int | None = None,
 ) -> torch.Tensor:
@@ -169,9 +176,12 @@ def paged_decode(
 
     q and out may be strided views, contiguous inside a head; their dtype may differ from the cache's.
     key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_size], contiguous inside a head; float32,
-        float16 or bfloat16. Any block_size. head_size up to 256, padded to a power of two.
+        float16, bfloat16 or float8_e4m3fn, which is multiplied in q's dtype. Any block_size. head_size up to 256,
+        padded to a power of two.
     block_tables: [num_seqs, max_blocks] int32.  seq_lens: [num_seqs] int32, each 1 at least.
-    out: where to write; made if None.  num_splits: chosen from the shapes if None.
+    order: [num_seqs] int32, each sequence once: in this order they start, the longest first if it is to be fast. As
+        they stand in q if None.
+    out: where to write; made if None.  num_splits: at most MAX_SPLITS; chosen from the shapes if None.
 
     Raises:
         ValueError: a shape or a stride is not as said above.
@@ -182,25 +192,28 @@ def paged_decode(
     out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
     if num_seqs == 0:
         return out
-    row_bytes = head_pad * key_cache.element_size()
-    block_n = min(64, (64 * 256) // row_bytes)  # a tile of at most 16 KB, for any dtype and head size
+    itemsize = product_size(q, key_cache)
+    block_n = tile_tokens(head_pad, itemsize, wants_small_tiles(q.device))
     splits = num_splits or choose_splits(num_seqs, num_kv_heads, block_tables.shape[1] * block_size, block_n)
     group = num_heads // num_kv_heads
+    group_pad = max(16, triton.next_power_of_2(group))
     partial, lse = out, out  # not touched by a single split
     if splits > 1:
         partial = torch.empty(num_seqs, num_heads, splits, head_size, dtype=torch.float32, device=q.device)
         lse = torch.empty(num_seqs, num_heads, splits, dtype=torch.float32, device=q.device)
-    _paged_decode[(num_kv_heads, num_seqs, splits)](
-        q, key_cache, value_cache, out, partial, lse, block_tables, seq_lens, scale * LOG2E,
+    _paged_decode[(num_kv_heads, splits, num_seqs)](
+        q, key_cache, value_cache, out, partial, lse, block_tables, seq_lens, seq_lens if order is None else order,
+        scale * LOG2E, splits,
         q.stride(0), q.stride(1), out.stride(0), out.stride(1), block_tables.stride(0),
         *key_cache.stride()[:3], *value_cache.stride()[:3],
-        GROUP=group, GROUP_PAD=max(16, triton.next_power_of_2(group)), HEAD_SIZE=head_size, HEAD_PAD=head_pad,
-        BLOCK_SIZE=block_size, BLOCK_N=block_n, SPLITS=splits, INTERPRETED=INTERPRETED, num_warps=4, num_stages=STAGES,
+        GROUP=group, GROUP_PAD=group_pad, HEAD_SIZE=head_size, HEAD_PAD=head_pad,
+        BLOCK_SIZE=block_size, BLOCK_N=block_n, SPLIT=splits > 1, ORDERED=order is not None, INTERPRETED=INTERPRETED,
+        num_warps=decode_warps(group_pad, itemsize), num_stages=STAGES,
     )  # fmt: skip
     if splits > 1:
         _merge[(num_heads, num_seqs)](
-            partial, lse, out, seq_lens, out.stride(0), out.stride(1),
+            partial, lse, out, seq_lens, splits, out.stride(0), out.stride(1),
             HEAD_SIZE=head_size, HEAD_PAD=head_pad, BLOCK_N=block_n,
-            SPLITS=splits, SPLITS_PAD=triton.next_power_of_2(splits), num_warps=4,
+            MOST_SPLITS=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS, num_warps=4,
         )  # fmt: skip
     return out

@@ -21,8 +21,9 @@ rows a number of K or V takes part in 256 operations, 128 a byte in 16 bits. Tha
 H200's matrix units (790 TFLOP/s) and its memory (4.3 TB/s) are balanced. But the tiles of a sequence run at the same
 time and read the same keys. So most of these bytes come out of the L2 cache, and the kernel waits for arithmetic.
 
-Tiles, for 16 bits and heads of 128: q 32 KB, and K and V of 64 tokens 32 KB, twice, so that one is on its way while
-the other is multiplied: 96 KB of an SM's 227 KB shared memory. acc and the scores are 64 + 32 KB of float32, in
+Tiles, for 16 bits and heads of 128: q 32 KB, and K and V of 64 tokens 32 KB. Of these there are three, for the matrix
+units read them where they lie: one is multiplied while two are on their way. 128.5 KB of an SM's 227 KB of shared
+memory, block numbers included. acc and the scores are 64 + 32 KB of float32, in
 registers: 8 warps hold them in some 185 registers a thread, so an SM has room for one program. Fewer rows than 64 would
 not use Hopper's wide matrix instruction (64 rows for four warps), so smaller tiles are for short chunks alone, which
 have no more rows.
@@ -44,17 +45,25 @@ from folovllm.attention.kernels.tile import (
     attend_tile,
     check_shapes,
     padded_head_size,
+    product_size,
     rows_mask,
+    tile_tokens,
+    wants_small_tiles,
 )
 
 
-@triton.jit(do_not_specialize=["stride_table"])  # or it would be compiled anew as the longest sequence grows
+# What changes from step to step must not be a part of the kernel, or it would be compiled anew while it serves: how
+# wide the tables are; how many decodes stand in front, behind which the tables, starts and lengths begin here.
+@triton.jit(
+    do_not_specialize=["stride_table"],
+    do_not_specialize_on_alignment=["tables_ptr", "starts_ptr", "seq_lens_ptr"],
+)
 def _paged_prefill(
     q_ptr, k_ptr, v_ptr, out_ptr, tables_ptr, starts_ptr, seq_lens_ptr, scale,
     stride_q, stride_qh, stride_out, stride_outh, stride_table,
     stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     GROUP: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, INTERPRETED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BY_POSITION: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     # The last tile of a sequence sees the most keys and takes the longest. It starts first, so that it does not run
     # alone at the end.
@@ -62,19 +71,24 @@ def _paged_prefill(
     kv_head, seq = tl.program_id(1), tl.program_id(2).to(tl.int64)
     first_query = tl.load(starts_ptr + seq)
     num_queries = tl.load(starts_ptr + seq + 1) - first_query
-    if tile * BLOCK_M >= num_queries * GROUP:
-        return  # the grid has tiles for the longest sequence; shorter ones need fewer
-
     seq_len = tl.load(seq_lens_ptr + seq)
     context = seq_len - num_queries
-    rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    # By position, tiles begin where they would if all of the sequence's tokens were queries.
+    before = 0
+    if BY_POSITION:
+        before = context * GROUP % BLOCK_M
+    if tile * BLOCK_M >= num_queries * GROUP + before:
+        return  # the grid has tiles for the longest sequence; shorter ones need fewer
+
+    rows = tile * BLOCK_M + tl.arange(0, BLOCK_M) - before
     queries = rows // GROUP
     columns = tl.arange(0, HEAD_PAD)
-    mask = rows_mask(queries < num_queries, HEAD_SIZE, HEAD_PAD)
+    mask = rows_mask((rows >= 0) & (queries < num_queries), HEAD_SIZE, HEAD_PAD)
     tokens = (first_query + queries).to(tl.int64)
     heads = kv_head * GROUP + rows % GROUP
     q = tl.load(q_ptr + (tokens * stride_q + heads * stride_qh)[:, None] + columns[None, :], mask=mask, other=0.0)
-    q = q.to(k_ptr.dtype.element_ty)  # attention is computed in the dtype in which K and V are kept
+    if not k_ptr.dtype.element_ty.is_fp8():  # attention is computed in the dtype in which K and V are kept
+        q = q.to(k_ptr.dtype.element_ty)
     if INTERPRETED:
         q = q.to(tl.float32)
 
@@ -82,7 +96,8 @@ def _paged_prefill(
     running_sum = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_PAD], tl.float32)
     last_seen = context + queries
-    end = tl.minimum(context + ((tile + 1) * BLOCK_M - 1) // GROUP + 1, seq_len)  # behind the last query's own key
+    # Behind the last query's own key.
+    end = tl.minimum(context + ((tile + 1) * BLOCK_M - before - 1) // GROUP + 1, seq_len)
     k_ptr += kv_head * stride_kh
     v_ptr += kv_head * stride_vh
     tables_ptr += seq * stride_table
@@ -91,31 +106,38 @@ def _paged_prefill(
         while start < end:
             running_max, running_sum, acc = attend_tile(
                 q, running_max, running_sum, acc, start, end, last_seen, scale, k_ptr, v_ptr, tables_ptr,
-                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, True,
+                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
             )  # fmt: skip
             start += BLOCK_N
     else:
         for start in range(0, end, BLOCK_N):
             running_max, running_sum, acc = attend_tile(
                 q, running_max, running_sum, acc, start, end, last_seen, scale, k_ptr, v_ptr, tables_ptr,
-                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, False,
+                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
             )  # fmt: skip
     result = acc / running_sum[:, None]
     out_ptrs = out_ptr + (tokens * stride_out + heads * stride_outh)[:, None] + columns[None, :]
     tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def choose_tiles(rows: int, head_pad: int, element_size: int) -> tuple[int, int, int]:
-    """(BLOCK_M, BLOCK_N, warps). rows: of the longest sequence, its queries times the heads of a group."""
+MOST_ROWS = (16, 64)
+"""Of the small tiles and of the middling ones, for sequences with no more rows. With more they have the large tiles."""
+
+
+def choose_tiles(rows: int, head_pad: int, element_size: int, small: bool = False) -> tuple[int, int, int]:
+    """(BLOCK_M, BLOCK_N, warps). rows: of the longest sequence, its queries times the heads of a group.
+    small: on GPUs smaller than Hopper's (tile.py)."""
+    few = tile_tokens(head_pad, element_size, small)
     if element_size > 2:
         # Matrix units would round float32. So the threads multiply it themselves, and a tile must fit their registers.
-        block_m, block_n = (32, 32) if head_pad <= 128 else (16, 16)
-        return min(block_m, 16 if rows <= 16 else 32), block_n, 4
-    if rows <= 16:
-        return 16, 64 if head_pad <= 128 else 32, 4
+        if head_pad > 128:
+            return (16, 16, 4) if small else (32, 16, 8)
+        return (16 if rows <= MOST_ROWS[0] else 32), min(few, 32 if head_pad <= 32 else 16), 4
+    if rows <= MOST_ROWS[0]:
+        return 16, min(few, 64 if head_pad <= 128 else 16), 4
     if head_pad > 128:
-        return 64, 32, 4
-    return (64, 64, 4) if rows <= 64 else (128, 64, 8)
+        return 64, 16 if small else 32, 8
+    return (64, few, 4) if rows <= MOST_ROWS[1] else (128, few, 8)
 
 
 def paged_prefill(
@@ -129,6 +151,7 @@ def paged_prefill(
     scale: float,
     *,
     out: torch.Tensor | None = None,
+    batch_invariant: bool = False,
 ) -> torch.Tensor:
     """Causal attention of q [num_tokens, num_heads, head_size], the sequences' queries one after the other.
 
@@ -136,10 +159,13 @@ def paged_prefill(
 
     q and out may be strided views, contiguous inside a head; their dtype may differ from the cache's.
     key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_size], contiguous inside a head; float32,
-        float16 or bfloat16. Any block_size. head_size up to 256, padded to a power of two.
+        float16, bfloat16 or float8_e4m3fn, which is multiplied in q's dtype. Any block_size. head_size up to 256,
+        padded to a power of two.
     block_tables: [num_seqs, max_blocks] int32.  seq_lens: [num_seqs] int32.
     query_start_loc: [num_seqs + 1] int32; tokens before its first or behind its last entry are left alone.
     max_query_len: no sequence has more queries.  out: where to write; made if None.
+    batch_invariant: let a query's bits depend on its position and on what it sees alone: one tile for all batches, and
+        a place in it that follows from the position.
 
     Raises:
         ValueError: a shape or a stride is not as said above.
@@ -151,12 +177,17 @@ def paged_prefill(
     num_seqs = seq_lens.shape[0]
     if num_seqs == 0 or max_query_len == 0:
         return out
-    block_m, block_n, num_warps = choose_tiles(max_query_len * group, head_pad, key_cache.element_size())
-    _paged_prefill[(triton.cdiv(max_query_len * group, block_m), num_kv_heads, num_seqs)](
+    rows = max_query_len * group
+    block_m, block_n, num_warps = choose_tiles(
+        MOST_ROWS[-1] if batch_invariant else rows, head_pad, product_size(q, key_cache), wants_small_tiles(q.device)
+    )
+    num_tiles = triton.cdiv(rows + (block_m - 1 if batch_invariant else 0), block_m)
+    _paged_prefill[(num_tiles, num_kv_heads, num_seqs)](
         q, key_cache, value_cache, out, block_tables, query_start_loc, seq_lens, scale * LOG2E,
         q.stride(0), q.stride(1), out.stride(0), out.stride(1), block_tables.stride(0),
         *key_cache.stride()[:3], *value_cache.stride()[:3],
         GROUP=group, HEAD_SIZE=head_size, HEAD_PAD=head_pad, BLOCK_SIZE=block_size,
-        BLOCK_M=block_m, BLOCK_N=block_n, INTERPRETED=INTERPRETED, num_warps=num_warps, num_stages=STAGES,
+        BLOCK_M=block_m, BLOCK_N=block_n, BY_POSITION=batch_invariant, INTERPRETED=INTERPRETED,
+        num_warps=num_warps, num_stages=STAGES,
     )  # fmt: skip
     return out

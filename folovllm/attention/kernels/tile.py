@@ -18,6 +18,8 @@ vLLM: v1/attention/ops/triton_unified_attention.py
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import triton
 import triton.language as tl
@@ -32,9 +34,17 @@ while it multiplies the present one, which it does not do in a `while` loop.
 LOG2E = 1.4426950408889634
 """exp(x) = exp2(x * LOG2E), and the hardware computes exp2. The factor is multiplied into the scale of the scores."""
 
-STAGES = 3
-"""Tiles under way at a time: the block numbers of one are being read, K and V of another, and a third is multiplied.
-With two, each tile would have to wait for its block numbers before it could ask for its K and V."""
+STAGES = 5
+"""Steps of the loop under way at a time. A tile's K and V cannot be asked for before its block numbers are there, so
+Triton shares the four steps ahead out to both: block numbers are fetched two tiles ahead of K and V, and these two
+tiles ahead of their products.
+
+    step   0            1            2            3            4
+           blocks of i               K, V of i                 products of i
+
+With 3 stages it is one tile each. Then K and V have a single buffer, and the copy of the next tile begins when the
+products of this one are over: the loop waits for memory (`cp.async.wait_group 0`) in each round. 4 are shared out as 3.
+"""
 
 MAX_HEAD_SIZE = 256
 
@@ -72,6 +82,27 @@ def padded_head_size(head_size: int) -> int:
     return max(16, triton.next_power_of_2(head_size))
 
 
+def product_size(q: torch.Tensor, key_cache: torch.Tensor) -> int:
+    """Bytes of a number as it is multiplied, which tiles go by. A cache of 8 bits is multiplied in q's dtype."""
+    return q.element_size() if key_cache.element_size() == 1 else key_cache.element_size()
+
+
+@cache
+def wants_small_tiles(device: torch.device) -> bool:
+    """Whether `device` is smaller than a Hopper GPU (compute capability 9.0, and 10.x). Those of 8.6, 8.9 and 12.x give
+    a program 99 KiB of shared memory, where Hopper gives 227. And all but these two lack the matrix instruction that
+    reads shared memory: what it would read stands in registers, of which there are as many."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] not in (9, 10)
+
+
+def tile_tokens(head_pad: int, element_size: int, small: bool = False) -> int:
+    """BLOCK_N of a program with few rows: a tile of K of at most 16 KB, and of 8 KB in float32, whose numbers wait in
+    registers for the threads that multiply them; or half of it on a smaller GPU. At least 16, as tl.dot
+    demands."""
+    tile_bytes = (16 << 10 if element_size <= 2 else 8 << 10) >> small
+    return max(16, min(64, tile_bytes // (head_pad * element_size)))
+
+
 @triton.jit
 def rows_mask(rows, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr):
     """[len(rows), HEAD_PAD]: true where the tile has a number to read. `rows` [len(rows)] is true for rows that exist;
@@ -86,7 +117,6 @@ def attend_tile(
     k_ptr, v_ptr, table_ptr,
     stride_kb, stride_kt, stride_vb, stride_vt,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr,
-    UPCAST: tl.constexpr,
 ):  # fmt: skip
     """Let the rows of q [M, HEAD_PAD] see keys start .. start + BLOCK_N - 1, as far as they are before `end`.
 
@@ -106,9 +136,7 @@ def attend_tile(
     # Both loads are issued before the first product, so that the values are on their way while the scores are made.
     k = tl.load(k_ptr + (blocks * stride_kb + offsets * stride_kt)[:, None] + columns[None, :], mask=mask, other=0.0)
     v = tl.load(v_ptr + (blocks * stride_vb + offsets * stride_vt)[:, None] + columns[None, :], mask=mask, other=0.0)
-    if UPCAST:
-        k = k.to(tl.float32)
-        v = v.to(tl.float32)
+    k, v = k.to(q.dtype), v.to(q.dtype)  # another one in the interpreter, and for a cache of 8 bits
     # ieee: float32 is multiplied as it is. The default rounds it to 10 bits, which would change greedy tokens.
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     visible = exists[None, :] & (positions[None, :] <= last_seen[:, None])

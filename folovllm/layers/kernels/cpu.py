@@ -9,18 +9,16 @@ vLLM: csrc/cpu/layernorm.cpp, csrc/cpu/pos_encoding.cpp, csrc/cpu/activation.cpp
 
 from __future__ import annotations
 
-import ctypes
+import weakref
 from functools import cache
 from typing import Any
 
 import torch
 
-from folovllm.utils.cpu_kernels import library
+from folovllm.utils.cpu_kernels import DTYPE_NAMES, FLOAT, INT, POINTER, function, library
 
-POINTER, INT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-SIGNATURES = {
-    "linear": [POINTER] * 4 + [INT] * 3,
+LINEAR = [POINTER] * 4 + [INT] * 3
+SIGNATURES: dict[str, list[Any]] = {
     "add_rms_norm": [POINTER] * 4 + [INT] * 2 + [FLOAT],
     "norm_rotary": [POINTER] * 5 + [INT] * 5 + [FLOAT],
     "silu_mul": [POINTER] * 2 + [INT] * 2,
@@ -28,11 +26,14 @@ SIGNATURES = {
 
 
 @cache
-def kernel(name: str, *dtypes: torch.dtype) -> Any:
-    """The compiled function of that name for those dtypes."""
-    function = getattr(library(), "_".join([name, *(NAMES[dtype] for dtype in dtypes)]))
-    function.argtypes, function.restype = SIGNATURES[name], None
-    return function
+def _kernel(name: str, dtype: torch.dtype) -> Any:
+    """The compiled function of that name for that dtype."""
+    return function(f"{name}_{DTYPE_NAMES[dtype]}", SIGNATURES[name])
+
+
+@cache
+def _linear(name: str) -> Any:
+    return function(name, LINEAR)
 
 
 @cache
@@ -41,32 +42,50 @@ def panel_width() -> int:
     return int(library().panel_width())
 
 
-def pack(weight: torch.Tensor) -> torch.Tensor:
-    """`weight` [out, in] -> panels [ceil(out / width), in, width], the last one filled with zeros."""
+@cache
+def has_bf16_pairs() -> bool:
+    """Whether this CPU multiplies pairs of bfloat16 numbers, and adds them to a float32 sum."""
+    return bool(library().has_bf16_pairs())
+
+
+def pack(weight: torch.Tensor, *, pairs: bool = False) -> torch.Tensor:
+    """`weight` [out, in] -> panels [ceil(out / width), in, width, 1], filled up with zeros.
+
+    pairs: two columns at a time, [ceil(out / width), ceil(in / 2), width, 2]. Only where has_bf16_pairs().
+    """
     outs, size = weight.shape
-    width = panel_width()
-    packed = weight.new_empty(-(-outs // width), size, width)
-    full = outs // width
-    packed[:full] = weight[: full * width].view(full, width, size).transpose(1, 2)
-    if full < len(packed):
-        packed[full] = 0
-        packed[full, :, : outs % width] = weight[full * width :].t()
+    width, columns = panel_width(), 2 if pairs else 1
+    panels, steps = outs // width, size // columns
+    packed = weight.new_zeros(-(-outs // width), -(-size // columns), width, columns)
+    whole = weight[: panels * width, : steps * columns]
+    packed[:panels, :steps] = whole.unflatten(0, (panels, width)).unflatten(2, (steps, columns)).transpose(1, 2)
+    if left := outs - panels * width:
+        rows = weight[-left:, : steps * columns]
+        packed[-1, :steps, :left] = rows.unflatten(1, (steps, columns)).transpose(0, 1)
+    if size % columns:
+        column = weight.new_zeros(len(packed) * width)
+        column[:outs] = weight[:, -1]
+        packed[:, -1, :, 0] = column.view(-1, width)
+    # A thread that is late may still read it (csrc/pool.h), so its memory is given back when none can.
+    weakref.finalize(packed, library().wait_idle)
     return packed
 
 
 def linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, outs: int) -> torch.Tensor:
-    """`x` [num_tokens, in], contiguous float32 -> [num_tokens, outs]. A row's bits do not depend on the other rows."""
+    """`x` [num_tokens, in], contiguous -> [num_tokens, outs]. A row's bits do not depend on the other rows.
+
+    x is float32, or bfloat16 where the weight was packed in pairs; bias is float32.
+    """
     out = x.new_empty(len(x), outs)
-    kernel("linear", packed.dtype)(
-        x.data_ptr(), packed.data_ptr(), _pointer(bias), out.data_ptr(), len(x), x.shape[1], outs
-    )
+    name = "linear_bf16_pairs" if packed.shape[3] == 2 else f"linear_{DTYPE_NAMES[packed.dtype]}"
+    _linear(name)(x.data_ptr(), packed.data_ptr(), _pointer(bias), out.data_ptr(), len(x), x.shape[1], outs)
     return out
 
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """The norm of `x` [num_tokens, size], or of `residual`, to which x is added first, in place."""
     out = torch.empty_like(x)
-    kernel("add_rms_norm", x.dtype)(
+    _kernel("add_rms_norm", x.dtype)(
         x.data_ptr(), _pointer(residual), weight.data_ptr(), out.data_ptr(), len(x), x.shape[1], eps
     )
     return out
@@ -86,7 +105,7 @@ def norm_rotary(
     weights: [head_size] for q and for k; None: they are turned only. cos, sin: as apply_rotary() takes them.
     """
     q, k = weights or (None, None)
-    kernel("norm_rotary", heads.dtype)(
+    _kernel("norm_rotary", heads.dtype)(
         heads.data_ptr(),
         _pointer(q),
         _pointer(k),
@@ -105,7 +124,7 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """`gate_up` [num_tokens, 2 * size] -> silu(gate) * up [num_tokens, size]."""
     size = gate_up.shape[1] // 2
     out = gate_up.new_empty(len(gate_up), size)
-    kernel("silu_mul", gate_up.dtype)(gate_up.data_ptr(), out.data_ptr(), len(gate_up), size)
+    _kernel("silu_mul", gate_up.dtype)(gate_up.data_ptr(), out.data_ptr(), len(gate_up), size)
     return out
 
 

@@ -21,7 +21,12 @@ ALIGNMENT = 16
 
 
 def upload(device: torch.device, *arrays: np.ndarray) -> list[torch.Tensor]:
-    """The arrays as tensors on `device`, same shapes and dtypes. Does not wait for the copy."""
+    """The arrays as tensors on `device`, same shapes and dtypes. Does not wait for the copy.
+
+    On a CPU nothing is copied: the tensors are the arrays' own memory.
+    """
+    if device.type == "cpu":
+        return list(map(torch.from_numpy, arrays))
     offsets, size = layout(arrays)
     host = torch.empty(size, dtype=torch.uint8, pin_memory=device.type == "cuda")
     pack(arrays, offsets, host.numpy())

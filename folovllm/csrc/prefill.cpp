@@ -1,0 +1,229 @@
+// Attention of a sequence's new tokens over its paged cache, K and V read where they lie.
+//
+//     cache         [blocks, block_size, num_kv_heads, head_size], one for K, one for V
+//     block_tables  [sequences, max_blocks], which blocks hold a sequence's tokens, in order
+//
+// A task takes some queries of one sequence, for all heads that share a KV head: `rows` of them. It walks along the keys,
+// TILE at a time, and keeps for each row the largest score so far, the sum of the exponentials and the weighted values
+// (online softmax):
+//
+//     K  TILE tokens   turned, so that the same number of TILE keys lies side by side      scores  = q @ K.T
+//     V  TILE tokens   copied, so that the numbers of one value lie side by side           values += exp(scores) @ V
+//
+// Both are small products, of up to MAX_ROWS rows by two vectors, in registers. Tiles lie at the same places of every
+// sequence, and no row knows how many others there are. So its bits are the same however a prompt is cut.
+//
+// Slots that no token has written are never read.
+//
+// vLLM: csrc/cpu/cpu_attn_impl.hpp; Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao et
+// al., "FlashAttention" (2022).
+
+#include <algorithm>
+#include <vector>
+
+#include "pool.h"
+#include "vector.h"
+
+namespace {
+
+constexpr int WIDTH = 2 * LANES;
+constexpr int MAX_ROWS = LANES == 16 ? 12 : 6;  // 2 * MAX_ROWS results, of 32 registers or 16
+constexpr int TILE = 64;                        // keys
+constexpr int ROWS_OF_TASK = 256;               // for which a tile of K and V is copied once
+
+// out[r] = keep[r] * out[r] + the sum over k of x[r * ROW + k * STEP] * w[k], WIDTH numbers each. keep may be null: 0.
+template <int ROWS, int ROW, int STEP>
+void multiply(const float *x, const float *w, int64_t size, const float *keep, float *out, int64_t out_stride) {
+    vec low[ROWS], high[ROWS];
+#pragma GCC unroll 12
+    for (int r = 0; r < ROWS; r++) {
+        low[r] = keep ? load(out + r * out_stride) * keep[r] : vec{};
+        high[r] = keep ? load(out + r * out_stride + LANES) * keep[r] : vec{};
+    }
+    for (int64_t k = 0; k < size; k++, w += WIDTH) {
+        const vec a = load(w), b = load(w + LANES);
+#pragma GCC unroll 12
+        for (int r = 0; r < ROWS; r++) {
+            low[r] += x[r * ROW + k * STEP] * a;
+            high[r] += x[r * ROW + k * STEP] * b;
+        }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < ROWS; r++) {
+        store(out + r * out_stride, low[r]);
+        store(out + r * out_stride + LANES, high[r]);
+    }
+}
+
+template <typename T, typename C>
+struct Prefill {
+    const T *q;
+    const C *keys, *values;
+    const int64_t *spans, *seqs;  // [entries, 2] first and last + 1 of the queries; whose they are
+    const int32_t *seq_lens, *tables;
+    int64_t q_stride, max_blocks, block_size, num_heads, num_kv_heads, size;
+    float scale;
+    T *out;
+
+    int64_t group() const { return num_heads / num_kv_heads; }
+    int64_t padded() const { return (size + WIDTH - 1) / WIDTH * WIDTH; }
+    int64_t queries_of_task() const { return std::max<int64_t>(1, ROWS_OF_TASK / group()); }
+
+    // Where a task's numbers lie, in memory of its thread.
+    struct Memory {
+        float *q;       // [blocks of rows, size, rows of a block], scaled
+        float *k, *v;   // [TILE / WIDTH, size, WIDTH], [padded / WIDTH, TILE, WIDTH]
+        float *scores;  // [MAX_ROWS, TILE]
+        float *sums;    // [rows, padded]
+        float *highest, *total;  // [rows]
+    };
+
+    Memory memory(int64_t rows) const {
+        static thread_local std::vector<float> own;
+        const int64_t needed = rows * (size + padded() + 2) + TILE * (size + padded() + MAX_ROWS);
+        if ((int64_t)own.size() < needed) own.resize(needed);
+        Memory m;
+        m.q = own.data();
+        m.k = m.q + rows * size;
+        m.v = m.k + TILE * size;
+        m.scores = m.v + TILE * padded();
+        m.sums = m.scores + TILE * MAX_ROWS;
+        m.highest = m.sums + rows * padded();
+        m.total = m.highest + rows;
+        return m;
+    }
+
+    // K and V of `count` tokens from `first` on; zeros behind them.
+    void take_tile(int64_t seq, int64_t kv_head, int64_t first, int64_t count, const Memory &m) const {
+        int64_t at[TILE];
+        for (int64_t j = 0; j < count; j++) {
+            const int64_t place = first + j;
+            const int64_t slot = tables[seq * max_blocks + place / block_size] * block_size + place % block_size;
+            at[j] = (slot * num_kv_heads + kv_head) * size;
+        }
+        // By squares: tokens lie a power of two apart, so a column of all of them would not fit into the first cache.
+        for (int64_t panel = 0; panel < TILE; panel += WIDTH)
+            for (int64_t d = 0; d < size; d += LANES) {
+                float square[WIDTH][LANES];
+                for (int64_t j = 0; j < WIDTH; j++)
+                    store(square[j], panel + j < count ? load(keys + at[panel + j] + d) : vec{});
+                float *to = m.k + panel * size + d * WIDTH;
+                for (int i = 0; i < LANES; i++)
+                    for (int j = 0; j < WIDTH; j++) to[i * WIDTH + j] = square[j][i];
+            }
+        for (int64_t d = 0; d < padded(); d += LANES) {
+            float *to = m.v + d / WIDTH * WIDTH * TILE + d % WIDTH;
+            for (int64_t j = 0; j < TILE; j++)
+                store(to + j * WIDTH, j < count && d < size ? load(values + at[j] + d) : vec{});
+        }
+    }
+
+    // One tile for the rows [row, row + ROWS), of which the first is the query at `position`.
+    template <int ROWS>
+    void attend(int64_t row, int64_t position, int64_t first, const Memory &m) const {
+        float keep[ROWS];
+        for (int64_t panel = 0; panel < TILE; panel += WIDTH)
+            multiply<ROWS, 1, ROWS>(m.q + row * size, m.k + panel * size, size, nullptr, m.scores + panel, TILE);
+        for (int r = 0; r < ROWS; r++) {
+            float *scores = m.scores + r * TILE;
+            const int64_t seen = position + (row % group() + r) / group() - first + 1;  // keys of this tile
+            for (int64_t j = std::max<int64_t>(seen, 0); j < TILE; j++) scores[j] = -__builtin_inff();
+            const float before = m.highest[row + r];
+            vec each = splat(before);
+            for (int j = 0; j < TILE; j += LANES) each = load(scores + j) > each ? load(scores + j) : each;
+            const float highest = max(each);
+            vec total = {};
+            for (int j = 0; j < TILE; j += LANES) {
+                vec e = exp_(load(scores + j) - highest);
+                store(scores + j, e);
+                total += e;
+            }
+            vec fading = exp_(splat(before - highest));
+            keep[r] = before == highest ? 1 : fading[0];
+            m.highest[row + r] = highest;
+            m.total[row + r] = m.total[row + r] * keep[r] + sum(total);
+        }
+        for (int64_t d = 0; d < padded(); d += WIDTH)
+            multiply<ROWS, TILE, 1>(m.scores, m.v + d * TILE, TILE, keep, m.sums + row * padded() + d, padded());
+    }
+
+    void attend(int rows, int64_t row, int64_t position, int64_t first, const Memory &m) const {
+        switch (rows) {
+#define CASE(N) \
+    case N: return attend<N>(row, position, first, m);
+            CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
+#ifdef __AVX512F__
+            CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+#endif
+        }
+    }
+
+    // The queries [begin, end) of an entry, for one KV head.
+    void compute(int64_t entry, int64_t kv_head, int64_t begin, int64_t end) const {
+        const int64_t seq = seqs[entry], rows = (end - begin) * group(), stop = spans[2 * entry + 1];
+        const int64_t position = seq_lens[seq] - (stop - begin), last = seq_lens[seq] - (stop - end);  // of the queries
+        const int64_t blocks = (rows + MAX_ROWS - 1) / MAX_ROWS, per_block = (rows + blocks - 1) / blocks;
+        const Memory m = memory(rows);
+        for (int64_t block = 0; block < rows; block += per_block) {
+            const int64_t here = std::min(per_block, rows - block);
+            const T *from[MAX_ROWS];
+            for (int64_t r = 0, row = block; r < here; r++, row++)
+                from[r] = q + (begin + row / group()) * q_stride + (kv_head * group() + row % group()) * size;
+            float *to = m.q + block * size;
+            for (int64_t d = 0; d < size; d++, to += here)
+                for (int64_t r = 0; r < here; r++) to[r] = get(from[r] + d) * scale;
+        }
+        std::fill(m.sums, m.sums + rows * padded(), 0.0f);
+        std::fill(m.highest, m.highest + rows, -__builtin_inff());
+        std::fill(m.total, m.total + rows, 0.0f);
+        for (int64_t first = 0; first < last; first += TILE) {
+            take_tile(seq, kv_head, first, std::min<int64_t>(TILE, last - first), m);
+            for (int64_t row = 0; row < rows; row += per_block) {
+                const int64_t here = std::min(per_block, rows - row);
+                if (position + (row + here - 1) / group() < first) continue;  // none of them sees a key of this tile
+                attend(here, row, position + row / group(), first, m);
+            }
+        }
+        for (int64_t row = 0; row < rows; row++) {
+            T *to = out + ((begin + row / group()) * num_heads + kv_head * group() + row % group()) * size;
+            for (int64_t d = 0; d < size; d += LANES)
+                store(to + d, load(m.sums + row * padded() + d) / m.total[row]);
+        }
+    }
+
+    void run(int64_t entries) const {
+        struct Task {
+            int64_t entry, begin, end;
+        };
+        std::vector<Task> tasks;
+        int64_t scores = 0;
+        for (int64_t i = 0; i < entries; i++) {
+            for (int64_t begin = spans[2 * i]; begin < spans[2 * i + 1]; begin += queries_of_task())
+                tasks.push_back({i, begin, std::min(begin + queries_of_task(), spans[2 * i + 1])});
+            scores += (spans[2 * i + 1] - spans[2 * i]) * seq_lens[seqs[i]];
+        }
+        pool::each(tasks.size() * num_kv_heads, scores * num_heads * size > (1 << 16), [&](int64_t number) {
+            const Task &task = tasks[number / num_kv_heads];
+            compute(task.entry, number % num_kv_heads, task.begin, task.end);
+        });
+    }
+};
+
+}  // namespace
+
+extern "C" {
+
+#define PREFILL(NAME, T, C)                                                                                           \
+    void prefill_##NAME(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *spans,           \
+                        const int64_t *seqs, const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks,      \
+                        int64_t entries, int64_t block_size, int64_t num_heads, int64_t num_kv_heads, int64_t size,   \
+                        float scale, T *out) {                                                                        \
+        Prefill<T, C>{q, keys, values, spans, seqs, seq_lens, tables, q_stride, max_blocks, block_size, num_heads,    \
+                      num_kv_heads, size, scale, out}                                                                 \
+            .run(entries);                                                                                            \
+    }
+
+PREFILL(float32_float32, float, float)
+PREFILL(float32_bfloat16, float, bf16)
+PREFILL(bfloat16_bfloat16, bf16, bf16)
+}
