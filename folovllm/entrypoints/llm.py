@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,7 @@ from folovllm.engine.input_processor import Prompt, chat_to_prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
+from folovllm.tracing.attach import make_engine
 from folovllm.utils.ids import Counter, next_unused
 from folovllm.utils.interrupts import interrupts_allowed, interrupts_deferred
 
@@ -24,6 +26,8 @@ class LLM:
 
     Args:
         model: a Hugging Face hub id, a local folder in that format, or None for the small model that ships here.
+        trace: a file that gets a record of every step (`folovllm trace view` shows it). Whole after trace.close().
+        nvtx: name the parts of each step in NVIDIA's profilers; needs a GPU.
         **kwargs: any field of ModelConfig, CacheConfig or SchedulerConfig by its name: tokenizer, dtype, device,
             max_model_len, seed, load_format, skip_tokenizer_init, ...
 
@@ -32,8 +36,17 @@ class LLM:
         ValueError: a value out of its range, or a model that cannot be loaded.
     """
 
-    def __init__(self, model: str | None = None, **kwargs: Any) -> None:
-        self.engine = LLMEngine(config_for_llm(model, **kwargs))
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        trace: str | PathLike[str] | None = None,
+        nvtx: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        # All prompts are given at once and all texts come back at once: gaps between tokens are not seen.
+        config = config_for_llm(model, **{"performance_mode": "throughput", **kwargs})
+        self.engine, self.trace = make_engine(lambda: LLMEngine(config), trace, nvtx=nvtx)
         self._request_ids = Counter()
 
     def get_tokenizer(self) -> Any:

@@ -2,6 +2,8 @@
 
 The whole history goes to the model with each turn; when it no longer fits, the oldest turns are forgotten,
 and the user is told so.
+
+vLLM: entrypoints/cli/openai.py (ChatCommand)
 """
 
 from __future__ import annotations

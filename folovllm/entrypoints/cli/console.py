@@ -1,4 +1,4 @@
-"""A rich console for what commands print: tables on a terminal, plain lines in a pipe."""
+"""A rich console for what commands print: tables on a terminal, plain lines in a pipe. vLLM: none"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`folovllm demo`: the embedded model answers a question in each language and tells a story, streaming."""
+"""`folovllm demo`: the embedded model answers a question in each language and tells a story, streaming. vLLM: none"""
 
 from __future__ import annotations
 

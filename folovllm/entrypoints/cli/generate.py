@@ -1,10 +1,14 @@
-"""`folovllm generate`: complete prompts from the command line or from stdin."""
+"""`folovllm generate`: complete prompts from the command line or from stdin.
+
+vLLM: entrypoints/cli/openai.py (CompleteCommand)
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
     from folovllm.entrypoints.llm import LLM
     from folovllm.outputs import RequestOutput
     from folovllm.sampling_params import SamplingParams
+
+LEAST_LOGPROB = -9999.0
 
 
 def add_parser(commands: Any) -> None:
@@ -102,7 +108,16 @@ def as_json(output: RequestOutput, *, with_prompt: bool = True) -> str:
         data = {name: value for name, value in data.items() if not name.startswith("prompt")}
     if output.metrics is not None:
         data["metrics"] |= {name: getattr(output.metrics, name) for name in ("ttft", "tpot", "e2e_latency")}
-    return json.dumps(data, ensure_ascii=False)
+    return json.dumps(_finite(data), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(data: Any) -> Any:
+    """JSON knows no infinity. What cannot be drawn has the log-probability -9999, as in vLLM's answers."""
+    if isinstance(data, dict):
+        return {name: _finite(value) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return LEAST_LOGPROB if data == -math.inf else data
 
 
 def _print_streams(llm: LLM, texts: list[str], prompts: list[Any], params: SamplingParams) -> None:

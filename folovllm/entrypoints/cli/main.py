@@ -1,4 +1,4 @@
-"""`folovllm demo | generate | chat | info | bench`.
+"""`folovllm demo | generate | chat | info | bench | trace`, and what stands on top of the milestones.
 
 Parsing imports neither torch nor transformers: `--help` and a wrong option answer at once. A command imports
 what it needs when it runs. What a user can get wrong ends in one line on stderr and exit status 2.
@@ -11,12 +11,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 
 from folovllm import __version__
-from folovllm.entrypoints.cli import bench, chat, demo, generate, info
+from folovllm.entrypoints import cli
+from folovllm.entrypoints.cli import recording
 from folovllm.entrypoints.cli.parser import Parser, one_line
 
 DESCRIPTION = "FoloVLLM: an LLM inference engine to learn from, in the shape of vLLM v1."
+# A file each; those that are there, in this order.
+COMMANDS = ("demo", "generate", "chat", "serve", "info", "bench", "trace")
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 
@@ -61,6 +66,9 @@ def build_parser() -> Parser:
     parser = Parser(prog="folovllm", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"folovllm {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (demo, generate, chat, info, bench):
-        command.add_parser(commands)
+    there = {module.name for module in iter_modules(cli.__path__)}
+    for name in COMMANDS:
+        if name in there:
+            import_module(f"{cli.__name__}.{name}").add_parser(commands)
+    recording.extend(commands.choices)
     return parser

@@ -1,4 +1,7 @@
-"""Arguments that several commands share, and a parser whose errors are one line that says what is right."""
+"""Arguments that several commands share, and a parser whose errors are one line that says what is right.
+
+vLLM: utils/argparse_utils.py
+"""
 
 from __future__ import annotations
 

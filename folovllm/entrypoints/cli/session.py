@@ -1,4 +1,4 @@
-"""What the commands that talk to a model share: loading it, printing a stream, the closing line."""
+"""What the commands that talk to a model share: loading it, printing a stream, the closing line. vLLM: none"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The commands are looked for and not listed, so that one arrives as a new file and nothing else changes. A file has
 `add_parser(kinds)` for a command of its own, or `extend(commands)` for more options of another file's command.
+
+vLLM: entrypoints/cli/benchmark/main.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`folovllm bench attention`"""
+"""`folovllm bench attention`. vLLM: none"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the benchmarks' commands share: options, the checks before minutes of measuring, and showing the result."""
+"""What the benchmarks' commands share: options, the checks before minutes of measuring, and showing the result.
+
+vLLM: entrypoints/cli/benchmark/base.py
+"""
 
 from __future__ import annotations
 

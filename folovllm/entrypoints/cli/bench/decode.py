@@ -1,4 +1,4 @@
-"""`folovllm bench decode`"""
+"""`folovllm bench decode`. vLLM: none"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`folovllm bench invariance`"""
+"""`folovllm bench invariance`. vLLM: none"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`folovllm bench latency`"""
+"""`folovllm bench latency`. vLLM: entrypoints/cli/benchmark/latency.py"""
 
 from __future__ import annotations
 

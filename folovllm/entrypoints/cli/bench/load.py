@@ -1,4 +1,4 @@
-"""`folovllm bench load`"""
+"""`folovllm bench load`. vLLM: entrypoints/cli/benchmark/startup.py"""
 
 from __future__ import annotations
 

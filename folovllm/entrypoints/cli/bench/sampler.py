@@ -1,4 +1,4 @@
-"""`folovllm bench sampler`"""
+"""`folovllm bench sampler`. vLLM: none"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`folovllm bench scheduler`"""
+"""`folovllm bench scheduler`. vLLM: none"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`folovllm bench step`"""
+"""`folovllm bench step`. vLLM: none"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`folovllm bench throughput`"""
+"""`folovllm bench throughput`. vLLM: entrypoints/cli/benchmark/throughput.py"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`folovllm bench throughput --preset nano-vllm`: a workload for which other projects publish figures."""
+"""`folovllm bench throughput --preset nano-vllm`: a workload for which other projects publish figures. vLLM: none"""
 
 from __future__ import annotations
 
@@ -18,11 +18,19 @@ def extend(commands: dict[str, argparse.ArgumentParser]) -> None:
         "and --output-len (of the longest) override its numbers"
     )
     command.add_argument("--preset", choices=["nano-vllm"], help=text)
+    text = "of a preset: leave out one of the things that make it fast, or several (a wrong name is answered with all)"
+    command.add_argument("--without", nargs="+", default=[], metavar="WHAT", help=text)
+    text = "of a preset: the share of a GPU's memory for this engine (default: 0.9); less leaves room for a peer"
+    command.add_argument("--gpu-memory-utilization", type=float, metavar="X", help=text)
     command.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    share = args.gpu_memory_utilization
     if args.preset is None:
+        for name, is_given in (("without", bool(args.without)), ("gpu_memory_utilization", share is not None)):
+            if is_given:
+                raise ValueError(f"{name} must be given with a preset: add --preset nano-vllm")
         return throughput.run(args)
     for name, given in (("mixed", args.mixed), ("peer_batch_size", args.peer_batch_size != 1)):
         if given:
@@ -45,5 +53,7 @@ def run(args: argparse.Namespace) -> int:
             peers=throughput.peers(args),
             peer_options=vars(args),
             rounds=args.rounds,
+            without=args.without,
+            options={} if share is None else {"gpu_memory_utilization": share},
         )
         return show(args, report)

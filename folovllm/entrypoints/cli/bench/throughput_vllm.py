@@ -1,4 +1,7 @@
-"""`folovllm bench throughput --peer vllm --peer-python PATH`: where vLLM is installed, in an environment of its own."""
+"""`folovllm bench throughput --peer vllm --peer-python PATH`: where vLLM is installed, in an environment of its own.
+
+vLLM: none
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,29 @@
+"""`folovllm bench trace`
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from folovllm.entrypoints.cli.bench.common import add_output, add_rounds, command_line, prepare, show
+
+
+def add_parser(kinds: Any) -> None:
+    text = "Decode steps with a tracer and without, in turn: what --trace costs."
+    command = kinds.add_parser("trace", help="what tracing costs a step", description=text)
+    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64], help="sequences")
+    command.add_argument("--steps", type=int, metavar="N", default=100, help="measured steps of a round, of each kind")
+    add_rounds(command, default=6)
+    add_output(command)
+    command.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    prepare(args)
+    from folovllm.bench import trace_cost
+
+    report = trace_cost.run(args.batch_sizes, command=command_line(args), steps=args.steps, rounds=args.rounds)
+    return show(args, report)

@@ -1,0 +1,94 @@
+"""`--trace FILE`, `--nvtx` and `--watch` for every command that makes an engine.
+
+The commands themselves know nothing of it: an engine that is made while one runs is traced and watched from outside.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+# `chat` is not watched: its terminal is the user's.
+TRACED = ("demo", "generate", "chat")
+WATCHED = ("demo", "generate")
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def extend(commands: Mapping[str, argparse.ArgumentParser]) -> None:
+    for name in TRACED:
+        add_recording(commands[name], watch=name in WATCHED)
+
+
+def add_recording(parser: argparse.ArgumentParser, *, watch: bool = True) -> None:
+    """Options to look at the engines that this command makes."""
+    group = parser.add_argument_group("looking at it")
+    text = "write a record of every step; folovllm trace view shows it. A second engine's goes to FILE-2, and so on"
+    group.add_argument("--trace", metavar="FILE", help=text)
+    group.add_argument("--nvtx", action="store_true", help="name the parts of each step in NVIDIA's profilers")
+    if watch:
+        text = "a live view of requests, tokens/s, cache and texts; what the command prints comes after it"
+        group.add_argument("--watch", action="store_true", help=text)
+    parser.set_defaults(run=_recorded(parser.get_default("run")))
+
+
+def _recorded(run: Run) -> Run:
+    def run_recorded(args: argparse.Namespace) -> int:
+        is_watched = getattr(args, "watch", False)
+        if args.trace is None and not args.nvtx and not is_watched:
+            return run(args)
+        with recording(args.trace, nvtx=args.nvtx, watch=is_watched):
+            return run(args)
+
+    return run_recorded
+
+
+@contextmanager
+def recording(trace: str | None, *, nvtx: bool, watch: bool) -> Iterator[None]:
+    """Engines that are made within the block are looked at until its end."""
+    from folovllm.engine.observers import observing_engines
+    from folovllm.tracing.attach import attach
+    from folovllm.tracing.nvtx import attach_nvtx
+    from folovllm.tracing.writer import TraceWriter
+
+    # The first file is opened at once: a path that cannot be written is refused before a model is loaded.
+    writers = [] if trace is None else [TraceWriter(trace)]
+    num_engines = 0
+    with ExitStack() as looking:
+        for writer in writers:
+            looking.callback(writer.close)
+        watcher = None
+        if watch:
+            from folovllm.entrypoints.cli.watch import Watcher
+
+            watcher = looking.enter_context(Watcher())
+
+        def look(engine: Any) -> None:
+            nonlocal num_engines
+            num_engines += 1
+            if nvtx:
+                looking.callback(attach_nvtx(engine).undo)
+            if trace is not None:
+                if num_engines > 1:
+                    writers.append(TraceWriter(numbered(Path(trace), num_engines)))
+                looking.callback(attach(engine, writers[-1]).close)
+            if watcher is not None:
+                looking.callback(watcher.look_at(engine).undo)
+
+        looking.enter_context(observing_engines(look))
+        yield
+    if writers:
+        from folovllm.entrypoints.cli.session import notes
+
+        names = ", ".join(str(writer.path) for writer in writers)
+        notes.print(f"traced: {names} · folovllm trace view {writers[0].path}", style="dim", markup=False)
+
+
+def numbered(path: Path, number: int) -> Path:
+    """run.jsonl -> run-2.jsonl"""
+    return path.with_name(f"{path.stem}-{number}{path.suffix}")

@@ -1,0 +1,121 @@
+"""`folovllm serve`: the engine behind HTTP, in the shape of OpenAI's interface. vLLM: entrypoints/cli/serve.py"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+import typing
+from typing import Any
+
+from folovllm.config import EMBEDDED_MODEL, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+
+_HELP = {
+    "tokenizer": "folder or hub id of another tokenizer",
+    "dtype": "auto, float32, bfloat16 or float16",
+    "device": "cpu, cuda or cuda:<index>; picked when not given",
+    "max_model_len": "longest prompt and output together, in tokens",
+    "block_size": "tokens in a block of the KV cache",
+    "num_kv_blocks": "blocks of the KV cache, whatever memory there is",
+    "gpu_memory_utilization": "share of a GPU's memory that all of it may take",
+    "max_num_seqs": "most sequences in a step",
+    "max_num_batched_tokens": "most tokens in a step",
+    "policy": "who comes first: fcfs or priority",
+}
+_SPELLINGS = {"policy": ["--scheduling-policy"], "num_kv_blocks": ["--num-gpu-blocks-override"]}
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="serve the model over HTTP, in the shape of OpenAI's interface",
+        description="Serve a model over HTTP: /v1/chat/completions, /v1/completions, /docs, and a page to talk at /.",
+    )
+    parser.add_argument("model", nargs="?", default=EMBEDDED_MODEL, metavar="MODEL", help="a folder or a hub id")
+    parser.add_argument("--served-model-name", metavar="NAME", help="what clients call the model")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is open to other machines")
+    parser.add_argument("--port", type=_whole(0, 65535), default=8000, metavar="N", help="0 takes one that is free")
+    parser.add_argument("--api-key", action="append", default=[], metavar="KEY", help="asked for; may be given again")
+    parser.add_argument("--max-queue", type=_whole(0), default=1024, metavar="N", help="beyond, requests get 429")
+    parser.add_argument("--max-body-bytes", type=_whole(1), default=4 * 2**20, metavar="N", help="largest request")
+    parser.add_argument("--salt-by-key", action="store_true", help="each key finds only its own cached prompts")
+    parser.add_argument(
+        "--generation-config",
+        choices=["auto", "vllm"],
+        default="auto",
+        help="sampling defaults: auto takes the checkpoint's generation_config.json, vllm none",
+    )
+    add_engine_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """An option for every field of the engine's configuration, by its name. What is not given is not in the result."""
+    group = parser.add_argument_group("engine")
+    for config in (ModelConfig, CacheConfig, SchedulerConfig):
+        hints = typing.get_type_hints(config)
+        for field in dataclasses.fields(config):
+            option = "--" + field.name.replace("_", "-")
+            if field.name == "model" or option in parser._option_string_actions:
+                continue
+            names = [option, *_SPELLINGS.get(field.name, ())]
+            text = _HELP.get(field.name, "see folovllm/config.py")
+            if field.default not in (None, dataclasses.MISSING):
+                text += f" (default: {field.default})"
+            common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": text}
+            kinds = [
+                kind for kind in (*typing.get_args(hints[field.name]), hints[field.name]) if kind is not type(None)
+            ]
+            if bool in kinds:
+                group.add_argument(*names, action=argparse.BooleanOptionalAction, **common)
+            else:
+                kind = int if int in kinds else float if float in kinds else str
+                group.add_argument(*names, type=kind, metavar="N" if kind is not str else "NAME", **common)
+
+
+def run(args: argparse.Namespace) -> int:
+    names = [
+        field.name for config in (ModelConfig, CacheConfig, SchedulerConfig) for field in dataclasses.fields(config)
+    ]
+    engine = {name: getattr(args, name) for name in names if name != "model" and name in args}
+    EngineConfig.from_kwargs(model=args.model, **engine)  # a wrong value is refused before anything heavy is imported
+    for key in args.api_key:
+        if not re.fullmatch(r"[!-~]+", key):
+            raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"`serve` needs the package {error.name}: pip install 'folovllm[serve]'") from error
+    if args.model == EMBEDDED_MODEL and "OMP_NUM_THREADS" not in os.environ:
+        import torch
+
+        torch.set_num_threads(1)  # a product of this model is done before a second thread has woken up
+    from folovllm.entrypoints.cli.session import notes
+    from folovllm.entrypoints.openai.launch import ServerOptions, serve
+
+    options = ServerOptions(
+        model=args.model,
+        served_model_name=args.served_model_name,
+        host=args.host,
+        port=args.port,
+        api_keys=args.api_key,
+        max_queue=args.max_queue,
+        max_body_bytes=args.max_body_bytes,
+        salt_by_key=args.salt_by_key,
+        generation_config=args.generation_config,
+    )
+    return serve(options, engine, notes)
+
+
+def _whole(least: int, most: int | None = None) -> Any:
+    def number(text: str) -> int:
+        value = int(text) if re.fullmatch(r"-?\d+", text) else least - 1
+        if value < least or (most is not None and value > most):
+            limit = f"at least {least}" if most is None else f"in [{least}, {most}]"
+            raise argparse.ArgumentTypeError(f"must be a whole number {limit}, got {text!r}")
+        return value
+
+    return number

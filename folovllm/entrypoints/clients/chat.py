@@ -1,0 +1,82 @@
+"""A conversation becomes a prompt, with what chat clients may ask of the template.
+
+vLLM: renderers/chat_utils.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from folovllm.engine.chat_messages import plain_messages
+from folovllm.engine.input_processor import Prompt
+from folovllm.utils.checks import check_bool, check_str, wrong
+
+
+def conversation_to_prompt(
+    tokenizer: Any | None,
+    messages: Any,
+    *,
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
+    chat_template: str | None = None,
+    template_args: dict[str, Any] | None = None,
+) -> Prompt:
+    """Messages through the chat template, straight to token ids, which have no second BOS.
+
+    add_generation_prompt: end with the beginning of an answer.
+    continue_final_message: end inside the last message, which the model goes on with; then no beginning is added.
+    chat_template: another template than the tokenizer's own, in Jinja.
+
+    Raises:
+        ValueError: what is no conversation, a template that refuses it, or no tokenizer or template at all.
+    """
+    check_bool("add_generation_prompt", add_generation_prompt)
+    check_bool("continue_final_message", continue_final_message)
+    if continue_final_message and add_generation_prompt:
+        way_out = "give add_generation_prompt=False"
+        raise wrong("continue_final_message", "be False with add_generation_prompt=True", True, way_out)
+    if chat_template is not None:
+        check_str("chat_template", chat_template)
+    if tokenizer is None:
+        raise ValueError("messages need a tokenizer, but skip_tokenizer_init leaves none: give token ids to generate()")
+    if chat_template is None and not getattr(tokenizer, "chat_template", None):
+        raise ValueError("messages need a chat template, but this model's tokenizer has none: give chat_template")
+    if template_args is not None and not isinstance(template_args, dict):
+        raise wrong("chat_template_kwargs", "be a dict", template_args)
+    plain = plain_messages(messages)
+    text = _render(
+        tokenizer,
+        plain,
+        {
+            **(template_args or {}),
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "chat_template": chat_template,
+            "tokenize": False,
+        },
+    )
+    return {"prompt": text, "prompt_token_ids": list(tokenizer(text, add_special_tokens=False)["input_ids"])}
+
+
+def _render(tokenizer: Any, messages: list[dict[str, Any]], arguments: dict[str, Any]) -> str:
+    from jinja2 import TemplateError
+
+    try:
+        return str(tokenizer.apply_chat_template(messages, **arguments))
+    except (TemplateError, ValueError, TypeError) as error:
+        if arguments["chat_template"] is not None:
+            raise ValueError(f"chat_template must be a template that takes these messages: {error}") from error
+        roles = [message["role"] for message in messages]
+        raise ValueError(f"messages must suit the model's chat template, got the roles {roles}: {error}") from error
+
+
+def check_no_tools(tools: object) -> None:
+    """Raises ValueError: there is a list of tools, which no parser here reads answers for."""
+    if tools:
+        raise ValueError("tools must be None: calls of tools are not supported; ask for JSON by structured_outputs")
+
+
+def check_no_lora(lora_request: object) -> None:
+    """Raises ValueError: there is an adapter."""
+    if lora_request is not None:
+        raise ValueError(f"lora_request must be None, got {lora_request!r}: adapters are not supported")

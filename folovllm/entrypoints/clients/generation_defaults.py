@@ -1,0 +1,41 @@
+"""What a model's makers say about how to draw from it: generation_config.json, as sampling parameters.
+
+vLLM: config/model.py (get_diff_sampling_param)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from folovllm.config import ModelConfig
+from folovllm.entrypoints.clients.params import SamplingParams
+from folovllm.hf_config import read_settings
+from folovllm.model_files import resolve_model_path
+from folovllm.utils.load_errors import readable_errors
+from folovllm.utils.logging import init_logger
+
+_NAMES = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+}
+
+
+def load_generation_defaults(model_config: ModelConfig) -> dict[str, Any]:
+    """{field of SamplingParams: value}, of the fields that the checkpoint names.
+
+    Raises:
+        ModelLoadError: the file is damaged, or a value is out of its range.
+    """
+    with readable_errors(model_config.model):
+        path = resolve_model_path(model_config.model, weights=False)
+        written = read_settings(path, "generation_config.json") or {}
+        found = {ours: written[theirs] for theirs, ours in _NAMES.items() if written.get(theirs) is not None}
+        SamplingParams(**found)
+    if found:
+        text = ", ".join(f"{name}={value}" for name, value in found.items())
+        init_logger(__name__).info("%s: sampling defaults of its generation_config.json: %s", model_config.model, text)
+    return found

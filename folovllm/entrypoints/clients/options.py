@@ -1,0 +1,104 @@
+"""Engine options under vLLM's names: further spellings, and the neutral values of what the engine does not have.
+
+    scheduling_policy="priority"    is policy="priority"
+    tensor_parallel_size=1          says what is so anyway: taken
+    tensor_parallel_size=2          is refused by name: never taken and ignored
+    max_num_seqs=None               is not given: the default holds
+
+vLLM: engine/arg_utils.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from folovllm.utils.checks import wrong
+
+SPELLINGS = {"scheduling_policy": "policy", "num_gpu_blocks_override": "num_kv_blocks"}
+
+_NONE, _OFF, _AUTO = (None,), (None, False), (None, "auto")
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"), (None, 1)),
+    **dict.fromkeys(
+        (
+            "quantization",
+            "revision",
+            "code_revision",
+            "tokenizer_revision",
+            "speculative_config",
+            "hf_overrides",
+            "distributed_executor_backend",
+            "download_dir",
+            "compilation_config",
+            "kv_transfer_config",
+            "limit_mm_per_prompt",
+            "hf_token",
+            "logits_processors",
+        ),
+        _NONE,
+    ),
+    **dict.fromkeys(
+        (
+            "enable_lora",
+            "enable_expert_parallel",
+            "enable_sleep_mode",
+            "disable_custom_all_reduce",
+            "disable_log_stats",
+            "calculate_kv_scales",
+            "enable_prompt_embeds",
+        ),
+        _OFF,
+    ),
+    **dict.fromkeys(("runner", "worker_cls", "config_format"), _AUTO),
+    "task": (None, "auto", "generate"),
+    "model_impl": (None, "auto", "vllm"),
+    "prefix_caching_hash_algo": (None, "sha256"),
+    "cpu_offload_gb": (None, 0),
+    "disable_sliding_window": _OFF,
+}
+_NOT_GIVEN = [
+    "max_num_seqs",
+    "kv_cache_dtype",
+    "seed",
+    "dtype",
+    "tokenizer_mode",
+    "load_format",
+    "trust_remote_code",
+    "enable_prefix_caching",
+    "policy",
+    "swap_space",
+    "enable_chunked_prefill",
+    "block_size",
+    "gpu_memory_utilization",
+    "max_logprobs",
+    "enforce_eager",
+    "skip_tokenizer_init",
+]
+"""Options of ours whose default is no None, but for which vLLM takes None as "not given"."""
+
+
+def engine_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Keywords of LLM() under the names that config.py has.
+
+    Raises:
+        ValueError: two spellings of one option that differ, or a value of an option that the engine does not have.
+    """
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in NEUTRAL:
+            _check_neutral(name, value)
+            continue
+        ours = SPELLINGS.get(name, name)
+        if value is None and (ours in _NOT_GIVEN or name in SPELLINGS):
+            continue
+        if ours in options and options[ours] != value:
+            raise ValueError(f"{name} must agree with {ours}, got {value!r} and {options[ours]!r}; give one of them")
+        options[ours] = value
+    return options
+
+
+def _check_neutral(name: str, value: object) -> None:
+    accepted = NEUTRAL[name]
+    if not any(value is choice or (value == choice and type(value) is type(choice)) for choice in accepted):
+        must = " or ".join(repr(choice) for choice in accepted)
+        raise wrong(name, f"be {must}", value, "the engine does not have it: leave it out")

@@ -1,0 +1,194 @@
+"""The application: routes, and in front of them the limits. An engine goes in, and ASGI comes out.
+
+    request ─▶ largest body ─▶ keys ─▶ route ─▶ Serving ─▶ AsyncLLM
+
+vLLM: entrypoints/openai/api_server.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import FileResponse, JSONResponse
+
+from folovllm import __version__
+from folovllm.entrypoints.clients.async_llm import AsyncLLM
+from folovllm.entrypoints.clients.chat import conversation_to_prompt
+from folovllm.entrypoints.openai.errors import APIError, add_error_handlers
+from folovllm.entrypoints.openai.limits import Keys, LargestBody, bearer
+from folovllm.entrypoints.openai.live import looks
+from folovllm.entrypoints.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from folovllm.entrypoints.openai.serving import Serving
+from folovllm.entrypoints.openai.serving_chat import ChatServing, plain
+from folovllm.entrypoints.openai.serving_completion import CompletionServing
+from folovllm.entrypoints.openai.streams import EventStream, unless_gone
+
+STATIC = Path(__file__).parent / "static"
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'"
+}
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {"schema": {"type": "object"}}}}
+    for status, text in {
+        400: "A field is wrong; the error names it.",
+        401: "The key is missing or wrong.",
+        404: "No such model.",
+        413: "The body is too large.",
+        429: "The queue is full: try again later.",
+        500: "The engine failed.",
+        503: "The server is shutting down.",
+    }.items()
+}
+
+
+def make_app(
+    llm: AsyncLLM,
+    model_name: str,
+    *,
+    api_keys: Sequence[str] = (),
+    max_queue: int = 1024,
+    max_body_bytes: int = 4 * 2**20,
+    salt_by_key: bool = False,
+    generation_config: str = "auto",
+) -> FastAPI:
+    """The server around an engine, which is shut down with it. Tests call it by ASGI, without a socket."""
+    serving = Serving(
+        llm, model_name, max_queue=max_queue, salt_by_key=salt_by_key, generation_config=generation_config
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        serving.close()
+        await llm.shutdown()
+
+    app = FastAPI(title="FoloVLLM", version=__version__, lifespan=lifespan, responses=_ERRORS)
+    app.state.serving = serving
+    _add_completions(app, serving)
+    _add_tokens(app, serving)
+    _add_state(app, serving)
+    _add_page(app, serving)
+    add_error_handlers(app)
+    app.add_middleware(Keys, keys=list(api_keys))
+    app.add_middleware(LargestBody, max_bytes=max_body_bytes)  # the last that is added is the first that is asked
+    return app
+
+
+def _add_completions(app: FastAPI, serving: Serving) -> None:
+    chat, completion = ChatServing(serving), CompletionServing(serving)
+
+    @app.post("/v1/chat/completions", response_model=None)
+    async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
+        work = await chat.work(body, bearer(request.scope))
+        if body.stream:
+            return EventStream(chat.chunks(body, work))
+        return JSONResponse(await unless_gone(request, chat.whole(body, work)))
+
+    @app.post("/v1/completions", response_model=None)
+    async def create_completion(body: CompletionRequest, request: Request) -> Response:
+        work = await completion.work(body, bearer(request.scope))
+        if body.stream:
+            return EventStream(completion.chunks(body, work))
+        return JSONResponse(await unless_gone(request, completion.whole(body, work)))
+
+
+def _add_tokens(app: FastAPI, serving: Serving) -> None:
+    def tokens_of(body: TokenizeRequest) -> list[int]:
+        if (body.prompt is None) == (body.messages is None):
+            raise ValueError("prompt must be given, or messages, and not both")
+        if serving.tokenizer is None:
+            raise ValueError("prompt needs a tokenizer, but skip_tokenizer_init leaves none")
+        if body.messages is not None:
+            made: Any = conversation_to_prompt(
+                serving.tokenizer,
+                plain(body.messages),
+                add_generation_prompt=body.add_generation_prompt,
+                continue_final_message=body.continue_final_message,
+            )
+            return list(made["prompt_token_ids"])
+        text = body.prompt or ""
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError("prompt must be text that UTF-8 can hold, got a lone surrogate") from None
+        return list(serving.tokenizer(text, add_special_tokens=body.add_special_tokens)["input_ids"])
+
+    @app.post("/tokenize")
+    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+        serving.check_model(body.model)
+        tokens = await serving.prepare(lambda: tokens_of(body))
+        answer = {"count": len(tokens), "max_model_len": serving.llm.engine.max_model_len, "tokens": tokens}
+        if body.return_token_strs and serving.tokenizer is not None:
+            answer["token_strs"] = serving.tokenizer.convert_ids_to_tokens(tokens)
+        return answer
+
+    def text_of(tokens: list[int]) -> str:
+        if serving.tokenizer is None:
+            raise ValueError("tokens need a tokenizer, but skip_tokenizer_init leaves none")
+        size = serving.llm.engine.runner.vocab_size
+        for place, token_id in enumerate(tokens):
+            if not 0 <= token_id < size:
+                raise ValueError(f"tokens[{place}] must be in [0, {size}), the model's vocabulary, got {token_id}")
+        return str(serving.tokenizer.decode(tokens))
+
+    @app.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest) -> dict[str, str]:
+        serving.check_model(body.model)
+        return {"prompt": await serving.prepare(lambda: text_of(body.tokens))}
+
+
+def _add_state(app: FastAPI, serving: Serving) -> None:
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [_model(serving)]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        serving.check_model(name)
+        return _model(serving)
+
+    @app.get("/health")
+    async def health() -> Response:
+        if serving.gate.draining or serving.llm.is_closed:
+            raise APIError(503, "the server is shutting down, or its engine has died")
+        return Response()
+
+    @app.get("/version")
+    async def version() -> dict[str, str]:
+        return {"version": __version__}
+
+    @app.get("/metrics", response_model=None)
+    async def metrics() -> Response:
+        return Response(serving.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/live", response_model=None, include_in_schema=False)
+    async def live() -> Response:
+        return EventStream(looks(serving))
+
+
+def _add_page(app: FastAPI, serving: Serving) -> None:
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(STATIC / "index.html", headers=_PAGE_HEADERS)
+
+    @app.get("/assets/{name}", include_in_schema=False)
+    async def asset(name: str) -> Response:
+        if name not in ("chat.js", "chat.css"):
+            raise APIError(404, f"there is no {name!r} here")
+        return FileResponse(STATIC / name)
+
+
+def _model(serving: Serving) -> dict[str, Any]:
+    return {
+        "id": serving.model_name,
+        "object": "model",
+        "created": serving.created,
+        "owned_by": "folovllm",
+        "root": serving.llm.engine.model_config.model,
+        "parent": None,
+        "max_model_len": serving.llm.engine.max_model_len,
+    }

@@ -1,0 +1,104 @@
+"""Errors as OpenAI's interface has them: {"error": {"message", "type", "param", "code"}}, `param` naming the field.
+
+vLLM: entrypoints/serve/exception_handling/error_response.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from folovllm.utils.logging import init_logger
+
+logger = init_logger(__name__)
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "unavailable_error",
+}
+
+
+class APIError(Exception):
+    """An answer that is an error. `param` is the field of the request that it is about."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code, self.headers = status, message, param, code, headers
+
+    def body(self) -> dict[str, Any]:
+        # A lone surrogate can come in with a field's name, and no UTF-8 can hold it.
+        message = self.message.encode("utf-8", "backslashreplace").decode()
+        param = None if self.param is None else self.param.encode("utf-8", "backslashreplace").decode()
+        kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body(), self.status, self.headers)
+
+
+def refused(error: ValueError) -> APIError:
+    """A request that the engine refuses. Its messages begin with the field's name."""
+    name = re.match(r"[a-z_]+(\[[^\]]*\]|\.[a-z_]+)*(?=[ (])", str(error))
+    return APIError(400, str(error), param=name.group(0) if name else None)
+
+
+def failed(error: BaseException) -> APIError:
+    """A request that was taken and could not be finished. Its text is nobody else's, so the log has the kind alone."""
+    logger.error("a request ended in %s", type(error).__name__)
+    logger.debug("what it was", exc_info=error)
+    return APIError(500, f"the engine could not finish this request: {type(error).__name__}", code="engine_error")
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(APIError)
+    async def of_ours(_: Request, error: APIError) -> JSONResponse:
+        return error.response()
+
+    @app.exception_handler(RequestValidationError)
+    async def of_the_body(_: Request, error: RequestValidationError) -> JSONResponse:
+        return _first_problem(error.errors()).response()
+
+    @app.exception_handler(HTTPException)
+    async def of_the_route(_: Request, error: HTTPException) -> JSONResponse:
+        return APIError(error.status_code, str(error.detail), headers=dict(error.headers or {})).response()
+
+    @app.exception_handler(Exception)
+    async def of_the_server(_: Request, error: Exception) -> JSONResponse:
+        return failed(error).response()
+
+
+def _first_problem(problems: Sequence[Any]) -> APIError:
+    """pydantic's report, of which one entry is told: of the first field, the one that came furthest. Where a value may
+    be of several kinds, each kind has reported."""
+    top = problems[0]["loc"][:2]
+    first = max((problem for problem in problems if problem["loc"][:2] == top), key=lambda problem: len(problem["loc"]))
+    where = [str(part) for part in first["loc"] if part != "body"]
+    names = [part for part in where if not re.search(r"[\[\]()-]|^(str|int|float|bool|list|dict)$", part)]
+    param = ".".join(names) or None
+    if first["type"] == "extra_forbidden":
+        return APIError(400, f"{param} is not a field of this request, or not supported: leave it out", param=param)
+    if first["type"] == "none_required":
+        return APIError(400, f"{param} must be null: it is not supported here", param=param)
+    if first["type"] == "json_invalid":
+        return APIError(400, f"the body must be JSON: {first.get('ctx', {}).get('error', first['msg'])}")
+    return APIError(400, f"{param or 'the body'}: {first['msg']}", param=param)

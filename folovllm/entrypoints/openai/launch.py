@@ -1,0 +1,127 @@
+"""From a command line to a server that runs: the engine, the start line, the socket, and an orderly end.
+
+    SIGTERM ─▶ nothing more is taken (503, the socket is closed) ─▶ what runs is finished ─▶ the engine ends
+
+vLLM: entrypoints/launchers/launcher.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from rich.console import Console
+from rich.text import Text
+
+from folovllm.config import EMBEDDED_MODEL
+from folovllm.entrypoints.clients.async_llm import AsyncLLM
+from folovllm.entrypoints.openai.app import make_app
+
+
+@dataclass
+class ServerOptions:
+    """What the server itself is told; the engine's options are beside them."""
+
+    model: str = EMBEDDED_MODEL
+    served_model_name: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: list[str] = field(default_factory=list)
+    max_queue: int = 1024
+    max_body_bytes: int = 4 * 2**20
+    salt_by_key: bool = False
+    generation_config: str = "auto"
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server finishes what runs before it ends. Besides, requests on connections that are open already are
+    told to go elsewhere, and streams without an end are ended. A second signal ends at once."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self.gate = app.state.serving.gate
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # Not uvicorn's own: it would raise the signal anew at the end, and an orderly end is no failure.
+        self.force_exit = self.gate.draining
+        self.gate.draining = self.should_exit = True
+
+
+def serve(options: ServerOptions, engine_options: dict[str, Any], notes: Console) -> int:
+    """Until a signal ends it; `notes` gets the start line.
+
+    Raises:
+        OSError: the address is taken. Then no model has been loaded.
+    """
+    listener = _listen(options.host, options.port)
+    with listener:
+        host, port = listener.getsockname()[:2]
+        with notes.status(f"loading {options.model} …"):
+            llm = AsyncLLM(options.model, **engine_options)
+        app = make_app(
+            llm,
+            options.served_model_name or options.model,
+            api_keys=options.api_keys,
+            max_queue=options.max_queue,
+            max_body_bytes=options.max_body_bytes,
+            salt_by_key=options.salt_by_key,
+            generation_config=options.generation_config,
+        )
+        _say_where(notes, options, llm, app.state.serving.defaults, host, port)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on")
+        server = DrainingServer(config, app)
+        asyncio.run(server.serve(sockets=[listener]))
+    return 0
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise OSError(f"--host and --port must be an address that is free here, got {host}:{port}: {error}") from error
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _say_where(
+    notes: Console, options: ServerOptions, llm: AsyncLLM, defaults: dict[str, Any], host: str, port: int
+) -> None:
+    engine = llm.engine
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    pool = engine.scheduler.kv.pool
+    room = pool.num_blocks * engine.scheduler.kv.block_size
+    notes.print(
+        Text.assemble(
+            ("FoloVLLM ", "bold"),
+            "serves ",
+            (options.served_model_name or options.model, "bold"),
+            " at ",
+            (address, "bold cyan"),
+            f" · {engine.device}, {str(engine.dtype).removeprefix('torch.')} · KV cache of {pool.num_blocks:,} blocks, "
+            f"{room:,} tokens · up to {engine.max_model_len:,} tokens a sequence",
+        )
+    )
+    if defaults:
+        text = ", ".join(f"{name}={value}" for name, value in defaults.items())
+        notes.print(f"sampling defaults of its generation_config.json: {text}", style="dim")
+    if not options.api_keys and not is_loopback(options.host):
+        notes.print(
+            Text(f"{options.host} is open to other machines, and no --api-key is asked for: anyone there may use it"),
+            style="yellow",
+        )

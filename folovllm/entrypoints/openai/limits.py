@@ -1,0 +1,128 @@
+"""What keeps one client from taking all: a key, a largest body, and a longest queue.
+
+Plain ASGI, in front of the application, so that a body which is too large is never held as a whole.
+
+vLLM: entrypoints/serve/middleware/authenticate.py (AuthenticationMiddleware)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from folovllm.engine.async_llm import AsyncLLM
+from folovllm.entrypoints.openai.errors import APIError
+
+OPEN_PATHS = ("/", "/health", "/assets/chat.js", "/assets/chat.css")
+"""They tell nothing of anyone: the page without its data, and whether the server lives."""
+
+
+class Keys:
+    """The keys that a client may name. Each is compared in the same time, right or wrong."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self.app, self._hashes = app, [_digest(key) for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._hashes and scope["path"] not in OPEN_PATHS:
+            key = bearer(scope)
+            # The digests have one length, and every key is compared: neither its length nor its place shows.
+            right = [hmac.compare_digest(_digest(key), known) for known in self._hashes]
+            if not any(right):
+                error = APIError(
+                    401,
+                    "the API key is missing or wrong: send 'Authorization: Bearer KEY'",
+                    code="invalid_api_key",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+                await error.response()(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def bearer(scope: Scope) -> str:
+    """The key that a request names; empty where it names none."""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, key = value.decode("latin-1").partition(" ")
+            return key.strip() if scheme.lower() == "bearer" else ""
+    return ""
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def salt_for(key: str, wanted: str | None) -> str:
+    """A cache salt that requests of one key share, and no others; `wanted`, the request's own, holds as well."""
+    return hashlib.sha256(_digest(key) + (wanted or "").encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class LargestBody:
+    """Answers 413 as soon as a body is known to be larger."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self.app, self.max_bytes = app, max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if length.isdigit() and int(length) > self.max_bytes:
+            await self._refuse().response()(scope, receive, send)
+            return
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self.max_bytes:
+                raise HTTPException(413, self._refuse().message)  # of any other error FastAPI makes a 400
+            return message
+
+        await self.app(scope, counted, send)
+
+    def _refuse(self) -> APIError:
+        return APIError(413, f"the body must have at most {self.max_bytes} bytes; send less, or raise --max-body-bytes")
+
+
+class Gate:
+    """Lets requests in until as many wait as `max_queue` allows."""
+
+    def __init__(self, llm: AsyncLLM, max_queue: int) -> None:
+        self.llm, self.max_queue = llm, max_queue
+        self.num_inside = 0
+        self.draining = False
+
+    def num_waiting(self, count: int = 0) -> int:
+        """Requests that would wait, were `count` more let in. What has not reached the engine takes its free rows, if
+        nothing waits there already."""
+        scheduler = self.llm.engine.scheduler  # stats() would look at every block, for each request that comes
+        running, waiting = len(scheduler.running), len(scheduler.waiting)
+        free = 0 if waiting else scheduler.max_num_seqs - running
+        return waiting + max(0, self.num_inside - running - waiting - len(scheduler.swapped) + count - free)
+
+    @contextmanager
+    def admit(self, count: int) -> Iterator[None]:
+        """Raises APIError: 503 while the server shuts down, 429 where `count` more would have to wait too long."""
+        if self.draining:
+            raise APIError(503, "the server is shutting down", headers={"Connection": "close"})
+        if self.num_waiting(count) > self.max_queue:
+            raise APIError(
+                429,
+                f"{self.num_waiting()} requests wait, and the queue holds {self.max_queue}: try again",
+                code="queue_full",
+                headers={"Retry-After": "1"},
+            )
+        self.num_inside += count
+        try:
+            yield
+        finally:
+            self.num_inside -= count

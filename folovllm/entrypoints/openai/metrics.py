@@ -1,0 +1,118 @@
+"""What Prometheus reads: the engine's state as it is asked for it, and histograms of what requests went through.
+
+The names are vLLM's, with our prefix.
+
+vLLM: v1/metrics/loggers.py
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from folovllm.entrypoints.clients.async_llm import AsyncLLM
+from folovllm.entrypoints.openai.limits import Gate
+from folovllm.outputs import RequestOutput
+
+_LABEL = "model_name"
+_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
+_ITL = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
+_E2E = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 240.0, 480.0)
+
+
+class _EngineState(Collector):
+    """Read when it is asked for: nothing is counted twice, and a server that nobody asks does nothing for it."""
+
+    def __init__(self, llm: AsyncLLM, model_name: str, gate: Gate) -> None:
+        self.llm, self.labels, self.gate = llm, [model_name], gate
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self.llm.stats()
+        used = stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0
+        gauges = {
+            "num_requests_running": ("Requests in the batch.", stats.running),
+            "num_requests_waiting": (
+                "Requests that wait for room, in the engine or before it.",
+                self.gate.num_waiting(),
+            ),
+            "num_requests_swapped": ("Requests whose blocks are in CPU memory.", stats.swapped),
+            "kv_cache_usage_perc": ("Share of the KV cache's blocks in use; 1 is all of them.", used),
+        }
+        counters = {
+            "prompt_tokens": ("Prompt tokens that were computed.", stats.prompt_tokens),
+            "generation_tokens": ("Tokens that were generated.", stats.output_tokens),
+            "num_preemptions": ("Sequences that had to give way.", stats.preemptions),
+            "prefix_cache_queries": ("Prompt tokens that were looked up in the cache.", stats.prefix_cache_queries),
+            "prefix_cache_hits": ("Prompt tokens that were found there.", stats.prefix_cache_hits),
+            "engine_steps": ("Steps of the engine.", stats.steps),
+        }
+        for name, (text, value) in gauges.items():
+            gauge = GaugeMetricFamily(f"folovllm:{name}", text, labels=[_LABEL])
+            gauge.add_metric(self.labels, value)
+            yield gauge
+        for name, (text, value) in counters.items():
+            counter = CounterMetricFamily(f"folovllm:{name}", text, labels=[_LABEL])
+            counter.add_metric(self.labels, value)
+            yield counter
+
+
+class Metrics:
+    """A registry of its own for each application: two in a process do not meet."""
+
+    def __init__(self, llm: AsyncLLM, model_name: str, gate: Gate) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_EngineState(llm, model_name, gate))
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+            made = Histogram(f"folovllm:{name}", text, [_LABEL], registry=self.registry, buckets=buckets)
+            return made.labels(model_name)
+
+        self.ttft = histogram("time_to_first_token_seconds", "From arrival to the first token.", _TTFT)
+        self.itl = histogram("inter_token_latency_seconds", "Between two tokens of one request.", _ITL)
+        self.e2e = histogram("e2e_request_latency_seconds", "From arrival to the last token.", _E2E)
+        self._success = Counter(
+            "folovllm:request_success", "Finished sequences.", [_LABEL, "finished_reason"], registry=self.registry
+        )
+        failures = Counter("folovllm:request_failure", "Requests that a step failed.", [_LABEL], registry=self.registry)
+        self.failures = failures.labels(model_name)
+        self._model_name = model_name
+
+    def observe(self, num_prompts: int) -> _Observed:
+        return _Observed(self, num_prompts)
+
+    def success(self, reason: str) -> None:
+        self._success.labels(self._model_name, reason).inc()
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _Observed:
+    """One request's outputs as they pass by."""
+
+    def __init__(self, metrics: Metrics, num_prompts: int) -> None:
+        self.metrics = metrics
+        self.arrived = time.perf_counter()
+        self.last = [0.0] * num_prompts
+        self.tokens = [0] * num_prompts
+
+    def see(self, place: int, output: RequestOutput) -> None:
+        now = time.perf_counter()
+        num_tokens = sum(len(completion.token_ids) for completion in output.outputs)
+        fresh = num_tokens - self.tokens[place]
+        if fresh > 0:
+            if self.tokens[place] == 0:
+                self.metrics.ttft.observe(now - self.arrived)
+            else:
+                # Several tokens may come at once, to a reader that was busy: each has its share of the time.
+                for _ in range(fresh):
+                    self.metrics.itl.observe((now - self.last[place]) / fresh)
+            self.last[place], self.tokens[place] = now, num_tokens
+        if output.finished:
+            self.metrics.e2e.observe(now - self.arrived)
+            for completion in output.outputs:
+                self.metrics.success(completion.finish_reason or "abort")

@@ -1,0 +1,137 @@
+"""The bodies of requests, field by field. A field that is not here is refused: none is taken and ignored.
+
+vLLM: entrypoints/openai/chat_completion/protocol.py, entrypoints/openai/completion/protocol.py
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+TokenIds = list[int]
+
+
+class Body(BaseModel):
+    """Values have the type that they are documented with: "1" is no number."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class JsonSchema(Body):
+    name: str
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(Body):
+    """Exactly one of them."""
+
+    json_: str | dict[str, Any] | None = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+
+
+class Sampling(Body):
+    """What both kinds of completions share. None is "not given": the model's own default, or vLLM's."""
+
+    model: str | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    logit_bias: dict[str, float] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    # vLLM's own
+    best_of: int | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: TokenIds | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: TokenIds | None = None
+    structured_outputs: StructuredOutputs | None = None
+    cache_salt: str | None = None
+    priority: int = 0
+    # Fields that clients send with a value that asks for nothing.
+    store: Literal[False] | None = None
+    user: None = None
+
+
+class CompletionRequest(Sampling):
+    """POST /v1/completions"""
+
+    prompt: str | TokenIds | list[str] | list[TokenIds]
+    max_tokens: int | None = 16
+    logprobs: int | None = None
+    echo: bool | None = None
+    suffix: None = None
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+class Message(Body):
+    """`content` is text, or text in parts."""
+
+    role: str
+    content: str | list[TextPart]
+    name: str | None = None
+
+
+class ChatRequest(Sampling):
+    """POST /v1/chat/completions"""
+
+    messages: list[Message]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+    tools: None = None
+    tool_choice: Literal["none"] | None = None
+
+
+class TokenizeRequest(Body):
+    """POST /tokenize: a text, or a conversation as the model reads it."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(Body):
+    """POST /detokenize"""
+
+    model: str | None = None
+    tokens: TokenIds

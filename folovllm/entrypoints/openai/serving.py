@@ -1,0 +1,243 @@
+"""What both kinds of completions share: a body becomes prompts and parameters, and these become outputs.
+
+    body ──▶ prepare (a thread: tokens, checks, grammars) ──▶ gate ──▶ AsyncLLM.generate for each prompt ──▶ outputs
+
+All that can be wrong with a request is found in `prepare`, and is the client's fault. What goes wrong later is ours.
+
+vLLM: entrypoints/serve/engine/serving.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from folovllm.engine.ceilings import check_ceilings
+from folovllm.engine.input_processor import Prompt
+from folovllm.entrypoints.clients.async_llm import AsyncLLM
+from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
+from folovllm.entrypoints.clients.params import SamplingParams
+from folovllm.entrypoints.openai.errors import APIError, failed, refused
+from folovllm.entrypoints.openai.limits import Gate, salt_for
+from folovllm.entrypoints.openai.metrics import Metrics
+from folovllm.entrypoints.openai.protocol import Sampling
+from folovllm.entrypoints.structured.params import StructuredOutputsParams
+from folovllm.errors import NoTokenLeftError
+from folovllm.outputs import RequestOutput
+from folovllm.sampling_params import SamplingParams as PlainParams
+
+_T = TypeVar("_T")
+_SAMPLING_FIELDS = [
+    "n",
+    "best_of",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+    "stop",
+    "min_tokens",
+    "ignore_eos",
+    "stop_token_ids",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+    "bad_words",
+    "allowed_token_ids",
+    "logit_bias",
+]
+
+
+@dataclass(slots=True)
+class Work:
+    """A request that the engine will take: every prompt as token ids, and the parameters of all."""
+
+    prompts: list[dict[str, Any]]
+    params: PlainParams
+    priority: int
+
+
+class Serving:
+    """One engine, and what stands between it and the routes.
+
+    Args:
+        salt_by_key: prompts find each other's cached blocks only among requests of one key.
+        generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
+    """
+
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        model_name: str,
+        *,
+        max_queue: int = 1024,
+        salt_by_key: bool = False,
+        generation_config: str = "auto",
+    ) -> None:
+        self.llm, self.model_name, self.salt_by_key = llm, model_name, salt_by_key
+        self.created = int(time.time())
+        self.gate = Gate(llm, max_queue)
+        self.metrics = Metrics(llm, model_name, self.gate)
+        self.tokenizer = copy.deepcopy(llm.engine.tokenizer)  # for the thread below, apart from the engine's
+        model_config = llm.engine.model_config
+        self.defaults = load_generation_defaults(model_config) if generation_config == "auto" else {}
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="folovllm-prepare")
+
+    async def prepare(self, make: Callable[[], _T]) -> _T:
+        """Run `make` beside the event loop; its ValueError is the client's. Raises APIError."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, make)
+        except ValueError as error:
+            raise refused(error) from error
+
+    def check_model(self, name: str | None) -> None:
+        if name is not None and name != self.model_name:
+            raise APIError(
+                404,
+                f"model must be {self.model_name!r}, the one that is served, got {name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def params(self, body: Sampling, **more: Any) -> SamplingParams:
+        """Raises ValueError: a wrong value, by name."""
+        given = {name: getattr(body, name) for name in _SAMPLING_FIELDS}
+        values = {**self.defaults, **{name: value for name, value in given.items() if value is not None}, **more}
+        return SamplingParams.from_optional(**values, structured_outputs=_form(body))
+
+    def work(self, prompts: list[Prompt], params: SamplingParams, body: Sampling, key: str) -> Work:
+        """Check all of it against the engine, tokens and grammars included.
+
+        Raises:
+            ValueError: what the engine would refuse, by name.
+        """
+        engine, inputs = self.llm.engine, self.llm.inputs
+        if body.priority != 0 and engine.config.scheduler_config.policy != "priority":
+            raise ValueError(
+                f"priority must be 0 under policy 'fcfs', got {body.priority}; serve with --policy priority"
+            )
+        if not -(2**31) <= body.priority < 2**31:
+            raise ValueError(f"priority must be a number of 32 bits, got {body.priority}")
+        if body.cache_salt == "":
+            raise ValueError("cache_salt must not be empty, got ''")
+        salt = salt_for(key, body.cache_salt) if self.salt_by_key and key else body.cache_salt
+        try:
+            plain = inputs.plain_params(params)  # with the grammar, which the event loop need not compile
+        except ValueError as error:
+            if body.response_format is not None and str(error).startswith("structured_outputs"):
+                raise ValueError(f"response_format cannot be kept: {error}") from error
+            raise
+        ready = []
+        for prompt in prompts:
+            tokens = self._tokens(prompt) | ({} if salt is None else {"cache_salt": salt})
+            check_ceilings(inputs.process("check", tokens, plain).sampling_params, engine.config)
+            ready.append(tokens)
+        return Work(ready, plain, body.priority)
+
+    def _tokens(self, prompt: Prompt) -> dict[str, Any]:
+        if isinstance(prompt, dict):
+            return prompt
+        if not isinstance(prompt, str):
+            return {"prompt_token_ids": prompt}
+        if self.tokenizer is None:
+            raise ValueError("prompt must be token ids, got text: skip_tokenizer_init leaves no tokenizer")
+        try:
+            prompt.encode()
+        except UnicodeEncodeError:
+            raise ValueError("prompt must be text that UTF-8 can hold, got a lone surrogate") from None
+        return {"prompt": prompt, "prompt_token_ids": list(self.tokenizer(prompt)["input_ids"])}
+
+    async def outputs(self, work: Work) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        """(which prompt, its output so far), as they come. Of each prompt only the newest output waits.
+
+        Leaving early aborts all of them.
+
+        Raises:
+            APIError: the queue is full, the server shuts down, or the engine could not finish.
+        """
+        with self.gate.admit(len(work.prompts)):
+            observed = self.metrics.observe(len(work.prompts))
+            if len(work.prompts) == 1:
+                streams = self._one(work, 0)
+            else:
+                streams = self._several(work)
+            async with aclosing(streams) as each:
+                async for place, output in each:
+                    observed.see(place, output)
+                    yield place, output
+
+    async def _one(self, work: Work, place: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        try:
+            stream = self.llm.generate(work.prompts[place], work.params, priority=work.priority)
+            async with aclosing(stream) as outputs:
+                async for output in outputs:
+                    yield place, output
+        except NoTokenLeftError as error:
+            raise refused(error) from error
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self.metrics.failures.inc()
+            raise failed(error) from error
+
+    async def _several(self, work: Work) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        """The outputs of all prompts in one row. The queue has one place: a slow reader holds up its own prompts."""
+        queue: asyncio.Queue[tuple[int, RequestOutput] | BaseException | None] = asyncio.Queue(maxsize=1)
+
+        async def pump(place: int) -> None:
+            try:
+                async with aclosing(self._one(work, place)) as outputs:
+                    async for item in outputs:
+                        await queue.put(item)
+                await queue.put(None)
+            except Exception as error:
+                await queue.put(error)
+
+        async with AsyncExitStack() as stack:
+            tasks = [asyncio.create_task(pump(place)) for place in range(len(work.prompts))]
+            stack.push_async_callback(_cancel, tasks)
+            left = len(tasks)
+            while left:
+                item = await queue.get()
+                if isinstance(item, BaseException):
+                    raise item
+                if item is None:
+                    left -= 1
+                else:
+                    yield item
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _form(body: Sampling) -> StructuredOutputsParams | None:
+    """The form that a body asks for, by either of the two fields."""
+    asked = body.response_format
+    form = None
+    if asked is not None and asked.type == "json_object":
+        form = StructuredOutputsParams(json_object=True)
+    elif asked is not None and asked.type == "json_schema":
+        if asked.json_schema is None:
+            raise ValueError("response_format.json_schema must be given with type 'json_schema'")
+        form = StructuredOutputsParams(json=asked.json_schema.schema_)
+    if asked is not None and asked.type != "json_schema" and asked.json_schema is not None:
+        raise ValueError(f"response_format.json_schema must not be given with type {asked.type!r}")
+    if body.structured_outputs is not None:
+        if form is not None:
+            raise ValueError("structured_outputs must not be given beside response_format: choose one of them")
+        form = StructuredOutputsParams(**body.structured_outputs.model_dump(by_alias=True))
+    return form

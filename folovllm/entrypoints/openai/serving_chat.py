@@ -1,0 +1,112 @@
+"""POST /v1/chat/completions. vLLM: entrypoints/openai/chat_completion/serving.py"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from folovllm.engine.input_processor import Prompt
+from folovllm.engine.stream import check_can_stream
+from folovllm.entrypoints.clients.chat import conversation_to_prompt
+from folovllm.entrypoints.openai.answers import Chunks, head, usage
+from folovllm.entrypoints.openai.protocol import ChatRequest, Message
+from folovllm.entrypoints.openai.serving import Serving, Work
+from folovllm.outputs import CompletionOutput, Logprob, RequestOutput
+
+
+def plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    return [message.model_dump(exclude_none=True) for message in messages]
+
+
+class ChatServing:
+    def __init__(self, serving: Serving) -> None:
+        self.serving = serving
+
+    async def work(self, body: ChatRequest, key: str) -> Work:
+        """Raises APIError: what is wrong with the request, by the field's name."""
+        self.serving.check_model(body.model)
+        return await self.serving.prepare(lambda: self._work(body, key))
+
+    def _work(self, body: ChatRequest, key: str) -> Work:
+        more: dict[str, Any] = {}
+        limits = {limit for limit in (body.max_tokens, body.max_completion_tokens) if limit is not None}
+        if len(limits) > 1:
+            raise ValueError(
+                f"max_tokens must agree with max_completion_tokens, got {sorted(limits)}; give one of them"
+            )
+        if limits:
+            more["max_tokens"] = limits.pop()
+        elif "max_tokens" not in self.serving.defaults:
+            more["max_tokens"] = None  # up to the model's length
+        if body.top_logprobs is not None and not body.logprobs:
+            raise ValueError(f"top_logprobs must not be given without logprobs=true, got {body.top_logprobs}")
+        if body.logprobs:
+            more["logprobs"] = body.top_logprobs or 0
+        params = self.serving.params(body, **more)
+        if body.stream:
+            check_can_stream(params)
+        elif body.stream_options is not None:
+            raise ValueError("stream_options must not be given without stream=true")
+        prompt: Prompt = conversation_to_prompt(
+            self.serving.tokenizer,
+            plain(body.messages),
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            template_args=body.chat_template_kwargs,
+        )
+        return self.serving.work([prompt], params, body, key)
+
+    async def whole(self, body: ChatRequest, work: Work) -> dict[str, Any]:
+        output: RequestOutput | None = None
+        async with aclosing(self.serving.outputs(work)) as outputs:
+            async for _, newest in outputs:
+                output = newest
+        assert output is not None  # the last one is finished, or there was an error
+        choices = [
+            {
+                "index": choice.index,
+                "message": {"role": "assistant", "content": choice.text, "refusal": None},
+                "logprobs": _logprobs(choice, body),
+                "finish_reason": choice.finish_reason,
+                "stop_reason": choice.stop_reason,
+            }
+            for choice in output.outputs
+        ]
+        start = head("chatcmpl", "chat.completion", self.serving.model_name)
+        return {**start, "choices": choices, "usage": usage([output])}
+
+    async def chunks(self, body: ChatRequest, work: Work) -> AsyncGenerator[dict[str, Any], None]:
+        start = head("chatcmpl", "chat.completion.chunk", self.serving.model_name)
+        options = body.stream_options
+        chunks = Chunks(work.params.n)
+        async with aclosing(self.serving.outputs(work)) as outputs:
+            async for place, output in outputs:
+                for index, begins, choice in chunks.news(place, output):
+                    delta = {"role": "assistant", "content": choice.text} if begins else {"content": choice.text}
+                    entry = {
+                        "index": index,
+                        "delta": delta,
+                        "logprobs": _logprobs(choice, body),
+                        "finish_reason": choice.finish_reason,
+                        "stop_reason": choice.stop_reason,
+                    }
+                    counted = usage([output]) if options and options.continuous_usage_stats else None
+                    yield {**start, "choices": [entry], "usage": counted}
+        if options is not None and options.include_usage:
+            yield {**start, "choices": [], "usage": usage(chunks.newest.values())}
+
+
+def _logprobs(choice: CompletionOutput, body: ChatRequest) -> dict[str, Any] | None:
+    if not body.logprobs or choice.logprobs is None:
+        return None
+    content = []
+    for token_id, row in zip(choice.token_ids, choice.logprobs, strict=True):
+        ranked = sorted(row.values(), key=lambda entry: entry.rank or 0)[: body.top_logprobs or 0]
+        content.append({**_entry(row[token_id]), "top_logprobs": [_entry(other) for other in ranked]})
+    return {"content": content, "refusal": None}
+
+
+def _entry(entry: Logprob) -> dict[str, Any]:
+    text = entry.decoded_token or ""
+    return {"token": text, "logprob": max(entry.logprob, -9999.0), "bytes": list(text.encode())}

@@ -1,0 +1,133 @@
+"""POST /v1/completions. vLLM: entrypoints/openai/completion/serving.py"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from folovllm.engine.input_processor import Prompt
+from folovllm.engine.stream import check_can_stream
+from folovllm.entrypoints.openai.answers import Chunks, head, usage
+from folovllm.entrypoints.openai.protocol import CompletionRequest
+from folovllm.entrypoints.openai.serving import Serving, Work
+from folovllm.outputs import CompletionOutput, Logprob, RequestOutput
+
+Row = dict[int, Logprob] | None
+
+
+class CompletionServing:
+    def __init__(self, serving: Serving) -> None:
+        self.serving = serving
+
+    async def work(self, body: CompletionRequest, key: str) -> Work:
+        """Raises APIError: what is wrong with the request, by the field's name."""
+        self.serving.check_model(body.model)
+        return await self.serving.prepare(lambda: self._work(body, key))
+
+    def _work(self, body: CompletionRequest, key: str) -> Work:
+        prompts = _prompts(body)
+        max_tokens = body.max_tokens
+        if max_tokens == 0:
+            if not body.echo:
+                raise ValueError("max_tokens must be at least 1, got 0; 0 needs echo=true")
+            max_tokens = 1  # the engine generates at least one token, which is left out of the answer
+        params = self.serving.params(
+            body, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=body.logprobs if body.echo else None
+        )
+        if body.stream:
+            check_can_stream(params)
+        elif body.stream_options is not None:
+            raise ValueError("stream_options must not be given without stream=true")
+        return self.serving.work(prompts, params, body, key)
+
+    async def whole(self, body: CompletionRequest, work: Work) -> dict[str, Any]:
+        newest: dict[int, RequestOutput] = {}
+        async with aclosing(self.serving.outputs(work)) as outputs:
+            async for place, output in outputs:
+                newest[place] = output
+        choices = [
+            self._choice(body, output, place * work.params.n + choice.index, choice, begins=True)
+            for place, output in sorted(newest.items())
+            for choice in output.outputs
+        ]
+        start = head("cmpl", "text_completion", self.serving.model_name)
+        counted = usage((newest[place] for place in sorted(newest)), drop_tokens=body.max_tokens == 0)
+        return {**start, "choices": choices, "usage": counted}
+
+    async def chunks(self, body: CompletionRequest, work: Work) -> AsyncGenerator[dict[str, Any], None]:
+        start = head("cmpl", "text_completion", self.serving.model_name)
+        options = body.stream_options
+        chunks, ends = Chunks(work.params.n), dict[int, int]()
+        async with aclosing(self.serving.outputs(work)) as outputs:
+            async for place, output in outputs:
+                for index, begins, choice in chunks.news(place, output):
+                    entry = self._choice(body, output, index, choice, begins=begins)
+                    if entry["logprobs"] is not None:
+                        _shift(entry["logprobs"], ends.get(index, 0))
+                        ends[index] = ends.get(index, 0) + sum(map(len, entry["logprobs"]["tokens"]))
+                    counted = usage([output]) if options and options.continuous_usage_stats else None
+                    yield {**start, "choices": [entry], "usage": counted}
+        if options is not None and options.include_usage:
+            counted = usage(chunks.newest.values(), drop_tokens=body.max_tokens == 0)
+            yield {**start, "choices": [], "usage": counted}
+
+    def _choice(
+        self, body: CompletionRequest, output: RequestOutput, index: int, choice: CompletionOutput, *, begins: bool
+    ) -> dict[str, Any]:
+        text, token_ids, rows = choice.text, choice.token_ids, list[Row](choice.logprobs or [])
+        if body.max_tokens == 0:
+            text, token_ids, rows = "", [], []
+        if body.echo and begins:
+            text = self._prompt_text(output) + text
+            token_ids = [*output.prompt_token_ids, *token_ids]
+            rows = [*(output.prompt_logprobs or []), *rows]
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": None if body.logprobs is None else self._logprobs(token_ids, rows, body.logprobs),
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+        }
+
+    def _prompt_text(self, output: RequestOutput) -> str:
+        if output.prompt is not None:
+            return output.prompt
+        tokenizer = self.serving.tokenizer
+        return "" if tokenizer is None else str(tokenizer.decode(output.prompt_token_ids))
+
+    def _logprobs(self, token_ids: list[int], rows: list[Row], count: int) -> dict[str, Any]:
+        tokens, offsets, offset = [], [], 0
+        values: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
+        for token_id, row in zip(token_ids, rows, strict=True):
+            if row is None:  # the first token of a prompt: nothing comes before it
+                text = "" if self.serving.tokenizer is None else str(self.serving.tokenizer.decode([token_id]))
+                values.append(None)
+                tops.append(None)
+            else:
+                text = row[token_id].decoded_token or ""
+                values.append(max(row[token_id].logprob, -9999.0))
+                top: dict[str, float] = {}
+                for entry in sorted(row.values(), key=lambda entry: entry.rank or 0)[: max(count, 1)]:
+                    top.setdefault(entry.decoded_token or "", max(entry.logprob, -9999.0))
+                top.setdefault(text, max(row[token_id].logprob, -9999.0))
+                tops.append(top)
+            tokens.append(text)
+            offsets.append(offset)
+            offset += len(text)
+        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+
+
+def _shift(logprobs: dict[str, Any], characters: int) -> None:
+    """Offsets of a chunk count from the beginning of the whole text."""
+    logprobs["text_offset"] = [offset + characters for offset in logprobs["text_offset"]]
+
+
+def _prompts(body: CompletionRequest) -> list[Prompt]:
+    prompt = body.prompt
+    if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
+        return [prompt]
+    if not prompt:
+        raise ValueError("prompt must not be empty, got []")
+    return list(prompt)  # type: ignore[arg-type]

@@ -1,0 +1,103 @@
+"""Answers that come bit by bit, as server-sent events, and answers that a client may no longer wait for.
+
+A client that goes away cancels what is computed for it: the engine drops its requests before the next step. A client
+that reads slowly stops the pump at `send`, which waits for the socket; meanwhile the engine's newest output takes the
+place of the one before, so that nothing piles up.
+
+vLLM: entrypoints/serve/utils/api_utils.py (with_cancellation)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from folovllm.entrypoints.openai.errors import APIError, failed
+
+_T = TypeVar("_T")
+CLIENT_CLOSED_REQUEST = 499  # what nginx writes down for it; nobody is there to read it
+
+
+class ClientGoneError(APIError):
+    def __init__(self) -> None:
+        super().__init__(CLIENT_CLOSED_REQUEST, "the client has gone")
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
+    """What `work` returns. Raises ClientGoneError, having cancelled it, when the client goes away before."""
+    task, gone = asyncio.create_task(work), asyncio.create_task(_disconnect(request.receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGoneError
+        return task.result()
+    finally:
+        await _end(task, gone)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class EventStream(Response):
+    """`events` as server-sent events, and [DONE] at the end.
+
+    Nothing is sent before the first of them, so that a request which is refused gets a status of its own. An error
+    after that comes as an event.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncGenerator[dict[str, Any], None]) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self.events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pump, gone = asyncio.create_task(self._pump(scope, receive, send)), asyncio.create_task(_disconnect(receive))
+        try:
+            await asyncio.wait({pump, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if pump.done():
+                pump.result()
+        finally:
+            await _end(pump, gone)
+
+    async def _pump(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self.events) as events:
+            try:
+                first = await anext(events, None)
+            except APIError as error:
+                await error.response()(scope, receive, send)
+                return
+            headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            try:
+                if first is not None:
+                    await send(_event(first))
+                async for event in events:
+                    await send(_event(event))
+            except APIError as error:
+                await send(_event(error.body()))
+            except OSError:
+                return  # the socket is closed
+            except Exception as error:
+                await send(_event(failed(error).body()))
+            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+
+
+def _event(data: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return {"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True}

@@ -1,0 +1,188 @@
+"""Forms become matchers: compiled once for each form, and one matcher for each sequence that is held to it.
+
+    {"type": "object", …} ── compile ──▶ matcher, at the beginning ── copy ──▶ one for each sequence
+                              (kept)
+
+A matcher reads a sequence's tokens one by one and tells which may come next. It is llguidance's: of the libraries that
+were measured (workshop/structured_bench.py), it is the one that needs nearly nothing to start.
+
+vLLM: v1/structured_output/__init__.py, v1/structured_output/backend_guidance.py
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from folovllm.entrypoints.structured.params import StructuredOutputsParams
+from folovllm.utils.checks import describe
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+MAX_KEPT = 256
+"""Compiled forms that are kept. The one that was asked for longest ago gives way."""
+
+_JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""One way of writing each value. Where white space is free, a model may write it until its tokens run out."""
+
+
+class GrammarCompiler:
+    """Compiles forms for one tokenizer. Threads may share it.
+
+    Args:
+        tokenizer: a fast Hugging Face tokenizer; None under skip_tokenizer_init.
+        vocab_size: the length of a row of logits.
+        eos_token_ids: what may end a text that is complete.
+    """
+
+    def __init__(self, tokenizer: Any | None, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
+        self.tokenizer, self.vocab_size, self.eos_token_ids = tokenizer, vocab_size, eos_token_ids
+        self._tokens: LLTokenizer | None = None
+        self._kept: OrderedDict[tuple[str, str], LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def compile(self, form: StructuredOutputsParams) -> Form:
+        """Raises:
+        ValueError: the form cannot be compiled, the tokenizer is no fast one, or llguidance is not installed.
+        """
+        with self._lock:
+            matcher = self._matcher(*_kind_and_text(form))
+        return Form(matcher, self)
+
+    def _matcher(self, kind: str, text: str) -> LLMatcher:
+        if (kind, text) in self._kept:
+            self._kept.move_to_end((kind, text))
+            return self._kept[kind, text]
+        llguidance = _library()
+        if self._tokens is None:
+            self._tokens = self._take_up()
+        try:
+            if kind == "json":
+                grammar = llguidance.LLMatcher.grammar_from_json_schema(text, defaults=_JSON_OPTIONS)
+            else:
+                grammar = llguidance.grammar_from(kind, text)
+            problem = llguidance.LLMatcher.validate_grammar(grammar, self._tokens)
+        except ValueError as error:
+            problem = str(error)
+        if problem and not problem.startswith("WARNING"):
+            raise ValueError(
+                f"structured_outputs.{kind} must be something that can be compiled, got {describe(text)}: "
+                f"{' '.join(problem.split())}"
+            )
+        matcher = llguidance.LLMatcher(self._tokens, grammar, log_level=0)
+        if matcher.is_error():
+            raise ValueError(
+                f"structured_outputs.{kind} must be within bounds: {' '.join(matcher.get_error().split())}"
+            )
+        self._kept[kind, text] = matcher
+        if len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
+        return matcher
+
+    def _take_up(self) -> LLTokenizer:
+        from transformers import PreTrainedTokenizerFast
+
+        if not isinstance(self.tokenizer, PreTrainedTokenizerFast):
+            kind = type(self.tokenizer).__name__
+            raise ValueError(f"structured_outputs needs a fast tokenizer to know each token's bytes, got {kind}")
+        if not self.eos_token_ids:
+            raise ValueError("structured_outputs needs a token that ends the text, but this model names none")
+        import llguidance.hf
+
+        eos = sorted(self.eos_token_ids)
+        try:
+            return llguidance.hf.from_tokenizer(self.tokenizer, n_vocab=self.vocab_size, eos_token=eos)
+        except Exception as error:
+            raise ValueError(f"structured_outputs cannot take up this model's tokenizer: {error}") from error
+
+
+class Form:
+    """A compiled form in a request's parameters: the matchers of its sequences.
+
+    A sequence is known by its list of output tokens, which lives as long as it does. A copy of the form, as a clone of
+    the parameters has it, begins with no sequences.
+    """
+
+    def __init__(self, start: LLMatcher, compiler: GrammarCompiler) -> None:
+        self._start, self._compiler = start, compiler
+        self._states: dict[int, _State] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Form:
+        return Form(self._start, self._compiler)
+
+    def __repr__(self) -> str:
+        return f"Form({len(self._states)} sequences)"
+
+    def allowed(self, output_token_ids: list[int], vocab_size: int) -> np.ndarray:
+        """Which tokens may come next, [vocab_size] bool.
+
+        Raises:
+            ValueError: the tokens so far are not of this form: something else in the request put one there.
+        """
+        state = self._states.get(id(output_token_ids))
+        if state is None:
+            state = self._states[id(output_token_ids)] = _State(output_token_ids, self._start.deep_copy())
+        state.catch_up(self._compiler.eos_token_ids)
+        if state.ended:
+            mask = np.zeros(vocab_size, bool)
+        else:
+            words = -(-self._compiler.vocab_size // 32)
+            bits = np.zeros(words, np.int32)
+            state.matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+            mask = np.unpackbits(bits.view(np.uint8), bitorder="little")[:vocab_size].astype(bool)
+        eos = [token_id for token_id in self._compiler.eos_token_ids if token_id < vocab_size]
+        mask[eos] = state.ended or state.matcher.is_accepting()
+        return mask
+
+
+class _State:
+    """One sequence's matcher, and how many of its tokens it has read."""
+
+    def __init__(self, tokens: list[int], matcher: LLMatcher) -> None:
+        self.tokens, self.matcher = tokens, matcher  # the live list: holding it keeps its id() its own
+        self.num_read = 0
+        self.ended = False
+
+    def catch_up(self, eos_token_ids: frozenset[int]) -> None:
+        """Read what the sequence gained. After its end, which ignore_eos may leave behind, only an end can follow."""
+        while self.num_read < len(self.tokens) and not self.ended:
+            token_id = self.tokens[self.num_read]
+            if token_id in eos_token_ids and self.matcher.is_accepting():
+                self.ended = True
+            elif not self.matcher.consume_token(token_id):
+                raise ValueError(f"structured_outputs does not allow token {token_id} at place {self.num_read}")
+            self.num_read += 1
+
+
+def _kind_and_text(form: StructuredOutputsParams) -> tuple[str, str]:
+    if form.json is not None:
+        text = form.json if isinstance(form.json, str) else json.dumps(form.json, ensure_ascii=False)
+        try:
+            schema = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"structured_outputs.json must be JSON, got {describe(text)}: {error}") from None
+        if not isinstance(schema, (dict, bool)):
+            raise ValueError(f"structured_outputs.json must be a JSON schema, an object, got {describe(text)}")
+        return "json", text
+    if form.json_object:
+        return "json", '{"type": "object"}'
+    if form.choice is not None:
+        return "choice", json.dumps(form.choice, ensure_ascii=False)
+    if form.regex is not None:
+        return "regex", form.regex
+    return "grammar", str(form.grammar)
+
+
+def _library() -> Any:
+    try:
+        import llguidance
+    except ImportError:
+        raise ValueError(
+            "structured_outputs needs the package llguidance: pip install 'folovllm[serve]', or pip install llguidance"
+        ) from None
+    return llguidance
