@@ -6,7 +6,7 @@
 Both kinds of reader see the same numbers. "scattered" draws the blocks of every table at random from the pool,
 "consecutive" lets each sequence's blocks lie side by side, as they do in a pool that has not been used for long.
 
-vLLM: benchmarks/attention_benchmarks/
+vLLM: none in the package (its repository has benchmarks/attention_benchmarks/)
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Each is used as its users use it, ours through LLMEngine.step(); peers/ has the others. They take turns, round by round,
 so that a slow minute of the machine slows all of them.
+
+vLLM: none
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from folovllm.bench.workload import BenchModel
 from folovllm.engine.defaults import config_for_llm
@@ -77,8 +79,15 @@ class FoloVLLM:
     name = "folovllm"
 
     def __init__(
-        self, model: BenchModel, dtype: str, device: str | None, max_model_len: int, temperature: float = 0.0
+        self,
+        model: BenchModel,
+        dtype: str,
+        device: str | None,
+        max_model_len: int,
+        temperature: float = 0.0,
+        **options: Any,
     ) -> None:
+        """`options`: more of the engine's settings, by their names."""
         self.engine = LLMEngine(
             config_for_llm(
                 model.path,
@@ -87,6 +96,7 @@ class FoloVLLM:
                 max_model_len=max_model_len,
                 load_format=model.load_format,
                 skip_tokenizer_init=True,
+                **options,
             )
         )
         self.temperature = temperature

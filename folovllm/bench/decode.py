@@ -4,6 +4,8 @@
 
 Both rates are measured in this run, between the rounds. One sequence is bound by the weights; with more of them the
 weights are read no more often, until their K and V or the arithmetic cost as much. See roofline.py for what is counted.
+
+vLLM: none
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
 
 Both engines are in this process, with the same weights and prompts, and take turns step by step. So what else happens
 on the machine happens to both, and the ratio is the median of the ratios of neighbours.
+
+vLLM: none
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ The floor of a decode step is the time to read every weight once. Its share is
     roofline = (weight bytes / measured bandwidth) / median time per token
 
 with the bandwidth measured between the runs, by this process, with as many threads (see probe.py).
+
+vLLM: benchmarks/latency.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How long the requests of a benchmark are: drawn once, the same in every round and for every contestant."""
+"""How long the requests of a benchmark are: drawn once, the same in every round and for every contestant.
+
+vLLM: benchmarks/datasets/
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Each case loads in a fresh process (load_worker.py), because a process that has once used memory tells nothing
 about what the next load would need. The checkpoint is in the page cache: the loader is measured, no disk.
+
+vLLM: benchmarks/startup.py
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
     python -m folovllm.bench.load_worker ENGINE FOLDER DTYPE THREADS
 
 Imports come first and are not counted: they cost the same whatever is loaded.
+
+vLLM: none
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a measurement was made on: versions and hardware, for the caption under every table."""
+"""What a measurement was made on: versions and hardware, for the caption under every table. vLLM: collect_env.py"""
 
 from __future__ import annotations
 

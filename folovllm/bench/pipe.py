@@ -5,6 +5,8 @@
                   <-- one line --   answers on its stdout; whatever else it prints goes to stderr
 
 The clock runs over there, so the pipe costs neither side anything. The end of its input tells a worker to go.
+
+vLLM: none
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@
                   end of text, at most 4,096 tokens: 142,827 tokens in, 133,966 out. mini-sglang measures the same.
 
 What it costs at least is known before it runs; see roofline.py.
+
+vLLM: benchmarks/datasets/
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from folovllm.bench.ablations import leave_out_draw, left_out, require_ablations
 from folovllm.bench.contestant import Contestant, FoloVLLM, Run, require_mixed, take_turns
 from folovllm.bench.lengths import Lengths
 from folovllm.bench.peers.registry import PEERS, require_peers
@@ -23,6 +28,7 @@ from folovllm.bench.probe import Probe, exceeds_caches
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.roofline import ModelCost, RunCost
 from folovllm.bench.workload import BenchModel, progress_bar, require_at_least, vocab_size
+from folovllm.utils.devices import default_device
 
 COLUMNS = [
     "engine", "dtype", "requests", "prompt_tokens", "output_tokens", "seconds", "output_tokens_per_s",
@@ -79,11 +85,17 @@ def run(
     peers: Sequence[str] = (),
     peer_options: Mapping[str, Any] | None = None,
     rounds: int = 3,
+    without: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Rounds of ours and of each peer in turn. The first round's token ids are the drawn ones."""
+    """Rounds of ours and of each peer in turn. The first round's token ids are the drawn ones.
+
+    without: what our engine is to lack; see ablations.py. options: more of its settings, by their names.
+    """
     require_at_least(1, num_requests=preset.num_requests, input_len=preset.longest_prompt, rounds=rounds)
     require_at_least(2, output_len=preset.longest_output)
     require_peers(peers)
+    require_ablations(without)
     drawn, outputs = preset.draw()
     lengths = Lengths([len(prompt) for prompt in drawn], outputs)
     max_model_len = check_room(model, preset, lengths.longest)
@@ -98,7 +110,11 @@ def run(
 
     with setup.cleanup, progress_bar(2 + len(peers) + (rounds + 1) * (1 + len(peers))) as tick:
         tick("loading folovllm")
-        ours = FoloVLLM(model, dtype, device, max_model_len, preset.temperature)
+        with left_out(without, torch.device(device or default_device())) as lacking:
+            settings = {**(options or {}), **lacking}
+            ours = FoloVLLM(model, dtype, device, max_model_len, preset.temperature, **settings)
+        if "sampling" in without:
+            leave_out_draw(ours.engine)
         contestants: list[Contestant] = [ours]
         for peer in peers:
             tick(f"loading {peer}")
@@ -134,6 +150,8 @@ def run(
     ]
     if peers:
         notes.append("Peers pick the likeliest token instead of drawing one. speedup: their seconds over ours.")
+    if without:
+        notes.append(f"Our engine without: {', '.join(without)}.")
     if not from_memory:
         notes.append("The weights are small enough to stay in caches: no share.")
     details = {
@@ -144,6 +162,7 @@ def run(
         "bandwidth_bytes_per_s": probe.bandwidth,
         "matmul_flops_per_s": probe.flops_per_s,
         "seconds_of_rounds": [_seconds(run) for run in runs[0]],
+        "without": list(without),
         "prompt_lengths": lengths.prompts,
         "output_lengths": outputs,
     }

@@ -2,6 +2,8 @@
 
 A share of what a machine can do is worth nothing with a number from a data sheet: the same process asks it, with as
 many threads, while other programs want what they want.
+
+vLLM: none
 """
 
 from __future__ import annotations

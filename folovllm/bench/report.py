@@ -2,6 +2,8 @@
 
 The same Report becomes a table on the screen and a JSON file that the documentation's tables are made from;
 no figure passes through a human hand.
+
+vLLM: benchmarks/lib/utils.py
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@
     floor = max(bytes / bandwidth, operations / matmul rate)
 
 A step that moves and computes at the same time can be as fast as the slower of the two, and no faster.
+
+vLLM: v1/metrics/perf.py
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The naive one sorts, takes softmax and running sum, masks, scatters back to the 
 and calls torch.multinomial; what a setting does not need, it leaves out too. Both get the same float32 logits.
 
 On a GPU a third one takes its turn where there is one: the same sampler with a Triton kernel.
+
+vLLM: none
 """
 
 from __future__ import annotations

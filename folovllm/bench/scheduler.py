@@ -6,6 +6,8 @@ No model: each step's tokens are made up. A request that ends is replaced by ano
     100,000 wait   ▐ step ▐ step ▐ …          and the cost of a step must be the same
 
 Timed: schedule(), update_from_output() and finish(). add_request() is timed by itself.
+
+vLLM: none
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shapes to measure without a download: plain data, so that the command line can name them without torch."""
+"""Shapes to measure without a download: plain data, so that the command line can name them without torch. vLLM: none"""
 
 from __future__ import annotations
 

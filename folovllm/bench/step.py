@@ -5,6 +5,8 @@
 
 The clock is put around the very methods that the engine calls, with the model that ships here, all sequences decoding.
 Whatever of a step is not the model's counts as the host's, also what lies between the methods ("other").
+
+vLLM: none
 """
 
 from __future__ import annotations
@@ -53,8 +55,12 @@ METHODS: dict[str, Callable[[LLMEngine], list[tuple[Any, str]]]] = {
         (engine.runner.batch, "prepare"),
         (engine.runner.batch, "advance"),
     ],
-    "forward": lambda engine: [(engine.runner.model, "forward"), (engine.runner.model, "compute_logits")],
-    "sampling": lambda engine: [(engine.runner.sampling, "sample")],
+    "forward": lambda engine: [
+        (engine.runner.model, "forward"),
+        (engine.runner.model, "compute_logits"),
+        *([(engine.runner.graphs, "replay")] if engine.runner.graphs else []),  # which calls neither of them
+    ],
+    "sampling": lambda engine: [(engine.runner.sampling, "draw")],
     "update": lambda engine: [(engine.scheduler, "update_from_output")],
     "outputs": lambda engine: [(engine.output_processor, "process_outputs")],
 }
@@ -71,7 +77,7 @@ class StepClock:
                 setattr(owner, name, self._timed(part, getattr(owner, name)))
 
     def _timed(self, part: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        waits = part == "forward" and self.device.type == "cuda"  # where a call only queues the work
+        waits = part in ("forward", "sampling") and self.device.type == "cuda"  # where a call only queues the work
 
         @wraps(method)
         def timed(*args: Any, **kwargs: Any) -> Any:

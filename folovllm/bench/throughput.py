@@ -3,6 +3,8 @@ reserves.
 
 Peers take turns with the engine, round by round. One that takes a fixed number of prompts at a time runs them one
 after the other and, where asked, in batches: which is the fair comparison depends on what it is used for.
+
+vLLM: benchmarks/throughput.py
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a benchmark needs before it starts: a model (a folder, or just a shape), prompts, progress."""
+"""What a benchmark needs before it starts: a model (a folder, or just a shape), prompts, progress.
+
+vLLM: benchmarks/datasets/
+"""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from typing import Any
 Row = dict[str, Any]
 WIDTH = 720
 TEXT, BLUE, ORANGE, GREY = "#7d8590", "#3f83d6", "#d97a2b", "#9aa4b055"
+PALETTE = [BLUE, ORANGE, "#3fa37a", "#b3689b", "#c7a22e", "#8a93a5"]
 STYLE = f"font-family:system-ui,sans-serif;font-size:13px;fill:{TEXT}"
 # Bars: a row's height, a bar's, and where bars begin and how long the longest is.
 ROW, BAR = 30, 18
@@ -31,13 +32,27 @@ WORDS = {
         "gaps": "time between two tokens of a request (ms), over time",
         "worst": "worst",
         "grey": "grey: from the long prompt's arrival to its first token",
-        "sweep": "TTFT (ms, up) against the worst gap (ms, across), for each max_num_batched_tokens",
+        "step": "one decode step, predicted (µs)",
+        "layer": "one of its layers",
+        "sweep": "the prompt's TTFT against the others' worst gap: a point for each max_num_batched_tokens",
+        "up": "TTFT (ms)",
+        "across": "worst gap (ms)",
     },
     "zh": {
         "gaps": "一个请求的两个 token 之间隔了多久（ms），横轴是时间",
         "worst": "最长",
         "grey": "灰色：从长提示到达，到它的第一个 token",
-        "sweep": "纵轴 TTFT（ms），横轴最长间隔（ms），每点一个 max_num_batched_tokens",
+        "step": "一步解码，预测值（µs）",
+        "layer": "其中一层",
+        "attention": "注意力",
+        "products": "矩阵乘",
+        "small kernels": "小内核",
+        "head": "LM head",
+        "sampling": "采样",
+        "upload": "上传",
+        "sweep": "长提示的 TTFT，以及别的请求的最长间隔：每点一个 max_num_batched_tokens",
+        "up": "TTFT（ms）",
+        "across": "最长间隔（ms）",
     },
 }
 Bars = Callable[[Row, int], list[str]]
@@ -117,7 +132,7 @@ def draw_gaps(title: str, pictures: dict[str, dict[str, Any]], lang: str = "en")
     points = [point for picture in pictures.values() for point in picture["points"]]
     ticks = decades(min(gap for _, gap in points), max(gap for _, gap in points))
     x = Axis(0.0, max(moment for moment, _ in points), LEFT, WIDTH - RIGHT)
-    parts, top = _heading(title, WORDS[lang]["gaps"]), TOP
+    parts, top = _heading(title, WORDS[lang]["gaps"], lang), TOP
     for name, picture in pictures.items():
         y = Axis(ticks[0], ticks[-1], top + PANEL, top, log=True)
         parts += _grid(ticks, y)
@@ -141,10 +156,13 @@ def draw_sweep(title: str, rows: Sequence[dict[str, Any]], lang: str = "en") -> 
     """TTFT of the long prompt against the worst gap of the others, a point for each budget."""
     worst, ttft = [row["worst_gap_ms"] for row in rows], [row["ttft_ms"] for row in rows]
     across, up = round_numbers(min(worst), max(worst)), round_numbers(min(ttft), max(ttft))
-    bottom = TOP + 2 * PANEL
+    top = TOP + 26  # the axis's name stands above it
+    bottom = top + 2 * PANEL
     x = Axis(across[0], across[-1], LEFT, WIDTH - RIGHT, log=True)
-    y = Axis(up[0], up[-1], bottom, TOP, log=True)
-    parts = _heading(title, WORDS[lang]["sweep"])
+    y = Axis(up[0], up[-1], bottom, top, log=True)
+    parts = _heading(title, WORDS[lang]["sweep"], lang)
+    parts.append(_text(0, top - 14, WORDS[lang]["up"]))
+    parts.append(_text(WIDTH - RIGHT, bottom + 40, WORDS[lang]["across"], "text-anchor:end"))
     parts += _grid(up, y)
     parts += [_text(x(tick), bottom + 18, f"{tick:,g}", "text-anchor:middle") for tick in across]
     places = [(x(gap), y(first)) for gap, first in zip(worst, ttft, strict=True)]
@@ -154,10 +172,41 @@ def draw_sweep(title: str, rows: Sequence[dict[str, Any]], lang: str = "en") -> 
         aside, anchor = (8, "start") if px < WIDTH / 2 else (-8, "end")
         label = f"{row['max_num_batched_tokens']:,}"
         parts += [_dot(px, py, 4, BLUE), _text(px + aside, py - 8, label, f"text-anchor:{anchor}")]
-    return document(title, bottom + 28, parts)
+    return document(title, bottom + 50, parts)
 
 
-def _heading(title: str, what: str) -> list[str]:
+def draw_time_line(title: str, rows: Sequence[Row], lang: str = "en", layers: int = 28) -> str:
+    """The parts of a step one behind the other, as long as they take; and one layer, which has the first three."""
+    words, parts = WORDS[lang], _heading(title, WORDS[lang]["step"], lang)
+    total, layer = sum(row["us"] for row in rows), sum(row["us"] for row in rows[:3]) / layers
+    scale, y, left = WIDTH / total, TOP, 0.0
+    for row, colour in zip(rows, PALETTE, strict=True):
+        parts.append(_segment(left, y, row["us"] * scale, colour))
+        left += row["us"] * scale
+    for number, (row, colour) in enumerate(zip(rows, PALETTE, strict=True)):  # the names, in two lines of three
+        x, line = number % 3 * WIDTH / 3, y + 56 + number // 3 * 24
+        parts.append(_segment(x, line - 11, 12, colour, 12))
+        name = f"{words.get(row['part'], row['part'])} {row['us']:,.0f} µs · {row['us'] / total:.1%}"
+        parts.append(_text(x + 20, line, name))
+    y, left = y + 132, 0.0
+    parts.append(_text(0, y - 12, f"{words['layer']}: {layer:,.1f} µs"))
+    for row, colour in zip(rows[:3], PALETTE, strict=False):
+        width = row["us"] / layers / layer * WIDTH
+        parts.append(_segment(left, y, width, colour))
+        parts.append(_text(left + width / 2, y + 54, f"{row['us'] / layers:,.1f}", "text-anchor:middle"))
+        left += width
+    return document(title, y + 66, parts)
+
+
+def _segment(x: float, y: float, width: float, colour: str, height: float = 34) -> str:
+    """A part of a bar; a gap of one pixel sets it off from the next on any background."""
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width - 1, 1):.1f}" height="{height:g}" rx="2" fill="{colour}"/>'
+
+
+def _heading(title: str, what: str, lang: str) -> list[str]:
+    """A measurement's title is English: it stays out of a picture in another language."""
+    if lang != "en":
+        return [_text(0, 28, what, "font-weight:600")]
     return [_text(0, 18, title, "font-weight:600"), _text(0, 38, what)]
 
 

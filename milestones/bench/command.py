@@ -80,9 +80,7 @@ def measure(root: Path, args: argparse.Namespace) -> tuple[Report, Callable[[], 
     return report, lambda: charts.draw_requests(report.as_dict())
 
 
-def measure_requests(
-    course: Course, chosen: list[Milestone], settings: Settings, args: argparse.Namespace
-) -> Report:
+def measure_requests(course: Course, chosen: list[Milestone], settings: Settings, args: argparse.Namespace) -> Report:
     lengths = Lengths.uniform(args.requests, tuple(args.prompt_len), tuple(args.output_len))
     max_model_len = args.max_model_len or lengths.longest
     if max_model_len < lengths.longest:
@@ -99,9 +97,7 @@ def measure_requests(
     options.check_shape(args.shape)
     with bench_model(args.model or (None if args.shape else "embedded"), args.shape or "") as model:
         common = workloads.engine_common(model, max_model_len)
-        engines = engine_options(
-            chosen, common, settings, kv_tokens=args.kv_tokens, num_requests=args.requests
-        )
+        engines = engine_options(chosen, common, settings, kv_tokens=args.kv_tokens, num_requests=args.requests)
         with progress_bar(len(chosen) * (args.rounds + 2)) as tick:
             results = requests.measure(
                 course, engines, lengths, vocab_size(model), rounds=args.rounds, threads=args.threads, tick=tick

@@ -1,9 +1,9 @@
 """`--workload decode`: what a decode step takes, at several batch sizes, with every prompt computed before.
 
-    request 0   prefill ├─┬─┬─┬─┬─┬─┬─┬─┬─┬─
-    request 1     prefill ├─┬─┬─┬─┬─┬─┬─┬─┬─
-    request 2        prefill ├─┬─┬─┬─┬─┬─┬─┬─
-                             └warm─┘└measured┘   steps in which every request gains a token
+request 0   prefill ├─┬─┬─┬─┬─┬─┬─┬─┬─┬─
+request 1     prefill ├─┬─┬─┬─┬─┬─┬─┬─┬─
+request 2        prefill ├─┬─┬─┬─┬─┬─┬─┬─
+                         └warm─┘└measured┘   steps in which every request gains a token
 """
 
 from __future__ import annotations

@@ -119,9 +119,7 @@ def prefixed(tick: Callable[[str], None], label: str) -> Callable[[str], None]:
 SWEEPS = {"sweep_budget": "max_num_batched_tokens", "sweep_threshold": "long_prefill_token_threshold"}
 
 
-def sweep(
-    args: argparse.Namespace, chosen: list[Milestone], settings: Settings
-) -> tuple[str, dict[str, int | None]]:
+def sweep(args: argparse.Namespace, chosen: list[Milestone], settings: Settings) -> tuple[str, dict[str, int | None]]:
     """The field that is swept, and an engine's name -> its value; empty without a sweep."""
     given = [name for name in SWEEPS if getattr(args, name, None)]
     if not given:

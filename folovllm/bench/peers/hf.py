@@ -1,4 +1,4 @@
-"""Hugging Face's generate() as a peer, with a streamer that notes when tokens arrive."""
+"""Hugging Face's generate() as a peer, with a streamer that notes when tokens arrive. vLLM: none"""
 
 from __future__ import annotations
 

@@ -5,16 +5,21 @@ same forward pass are noted together, so the passes can be read off: a pass ends
 
     request 0   t     t     t          passes: {0} {0, 1} {0, 1}
     request 1         t     t
+
+vLLM: none
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from folovllm.bench.contestant import Contestant, Run, Step
 from folovllm.bench.peers.setup import PeerSetup
 from folovllm.bench.workload import require_at_least
+from folovllm.utils.devices import default_device
 
 MAX_BATCH_TOKENS = 2048
 POLL_SECONDS = 1.0
@@ -34,20 +39,26 @@ class HuggingFaceContinuous:
         self.model, self.max_batch_tokens = hf_model, max_batch_tokens
 
     def run(self, prompts: list[list[int]], num_tokens: int) -> Run:
+        return self.run_mixed(prompts, [num_tokens] * len(prompts))
+
+    def run_mixed(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
         return self.generate(prompts, num_tokens)[1]
 
-    def generate(self, prompts: list[list[int]], num_tokens: int) -> tuple[list[list[int]], Run]:
-        """The new tokens of each prompt, and the passes that they came from."""
+    def generate(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> tuple[list[list[int]], Run]:
+        """num_tokens[i] new tokens of prompt i, and the passes that they came from."""
         from transformers import GenerationConfig
 
         # -1 is no token's id. None would be filled with the model's own EOS.
-        greedy = GenerationConfig(do_sample=False, max_new_tokens=num_tokens, eos_token_id=-1, pad_token_id=0)
+        greedy = GenerationConfig(do_sample=False, max_new_tokens=max(num_tokens), eos_token_id=-1, pad_token_id=0)
         manager = self.model.init_continuous_batching(
             generation_config=greedy, continuous_batching_config=self._config(prompts, num_tokens)
         )
         try:
             manager.warmup()  # makes the cache; on a GPU it also captures graphs
-            ids = manager.add_requests(prompts, max_new_tokens=num_tokens, record_timestamps=True)
+            ids = [
+                manager.add_request(prompt, max_new_tokens=count, record_timestamps=True)
+                for prompt, count in zip(prompts, num_tokens, strict=True)
+            ]
             start = time.perf_counter()
             manager.start()
             results = _collect(manager, len(ids))
@@ -55,14 +66,14 @@ class HuggingFaceContinuous:
             manager.stop(block=True, hard_stop=True)  # also puts the model's own attention back
             manager.destroy()
         outputs = [results[request_id] for request_id in ids]
-        for output in outputs:
-            if output.error is not None or len(output.generated_tokens) != num_tokens:
-                got = output.error or f"{len(output.generated_tokens)} tokens instead of {num_tokens}"
+        for output, count in zip(outputs, num_tokens, strict=True):
+            if output.error is not None or len(output.generated_tokens) != count:
+                got = output.error or f"{len(output.generated_tokens)} tokens instead of {count}"
                 raise RuntimeError(f"continuous batching failed: {got}")
         steps = passes(start, [output.timestamps for output in outputs])
         return [output.generated_tokens for output in outputs], steps
 
-    def _config(self, prompts: list[list[int]], num_tokens: int) -> Any:
+    def _config(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Any:
         """Blocks for every prompt and its new tokens, and no more.
 
         Left to itself it takes most of the free memory, and on a CPU all processes share that.
@@ -75,7 +86,8 @@ class HuggingFaceContinuous:
             safety_margin=0.0,  # every block is spoken for: a reserve would only make the last prompts wait
         )
         page_size = getattr(config, "page_size", None) or config.block_size  # its name in older releases
-        config.num_blocks = sum(-(-(len(prompt) + num_tokens) // page_size) for prompt in prompts)
+        lengths = [len(prompt) + count for prompt, count in zip(prompts, num_tokens, strict=True)]
+        config.num_blocks = sum(-(-length // page_size) for length in lengths)
         return config
 
 
@@ -113,6 +125,11 @@ def passes(start: float, timestamps: list[list[float]]) -> Run:
 
 
 def _make(setup: PeerSetup) -> list[Contestant]:
+    """Raises ValueError where transformers could not ask how much memory is free, and would refuse every cache."""
+    if (setup.device or default_device()) == "cpu" and find_spec("psutil") is None:
+        raise ValueError(
+            "peer must be one that runs here, got 'hf-continuous': on a CPU it needs psutil (pip install psutil)"
+        )
     return [HuggingFaceContinuous(setup.hf_model)]
 
 

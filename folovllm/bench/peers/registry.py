@@ -1,6 +1,8 @@
 """Which peers there are: every file of this folder that has a PEERS, a dictionary from a name to what makes it.
 
 They are looked for and not listed, so that a peer arrives as a file, and this one stays as it is.
+
+vLLM: none
 """
 
 from __future__ import annotations

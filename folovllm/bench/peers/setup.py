@@ -1,4 +1,4 @@
-"""What a peer is made from."""
+"""What a peer is made from. vLLM: none"""
 
 from __future__ import annotations
 

