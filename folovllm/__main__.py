@@ -1,4 +1,4 @@
-"""`python -m folovllm` is the `folovllm` command."""
+"""`python -m folovllm` is the `folovllm` command. vLLM: entrypoints/cli/main.py"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 A wrong value is always a ValueError whose text starts with the field's name. Where a program would want to
 tell one kind of wrong value from another, it gets a class here that is a ValueError as well, so that
 `except ValueError` keeps working.
+
+vLLM: exceptions.py, v1/engine/exceptions.py
 """
 
 from __future__ import annotations
@@ -30,3 +32,7 @@ class NoTokenLeftError(FoloVLLMError, ValueError):
 
 class IllegalTransition(FoloVLLMError, ValueError):  # noqa: N818  named after what happened
     """A sequence was asked to go to a status that the state machine does not allow from where it is."""
+
+
+class EngineDeadError(FoloVLLMError, RuntimeError):
+    """The device has faulted and computes nothing any more in this process: neither this engine nor another."""

@@ -35,7 +35,7 @@ def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
 
     path = resolve_model_path(model_config.model, weights=model_config.load_format != "dummy")
     with readable_errors(model_config.model, hint=hub_hint(path)):
-        written = _read_settings(path, "config.json")
+        written = read_settings(path, "config.json")
         if written is not None:
             _check_as_written(written)
         hf_config = AutoConfig.from_pretrained(path, trust_remote_code=model_config.trust_remote_code)
@@ -43,7 +43,7 @@ def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
     return hf_config  # type: ignore[no-any-return]
 
 
-def _read_settings(path: str, name: str) -> dict[str, Any] | None:
+def read_settings(path: str, name: str) -> dict[str, Any] | None:
     """A JSON file of the model's folder or hub repository; None if it has no such file."""
     if Path(path).is_dir():
         file = Path(path) / name
@@ -135,7 +135,7 @@ def load_generation_config(model_config: ModelConfig) -> GenerationDefaults:
     name = model_config.model
     hf_config = load_hf_config(model_config)
     with readable_errors(name):
-        written = _read_settings(resolve_model_path(name, weights=False), "generation_config.json") or {}
+        written = read_settings(resolve_model_path(name, weights=False), "generation_config.json") or {}
         eos = written.get("eos_token_id")
         if eos is None:
             eos = getattr(hf_config, "eos_token_id", None)

@@ -121,7 +121,8 @@ class ModelLoader:
 
 
 def resolve_device(model_config: ModelConfig) -> torch.device:
-    """The device that was asked for, if it is there; the first GPU, else the CPU, when none was."""
+    """The device that was asked for, if it is there; the current GPU, else the CPU, when none was. A GPU has its
+    number: "cuda" alone would be another one in another thread."""
     import torch
 
     device = torch.device(model_config.device or default_device())
@@ -131,6 +132,8 @@ def resolve_device(model_config: ModelConfig) -> torch.device:
             f"device must exist, got {model_config.device!r} where torch finds {count} CUDA devices; "
             "use device='cpu', or None to let it be picked"
         )
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
     return device
 
 

@@ -2,6 +2,8 @@
 
 The dataclasses in config.py have every field from the start, checked, and say from which milestone on it is read. A
 field that nothing reads yet must not be accepted in silence.
+
+vLLM: none
 """
 
 from __future__ import annotations
