@@ -22,7 +22,20 @@ from milestones.spec import Milestone, MilestoneError, find_specs, matches, pars
 # Every file that matches one of these belongs to exactly one milestone …
 MANAGED = ("folovllm/**", "tests/**", "examples/**", "docs/*/m*/**")
 # … but these are about the repository as a whole.
-NOT_MANAGED = ("tests/milestones/**", "tests/docs/**", "tests/workshop/**", "tests/campaign/**", "tests/real/**")
+NOT_MANAGED = tuple(f"tests/{name}/**" for name in ("milestones", "docs", "workshop", "campaign", "real", "browser"))
+
+# What stands on top of the last milestone and is in none of them: the server, and what clients of vLLM ask for.
+AFTER = (
+    "folovllm/bench/serve_load.py",
+    "folovllm/entrypoints/cli/bench/serve_load.py",
+    "folovllm/entrypoints/cli/serve.py",
+    "folovllm/entrypoints/clients/**",
+    "folovllm/entrypoints/openai/**",
+    "folovllm/entrypoints/structured/**",
+    "tests/clients/**",
+    "tests/serve/**",
+    "examples/serve_*.py",
+)
 
 # The file with a line `MILESTONE = K`; at the root, K is the newest.
 NUMBERED = "folovllm/milestone.py"
@@ -67,7 +80,7 @@ class Course:
         names = {path for files in self.stored.values() for path in files}
         for path in self.snapshot:
             listed = any(matches(p, path) for m in self.milestones for p in m.patterns)
-            if listed or is_managed(path):
+            if (listed or is_managed(path)) and not comes_after(path):
                 names.add(path)
         return sorted(names)
 
@@ -181,3 +194,7 @@ def numbered(file: File, number: int) -> File:
 
 def is_managed(path: str) -> bool:
     return any(matches(p, path) for p in MANAGED) and not any(matches(p, path) for p in NOT_MANAGED)
+
+
+def comes_after(path: str) -> bool:
+    return any(matches(p, path) for p in AFTER)

@@ -1,5 +1,5 @@
-"""The commands: list, show, checkout, diff, carry, tag, verify, path, bench. Bad input ends with one line
-and exit code 2.
+"""The commands: list, show, checkout, diff, carry, tag, verify, prove, path, bench; the learner's are in
+labs/commands.py. Bad input ends with one line and exit code 2.
 
 `tag`, `checkout` and a `diff` into a pipe need nothing but Python and git, so that they work in a clone
 before anything is installed; the other commands draw tables with rich, which is imported where it is
@@ -21,11 +21,14 @@ from milestones import verify as verification
 from milestones.bench import command as bench_command
 from milestones.chain import Course
 from milestones.diffs import compare
+from milestones.handout import checkout
+from milestones.labs import prove
+from milestones.labs.commands import add_commands, states
 from milestones.sources import commit, repository_root, uncommitted, working_tree
 from milestones.spec import MilestoneError
 from milestones.steps import step_problems
 from milestones.tags import tag_all
-from milestones.trees import build_tree, checkout, run_commands
+from milestones.trees import build_tree, run_commands
 
 DESCRIPTION = "FoloVLLM, milestone by milestone."
 
@@ -72,6 +75,8 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder")
     command.set_defaults(run=run_checkout)
 
+    add_commands(commands)
+
     command = commands.add_parser("diff", help="what changed between two milestones")
     command.add_argument("old", metavar="mA")
     command.add_argument("new", metavar="mB")
@@ -95,6 +100,10 @@ def build_parser() -> argparse.ArgumentParser:
     )
     command.set_defaults(run=run_verify)
 
+    command = commands.add_parser("prove", help="prove exercises: blanked they fail, wrong ones are refused")
+    command.add_argument("exercises", metavar="mK[/NAME]", nargs="*", help="only these (default: all)")
+    command.set_defaults(run=run_prove)
+
     command = commands.add_parser("path", help="what one decode step enters: files, functions, calls")
     path.add_options(command)
     command.set_defaults(run=run_path)
@@ -116,7 +125,8 @@ def run_show(root: Path, args: argparse.Namespace) -> int:
     from milestones.report import print_milestone
 
     course = Course.load(working_tree(root))
-    print_milestone(course, course.get(args.milestone))
+    milestone = course.get(args.milestone)
+    print_milestone(course, milestone, states(root, course, milestone))
     return 0
 
 
@@ -184,6 +194,15 @@ def run_tag(root: Path, args: argparse.Namespace) -> int:
         print(f"note: the tags hold what HEAD holds; not in them, because uncommitted: {some}")
     print("Next: git worktree add ../m0 m0, git diff m0 m1, or git log --reverse m0..m1: its steps, one idea each")
     return 0
+
+
+def run_prove(root: Path, args: argparse.Namespace) -> int:
+    from milestones import report
+
+    course = Course.load(working_tree(root))
+    with report.progress() as progress:
+        proofs, problems = prove.prove(course, prove.choose(course, args.exercises), progress)
+    return 0 if report.print_proofs(proofs, problems) else 1
 
 
 def run_verify(root: Path, args: argparse.Namespace) -> int:

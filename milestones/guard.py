@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # as a script it runs without pytest, and starts sooner
 TREE = "MILESTONE_TREE"  # the tree under test
 REPOSITORY = "MILESTONE_REPOSITORY"  # this repository: nothing may be loaded from it
 REPORT = "MILESTONE_REPORT"  # where the JSON goes
+SLOW = "MILESTONE_SLOW"  # when set: the folder whose slow tests run; those of other folders are left out
 IMPORT = "MILESTONE_IMPORT"  # when set: import every module behind the tests, which saves a process
 
 
@@ -50,8 +51,16 @@ class Guard:
         self.collected = 0
         self.skipped: list[str] = []
 
-    def pytest_itemcollected(self, item: pytest.Item) -> None:
-        self.collected += 1
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        if (folder := os.environ.get(SLOW)) is None:
+            return
+        left_out = [item for item in items if "slow" in item.keywords and not item.nodeid.startswith(f"{folder}/")]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item not in left_out]
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.collected = len(session.items)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:

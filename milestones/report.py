@@ -14,10 +14,13 @@ from folovllm.entrypoints.cli.console import PlainConsole
 from milestones.carry import Carried
 from milestones.chain import Course
 from milestones.diffs import Change
+from milestones.labs.exercise import load_exercises
+from milestones.labs.prove import Proof
 from milestones.path import Walk
-from milestones.spec import Milestone
+from milestones.sources import Snapshot
+from milestones.spec import LANGUAGES, Milestone
 from milestones.steps import stages
-from milestones.trees import count_lines
+from milestones.trees import count_lines, run_commands
 from milestones.verify import Result
 
 console = PlainConsole()
@@ -32,17 +35,20 @@ def print_list(course: Course) -> None:
     for m in course.milestones:
         tree = course.tree(m.number)
         package = sum(path.startswith("folovllm/") for path in tree)
-        sizes = (str(package), f"{count_lines(tree):,}", str(len(m.exercises)))
+        exercises = load_exercises(course.snapshot, m.number)
+        sizes = (str(package), f"{count_lines(tree):,}", str(len(exercises)))
         table.add_row(m.id, m.title["en"], m.title["zh"], *sizes)
     console.print(table)
     console.print("\nfiles and lines are those of folovllm/. Next: python -m milestones show m0", style="dim")
 
 
-def print_milestone(course: Course, m: Milestone) -> None:
+def print_milestone(course: Course, m: Milestone, states: dict[str, str]) -> None:
+    """`states`: exercise -> how far the learner is with it, where a folder was started from this clone."""
     console.print(Text(f"{m.label} · {m.title['zh']}", style="bold"))
     console.print(Text(m.summary["en"]), soft_wrap=True)
     console.print(Text(m.summary["zh"]), soft_wrap=True)
     tree, arriving = course.tree(m.number), course.arriving(m.number)
+    _print_way(course, m, tree, states)
     tops = {"tests": "tests/", "examples": "examples/", "notes": "docs/"}
     groups = {heading: [p for p in arriving if p.startswith(top)] for heading, top in tops.items()}
     rest = [p for p in arriving if not p.startswith(tuple(tops.values()))]
@@ -58,12 +64,27 @@ def print_milestone(course: Course, m: Milestone) -> None:
         console.print(Text(f"  {stage.label}  {stage.step.title}  ({len(stage.paths)} files)"))
         hint = f"        read {stage.step.read[0]}, see it: {stage.step.show}"
         console.print(Text(hint, style="dim"), soft_wrap=True)
-    if m.exercises:
-        console.print(Text("\nexercises", style="bold"))
-    for exercise in m.exercises:
-        console.print(Text(f"  {exercise.id:<16}{exercise.file}  {exercise.name}"))
-        console.print(Text(f"{'':18}{exercise.task['en']}"), soft_wrap=True)
     console.print(f"\nNext: python -m milestones checkout {m.id} ../{m.id}", style="dim")
+    if load_exercises(course.snapshot, m.number):
+        console.print(f"or its exercises: python -m milestones start {m.id} ../{m.id}-lab", style="dim")
+
+
+def _print_way(course: Course, m: Milestone, tree: Snapshot, states: dict[str, str]) -> None:
+    """What to read, what to run and to expect, and the exercises: a learner's order."""
+    pages = [path for language in LANGUAGES if (path := f"docs/{language}/{m.id}/index.md") in tree]
+    rows = {"read": pages, "run": run_commands(m, tree)[:1], "expect": m.expect.splitlines()}
+    console.print()
+    for heading, lines in rows.items():
+        for at, line in enumerate(lines):
+            console.print(Text.assemble((f"{'' if at else heading:<8}", "bold"), line), soft_wrap=True)
+    exercises = load_exercises(course.snapshot, m.number)
+    if exercises:
+        console.print(Text("\nexercises", style="bold"))
+    for e in exercises:
+        titles = " · ".join(e.pages[language].title for language in LANGUAGES)
+        console.print(Text(f"  {e.folder:<24}{titles}"), soft_wrap=True)
+        state = f"  ({states[e.folder]})" if e.folder in states else ""
+        console.print(Text(f"{'':26}{e.file}: {', '.join(e.functions)}{state}", style="dim"), soft_wrap=True)
 
 
 def print_patch(text: str) -> None:
@@ -153,4 +174,18 @@ def print_results(problems: list[str], results: list[Result]) -> bool:
     console.print(table)
     chain = f"{len(problems)} problems" if problems else "in order"
     console.print(f"the chain of stored versions: {chain}")
+    return not lines
+
+
+def print_proofs(proofs: list[Proof], problems: list[str]) -> bool:
+    """What proving the exercises found; whether all is well."""
+    lines = [*problems, *(problem for proof in proofs for problem in proof.problems)]
+    for line in lines:
+        console.print(Text(f"error: {line}", style="red"), soft_wrap=True)
+    table = grid("exercise", "result", "tests", "wrong solutions", "a check takes")
+    for proof in proofs:
+        verdict = Text("failed", style="red") if proof.problems else Text("proved", style="green")
+        sizes = (str(proof.tests), str(len(proof.exercise.wrong)), f"{proof.seconds:.1f} s")
+        table.add_row(proof.exercise.id, verdict, *sizes)
+    console.print(table)
     return not lines

@@ -22,17 +22,6 @@ class MilestoneError(Exception):
 
 
 @dataclass(frozen=True)
-class Exercise:
-    """A function that a learner writes anew: where it is, and what to tell them."""
-
-    id: str
-    file: str
-    name: str  # qualified inside the file: "Sequence.fork"
-    task: dict[str, str]  # one line in each language
-    hints: dict[str, list[str]]  # from a nudge to nearly the answer
-
-
-@dataclass(frozen=True)
 class Step:
     """One commit of the row that leads to a milestone: one idea, with what belongs to it."""
 
@@ -58,8 +47,9 @@ class Milestone:
     notes: list[str]
     changes: list[str]  # exact paths of earlier files whose content is another one from here on
     forbidden: list[str]  # names of later milestones, which must not occur in this one's code
-    exercises: list[Exercise]
     steps: list[Step]  # in the order of dependence; none: the milestone is one commit
+    run: str = ""  # what to run first in its tree; "": its first example
+    expect: str = ""  # lines that this prints, in order
 
     @property
     def id(self) -> str:
@@ -78,17 +68,15 @@ def parse_milestone(number: int, text: str) -> Milestone:
     """Read one milestone.toml; every error starts with the file's name."""
     where = f"milestones/m{number}/milestone.toml"
     try:
-        table = {"exercises": [], "steps": [], **tomllib.loads(text)}
+        table = {"steps": [], "run": "", "expect": "", **tomllib.loads(text)}
     except tomllib.TOMLDecodeError as error:
         raise MilestoneError(f"{where}: {error}") from error
     _check_keys(where, table, {f.name for f in fields(Milestone)} - {"number"})
-    for key in ("exercises", "steps"):
-        if not isinstance(table[key], list):
-            raise MilestoneError(f"{where}: {key} must be written as [[{key}]] tables")
-    exercises = [_parse_exercise(f"{where}: exercise {i}", e) for i, e in enumerate(table["exercises"], 1)]
-    ids = [e.id for e in exercises]
-    for twice in sorted({i for i in ids if ids.count(i) > 1}):
-        raise MilestoneError(f"{where}: two exercises are called {twice!r}")
+    for key in ("run", "expect"):
+        if not isinstance(table[key], str):
+            raise MilestoneError(f"{where}: {key} must be a string, got {table[key]!r}")
+    if not isinstance(table["steps"], list):
+        raise MilestoneError(f"{where}: steps must be written as [[steps]] tables")
     steps = [_parse_step(f"{where}: step {i}", step) for i, step in enumerate(table["steps"], 1)]
     if sum(step.rest for step in steps) > 1:
         raise MilestoneError(f"{where}: only one step may have rest = true")
@@ -96,29 +84,13 @@ def parse_milestone(number: int, text: str) -> Milestone:
         number=number,
         title=_in_each_language(where, "title", table["title"], str),
         summary=_in_each_language(where, "summary", table["summary"], str),
-        exercises=exercises,
         steps=steps,
+        run=table["run"],
+        expect=table["expect"].strip("\n"),
         **{
             key: _strings(where, key, table[key])
             for key in ("files", "tests", "examples", "notes", "changes", "forbidden")
         },
-    )
-
-
-def _parse_exercise(where: str, table: Any) -> Exercise:
-    _check_keys(where, table, {f.name for f in fields(Exercise)})
-    for key in ("id", "file", "name"):
-        if not isinstance(table[key], str) or not table[key]:
-            raise MilestoneError(f"{where}: {key} must be a non-empty string, got {table[key]!r}")
-    hints = _in_each_language(where, "hints", table["hints"], list)
-    if len({len(h) for h in hints.values()}) > 1:
-        raise MilestoneError(f"{where}: hints must be as many in each language")
-    return Exercise(
-        id=table["id"],
-        file=table["file"],
-        name=table["name"],
-        task=_in_each_language(where, "task", table["task"], str),
-        hints={language: _strings(where, "hints", h) for language, h in hints.items()},
     )
 
 

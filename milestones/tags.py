@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from milestones.chain import Course
+from milestones.handout import with_plain_pages
 from milestones.sources import AUTHOR, EMAIL, IDENTITY, TIMESTAMP, Snapshot, git
 from milestones.spec import Milestone, MilestoneError
 from milestones.steps import stages
@@ -33,10 +34,11 @@ def tag_all(root: Path, course: Course) -> list[Tag]:
     """Tag every milestone in the repository at `root`; its commits follow those of the milestone before it."""
     before = {m.id: _ours_or_none(root, m.id) for m in course.milestones}
     tags: list[Tag] = []
+    known: dict[bytes, str] = {}  # what git has been given already: the same page is in many commits
     parent: str | None = None
     for milestone in course.milestones:
         for tree, message in _commits(course, milestone):
-            parent = _commit(root, tree, message, parent)
+            parent = _commit(root, tree, message, parent, known)
         assert parent is not None
         tag = _write_tag(root, milestone, parent)
         old = before[milestone.id]
@@ -50,17 +52,20 @@ def tag_all(root: Path, course: Course) -> list[Tag]:
 def _commits(course: Course, milestone: Milestone) -> list[tuple[Snapshot, str]]:
     """Trees and messages of the commits that lead to `milestone`: one for each step, or one in all."""
     row = stages(course, milestone)
-    return [(stage.tree, stage.message) for stage in row] or [(build_tree(course, milestone), _message(milestone))]
+    commits = [(stage.tree, stage.message) for stage in row] or [(build_tree(course, milestone), _message(milestone))]
+    return [(with_plain_pages(course, tree), message) for tree, message in commits]
 
 
 def _message(milestone: Milestone) -> str:
     return f"{milestone.label}\n\n{milestone.summary['en']}\n"
 
 
-def _commit(root: Path, tree: Snapshot, message: str, parent: str | None) -> str:
+def _commit(root: Path, tree: Snapshot, message: str, parent: str | None, known: dict[bytes, str]) -> str:
     lines = []
     for path, file in tree.items():
-        oid = file.oid or git(root, "hash-object", "-w", "--stdin", stdin=file.data).decode().strip()
+        oid = file.oid or known.get(file.data)
+        if oid is None:
+            oid = known[file.data] = git(root, "hash-object", "-w", "--stdin", stdin=file.data).decode().strip()
         lines.append(f"{file.mode} {oid}\t{path}\0")
     with tempfile.TemporaryDirectory() as scratch:
         index = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}  # never the clone's own

@@ -3,6 +3,7 @@ one commit."""
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 from milestones.chain import Course
@@ -20,21 +21,35 @@ README = """\
 FoloVLLM as it stands at {id}: everything up to here, and nothing later.
 这是 FoloVLLM 在 {id} 时的样子：到此为止的一切，不含之后的内容。
 
-With a virtual environment of its own · 使用独立的虚拟环境：
+## 1. Set up · 准备
+
+With the virtual environment of the repository that this tree was taken from, if that is active, nothing has to be
+installed. Or with one of its own. Either way, run everything from this folder, with `python` in front: the command
+`folovllm` belongs to the environment and may be another milestone's.
+来源仓库的虚拟环境已激活时，什么都不用装；也可以用独立的虚拟环境。两种方式都在本目录下、以 `python` 开头运行：`folovllm`
+命令属于虚拟环境，可能是另一个里程碑的。
 
 ```bash
 python3 -m venv .venv && . .venv/bin/activate
 pip install -c constraints.txt -e '.[test]'
 ```
 
-Or with the one of the repository that this tree was taken from, if that is active: then nothing has to be installed.
-Either way, run it from this folder, with `python` in front. The command `folovllm` belongs to the environment and may
-be another milestone's.
-也可以直接使用来源仓库的虚拟环境（已激活时）：什么都不用装。两种方式都在本目录下、以 `python` 开头运行；`folovllm`
-命令属于虚拟环境，可能是另一个里程碑的。
+## 2. Read · 阅读
+
+{pages}
+
+## 3. Run · 运行
 
 ```bash
 {commands}
+```
+{expected}
+## 4. Exercises and what comes next · 练习与下一步
+
+In the clone · 在来源仓库中：
+
+```bash
+{afterwards}
 ```
 
 | | |
@@ -42,8 +57,61 @@ be another milestone's.
 | package · 代码 | {lines:,} lines in {modules} files under `folovllm/` |
 | tests · 测试 | {tests} |
 | examples · 示例 | {examples} |
-| notes · 讲义 | `docs/en/{id}/`, `docs/zh/{id}/` |
 """
+EXPECTED = """
+The first prints, among other things · 第一条命令会打印出：
+
+```text
+{text}
+```
+"""
+LAB_EXPECTED = {
+    "en": "   It prints, among other things:\n\n   ```text\n{text}\n   ```\n",
+    "zh": "   会打印出：\n\n   ```text\n{text}\n   ```\n",
+}
+LAB_README = {
+    "en": """\
+# M{number}: {title} · exercises
+
+{summary}
+
+This is FoloVLLM as it stands at {id}, with some functions emptied for you to write. Everything happens in this folder,
+in the environment of the clone that it came from:
+
+1. **Read** the note: [docs/en/{id}/index.md](docs/en/{id}/index.md).
+2. **Check**: `python -m milestones check`. It shows the first exercise: what must hold, and where to write.
+3. **Predict** before you code: `python -m milestones predict`.
+4. **Write** it, and check again; `check --watch` does so whenever you save. Stuck: `python -m milestones hint`.
+5. When all are solved, **run** it: `{run}`, and the tests: `python -m pytest`.
+{expected}
+| | exercise | file |
+|---|---|---|
+{rows}
+
+`python -m milestones progress` shows how far you are, `solution` the course's own code, `update` brings later fixes of
+the course. This folder is a git repository: commit as you like.
+""",
+    "zh": """\
+# M{number}：{title} · 练习
+
+{summary}
+
+这是 FoloVLLM 在 {id} 时的样子，其中一些函数被清空，等你来写。一切都在本目录中进行，使用来源仓库的虚拟环境：
+
+1. **阅读**讲义：[docs/zh/{id}/index.md](docs/zh/{id}/index.md)。
+2. **检查**：`python -m milestones check`。它给出第一道练习：要满足什么，写在哪里。
+3. 动手之前先**预测**：`python -m milestones predict`。
+4. **动手写**，再检查；`check --watch` 会在每次保存时自动检查。卡住了：`python -m milestones hint`。
+5. 全部完成后**运行**：`{run}`，以及测试：`python -m pytest`。
+{expected}
+| | 练习 | 文件 |
+|---|---|---|
+{rows}
+
+`python -m milestones progress` 查看进度，`solution` 查看课程自己的代码，`update` 合入课程后来的修正。本目录是一个 git
+仓库，可以随意提交。
+""",
+}
 
 
 def run_commands(milestone: Milestone, tree: Snapshot) -> list[str]:
@@ -52,7 +120,7 @@ def run_commands(milestone: Milestone, tree: Snapshot) -> list[str]:
     pytest and `python -m` put the folder in front of the path, and the examples their own tree.
     """
     examples = sorted(path for path in tree if path.startswith(f"examples/{milestone.id}_"))
-    commands = [f"python {path}" for path in examples[:1]]
+    commands = [milestone.run] if milestone.run else [f"python {path}" for path in examples[:1]]
     if COMMAND_LINE in tree:
         commands.append("python -m folovllm --help")
     return [*commands, "python -m pytest"]
@@ -61,10 +129,13 @@ def run_commands(milestone: Milestone, tree: Snapshot) -> list[str]:
 def build_tree(course: Course, milestone: Milestone) -> dict[str, File]:
     """All files of a checked-out milestone: what the chain resolves, and a README."""
     tree = course.tree(milestone.number)
-    return {**tree, "README.md": File(readme(milestone, tree).encode("utf-8"))}
+    following = next((m.id for m in course.milestones if m.number == milestone.number + 1), None)
+    return {**tree, "README.md": File(readme(milestone, tree, following).encode("utf-8"))}
 
 
-def readme(milestone: Milestone, tree: Snapshot) -> str:
+def readme(milestone: Milestone, tree: Snapshot, following: str | None) -> str:
+    afterwards = [f"python -m milestones start {milestone.id} ../{milestone.id}-lab"]
+    afterwards += [f"python -m milestones show {following}"] if following else []
     examples = [path for path in tree if path.startswith("examples/m")]
     return README.format(
         id=milestone.id,
@@ -74,8 +145,35 @@ def readme(milestone: Milestone, tree: Snapshot) -> str:
         lines=count_lines(tree),
         modules=sum(is_code(path) for path in tree),
         commands="\n".join(run_commands(milestone, tree)),
+        expected=EXPECTED.format(text=milestone.expect) if milestone.expect else "",
+        pages=_pages(milestone, tree),
+        afterwards="\n".join(afterwards),
         tests=" … ".join(f"`tests/{name}`" for name in dict.fromkeys(("m0", milestone.id))),
         examples=" ".join(f"`{path}`" for path in examples) or "none",
+    )
+
+
+def _pages(milestone: Milestone, tree: Snapshot) -> str:
+    """The note's first page in each language, as links to what is there."""
+    names = {"en": "English", "zh": "中文"}
+    paths = {language: f"docs/{language}/{milestone.id}/index.md" for language in names}
+    return " · ".join(f"[{names[lang]}]({path})" for lang, path in paths.items() if path in tree)
+
+
+def lab_readme(
+    milestone: Milestone, tree: Snapshot, exercises: list[tuple[str, str, str]], language: str
+) -> str:
+    """In the learner's language; `exercises` are (id, title, file) in order."""
+    rows = "\n".join(f"| {id} | {title} | `{file}` |" for id, title, file in exercises)
+    text = textwrap.indent(milestone.expect, "   ")
+    return LAB_README[language].format(
+        id=milestone.id,
+        number=milestone.number,
+        title=milestone.title[language],
+        summary=milestone.summary[language],
+        run=run_commands(milestone, tree)[0],
+        expected=LAB_EXPECTED[language].format(text=text) if milestone.expect else "",
+        rows=rows,
     )
 
 
@@ -97,15 +195,14 @@ def write_tree(tree: Snapshot, folder: Path) -> None:
             target.chmod(0o755)
 
 
-def checkout(course: Course, milestone: Milestone, folder: Path) -> int:
-    """Write `milestone` into a new or empty `folder` and commit it there; returns the number of files."""
+def write_repository(tree: Snapshot, folder: Path, message: str) -> None:
+    """Write `tree` into a new or empty `folder`, and make it a git repository with one commit."""
     if folder.is_symlink() and not folder.exists():
         raise MilestoneError(f"DIR must be a folder, but {folder} is a link to nothing")
     if folder.exists() and not folder.is_dir():
         raise MilestoneError(f"DIR must be a folder, but {folder} is a file")
     if folder.is_dir() and any(folder.iterdir()):
         raise MilestoneError(f"DIR must be new or empty, but {folder} has files in it; name another folder")
-    tree = build_tree(course, milestone)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_tree(tree, folder)
@@ -115,5 +212,4 @@ def checkout(course: Course, milestone: Milestone, folder: Path) -> int:
     quiet = ["-c", "core.hooksPath=/dev/null", "-c", "core.autocrlf=false", "-c", "commit.gpgSign=false"]
     git(folder, *quiet, "-c", "init.defaultBranch=main", "init", "--quiet", "--template=")
     git(folder, *quiet, "add", "--force", "--all")
-    git(folder, *quiet, "commit", "--quiet", "--message", milestone.label, env=IDENTITY)
-    return len(tree)
+    git(folder, *quiet, "commit", "--quiet", "--message", message, env=IDENTITY)

@@ -3,13 +3,13 @@ of later ones.
 
 Static first (chain, forbidden names, exercises), then each tree is written to a temporary folder, all of
 its modules are imported there, and its tests m0..mK run there, in processes of their own. The tests are
-pristine: written out from this repository. With `--steps` each step on the way (steps.py) is proved as well: its
+pristine: written out from this repository. A slow test runs in the tree of its own milestone and at the root; the trees
+between them leave it out. With `--steps` each step on the way (steps.py) is proved as well: its
 modules are imported, and the tests that came with it run. A milestone's last step is the milestone itself.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -25,7 +25,8 @@ from pathlib import Path
 
 from milestones import guard
 from milestones.chain import Course, is_managed
-from milestones.sources import File, Snapshot
+from milestones.labs.exercise import exercise_problems, load_exercises
+from milestones.sources import Snapshot
 from milestones.spec import Milestone, MilestoneError
 from milestones.steps import Stage, stages, step_problems
 from milestones.trees import build_tree, write_tree
@@ -80,7 +81,7 @@ def verify(
                 result.note = "same files as the root: run by `make test`"
             else:
                 progress(f"{milestone.id}: running its tests")
-                bench.run_tests(result, test_folders(milestone, tree))
+                bench.run_tests(result, test_folders(milestone, tree), slow=f"tests/m{milestone.number}")
         result.seconds = time.monotonic() - start
         return result
 
@@ -124,7 +125,7 @@ def equals_root(course: Course, tree: Snapshot) -> bool:
 
 def static_problems(course: Course, milestone: Milestone) -> list[str]:
     tree = course.tree(milestone.number)
-    found = [*forbidden_names(milestone, tree), *broken_exercises(milestone, tree)]
+    found = [*forbidden_names(milestone, tree), *broken_exercises(course, milestone, tree)]
     return [*found, *step_problems(course, milestone)]
 
 
@@ -142,34 +143,12 @@ def forbidden_names(milestone: Milestone, tree: Snapshot) -> list[str]:
     return found
 
 
-def broken_exercises(milestone: Milestone, tree: Snapshot) -> list[str]:
-    """Exercises whose function is not there."""
-    found = []
-    for exercise in milestone.exercises:
-        file = tree.get(exercise.file)
-        where = f"milestones/{milestone.id}/milestone.toml: exercise {exercise.id}"
-        if file is None:
-            found.append(f"{where}: {exercise.file} is not in {milestone.id}")
-        elif exercise.name not in function_names(file):
-            found.append(f"{where}: {exercise.file} has no function {exercise.name}")
-    return found
-
-
-def function_names(file: File) -> set[str]:
-    """Qualified names of all functions: `f`, `Class.method`."""
-    names: set[str] = set()
-
-    def walk(node: ast.AST, prefix: str) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                names.add(prefix + child.name)
-            elif isinstance(child, ast.ClassDef):
-                walk(child, f"{prefix}{child.name}.")
-            else:
-                walk(child, prefix)
-
-    walk(ast.parse(file.data), "")
-    return names
+def broken_exercises(course: Course, milestone: Milestone, tree: Snapshot) -> list[str]:
+    """What is wrong with the milestone's exercises and can be seen without running anything."""
+    try:
+        return exercise_problems(load_exercises(course.snapshot, milestone.number), tree)
+    except MilestoneError as error:
+        return [str(error)]
 
 
 class Bench:
@@ -215,13 +194,17 @@ class Bench:
         else:
             result.modules = int(output.splitlines()[-1])
 
-    def run_tests(self, result: Result, paths: list[str], *options: str, with_imports: bool = False) -> None:
-        """Run the tests under `paths`; `with_imports` imports every module behind them, in the same process."""
+    def run_tests(
+        self, result: Result, paths: list[str], *options: str, slow: str | None = None, with_imports: bool = False
+    ) -> None:
+        """Run the tests under `paths`, of the slow ones only those in the folder `slow` where one is given;
+        `with_imports` imports every module behind them, in the same process."""
         self.report.unlink(missing_ok=True)
         code, output = self.run(
             *("-m", "pytest", "-p", "milestone_guard", "-p", "no:cacheprovider", "-m", PART, *options, *paths),
             **{guard.REPORT: str(self.report)},
             **({guard.IMPORT: "1"} if with_imports else {}),
+            **({guard.SLOW: slow} if slow else {}),
         )
         if code:
             result.problems.append(f"its tests failed: {tail(output, 30)}")

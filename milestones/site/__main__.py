@@ -1,4 +1,4 @@
-"""`python -m milestones.site parity | build`: the gate between the two languages, and the site's builds."""
+"""`python -m milestones.site parity | build | links`: the site's builds, and the gates for its pages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from milestones.site.links import markdown_problems, site_problems
 from milestones.site.parity import compare
 from milestones.site.source import ROOT
 
@@ -55,6 +56,19 @@ def build(builder: str) -> int:
     return 0
 
 
+def links() -> int:
+    """Prints every link that leads nowhere; 1 if there is any."""
+    site = ROOT / "site"
+    if not (site / "index.html").is_file():
+        print("links: there is no site/, run `python -m milestones.site build` first")
+        return 1
+    problems = [*markdown_problems(ROOT), *site_problems(site.resolve())]
+    for problem in problems:
+        print(problem)
+    print(f"links: {len(list(site.rglob('*.html')))} pages, {len(problems)} links lead nowhere")
+    return int(bool(problems))
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m milestones.site", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -62,7 +76,10 @@ def main(argv: list[str] | None = None) -> int:
     gate.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder that holds en/ and zh/")
     make = commands.add_parser("build", help="build both languages into site/")
     make.add_argument("--with", dest="builder", choices=("mkdocs", "zensical"), default="mkdocs")
+    commands.add_parser("links", help="follow every link of what `build` made, and of the READMEs")
     arguments = parser.parse_args(argv)
+    if arguments.command == "links":
+        return links()
     return parity(arguments.docs) if arguments.command == "parity" else build(arguments.builder)
 
 

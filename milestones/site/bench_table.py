@@ -174,7 +174,14 @@ def figure(body: str, folder: Path | None = None) -> str:
     match = _INLINE.match(body)
     if match is None:
         raise DirectiveError(f"cannot read {{{{ bench {body} }}}}: write NAME COLUMN [where K=V] [| .1f]")
-    data = load(match["name"], folder)
+    return figure_of(load(match["name"], folder), body)
+
+
+def figure_of(data: dict[str, Any], body: str) -> str:
+    """The same, out of a measurement that is loaded already."""
+    match = _INLINE.match(body)
+    if match is None:
+        raise DirectiveError(f"cannot read {{{{ bench {body} }}}}: write NAME COLUMN [where K=V] [| .1f]")
     _check_column(data, match["column"])
     rows = select(data, match["where"] or "")
     if len(rows) != 1:

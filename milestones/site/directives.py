@@ -14,7 +14,7 @@ from milestones.site.errors import DirectiveError
 
 DIRECTIVE = re.compile(r"^(?P<indent>[ \t]*):::[ \t]+(?P<body>\S.*?)[ \t]*$")
 INLINE = re.compile(r"\{\{\s*bench\s+(?P<body>[^{}]+?)\s*\}\}")
-KINDS = ("code", "bench", "plot", "api")
+KINDS = ("code", "bench", "plot", "api", "figure", "map")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ _KNOWN: dict[str, tuple[set[str], set[str], bool]] = {
     "bench": ({"nocaption"}, {"columns", "where"}, False),
     "plot": (set(), set(), False),
     "api": (set(), {"members"}, False),
+    "map": (set(), set(), False),
+    "figure": (set(), {"caption"}, False),
 }
 
 
@@ -78,7 +80,7 @@ def parse_directive(body: str) -> Directive:
         else:
             words.append(token)
     if not words:
-        example = "NAME" if kind in ("bench", "plot") else "PATH NAME"
+        example = "NAME" if kind in ("bench", "plot", "figure") else "PATH NAME"
         raise DirectiveError(f"{kind} needs a name, as in `::: {kind} {example}`")
     return Directive(kind, tuple(words), frozenset(seen_flags), seen_options, milestone)
 

@@ -3,7 +3,9 @@
     ::: code folovllm/request.py Sequence.fork @m0 nodoc title="..."
     ::: bench NAME columns="batch,ratio=times" where="dtype=bfloat16"
     ::: api folovllm/sampling_params.py SamplingParams
+    ::: figure m3/running caption="..."
     {{ bench NAME ratio where batch=1 | .2f }}
+    ??? question advanced "7. Why does ..."
 
 A preprocessor, run before the fenced blocks are read: each directive becomes plain Markdown, which the
 theme then renders like any other. mkdocs and Zensical both run Python-Markdown, so both take it; a piece
@@ -23,6 +25,7 @@ from milestones.site import bench_table
 from milestones.site.directives import DIRECTIVE, INLINE, FenceTracker, parse_directive
 from milestones.site.errors import DirectiveError
 from milestones.site.render import render_directive
+from milestones.site.tags import with_badge
 
 # Python-Markdown's whitespace normalisation has 30, its and pymdownx's fenced blocks have 25.
 _PRIORITY = 28
@@ -44,7 +47,7 @@ class IncludePreprocessor(Preprocessor):
             elif match := DIRECTIVE.match(line):
                 out += self._block(match["indent"], match["body"])
             else:
-                out.append(self._sentence(line))
+                out.append(self._sentence(with_badge(line, self.lang)))
         return out
 
     def _block(self, indent: str, body: str) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from milestones.site import api, bench_plot, bench_table
+from milestones.site import api, bench_plot, bench_table, figures, vllm_map
 from milestones.site.directives import Directive
 from milestones.site.errors import DirectiveError
 from milestones.site.source import MODULE_DOC, SourceFile, excerpt, parse
+from milestones.site.vllm_files import vllm_files
 
 
 def render_directive(directive: Directive, lang: str = "en") -> str:
@@ -24,6 +25,11 @@ def render_directive(directive: Directive, lang: str = "en") -> str:
         )
     if directive.kind == "plot":
         return bench_plot.plot(bench_table.load(_single(directive)), lang)
+    if directive.kind == "map":
+        return vllm_map.render(directive.words, vllm_files(), lang)
+    if directive.kind == "figure":
+        name = _single(directive)
+        return figures.figure(name, figures.read(name), lang, directive.options.get("caption", ""))
     path, *names = directive.words
     source = parse(path, directive.milestone)
     if directive.kind == "api":

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from milestones.site.directives import DIRECTIVE, INLINE, Directive, FenceTracker, parse_directive
 from milestones.site.errors import DirectiveError
+from milestones.site.tags import TAGS, tag_of
 
 _HEADING = re.compile(r"^(?P<marks>#{1,6})[ \t]+(?P<title>.*?)[ \t]*$")
 _ID = re.compile(r"\{[^{}]*#(?P<id>[^\s{}]+)[^{}]*\}[ \t]*$")
@@ -52,6 +53,7 @@ class Page:
     sections: list[Section]
     directives: list[tuple[int, str, Directive | None]] = field(default_factory=list)
     figures: list[tuple[int, str]] = field(default_factory=list)
+    questions: list[tuple[int, str]] = field(default_factory=list)  # (line, tag or "")
     problems: list[tuple[int, str]] = field(default_factory=list)
 
     @property
@@ -83,6 +85,7 @@ def scan(path: Path) -> Page:
     if in_formula:
         page.problems.append((opened_at, "a $$ block is never closed"))
     _check_headings(page)
+    _check_tags(page)
     return page
 
 
@@ -103,6 +106,8 @@ def _scan_line(page: Page, number: int, line: str) -> None:
         return
     if match := _ADMONITION.match(line):
         section.counts[f"{match['kind'] or 'tab'} boxes"] += 1
+        if (tag := tag_of(line)) is not None:
+            _tag(page, number, tag)
     text = _CODE_SPAN.sub("", line)
     if match := _PLACEHOLDER.search(text):
         page.problems.append((number, f"a placeholder is left: {match[0]}"))
@@ -117,6 +122,21 @@ def _scan_line(page: Page, number: int, line: str) -> None:
     section.links.update(match["target"] for match in _LINK.finditer(text))
     # A link's title may hold a formula, its target none.
     section.counts["inline formulas"] += len(_FORMULA.findall(re.sub(r"\]\([^)]*\)", "]", text)))
+
+
+def _tag(page: Page, number: int, tag: str) -> None:
+    page.questions.append((number, tag))
+    if tag:
+        page.sections[-1].counts[f"questions tagged {tag}"] += 1
+        if tag not in TAGS:
+            page.problems.append((number, f"unknown tag {tag!r} of a question, known are: {', '.join(TAGS)}"))
+
+
+def _check_tags(page: Page) -> None:
+    """Where one question of a page is tagged, a reader takes those without a tag for a class of their own."""
+    if any(tag for _, tag in page.questions):
+        missing = [line for line, tag in page.questions if not tag]
+        page.problems += [(line, f"a question without a tag, give one of: {', '.join(TAGS)}") for line in missing]
 
 
 def _directive(page: Page, number: int, body: str) -> None:

@@ -2,6 +2,8 @@
 
 Public names load on first use (PEP 562): `import folovllm` itself imports neither torch nor transformers,
 so the command line's `--help` and everything that only reads configuration start at once.
+
+vLLM: __init__.py
 """
 
 from __future__ import annotations

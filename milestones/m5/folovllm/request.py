@@ -2,12 +2,8 @@
 
 A Request is what a user asked; it owns `best_of` Sequences, each one line of text being generated. They are
 made when they are needed: one that waits in line with n = 4,000 has a single sequence. A Sequence's status
-moves along the table below and nowhere else; a Request's status is derived from its sequences', so the two
-can never disagree.
-
-    WAITING ─▶ RUNNING ─▶ FINISHED_{STOPPED, LENGTH_CAPPED, ABORTED, IGNORED}
-       ▲          │ ▲
-       └──────────┘ └─▶ SWAPPED
+moves along the table of sequence_status.py and nowhere else; a Request's status is derived from its sequences', so the
+two can never disagree.
 
 vLLM: v1/request.py (and v0's sequence.py)
 """
@@ -16,11 +12,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from enum import Enum, auto
 
 from folovllm.errors import IllegalTransition
-from folovllm.outputs import FinishReason, Logprob, RequestMetrics
+from folovllm.outputs import Logprob, RequestMetrics
 from folovllm.sampling_params import SamplingParams
+from folovllm.sequence_status import FINISHED, TRANSITIONS, RequestStatus, SequenceStatus
 from folovllm.utils.checks import check_float, check_int, check_str, check_token_ids, wrong
 
 __all__ = [
@@ -33,63 +29,7 @@ __all__ = [
     "SequenceStatus",
 ]
 
-
-class SequenceStatus(Enum):
-    WAITING = auto()  # has no KV cache: not yet admitted, or preempted and to be recomputed
-    RUNNING = auto()  # gets tokens scheduled
-    SWAPPED = auto()  # its KV cache lies in CPU memory
-    FINISHED_STOPPED = auto()
-    FINISHED_LENGTH_CAPPED = auto()
-    FINISHED_ABORTED = auto()
-    FINISHED_IGNORED = auto()  # it ended, and is not returned
-
-    # Members are singletons. Enum's own hash is Python code, and every step asks for it several times a sequence.
-    __hash__ = object.__hash__
-
-    @staticmethod
-    def is_finished(status: SequenceStatus) -> bool:
-        return status in _FINISHED
-
-    @staticmethod
-    def finish_reason(status: SequenceStatus) -> FinishReason | None:
-        """What a CompletionOutput says; None while it runs, and for a sequence that is not returned."""
-        return _FINISH_REASON.get(status)
-
-
-class RequestStatus(Enum):
-    WAITING = auto()
-    RUNNING = auto()
-    SWAPPED = auto()
-    FINISHED_STOPPED = auto()
-    FINISHED_LENGTH_CAPPED = auto()
-    FINISHED_ABORTED = auto()
-
-    @staticmethod
-    def is_finished(status: RequestStatus) -> bool:
-        return status.name.startswith("FINISHED")
-
-
 _S = SequenceStatus
-_FINISHED = frozenset({_S.FINISHED_STOPPED, _S.FINISHED_LENGTH_CAPPED, _S.FINISHED_ABORTED, _S.FINISHED_IGNORED})
-_FINISH_REASON: dict[SequenceStatus, FinishReason] = {
-    _S.FINISHED_STOPPED: "stop",
-    _S.FINISHED_LENGTH_CAPPED: "length",
-    _S.FINISHED_ABORTED: "abort",
-}
-
-# From each status, where a sequence may go.
-TRANSITIONS: dict[SequenceStatus, frozenset[SequenceStatus]] = {
-    _S.WAITING: frozenset({_S.RUNNING, _S.FINISHED_ABORTED, _S.FINISHED_IGNORED}),
-    # Back to WAITING is preemption by recompute, to SWAPPED preemption by swap.
-    _S.RUNNING: frozenset({_S.WAITING, _S.SWAPPED}) | _FINISHED,
-    _S.SWAPPED: frozenset({_S.RUNNING, _S.FINISHED_ABORTED, _S.FINISHED_IGNORED}),
-    # The one way out of a finished state: of best_of sequences only the best n are returned, and which those
-    # are is known when the last of them has ended.
-    _S.FINISHED_STOPPED: frozenset({_S.FINISHED_IGNORED}),
-    _S.FINISHED_LENGTH_CAPPED: frozenset({_S.FINISHED_IGNORED}),
-    _S.FINISHED_ABORTED: frozenset(),
-    _S.FINISHED_IGNORED: frozenset(),
-}
 
 
 @dataclass(slots=True)
@@ -144,13 +84,14 @@ class Sequence:
         return int(suffix)
 
     def get_len(self) -> int:
-        return self.data.get_len()
+        data = self.data  # not through data.get_len(): asked for several times a token, and the call is half of it
+        return len(data.prompt_token_ids) + len(data.output_token_ids)
 
     def get_prompt_len(self) -> int:
         return self.data.get_prompt_len()
 
     def get_output_len(self) -> int:
-        return self.data.get_output_len()
+        return len(self.data.output_token_ids)
 
     def get_token_ids(self) -> list[int]:
         return self.data.get_token_ids()
@@ -199,7 +140,7 @@ class Sequence:
 class Request:
     """What a user asked: one prompt, and `best_of` sequences that continue it, each with its own tokens.
 
-    num_unmade of them wait and have not been made: who lets them in asks for them by next_waiting() or unstarted().
+    num_unmade of them wait and have not been made: the scheduler gets them by next_waiting() or unstarted().
     """
 
     request_id: str
@@ -307,6 +248,6 @@ class Request:
         if self.num_unmade:
             return False
         for sequence in reversed(self.sequences.values()):  # noqa: SIM110  half the time of all() over a generator
-            if sequence.status not in _FINISHED:
+            if sequence.status not in FINISHED:
                 return False
         return True

@@ -2,6 +2,8 @@
 
 Each open stream and each running generate() takes the outputs of its own requests only; LLMEngine.step() returns
 everything that no stream has claimed. The rest stays here until its caller takes it, errors included.
+
+vLLM: none
 """
 
 from __future__ import annotations

@@ -148,11 +148,11 @@ class OutputProcessor:
         state = self._output_of(seq)
         return CompletionOutput(
             index=index,
-            text=state.shown_text(),
+            text=state.shown_text() if state.holdback else state.text,
             token_ids=list(seq.data.output_token_ids),
             cumulative_logprob=seq.cumulative_logprob if seq.sampling_params.needs_logprobs else None,
             logprobs=list(seq.output_logprobs) if seq.sampling_params.logprobs is not None else None,
-            finish_reason=SequenceStatus.finish_reason(seq.status),
+            finish_reason=None if seq.status is SequenceStatus.RUNNING else SequenceStatus.finish_reason(seq.status),
             stop_reason=seq.stop_reason,
         )
 

@@ -6,7 +6,7 @@ whole prompt at first and one token from then on.
     prefill   input_ids p0 p1 p2 p3   positions 0 1 2 3   ─▶ logits of the last row ─▶ t4
     decode    input_ids t4            positions 4         ─▶ logits                 ─▶ t5
 
-vLLM: v1/worker/gpu_model_runner.py
+vLLM: v1/worker/gpu_model_runner.py, v1/worker/gpu/model_runner.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The scheduler that `folovllm bench scheduler` measures, with room for every sequence that may run.
 
 In a file of its own because what a scheduler is made from changes between milestones, and what is measured does not.
+
+vLLM: none
 """
 
 from __future__ import annotations

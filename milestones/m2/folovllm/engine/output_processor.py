@@ -148,7 +148,8 @@ class OutputProcessor:
             seq.cumulative_logprob += logprobs.logprobs[0]
             if seq.sampling_params.logprobs is not None:
                 seq.output_logprobs.append(self._decode_row(logprobs))
-        return self._output_of(seq).add_token(seq.data.output_token_ids[-1], ended)
+        state = self._sequences.get(seq.seq_id) or self._output_of(seq)
+        return state.add_token(seq.data.output_token_ids[-1], ended)
 
     def make_output(self, request: Request) -> RequestOutput:
         """The request as it stands. Once finished, the best n of best_of sequences, best first."""
@@ -187,14 +188,14 @@ class OutputProcessor:
         return ranked[: params.n]
 
     def _completion(self, index: int, seq: Sequence) -> CompletionOutput:
-        state = self._output_of(seq)
+        state = self._sequences.get(seq.seq_id) or self._output_of(seq)
         return CompletionOutput(
             index=index,
-            text=state.shown_text(),
+            text=state.shown_text() if state.holdback else state.text,
             token_ids=list(seq.data.output_token_ids),
             cumulative_logprob=seq.cumulative_logprob if seq.sampling_params.needs_logprobs else None,
             logprobs=list(seq.output_logprobs) if seq.sampling_params.logprobs is not None else None,
-            finish_reason=SequenceStatus.finish_reason(seq.status),
+            finish_reason=None if seq.status is SequenceStatus.RUNNING else SequenceStatus.finish_reason(seq.status),
             stop_reason=seq.stop_reason,
         )
 

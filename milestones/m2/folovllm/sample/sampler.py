@@ -6,7 +6,7 @@
 Raw logprobs are the log-softmax of the logits as they came in; processed ones describe what the token was
 drawn from.
 
-vLLM: v1/sample/sampler.py
+vLLM: v1/sample/sampler.py, v1/worker/gpu/sample/sampler.py
 """
 
 from __future__ import annotations
@@ -140,9 +140,16 @@ def _report(
         if group.path == "greedy":  # nothing is drawn: report the distribution that the argmax was taken from
             logprobs = edited[rows].float().log_softmax(dim=-1)
         else:
-            logprobs = torch.empty(edited.shape, device=edited.device)
-            for members, candidates in pools:
-                logprobs[members] = candidate_logprobs(candidates, edited.shape[-1])
-            logprobs = logprobs[rows]
+            logprobs = _drawn_from(pools, edited)[rows]
         reports.append((group.rows[rows], gather_logprobs(logprobs, k, drawn[rows])))
     return reports
+
+
+def _drawn_from(pools: list[Pool], edited: Tensor) -> Tensor:
+    """log of the distribution that each row was drawn from, [b, vocab]."""
+    if len(pools) == 1:
+        return candidate_logprobs(pools[0][1], edited.shape[-1])
+    logprobs = torch.empty(edited.shape, device=edited.device)
+    for members, candidates in pools:
+        logprobs[members] = candidate_logprobs(candidates, edited.shape[-1])
+    return logprobs

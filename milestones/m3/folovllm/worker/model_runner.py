@@ -5,7 +5,7 @@ single ones, and only the last position of each sequence reaches the LM head:
 
     input_ids   a0 a1 a2 a3 | b7 | c5        ─▶ hidden [6, hidden] ─▶ rows 3, 4, 5 ─▶ logits [3, vocab] ─▶ a4 b8 c6
 
-vLLM: v1/worker/gpu_model_runner.py
+vLLM: v1/worker/gpu_model_runner.py, v1/worker/gpu/model_runner.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """What the entry points choose where the user does not: which model, and what is on by default.
 
 The defaults of the dataclasses in config.py stay as they are: code that builds those gets what they say.
+
+vLLM: engine/arg_utils.py
 """
 
 from __future__ import annotations

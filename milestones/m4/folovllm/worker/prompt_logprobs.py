@@ -2,18 +2,25 @@
 
     input_ids   p0 p1 p2 p3     logits after p0 p1 p2 say how likely p1 p2 p3 were     (after p3: the first draw)
 
-vLLM: v1/worker/gpu_model_runner.py (_get_prompt_logprobs_dict)
+They are made on the device, and a copy to the host is queued behind them: the step waits for it when it is collected,
+not when it is launched.
+
+vLLM: v1/worker/gpu_model_runner.py (_get_prompt_logprobs_dict), v1/worker/gpu/sample/prompt_logprob.py
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
+
+import numpy as np
 import torch
 
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
-from folovllm.sample.logprobs import gather_logprobs
-from folovllm.worker.model_runner_output import LogprobsRow
+from folovllm.sample.logprobs import LogprobsTensors, gather_logprobs
+from folovllm.utils.upload import upload
+from folovllm.worker.async_output import LogprobsCopy
 
 # Prompt positions whose logits are held at once when prompt_logprobs asks for all of them: 64 rows of 151,936 float32
 # logits are 39 MB, a 4,000-token prompt in one piece would be 2.4 GB.
@@ -26,29 +33,35 @@ class PromptLogprobs:
     def __init__(self, model: DecoderForCausalLM, device: torch.device) -> None:
         self.model, self.device = model, device
 
-    def gather(self, scheduled: SchedulerOutput, hidden: torch.Tensor) -> dict[str, list[LogprobsRow]]:
+    def gather(self, scheduled: SchedulerOutput, hidden: torch.Tensor) -> dict[str, LogprobsCopy]:
         """After a forward, whose `hidden` [num_tokens, hidden] are the step's tokens in order.
 
         All sequences of a request have the same prompt, so the first one answers for all.
         """
-        answers: dict[str, list[LogprobsRow]] = {}
+        answers: dict[str, LogprobsCopy] = {}
         start = 0
         for seq, num_tokens in zip(scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, strict=True):
             wanted = seq.sampling_params.prompt_logprobs is not None and seq.index == 0
             if wanted and seq.num_computed_tokens == 0 and seq.get_output_len() == 0:
-                answers[seq.seq_id] = self._of_prompt(seq, hidden[start : start + seq.get_prompt_len()])
+                prompt = hidden[start : start + seq.get_prompt_len()]
+                answers[seq.seq_id] = LogprobsCopy(self._of_prompt(seq, prompt))
             start += num_tokens
         return answers
 
-    def _of_prompt(self, seq: Sequence, hidden: torch.Tensor) -> list[LogprobsRow]:
+    def _of_prompt(self, seq: Sequence, hidden: torch.Tensor) -> LogprobsTensors:
         """Row i is about prompt token i + 1: the logits after token i say how likely that token was."""
         num_top = seq.sampling_params.prompt_logprobs
         assert num_top is not None
-        targets = torch.tensor(seq.data.prompt_token_ids[1:], device=self.device)
-        rows: list[LogprobsRow] = []
+        (targets,) = upload(self.device, np.array(seq.data.prompt_token_ids[1:], np.int64))
+        pieces: list[LogprobsTensors] = []
         for at in range(0, len(targets), PROMPT_LOGPROBS_ROWS):
             wanted = targets[at : at + PROMPT_LOGPROBS_ROWS]
             logits = self.model.compute_logits(hidden[at : at + len(wanted)])
-            logprobs = logits.float().log_softmax(dim=-1)
-            rows += LogprobsRow.from_tensors(gather_logprobs(logprobs, num_top, wanted))
-        return rows
+            pieces.append(gather_logprobs(logits.float().log_softmax(dim=-1), num_top, wanted))
+        return joined(pieces) if pieces else LogprobsTensors.empty(targets, 0)
+
+
+def joined(pieces: list[LogprobsTensors]) -> LogprobsTensors:
+    """Rows of one width, one after the other."""
+    names = [part.name for part in fields(LogprobsTensors)]
+    return LogprobsTensors(*(torch.cat([getattr(piece, name) for piece in pieces]) for name in names))

@@ -26,8 +26,9 @@ from folovllm.models.fused_compiled import can_fuse_compiled, fuse_compiled
 from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
 from folovllm.models.packing import pack_in_threads, widen_activations
 from folovllm.models.weights import build_model, weights_folder
+from folovllm.utils.current_device import current_device
 from folovllm.utils.logging import init_logger
-from folovllm.worker.cuda_graph import CudaGraphs, capture_sizes
+from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
 from folovllm.worker.kv_cache import kv_bytes_per_token
 from folovllm.worker.memory import size_kv_cache
 from folovllm.worker.model_runner import ModelRunner
@@ -48,6 +49,17 @@ def build_engine_core(
     Raises:
         ValueError: no block fits into memory, or the configuration's parts contradict one another.
     """
+    with current_device(device):
+        return _build(config, hf_config, dtype, device, eos_token_ids)
+
+
+def _build(
+    config: EngineConfig,
+    hf_config: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    eos_token_ids: frozenset[int],
+) -> EngineCore:
     model_config, cache_config = config.model_config, config.cache_config
     assert model_config.max_model_len is not None
     # What can be refused is refused before the weights are read.
@@ -56,13 +68,21 @@ def build_engine_core(
     weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     model = build_model(hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed)
     _make_fast(model, device)
-    cache_size = size_kv_cache(
-        kv_bytes_per_token(model.decoder_spec, dtype),
-        cache_config,
-        limits,
-        device,
-        lambda: peak_bytes_of_full_step(model, backend, cache_config.block_size, limits, dtype=dtype, device=device),
-    )
+    block_size = cache_config.block_size
+    with_graphs = device.type == "cuda" and backend.supports_cuda_graphs and not model_config.enforce_eager
+
+    def measure_step() -> int:
+        step = peak_bytes_of_full_step(model, backend, block_size, limits, dtype=dtype, device=device)
+        if not with_graphs:
+            return step
+        sizes, longest = capture_sizes(limits.max_num_seqs), model_config.max_model_len
+        assert longest is not None
+        return step + bytes_of_graphs(
+            model, backend, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device
+        )
+
+    token_bytes = kv_bytes_per_token(model.decoder_spec, dtype)
+    cache_size = size_kv_cache(token_bytes, cache_config, limits, device, measure_step)
     logger.info("KV cache: %s", cache_size)
     # What does not fit into the whole cache can never be served.
     max_model_len = min(model_config.max_model_len, cache_size.num_tokens)
@@ -86,13 +106,16 @@ def build_engine_core(
         device=device,
         eos_token_ids=eos_token_ids,
     )
-    if device.type == "cuda" and backend.supports_cuda_graphs and not model_config.enforce_eager:
+    if device.type == "cuda":
+        runner.kv_cache.backend.warm_up(runner.kv_cache.tensors[0])
+        runner.sampling.warm_up(dtype)
+    if with_graphs:
+        sizes = capture_sizes(scheduler.max_num_seqs)
         runner.graphs = CudaGraphs(
-            model,
-            capture_sizes(scheduler.max_num_seqs),
-            max_model_len=max_model_len,
-            block_size=cache_config.block_size,
-            device=device,
+            model, sizes, max_model_len=max_model_len, block_size=block_size, dtype=dtype, device=device
+        )
+        logger.info(
+            "CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], runner.graphs.pool_bytes / 2**30
         )
     room = Room(max_model_len, cache_size.num_blocks, cache_config.block_size, scheduler.max_num_seqs)
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling

@@ -1,4 +1,7 @@
-"""`folovllm info`: versions, devices, which kernels and backends can run here, and why others cannot."""
+"""`folovllm info`: versions, devices, which kernels and backends can run here, and why others cannot.
+
+vLLM: entrypoints/cli/collect_env.py
+"""
 
 from __future__ import annotations
 
@@ -82,8 +85,9 @@ def _print(data: dict[str, Any]) -> None:
     facts = Table(box=None, show_header=False, pad_edge=False)
     facts.add_column(style="bold", no_wrap=True)
     hardware = data["hardware"]
-    facts.add_row("versions", ", ".join(f"{name} {version}" for name, version in data["versions"].items()))
-    facts.add_row("system", hardware["system"])
+    versions = {name: f"{name} {version}" for name, version in data["versions"].items()}
+    facts.add_row("system", f"{hardware['system']}, {versions.pop('python')}")
+    facts.add_row("versions", ", ".join(versions.values()))
     facts.add_row("CPU", f"{hardware['cpu']}, {hardware['cores']} cores, {hardware['threads']} threads used")
     units = "has bf16 units" if data["cpu_has_bf16_units"] else "no bf16 units"
     facts.add_row("CPU can do", f"{', '.join(data['cpu_features']) or 'unknown'} ({units})")

@@ -1,0 +1,213 @@
+"""The learner's commands: start, check, hint, solution, predict, progress, update."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from milestones.chain import Course
+from milestones.labs.exercise import Exercise, load_exercises
+from milestones.labs.lab import Lab, choose, exercises_of, find_lab, first_open, following, known_labs, open_lab
+from milestones.labs.start import apply_solution, default_language, start, update
+from milestones.labs.words import say
+from milestones.sources import working_tree
+from milestones.spec import LANGUAGES, Milestone
+
+if TYPE_CHECKING:  # rich is imported where it is needed: `start` does without
+    from rich.console import Console
+
+
+def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("start", help="write a milestone with its exercises emptied, to be filled in")
+    command.add_argument("milestone", metavar="mK")
+    command.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder")
+    command.add_argument("--lang", choices=LANGUAGES, help="what you are told things in (default: your environment's)")
+    command.set_defaults(run=run_start)
+
+    command = _in_lab(commands, "check", "grade the first exercise that is not solved, or the one named")
+    command.add_argument("-v", "--verbose", action="store_true", help="the whole test, all lines on the way")
+    command.add_argument("--watch", action="store_true", help="check again whenever a file is saved")
+    command.add_argument("--all", action="store_true", help="grade every exercise again")
+    command.set_defaults(run=run_check)
+
+    command = _in_lab(commands, "hint", "one hint more; there are three")
+    command.set_defaults(run=run_hint)
+
+    command = _in_lab(commands, "solution", "the milestone's own code")
+    command.add_argument("--apply", action="store_true", help="write it into your folder; said in your progress")
+    command.set_defaults(run=run_solution)
+
+    command = _in_lab(commands, "predict", "a question to answer before you code")
+    command.add_argument("answer", metavar="LETTER", nargs="?", help="your answer (default: you are asked)")
+    command.set_defaults(run=run_predict)
+
+    command = _in_lab(commands, "progress", "how far you are, in all milestones started here", name=False)
+    command.set_defaults(run=run_progress)
+
+    command = _in_lab(commands, "update", "bring later fixes of the course into your folder", name=False)
+    command.set_defaults(run=run_update)
+
+
+def _in_lab(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], what: str, help: str, *, name: bool = True
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(what, help=help)
+    if name:
+        command.add_argument("name", metavar="NAME", nargs="?", help="an exercise: 3, block-pool, m3/03 …")
+    command.add_argument("--dir", type=Path, help="your folder (default: where you stand, or the one used last)")
+    command.add_argument("--lang", choices=LANGUAGES, help="from here on")
+    return command
+
+
+def run_start(root: Path, args: argparse.Namespace) -> int:
+    course = Course.load(working_tree(root))
+    milestone = course.get(args.milestone)
+    language = args.lang or default_language()
+    lab = start(root, course, milestone, args.folder, language)
+    number = len(load_exercises(course.snapshot, milestone.number))
+    label = f"M{milestone.number}: {milestone.title[language]}"
+    print(say(language, "started", label=label, n=number, folder=args.folder))
+    print(say(language, "started_next", folder=shlex.quote(str(args.folder))))
+    return 0 if lab else 1
+
+
+def run_check(root: Path, args: argparse.Namespace) -> int:
+    from milestones.labs.check import check
+    from milestones.labs.screen import LabConsole, show_check, show_end
+
+    course, lab, exercises = _open(root, args)
+    console = LabConsole()
+    if args.watch:
+        from milestones.labs.watch import watch
+
+        return watch(console, course, lab, exercises, args.name, verbose=args.verbose)
+    exercise = choose(exercises, args.name) if args.name else first_open(lab, exercises)
+    row = exercises if args.all or exercise is None else [exercise]
+    for exercise in row:
+        with console.status(say(lab.language, "checking", name=exercise.id)):
+            checked = check(lab, course, exercises, exercise)
+        if checked.grade.outcome != "solved" or len(row) == 1:
+            show_check(console, lab, exercises, checked, verbose=args.verbose)
+        if checked.grade.outcome != "solved":
+            return 1
+    if first_open(lab, exercises) is None:
+        show_end(console, lab, len(exercises), following(course, lab))
+    return 0
+
+
+def run_hint(root: Path, args: argparse.Namespace) -> int:
+    from rich.padding import Padding
+
+    from milestones.labs.prose import Prose
+    from milestones.labs.screen import LabConsole
+
+    _, lab, exercises = _open(root, args)
+    exercise = _one(lab, exercises, args.name)
+    console, done = LabConsole(), lab.done(exercise)
+    hints = exercise.pages[lab.language].hints
+    done.hints = min(done.hints + 1, len(hints))
+    lab.save()
+    _heading(console, lab, exercise, say(lab.language, "hint_of", n=done.hints, total=len(hints)))
+    console.print(Padding(Prose(hints[done.hints - 1]), (0, 0, 0, 2)))
+    more = "hint_more" if done.hints < len(hints) else "hint_last"
+    suffix = f" {args.name}" if args.name else ""
+    console.print("\n" + say(lab.language, more) + suffix, style="dim")
+    return 0
+
+
+def run_solution(root: Path, args: argparse.Namespace) -> int:
+    from milestones.labs import blank
+    from milestones.labs.prose import python
+    from milestones.labs.screen import LabConsole
+
+    course, lab, exercises = _open(root, args)
+    exercise = _one(lab, exercises, args.name)
+    console, done = LabConsole(), lab.done(exercise)
+    text = course.tree(lab.number)[exercise.file].data.decode("utf-8")
+    if args.apply:
+        kept = apply_solution(lab, course, exercise)
+        done.solution = "applied"
+        lab.save()
+        place = kept.relative_to(lab.folder).as_posix()
+        console.print(say(lab.language, "applied", file=exercise.file, kept=place), soft_wrap=True)
+        console.print(f"{say(lab.language, 'next')}  python -m milestones check {exercise.name}", style="dim")
+        return 0
+    done.solution = done.solution or "shown"
+    lab.save()
+    _heading(console, lab, exercise, say(lab.language, "solution_of", file=exercise.file))
+    for function in exercise.functions:
+        source = blank.source_of(text, function, exercise.file)
+        console.print(python(source.rstrip()))
+        console.print()
+    console.print(say(lab.language, "solution_apply"), style="dim")
+    return 0
+
+
+def run_predict(root: Path, args: argparse.Namespace) -> int:
+    from milestones.labs.predict import ask
+    from milestones.labs.screen import LabConsole
+
+    _, lab, exercises = _open(root, args)
+    name, answer = args.name, args.answer
+    if name and answer is None and len(name) == 1 and name in "abcde":
+        name, answer = None, name  # `predict b`: of the exercise that is open
+    exercise = _one(lab, exercises, name)
+    return ask(LabConsole(), lab, exercise, answer)
+
+
+def run_progress(root: Path, args: argparse.Namespace) -> int:
+    from milestones.labs.progress import show_progress
+    from milestones.labs.screen import LabConsole
+
+    course = Course.load(working_tree(root))
+    if args.dir or not known_labs(root):
+        labs = [find_lab(root, args.dir, args.lang)]
+    else:
+        labs = [open_lab(root, folder) for folder in known_labs(root)]
+    show_progress(LabConsole(), course, labs, args.lang or labs[-1].language)
+    return 0
+
+
+def run_update(root: Path, args: argparse.Namespace) -> int:
+    course = Course.load(working_tree(root))
+    lab = find_lab(root, args.dir, args.lang)
+    result = update(lab, course)
+    rows = {"written": result.written, "merged": result.merged, "deleted": result.deleted, "kept": result.kept}
+    for key, paths in rows.items():
+        if paths:
+            print(f"{say(lab.language, key)}:")
+            print("\n".join(f"  {path}" for path in paths))
+    if not any(rows.values()):
+        print(say(lab.language, "up_to_date"))
+    return 1 if result.kept else 0
+
+
+def states(root: Path, course: Course, milestone: Milestone) -> dict[str, str]:
+    """Exercise -> state, in the folder of `milestone` that was used last; empty where none was started."""
+    from milestones.labs.progress import state_of
+
+    for folder in reversed(known_labs(root)):
+        lab = open_lab(root, folder)
+        if lab.milestone == milestone.id:
+            return {e.folder: say("en", f"state_{state_of(lab, e)}") for e in exercises_of(course, lab)}
+    return {}
+
+
+def _open(root: Path, args: argparse.Namespace) -> tuple[Course, Lab, list[Exercise]]:
+    course = Course.load(working_tree(root))
+    lab = find_lab(root, args.dir, args.lang)
+    return course, lab, exercises_of(course, lab)
+
+
+def _one(lab: Lab, exercises: list[Exercise], name: str | None) -> Exercise:
+    """The exercise named, else the first that is open, else the last."""
+    return choose(exercises, name) if name else first_open(lab, exercises) or exercises[-1]
+
+
+def _heading(console: Console, lab: Lab, exercise: Exercise, text: str) -> None:
+    title = exercise.pages[lab.language].title
+    console.print(f"M{exercise.milestone} · {exercise.folder[:2]} {title}", style="bold", markup=False)
+    console.print(text, style="dim", markup=False)
+    console.print()

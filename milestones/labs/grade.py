@@ -1,0 +1,208 @@
+"""Grades one exercise: runs its judge in a process of its own, over a given tree, and tells what came of it.
+
+    scratch/judge.py, support.py     pristine, from this repository     PYTHONPATH  scratch
+    scratch/lab_judge.py, sitecustomize.py                                          scratch/pristine (tests/)
+    LAB_TREE = the learner's folder  the only place that `folovllm` is taken from, in worker processes too
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from milestones.labs import blank
+from milestones.labs.exercise import Exercise
+from milestones.sources import Snapshot
+from milestones.trees import write_tree
+
+INSIDE = Path(__file__).with_name("inside")
+Outcome = Literal["solved", "blank", "needs", "wrong", "error", "time", "crash", "broken"]
+# Beyond what the judge itself allows one test: importing torch on a busy machine.
+GRACE = 120
+
+
+@dataclass
+class Grade:
+    """What grading found. `failure` is what inside/lab_judge.py wrote of the first test that failed."""
+
+    outcome: Outcome
+    passed: list[int] = field(default_factory=list)  # invariants, one entry a test
+    judged: list[int] = field(default_factory=list)  # invariants of all tests, in order
+    tests: list[str] = field(default_factory=list)
+    failed_test: str = ""
+    failure: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""  # for "broken": what keeps this from being a grade at all; for "needs": the other exercise
+    seconds: float = 0.0
+
+    @property
+    def invariant(self) -> int | None:
+        return self.failure.get("invariant")
+
+    @property
+    def mistake(self) -> str | None:
+        """The name of the message that helps, if one is known."""
+        return self.failure.get("mistake")
+
+
+def grade(exercise: Exercise, folder: Path, tree: Snapshot) -> Grade:
+    """Judge the `folovllm` in `folder`; `tree` is the milestone as this repository has it, for pristine helpers."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="folovllm-judge-", ignore_cleanup_errors=True) as name:
+        scratch = Path(name).resolve()
+        judge = exercise.files["judge.py"].data
+        (scratch / "judge.py").write_bytes(judge)
+        (scratch / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+        for support, file in exercise.support.items():
+            (scratch / support).write_bytes(file.data)
+        for inside in ("lab_judge.py", "lab_values.py", "sitecustomize.py"):
+            shutil.copy(INSIDE / inside, scratch / inside)
+        sources = [judge, *(file.data for file in exercise.support.values())]
+        if any(re.search(rb"^\s*(from|import) tests\b", source, re.MULTILINE) for source in sources):
+            helpers = {path: file for path, file in tree.items() if path.startswith("tests/") and path.endswith(".py")}
+            write_tree(helpers, scratch / "pristine")
+        code, output = _run(scratch, folder, exercise.seconds)
+        result = _read(exercise, scratch, code, output)
+    result.seconds = time.monotonic() - start
+    return result
+
+
+def _run(scratch: Path, folder: Path, seconds: int) -> tuple[int, str]:
+    env = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "PYTHON"))},
+        "PYTHONPATH": os.pathsep.join([str(scratch), str(scratch / "pristine")]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONUTF8": "1",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "HF_HUB_OFFLINE": "1",
+        "LAB_TREE": str(folder.resolve()),
+        "LAB_REPORT": str(scratch / "report.jsonl"),
+        "LAB_CRASH": str(scratch / "crash.txt"),
+        "LAB_SECONDS": str(seconds),
+    }
+    options = ["-x", "-q", "--assert=plain", "--import-mode=importlib", "-p", "no:cacheprovider"]
+    options += ["-p", "no:faulthandler", "-p", "lab_judge"]  # it has a fault handler of its own
+    command = [sys.executable, "-m", "pytest", *options, "-c", "pytest.ini", "--rootdir", ".", "judge.py"]
+    output = scratch / "output.txt"
+    with output.open("wb") as sink:  # a file: a process that a test left behind cannot keep us waiting on a pipe
+        process = subprocess.Popen(
+            command,
+            cwd=scratch,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=os.name == "posix",
+        )
+        try:
+            code = process.wait(timeout=GRACE + seconds)
+        except subprocess.TimeoutExpired:
+            code = 124
+            if os.name == "posix":  # its fault handler then writes where it was
+                process.send_signal(signal.SIGABRT)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=5)
+        finally:
+            _stop(process)
+    return code, output.read_text(encoding="utf-8", errors="replace")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the process and all that it started."""
+    if os.name == "posix":
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    elif process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def _read(exercise: Exercise, scratch: Path, code: int, output: str) -> Grade:
+    report, events = scratch / "report.jsonl", []
+    if report.is_file():
+        for line in report.read_text(encoding="utf-8").splitlines():
+            try:
+                events.append(json.loads(line))
+            except json.JSONDecodeError:
+                break  # cut by a crash
+    result = Grade("broken")
+    running, marks = "", {}
+    for event in events:
+        kind = event.pop("event")
+        if kind == "collected":
+            result.tests, result.judged = event["tests"], event["invariants"]
+            pairs = zip(result.tests, event["invariants"], strict=True)
+            if unmarked := [test for test, number in pairs if number is None]:
+                result.problem = f"{unmarked[0]} has no @invariant(number)"
+                return result
+            marks = dict(zip(event["tests"], zip(event["invariants"], event["likely"], strict=True), strict=True))
+        elif kind == "start":
+            running = event["test"]
+        elif kind == "passed":
+            result.passed.append(event["invariant"])
+        elif kind == "failed":
+            result.failed_test, result.failure = event["test"], event
+            result.outcome, result.problem = _kind(exercise, event)
+            return result
+        elif kind == "skipped":
+            result.problem = f"{event['test']} was skipped: {output.strip()[-300:]}"
+            return result
+        elif kind == "end" and event["foreign"]:
+            result.problem = f"loaded from outside of the folder: {event['foreign'][0]}"
+            return result
+    if events and code == 0 and result.tests and len(result.passed) == len(result.tests):
+        result.outcome = "solved"
+        return result
+    crash = scratch / "crash.txt"
+    stack = crash.read_text(encoding="utf-8", errors="replace") if crash.is_file() else ""
+    frames = _stack_frames(stack, exercise.file)
+    if stack.startswith("Timeout") or code == 124:
+        result.outcome = "time"
+    elif running or stack:
+        result.outcome = "crash"
+    else:
+        result.problem = f"no test ran (exit code {code}): {output.strip()[-600:]}"
+        return result
+    result.failed_test = running
+    number, mistake = marks.get(running.partition("[")[0], (None, None))
+    text = stack.partition("\n")[0] if stack else f"the process ended by itself, with exit code {code}"
+    result.failure = {"invariant": number, "mistake": mistake, "kind": result.outcome, "text": text, "frames": frames}
+    result.failure["asked"] = _body(exercise.files["judge.py"].data.decode("utf-8"), running.partition("[")[0])
+    return result
+
+
+def _kind(exercise: Exercise, event: dict[str, Any]) -> tuple[Outcome, str]:
+    if event["kind"] == "NotImplementedError":
+        if event["text"] in map(exercise.message, exercise.functions):
+            return "blank", ""
+        if other := re.match(r"exercise (m\d+/[\w-]+):", event["text"]):
+            return "needs", other[1]
+    return ("wrong" if event["kind"] == "mismatch" else "error"), ""
+
+
+def _body(judge: str, test: str) -> list[str]:
+    """The lines of a test, without its docstring."""
+    node = blank.functions(judge).get(test, [None])[0]
+    if node is None:
+        return []
+    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+    return textwrap.dedent("\n".join(judge.splitlines()[body[0].lineno - 1 : node.end_lineno])).splitlines()
+
+
+def _stack_frames(stack: str, file: str) -> list[dict[str, Any]]:
+    """Lines of the learner's file in a stack that faulthandler wrote, the innermost last."""
+    found = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', stack)
+    mine = [(path, line, name) for path, line, name in found if Path(path).as_posix().endswith(file)]
+    return [{"file": file, "line": int(line), "name": name, "code": ""} for _, line, name in reversed(mine)]

@@ -1,0 +1,261 @@
+"""What a judge is written with, `from lab_judge import expect, invariant, raises`, and what writes down how it went.
+
+    @invariant(2, likely="takes-any")
+    def test_the_neighbour_comes_first():
+        pool = BlockPool(8)
+        pool.get_new_blocks(2)
+        expect(pool.get_new_blocks(2, after=2), [3, 4], mistakes={"free-list-only": [4, 3]})
+
+It is a pytest plugin of a process of its own, which writes one JSON object a line: a line is out before the next test
+begins, so that what a crash leaves is known up to the test that crashed.
+"""
+
+from __future__ import annotations
+
+import ast
+import faulthandler
+import json
+import linecache
+import os
+import sys
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+import lab_values
+
+TREE = Path(os.environ.get("LAB_TREE", ".")).resolve()
+HERE = Path(__file__).resolve().parent
+
+
+class MismatchError(AssertionError):
+    """An expectation that did not hold."""
+
+    def __init__(self, got: str, expected: str, mistake: str | None = None) -> None:
+        super().__init__(f"expected {expected}, got {got}")
+        self.got, self.expected, self.mistake = got, expected, mistake
+
+
+def invariant(number: int, likely: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Says which numbered invariant of the task a test judges; `likely` is the mistake behind most of its failures."""
+
+    def mark(test: Callable[..., None]) -> Callable[..., None]:
+        test.lab_invariant, test.lab_likely = number, likely  # type: ignore[attr-defined]
+        return test
+
+    return mark
+
+
+def expect(got: Any, expected: Any, *, mistakes: Mapping[str, Any] | None = None) -> None:
+    """Fails unless the two are equal. `mistakes` maps the name of a mistake to what it would have given here."""
+    if not lab_values.equal(got, expected):
+        raise MismatchError(lab_values.show(got), lab_values.show(expected), _known(got, mistakes, lab_values.equal))
+
+
+def expect_close(got: Any, expected: Any, *, atol: float = 1e-5, mistakes: Mapping[str, Any] | None = None) -> None:
+    """Fails unless two numbers, lists or tensors have one shape and differ by at most `atol` everywhere."""
+
+    def close(a: Any, b: Any) -> bool:
+        return lab_values.shape(a) == lab_values.shape(b) and lab_values.worst(a, b)[0] <= atol
+
+    if close(got, expected):
+        return
+    known = _known(got, mistakes, close)
+    if lab_values.shape(got) != lab_values.shape(expected):
+        raise MismatchError(f"shape {lab_values.shape(got)}", f"shape {lab_values.shape(expected)}", known)
+    flat = lab_values.flat(got)
+    if len(flat) <= lab_values.MOST_ELEMENTS:
+        raise MismatchError(lab_values.show(got), lab_values.show(expected), known)
+    _, at = lab_values.worst(got, expected)
+    place: list[int] = []
+    rest = at
+    for size in reversed(lab_values.shape(got) or []):
+        place.insert(0, rest % size)
+        rest //= size
+    wrong = sum(not abs(a - b) <= atol for a, b in zip(flat, lab_values.flat(expected), strict=True))
+    of = f"at {place}, where it is worst; {wrong} of {len(flat)} elements differ"
+    raise MismatchError(f"{flat[at]:.6g}  {of}", f"{lab_values.flat(expected)[at]:.6g}", known)
+
+
+@contextmanager
+def raises(kind: type[BaseException], says: str = "") -> Iterator[None]:
+    """Fails unless the block raises `kind` with `says` somewhere in its text."""
+    wanted = kind.__name__ + (f" that says {says!r}" if says else "")
+    try:
+        yield
+    except NotImplementedError:
+        raise
+    except kind as error:
+        if says not in str(error):
+            raise MismatchError(f"{type(error).__name__}: {error}", wanted) from None
+        return
+    raise MismatchError("no error", wanted)
+
+
+def _known(got: Any, mistakes: Mapping[str, Any] | None, same: Callable[[Any, Any], bool]) -> str | None:
+    return next((name for name, value in (mistakes or {}).items() if same(got, value)), None)
+
+
+class Recorder:
+    """Writes what happens to the report, and stops a test that does not end."""
+
+    def __init__(self, report: Path, crash: Path, seconds: float) -> None:
+        self.report = report.open("a", encoding="utf-8")
+        self.crash = crash.open("w", encoding="utf-8")
+        self.seconds = seconds
+        faulthandler.enable(self.crash)
+        self._watch(60)  # importing
+
+    def write(self, event: str, **entries: Any) -> None:
+        self.report.write(json.dumps({"event": event, **entries}) + "\n")
+        self.report.flush()
+
+    def _watch(self, seconds: float) -> None:
+        faulthandler.dump_traceback_later(seconds, exit=True, file=self.crash)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        tests = [item.originalname for item in session.items if isinstance(item, pytest.Function)]
+        marked = [getattr(item.function, "lab_invariant", None) for item in session.items if hasattr(item, "function")]
+        likely = [getattr(item.function, "lab_likely", None) for item in session.items if hasattr(item, "function")]
+        self.write("collected", tests=tests, invariants=marked, likely=likely)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self.write("skipped", test=report.nodeid)
+
+    def pytest_exception_interact(self, node: Any, call: Any, report: Any) -> None:
+        """Collecting failed: the judge imports the learner's file."""
+        if isinstance(report, pytest.CollectReport) and call.excinfo is not None:
+            self.write("failed", test="import", **describe(call.excinfo.value, None))
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.write("start", test=nodeid.rpartition("::")[2])
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_call(self, item: pytest.Function) -> Iterator[None]:
+        self._watch(self.seconds)
+        yield
+        self._watch(60)
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Function, call: Any) -> Iterator[None]:
+        outcome: Any = yield
+        report = outcome.get_result()
+        number = getattr(item.function, "lab_invariant", None)
+        if report.skipped:
+            self.write("skipped", test=item.name)
+        elif report.failed:
+            told = describe(call.excinfo.value, item)
+            told["printed"] = report.capstdout[-2000:]
+            self.write("failed", test=item.name, invariant=number, **told)
+        elif report.when == "call":
+            self.write("passed", test=item.name, invariant=number)
+
+    def pytest_sessionfinish(self) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        foreign = []
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if name.partition(".")[0] != "folovllm" or not isinstance(file, str):
+                continue
+            if not Path(file).resolve().is_relative_to(TREE):
+                foreign.append(f"{name} from {file}")
+        self.write("end", foreign=foreign)
+
+
+def describe(error: BaseException, item: pytest.Function | None) -> dict[str, Any]:
+    """A failure as plain data: what was asked, expected and got, or what was raised, and the lines of it."""
+    while error.__cause__ is not None and not isinstance(error, NotImplementedError):  # as Triton's interpreter wraps
+        error = error.__cause__
+    told: dict[str, Any] = {"kind": type(error).__name__, "text": str(error), "mistake": None}
+    if isinstance(error, MismatchError):
+        told.update(kind="mismatch", got=error.got, expected=error.expected, mistake=error.mistake)
+    if isinstance(error, SyntaxError) and error.filename:
+        told["frames"] = [_frame(error.filename, error.lineno or 0, "")]
+        told["text"] = error.msg
+    else:
+        frames = _frames(error.__traceback__)
+        told["frames"] = [_frame(file, line, name) for file, line, name in frames if _in_tree(file)]
+    if item is not None:
+        told["mistake"] = told["mistake"] or getattr(item.function, "lab_likely", None)
+        told["asked"], told["values"] = _asked(error.__traceback__, item, told.get("got", ""))
+        told["values"].update(_parameters(item))
+    return told
+
+
+def _frames(tb: TracebackType | None) -> list[tuple[str, int, str]]:
+    return [(entry.filename, entry.lineno or 0, entry.name) for entry in traceback.extract_tb(tb)]
+
+
+def _in_tree(file: str) -> bool:
+    return Path(file).resolve().is_relative_to(TREE / "folovllm")
+
+
+def _frame(file: str, line: int, name: str) -> dict[str, Any]:
+    path = Path(file).resolve()
+    where = path.relative_to(TREE).as_posix() if path.is_relative_to(TREE) else path.name
+    return {"file": where, "line": line, "name": name, "code": linecache.getline(file, line).strip()}
+
+
+def _asked(tb: TracebackType | None, item: pytest.Function, got: str) -> tuple[list[str], dict[str, str]]:
+    """The test's lines up to the statement that failed, and the values of plain variables in that statement."""
+    found = None
+    while tb is not None:
+        if tb.tb_frame.f_code is item.function.__code__:
+            found = tb
+        tb = tb.tb_next
+    if found is None:
+        return [], {}
+    code = item.function.__code__
+    lines = Path(code.co_filename).read_text(encoding="utf-8").splitlines()
+    test = next(
+        node
+        for node in ast.walk(ast.parse("\n".join(lines)))
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name and node.end_lineno
+        and node.lineno <= found.tb_lineno <= node.end_lineno
+    )
+    body = test.body[1:] if ast.get_docstring(test) is not None else test.body
+    inner = [n for n in ast.walk(test) if isinstance(n, ast.stmt) and n is not test]
+    around = [n for n in inner if n.lineno <= found.tb_lineno <= (n.end_lineno or n.lineno)]
+    statement = max(around, key=lambda node: node.lineno)
+    end = found.tb_lineno if isinstance(statement, (ast.For, ast.With)) else statement.end_lineno
+    cut = lines[body[0].lineno - 1 : end]
+    if isinstance(statement, ast.Expr) and _without_mistakes(statement):
+        cut = lines[body[0].lineno - 1 : statement.lineno - 1]
+        cut.append(" " * statement.col_offset + ast.unparse(statement))
+    shown = textwrap.dedent("\n".join(cut)).splitlines()
+    names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    values = {}
+    for name in sorted(names & found.tb_frame.f_locals.keys()):
+        value = found.tb_frame.f_locals[name]
+        if repr(value) == got:
+            continue
+        if isinstance(value, (int, float, str, list, tuple, dict, set, type(None))) and len(repr(value)) <= 60:
+            values[name] = repr(value)
+    return shown, values
+
+
+def _without_mistakes(statement: ast.Expr) -> bool:
+    """Take `mistakes=…` out of an expectation: it would tell what others got wrong. Whether there was one."""
+    call = statement.value
+    if not isinstance(call, ast.Call) or not any(word.arg == "mistakes" for word in call.keywords):
+        return False
+    call.keywords = [word for word in call.keywords if word.arg != "mistakes"]
+    return True
+
+
+def _parameters(item: pytest.Function) -> dict[str, str]:
+    spec = getattr(item, "callspec", None)
+    return {} if spec is None else {name: repr(value)[:60] for name, value in spec.params.items()}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "LAB_REPORT" in os.environ:
+        report, crash = Path(os.environ["LAB_REPORT"]), Path(os.environ["LAB_CRASH"])
+        config.pluginmanager.register(Recorder(report, crash, float(os.environ["LAB_SECONDS"])), "lab-recorder")

@@ -1,0 +1,88 @@
+from folovllm.request import IllegalTransition, Sequence, SequenceData, SequenceStatus
+from folovllm.sampling_params import SamplingParams
+from lab_judge import expect, invariant, raises
+
+S = SequenceStatus
+LEGAL = {  # as the note has it
+    "WAITING": "RUNNING FINISHED_ABORTED FINISHED_IGNORED",
+    "RUNNING": "WAITING SWAPPED FINISHED_STOPPED FINISHED_LENGTH_CAPPED FINISHED_ABORTED FINISHED_IGNORED",
+    "SWAPPED": "RUNNING FINISHED_ABORTED FINISHED_IGNORED",
+    "FINISHED_STOPPED": "FINISHED_IGNORED",
+    "FINISHED_LENGTH_CAPPED": "FINISHED_IGNORED",
+}
+
+
+def sequence(status):
+    return Sequence("7-0", "7", SequenceData([1, 2, 3]), SamplingParams(), status=status)
+
+
+@invariant(1)
+def test_a_waiting_sequence_runs():
+    seq = sequence(S.WAITING)
+    seq.transition(S.RUNNING)
+    expect(seq.status.name, "RUNNING")
+
+
+@invariant(1, likely="looks-up-the-other-one")
+def test_a_running_sequence_stops():
+    seq = sequence(S.RUNNING)
+    seq.transition(S.FINISHED_STOPPED)
+    expect(seq.status.name, "FINISHED_STOPPED")
+
+
+@invariant(2)
+def test_nothing_that_is_over_runs_again():
+    seq = sequence(S.FINISHED_STOPPED)
+    with raises(IllegalTransition):
+        seq.transition(S.RUNNING)
+
+
+@invariant(2, likely="lets-it-stay")
+def test_nothing_ends_twice():
+    seq = sequence(S.FINISHED_ABORTED)
+    with raises(IllegalTransition):
+        seq.transition(S.FINISHED_ABORTED)
+
+
+@invariant(2)
+def test_fourteen_moves_of_forty_nine_are_legal():
+    for here in S:
+        went = []
+        for there in S:
+            seq = sequence(here)
+            try:
+                seq.transition(there)
+                went.append(there.name)
+            except IllegalTransition:
+                pass
+        expect(sorted(went), sorted(LEGAL.get(here.name, "").split()))
+
+
+@invariant(3, likely="changes-before-it-looks")
+def test_a_refused_move_has_not_happened():
+    seq = sequence(S.FINISHED_STOPPED)
+    with raises(IllegalTransition):
+        seq.transition(S.RUNNING)
+    expect(seq.status.name, "FINISHED_STOPPED")
+
+
+@invariant(4)
+def test_the_message_says_who_and_from_where_to_where():
+    seq = sequence(S.SWAPPED)
+    for word in ("7-0", "SWAPPED", "WAITING"):
+        with raises(IllegalTransition, says=word):
+            seq.transition(S.WAITING)
+
+
+@invariant(5)
+def test_the_message_lists_what_is_legal():
+    seq = sequence(S.SWAPPED)
+    with raises(IllegalTransition, says="FINISHED_ABORTED, FINISHED_IGNORED, RUNNING"):
+        seq.transition(S.WAITING)
+
+
+@invariant(5)
+def test_the_message_says_that_it_is_over():
+    seq = sequence(S.FINISHED_IGNORED)
+    with raises(IllegalTransition, says="it is over"):
+        seq.transition(S.RUNNING)

@@ -1,0 +1,75 @@
+from folovllm.outputs import Logprob
+from folovllm.request import Sequence, SequenceData, SequenceStatus
+from folovllm.sampling_params import SamplingParams
+from lab_judge import expect, invariant
+
+
+def running():
+    """A sequence in the middle of its work: prompt [1, 2, 3], output [4]."""
+    return Sequence(
+        seq_id="7-0",
+        request_id="7",
+        data=SequenceData([1, 2, 3], [4]),
+        sampling_params=SamplingParams(),
+        status=SequenceStatus.RUNNING,
+        block_ids=[5, 9],
+        num_computed_tokens=3,
+        output_logprobs=[{4: Logprob(-0.5)}],
+        cumulative_logprob=-0.5,
+        stop_reason="END",
+    )
+
+
+@invariant(1)
+def test_the_child_has_the_new_id_and_the_same_tokens():
+    child = running().fork("7-1")
+    expect((child.seq_id, child.request_id), ("7-1", "7"))
+    expect((child.data.prompt_token_ids, child.data.output_token_ids), ([1, 2, 3], [4]))
+
+
+@invariant(1, likely="starts-from-scratch")
+def test_the_child_has_come_as_far_as_its_parent():
+    child = running().fork("7-1")
+    expect((child.status.name, child.num_computed_tokens, child.block_ids), ("RUNNING", 3, [5, 9]))
+    expect((len(child.output_logprobs), child.cumulative_logprob, child.stop_reason), (1, -0.5, "END"))
+
+
+@invariant(2, likely="shares-the-tokens")
+def test_each_adds_tokens_for_itself():
+    parent = running()
+    child = parent.fork("7-1")
+    parent.add_token_id(5)
+    child.add_token_id(6)
+    expect(parent.get_token_ids(), [1, 2, 3, 4, 5])
+    expect(child.get_token_ids(), [1, 2, 3, 4, 6])
+
+
+@invariant(3, likely="shares-the-blocks")
+def test_each_has_a_block_table_of_its_own():
+    parent = running()
+    child = parent.fork("7-1")
+    parent.block_ids.append(11)
+    expect((parent.block_ids, child.block_ids), ([5, 9, 11], [5, 9]))
+
+
+@invariant(4)
+def test_each_has_a_list_of_logprobs():
+    parent = running()
+    child = parent.fork("7-1")
+    parent.output_logprobs.append({5: Logprob(-1.0)})
+    expect((len(parent.output_logprobs), len(child.output_logprobs)), (2, 1))
+
+
+@invariant(4, likely="copies-everything")
+def test_the_entries_are_the_same():
+    parent = running()
+    child = parent.fork("7-1")
+    same = child.output_logprobs[0] is parent.output_logprobs[0]
+    expect(same, True)
+
+
+@invariant(5, likely="copies-everything")
+def test_the_parameters_are_the_same_object():
+    parent = running()
+    same = parent.fork("7-1").sampling_params is parent.sampling_params
+    expect(same, True)

@@ -1,0 +1,83 @@
+from folovllm.engine.detokenizer import IncrementalDetokenizer
+from lab_judge import expect, invariant
+
+HALF = "\ufffd"
+
+
+class Bytes:
+    """A token is a byte. Remembers how many tokens it has been given at most."""
+
+    most = 0
+
+    def decode(self, token_ids, *, skip_special_tokens=True):
+        self.most = max(self.most, len(token_ids))
+        return bytes(token_ids).decode("utf-8", errors="replace")
+
+
+class Words:
+    """A token is a word with a space before it; the first space of a text is dropped, as SentencePiece does."""
+
+    def decode(self, token_ids, *, skip_special_tokens=True):
+        return "".join([" once", " upon", " a", " time"][token_id] for token_id in token_ids).removeprefix(" ")
+
+
+def detokenizer(tokenizer, prompt):
+    return IncrementalDetokenizer(tokenizer, list(prompt), skip_special_tokens=True)
+
+
+@invariant(1)
+def test_each_token_gives_what_it_adds():
+    text = detokenizer(Bytes(), b"ab")
+    expect([text.add(byte) for byte in b"cde"], ["c", "d", "e"])
+    expect(text.text, "cde")
+
+
+@invariant(2, likely="decodes-the-fresh-alone")
+def test_a_word_keeps_its_space():
+    text = detokenizer(Words(), [0])
+    expect([text.add(word) for word in (1, 2, 3)], [" upon", " a", " time"])
+
+
+@invariant(3, likely="shows-half-characters")
+def test_half_a_character_waits():
+    text = detokenizer(Bytes(), b"a")
+    expect([text.add(byte) for byte in "🔥".encode()], ["", "", "", "🔥"])
+
+
+@invariant(3)
+def test_characters_behind_each_other():
+    text = detokenizer(Bytes(), b"a")
+    expect([text.add(byte) for byte in "é好!".encode()], ["", "é", "", "", "好", "!"])
+
+
+@invariant(4, likely="decodes-it-all")
+def test_the_window_stays_short():
+    tokenizer = Bytes()
+    text = detokenizer(tokenizer, b"a")
+    for _ in range(100):
+        text.add(ord("x"))
+    most = tokenizer.most
+    expect(most <= 10, True)
+
+
+@invariant(5)
+def test_nothing_waits_at_the_end():
+    text = detokenizer(Bytes(), b"a")
+    text.add(0xF0)
+    text.add(0x9F)
+    expect((text.finish(), text.text), (HALF, HALF))
+
+
+@invariant(6, likely="waits-for-ever")
+def test_what_is_no_character_is_given_out_at_last():
+    text = detokenizer(Bytes(), b"a")
+    expect([text.add(0xFF) for _ in range(5)], ["", "", "", "", HALF * 4])
+
+
+@invariant(6)
+def test_a_character_behind_it_is_whole():
+    text = detokenizer(Bytes(), b"a")
+    for byte in [0xFF] * 5 + list("é".encode()):
+        text.add(byte)
+    expect(text.text, HALF * 5 + "é")
+    expect(text.add(ord("!")), "!")

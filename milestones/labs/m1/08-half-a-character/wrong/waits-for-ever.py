@@ -1,0 +1,8 @@
+class IncrementalDetokenizer:
+    def _advance(self, *, final: bool) -> str:
+        known = self._decode(self.ids[self.prefix_offset : self.read_offset])
+        whole = self._decode(self.ids[self.prefix_offset :])
+        if (whole.endswith(REPLACEMENT) and not final) or len(whole) <= len(known):
+            return ""
+        self.prefix_offset, self.read_offset = self.read_offset, len(self.ids)
+        return self._give(whole[len(known) :])

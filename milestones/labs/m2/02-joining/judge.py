@@ -1,0 +1,112 @@
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.request import SequenceStatus
+from lab_judge import expect, invariant
+from support import make_scheduler, request, work
+
+
+@invariant(1)
+def test_first_come_first_served_looks_at_the_arrival_only():
+    scheduler = make_scheduler(policy="fcfs")
+    a, b = request("a"), request("b")
+    a.priority, b.priority = 5, 0
+    expect([scheduler._key(a), scheduler._key(b)], [(0, 0), (0, 1)])
+
+
+@invariant(1)
+def test_priority_goes_before_arrival():
+    scheduler = make_scheduler(policy="priority")
+    a, b = request("a"), request("b")
+    a.priority, b.priority = 5, 0
+    expect([scheduler._key(a), scheduler._key(b)], [(5, 0), (0, 1)])
+
+
+@invariant(2)
+def test_a_sequence_starts_in_the_lowest_slot():
+    scheduler, output = make_scheduler(tokens=16, seqs=4), SchedulerOutput()
+    a = request("a", num_tokens=3)
+    scheduler.add_request(a)
+    expect(scheduler._admit(a, output), True)
+    expect(work(output), [("a-0", 3)])
+    seq = a.first_seq()
+    expect((seq.status, seq.block_ids), (SequenceStatus.RUNNING, [0]))
+    expect((scheduler.num_running_seqs, sorted(scheduler._free_slots)), (1, [1, 2, 3]))
+
+
+@invariant(2)
+def test_its_request_leaves_the_line_and_runs():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a")
+    scheduler.add_request(a)
+    scheduler._admit(a, output)
+    expect((a in scheduler.waiting, a in scheduler.running), (False, True))
+
+
+@invariant(3, likely="full-is-too-full")
+def test_a_step_may_be_filled_to_the_last_token():
+    scheduler, output = make_scheduler(tokens=8), SchedulerOutput()
+    a, b = request("a", num_tokens=5), request("b", num_tokens=3)
+    for made in (a, b):
+        scheduler.add_request(made)
+    expect([scheduler._admit(a, output), scheduler._admit(b, output)], [True, True])
+    expect(work(output), [("a-0", 5), ("b-0", 3)])
+
+
+@invariant(3)
+def test_one_token_too_many_is_refused():
+    scheduler, output = make_scheduler(tokens=8), SchedulerOutput()
+    a, b = request("a", num_tokens=5), request("b", num_tokens=4)
+    for made in (a, b):
+        scheduler.add_request(made)
+    expect([scheduler._admit(a, output), scheduler._admit(b, output)], [True, False])
+
+
+@invariant(3)
+def test_no_more_sequences_than_may_run():
+    scheduler, output = make_scheduler(tokens=16, seqs=2), SchedulerOutput()
+    requests = [request(name) for name in "abc"]
+    for made in requests:
+        scheduler.add_request(made)
+    expect([scheduler._admit(made, output) for made in requests], [True, True, False])
+
+
+@invariant(4, likely="takes-before-it-asks")
+def test_a_refusal_changes_nothing():
+    scheduler, output = make_scheduler(tokens=8, seqs=4), SchedulerOutput()
+    output.total_num_scheduled_tokens = 6
+    a = request("a", num_tokens=3)
+    scheduler.add_request(a)
+    expect(scheduler._admit(a, output), False)
+    expect((scheduler._free_slots, scheduler.num_running_seqs), ([0, 1, 2, 3], 0))
+    expect((a.first_seq().status, a.first_seq().block_ids), (SequenceStatus.WAITING, []))
+    expect((a in scheduler.waiting, scheduler.running, work(output)), (True, [], []))
+
+
+@invariant(5)
+def test_each_sequence_of_a_request_computes_the_prompt():
+    scheduler, output = make_scheduler(tokens=16, seqs=4), SchedulerOutput()
+    a = request("a", num_tokens=3, n=2)
+    scheduler.add_request(a)
+    expect([scheduler._admit(a, output), scheduler._admit(a, output)], [True, True])
+    expect(work(output), [("a-0", 3), ("a-1", 3)])
+    expect([seq.block_ids for seq in a.get_seqs()], [[0], [1]])
+
+
+@invariant(5, likely="leaves-the-line-with-its-first")
+def test_a_request_stays_in_line_until_its_last_has_started():
+    scheduler, output = make_scheduler(tokens=16, seqs=4), SchedulerOutput()
+    a = request("a", n=2)
+    scheduler.add_request(a)
+    scheduler._admit(a, output)
+    expect(a in scheduler.waiting, True)
+    scheduler._admit(a, output)
+    expect(a in scheduler.waiting, False)
+
+
+@invariant(5, likely="runs-twice")
+def test_a_request_runs_once():
+    scheduler, output = make_scheduler(tokens=16, seqs=4), SchedulerOutput()
+    a = request("a", n=2)
+    scheduler.add_request(a)
+    scheduler._admit(a, output)
+    scheduler._admit(a, output)
+    expect([made.request_id for made in scheduler.running], ["a"], mistakes={"runs-twice": ["a", "a"]})

@@ -1,0 +1,109 @@
+from folovllm.request import SequenceStatus
+from lab_judge import expect, invariant
+from support import EOS, make_scheduler, request, running, work
+
+
+@invariant(1, likely="prompts-first")
+def test_who_runs_computes_one_token_each_in_order():
+    scheduler = make_scheduler()
+    running(scheduler, request("a"))
+    running(scheduler, request("b"))
+    expect(work(scheduler.schedule()), [("a-0", 1), ("b-0", 1)])
+
+
+@invariant(1)
+def test_who_runs_computes_what_it_lacks():
+    scheduler = make_scheduler()
+    seq = running(scheduler, request("a", num_tokens=5))
+    seq.num_computed_tokens = 0  # an interrupt cut short the step that was to compute it
+    expect(work(scheduler.schedule()), [("a-0", 6)])
+
+
+@invariant(1)
+def test_only_those_that_run_compute():
+    scheduler = make_scheduler()
+    a = request("a", n=2)
+    running(scheduler, a)
+    a.make_seq().status = SequenceStatus.FINISHED_STOPPED
+    expect(work(scheduler.schedule()), [("a-0", 1)])
+
+
+@invariant(2, likely="prompts-first")
+def test_then_prompts_join():
+    scheduler = make_scheduler(tokens=8)
+    running(scheduler, request("a"))
+    scheduler.add_request(request("b", num_tokens=3))
+    scheduler.add_request(request("c", num_tokens=4))
+    output = scheduler.schedule()
+    expect(work(output), [("a-0", 1), ("b-0", 3), ("c-0", 4)])
+    expect(len(scheduler.waiting), 0)
+
+
+@invariant(2)
+def test_all_sequences_of_a_request_join_while_there_is_room():
+    scheduler = make_scheduler(seqs=4)
+    scheduler.add_request(request("a", num_tokens=2, n=3))
+    scheduler.add_request(request("b", num_tokens=2, n=3))
+    expect(work(scheduler.schedule()), [("a-0", 2), ("a-1", 2), ("a-2", 2), ("b-0", 2)])
+
+
+@invariant(3, likely="overtakes")
+def test_nobody_overtakes_a_prompt_that_does_not_fit():
+    scheduler = make_scheduler(tokens=8)
+    for name, num_tokens in (("a", 6), ("b", 5), ("c", 1)):
+        scheduler.add_request(request(name, num_tokens))
+    expect(work(scheduler.schedule()), [("a-0", 6)], mistakes={"overtakes": [("a-0", 6), ("c-0", 1)]})
+
+
+@invariant(4, likely="takes-back-what-it-gave")
+def test_the_ended_are_named_once():
+    scheduler = make_scheduler()
+    scheduler._finished_seq_ids.append("gone-0")  # as finish() does
+    first, second = scheduler.schedule(), scheduler.schedule()
+    expect((first.finished_seq_ids, second.finished_seq_ids), (["gone-0"], []))
+
+
+@invariant(5)
+def test_what_was_computed_is_in_the_cache_and_the_token_behind_it():
+    scheduler = make_scheduler()
+    a = request("a", num_tokens=3)
+    scheduler.add_request(a)
+    gained = scheduler.update_from_output(scheduler.schedule(), [50])
+    seq = a.first_seq()
+    expect((seq.num_computed_tokens, seq.data.output_token_ids), (3, [50]))
+    expect(gained, [(seq, None)])
+
+
+@invariant(5)
+def test_a_row_without_a_token_gains_none():
+    scheduler = make_scheduler()
+    a, b = request("a", num_tokens=3), request("b", num_tokens=4)
+    scheduler.add_request(a)
+    scheduler.add_request(b)
+    gained = scheduler.update_from_output(scheduler.schedule(), [None, 50])
+    expect(gained, [(b.first_seq(), None)])
+    expect((a.first_seq().num_computed_tokens, a.first_seq().get_output_len()), (3, 0))
+
+
+@invariant(6)
+def test_who_comes_to_its_end_is_named_and_not_yet_ended():
+    scheduler = make_scheduler()
+    a, b = request("a"), request("b", max_tokens=1)
+    scheduler.add_request(a)
+    scheduler.add_request(b)
+    gained = scheduler.update_from_output(scheduler.schedule(), [EOS, 50])
+    expect([how for _, how in gained], [SequenceStatus.FINISHED_STOPPED, SequenceStatus.FINISHED_LENGTH_CAPPED])
+    expect([seq.status for seq, _ in gained], [SequenceStatus.RUNNING, SequenceStatus.RUNNING])
+
+
+@invariant(7, likely="feeds-the-aborted")
+def test_an_aborted_one_is_passed_over():
+    scheduler = make_scheduler()
+    a, b = request("a", num_tokens=3), request("b", num_tokens=3)
+    scheduler.add_request(a)
+    scheduler.add_request(b)
+    output = scheduler.schedule()
+    a.first_seq().status = SequenceStatus.FINISHED_ABORTED  # while the model computed
+    gained = scheduler.update_from_output(output, [50, 51])
+    expect([(seq.seq_id, seq.data.output_token_ids) for seq, _ in gained], [("b-0", [51])])
+    expect((a.first_seq().num_computed_tokens, a.first_seq().get_output_len()), (0, 0))

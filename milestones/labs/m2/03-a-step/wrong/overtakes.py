@@ -1,0 +1,12 @@
+class Scheduler:
+    def schedule(self) -> SchedulerOutput:
+        output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids)
+        self._finished_seq_ids = []
+        for request in self.running:
+            for seq in request.get_seqs():
+                if seq.status is SequenceStatus.RUNNING:
+                    output.add(seq, seq.get_len() - seq.num_computed_tokens)
+        for request in self.waiting:
+            while request.has_waiting() and self._admit(request, output):
+                pass
+        return output

@@ -1,0 +1,103 @@
+from folovllm.core.block_pool import BlockPool
+from lab_judge import expect, invariant, raises
+
+
+def free_list(pool):
+    return list(pool.get_all_free_blocks())
+
+
+@invariant(1)
+def test_blocks_leave_the_free_list_with_one_reference_each():
+    pool = BlockPool(5)
+    expect(pool.get_new_blocks(3), [1, 2, 3])
+    expect(free_list(pool), [4, 5])
+    expect([pool.refs(block) for block in (1, 2, 3)], [1, 1, 1])
+
+
+@invariant(1, likely="forgets-to-count")
+def test_num_free_follows():
+    pool = BlockPool(5)
+    pool.get_new_blocks(3)
+    expect(pool.num_free, 2)
+
+
+@invariant(2)
+def test_the_neighbour_comes_first():
+    pool = BlockPool(6)
+    expect(pool.get_new_blocks(2, after=4), [5, 6])
+
+
+@invariant(2)
+def test_without_a_free_neighbour_the_front_of_the_list_is_taken():
+    pool = BlockPool(4)
+    expect(pool.get_new_blocks(2, after=3), [4, 1])
+
+
+@invariant(3)
+def test_too_many_are_refused():
+    pool = BlockPool(4)
+    pool.get_new_blocks(1)
+    with raises(ValueError, says="3"):
+        pool.get_new_blocks(4)
+
+
+@invariant(3, likely="takes-before-it-asks")
+def test_a_refusal_changes_nothing():
+    pool = BlockPool(4)
+    with raises(ValueError):
+        pool.get_new_blocks(5)
+    expect((pool.num_free, free_list(pool)), (4, [1, 2, 3, 4]))
+
+
+@invariant(4)
+def test_touch_adds_a_reference():
+    pool = BlockPool(4)
+    pool.get_new_blocks(2)
+    pool.touch([1, 2])
+    pool.touch([2])
+    expect([pool.refs(1), pool.refs(2)], [2, 3])
+
+
+@invariant(4)
+def test_a_free_block_cannot_be_shared():
+    pool = BlockPool(4)
+    with raises(ValueError):
+        pool.touch([1])
+
+
+@invariant(5)
+def test_freed_blocks_go_to_the_end():
+    pool = BlockPool(5)
+    pool.get_new_blocks(3)
+    pool.free_blocks([2])
+    pool.free_blocks([1])
+    expect(free_list(pool), [4, 5, 2, 1])
+
+
+@invariant(5, likely="forgets-to-count")
+def test_num_free_follows_what_comes_back():
+    pool = BlockPool(5)
+    pool.get_new_blocks(3)
+    pool.free_blocks([2, 1])
+    expect(pool.num_free, 4)
+
+
+@invariant(5, likely="frees-what-is-shared")
+def test_a_shared_block_stays_until_its_last_reference_goes():
+    pool = BlockPool(4)
+    pool.get_new_blocks(2)
+    pool.touch([1])
+    pool.free_blocks([1])
+    expect(free_list(pool), [3, 4], mistakes={"frees-what-is-shared": [3, 4, 1]})
+    expect((pool.refs(1), pool.num_free), (1, 2))
+    pool.free_blocks([1])
+    expect(free_list(pool), [3, 4, 1])
+
+
+@invariant(5)
+def test_a_free_block_cannot_be_freed():
+    pool = BlockPool(4)
+    pool.get_new_blocks(1)
+    pool.free_blocks([1])
+    with raises(ValueError):
+        pool.free_blocks([1])

@@ -1,0 +1,16 @@
+class KVCacheManager:
+    def allocate_slots(self, wants: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
+        if self._blocks_needed(wants) + keep_free > self.pool.num_free:
+            return None
+        pairs: BlockPairs = []
+        for seq, num_tokens in wants:
+            start, table = seq.num_computed_tokens, seq.block_ids
+            first = start // self.block_size  # the first block that is written to
+            if first < len(table) and not self.pool.may_write(table[first]):
+                shared = table[first]
+                table[first] = self.pool.get_new_blocks(1, after=shared)[0]
+                pairs.append((shared, table[first]))
+            num_new = self.blocks_for(start + num_tokens) - len(table)
+            if num_new > 0:
+                table += self.pool.get_new_blocks(num_new, after=table[-1] if table else 0)
+        return pairs

@@ -1,0 +1,78 @@
+from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.preemption import Preempter, choose_victims
+from folovllm.request import Request, SequenceStatus
+from folovllm.sampling_params import SamplingParams
+from lab_judge import expect, invariant
+
+RUNNING, WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
+STOPPED = SequenceStatus.FINISHED_STOPPED
+
+
+def request(name, *statuses, beams=False, unmade=0):
+    """A request with a sequence of each status, called name-0, name-1, …"""
+    n = len(statuses) + unmade
+    settings = {"best_of": n, "use_beam_search": True} if beams else {"n": n}
+    made = Request(name, None, [1, 2, 3], SamplingParams(**settings))
+    while len(made.sequences) < len(statuses):
+        made.make_seq()
+    for seq, status in zip(made.get_seqs(), statuses, strict=True):
+        seq.status = status
+    return made
+
+
+def names(seqs):
+    return [seq.seq_id for seq in seqs]
+
+
+@invariant(1, likely="the-needy-pays")
+def test_the_newest_gives_way_with_all_that_runs():
+    old, new = request("old", RUNNING), request("new", RUNNING, RUNNING)
+    victims = choose_victims(newest=new, needy=old)
+    expect(names(victims), ["new-0", "new-1"], mistakes={"the-needy-pays": ["old-0"]})
+
+
+@invariant(1)
+def test_who_has_no_blocks_gives_none():
+    old, new = request("old", RUNNING), request("new", STOPPED, RUNNING, WAITING)
+    expect(names(choose_victims(newest=new, needy=old)), ["new-1"])
+
+
+@invariant(2)
+def test_a_needy_newest_keeps_all_but_its_last():
+    new = request("new", RUNNING, RUNNING, RUNNING)
+    expect(names(choose_victims(newest=new, needy=new)), ["new-2"])
+
+
+@invariant(3, likely="splits-beams")
+def test_beams_give_way_together():
+    new = request("new", RUNNING, RUNNING, beams=True)
+    expect(names(choose_victims(newest=new, needy=new)), ["new-0", "new-1"])
+
+
+@invariant(4)
+def test_the_mode_decides():
+    one, two = request("one", RUNNING), request("two", RUNNING, RUNNING)
+    kv = KVCacheManager(4, 4, 4)
+    expect([Preempter(kv, "swap")._swaps(r) for r in (one, two)], [True, True])
+    expect([Preempter(kv, "recompute")._swaps(r) for r in (one, two)], [False, False])
+
+
+@invariant(5)
+def test_auto_swaps_what_has_several():
+    one, two = request("one", RUNNING), request("two", RUNNING, WAITING)
+    auto = Preempter(KVCacheManager(4, 4, 4), "auto")
+    expect([auto._swaps(one), auto._swaps(two)], [False, True])
+
+
+@invariant(5, likely="counts-the-finished")
+def test_auto_counts_who_has_work_left():
+    auto = Preempter(KVCacheManager(4, 4, 4), "auto")
+    last_of_two = request("r", STOPPED, RUNNING)
+    expect(auto._swaps(last_of_two), False)
+
+
+@invariant(5)
+def test_auto_counts_who_is_not_made_yet():
+    auto = Preempter(KVCacheManager(4, 4, 4), "auto")
+    first_of_two = request("r", RUNNING, unmade=1)
+    expect(auto._swaps(first_of_two), True)

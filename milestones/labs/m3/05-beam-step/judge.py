@@ -1,0 +1,96 @@
+import math
+
+from folovllm.sample.beam_search import BeamSearch
+from lab_judge import expect, expect_close, invariant
+
+A, B, END = 0, 1, 2
+
+
+def row(a, b, end):
+    """One beam's candidates from their probabilities; END is the EOS."""
+    return [A, B, END], [math.log(p) if p else -math.inf for p in (a, b, end)]
+
+
+def after_one_step(width=2, max_new_tokens=8, **settings):
+    """Beams A at .50 and B at .40 are alive."""
+    search = BeamSearch(width, frozenset([END]), max_new_tokens, **settings)
+    search.advance([row(0.5, 0.4, 0.1)])
+    return search
+
+
+def survivors(step):
+    return [(s.parent, s.token_id) for s in step.survivors]
+
+
+@invariant(1, likely="ranks-each-beam-alone")
+def test_all_continuations_are_ranked_together():
+    search = BeamSearch(2, frozenset([END]), 8)
+    ranked = search._ranked([row(0.5, 0.4, 0.1)])
+    expect([(parent, token) for _, parent, token in ranked], [(0, A), (0, B), (0, END)])
+    expect_close([score for score, _, _ in ranked], [math.log(p) for p in (0.5, 0.4, 0.1)])
+
+
+@invariant(1)
+def test_what_is_masked_is_no_continuation():
+    search = BeamSearch(2, frozenset([END]), 8)
+    ranked = search._ranked([([A, B, END], [-1.0, -math.inf, math.nan])])
+    expect(ranked, [(-1.0, 0, A)])
+
+
+@invariant(2, likely="ranks-each-beam-alone")
+def test_both_survivors_may_come_from_one_beam():
+    search = after_one_step()
+    step = search.advance([row(0.4, 0.35, 0), row(0.3, 0.3, 0)])  # .200 .175, .120 .120
+    expect(survivors(step), [(0, A), (0, B)])
+
+
+@invariant(2, likely="an-end-takes-a-place")
+def test_an_end_leaves_the_places_to_others():
+    search = after_one_step()
+    step = search.advance([row(0.4, 0.35, 0.25), row(0.2, 0.1, 0.7)])  # the .280 is an end
+    expect(len(step.survivors), 2)
+
+
+@invariant(3, likely="any-end-counts")
+def test_only_an_end_among_the_first_counts():
+    search = after_one_step()
+    step = search.advance([row(0.5, 0.1, 0.3), row(0.3, 0.1, 0.5)])  # .25, an end .20, an end .15, .12
+    expect((survivors(step), [e.parent for e in step.endings]), ([(0, A), (1, A)], [1]))
+
+
+@invariant(3)
+def test_the_last_token_ends_everybody():
+    search = after_one_step(max_new_tokens=2)
+    step = search.advance([row(0.4, 0.35, 0.25), row(0.2, 0.1, 0.7)])
+    expect((survivors(step), [e.parent for e in step.endings]), ([], [1, 0]))
+
+
+@invariant(4)
+def test_the_pool_holds_the_best_first():
+    search = after_one_step()
+    search.advance([row(0.4, 0.35, 0.25), row(0.2, 0.1, 0.7)])
+    search.advance([row(0.1, 0.1, 0.8), row(0.2, 0.2, 0.6)])
+    expect([h.token_ids for h in search.pool], [[A, A, END], [B, END]])
+
+
+@invariant(5)
+def test_the_live_beams_are_the_survivors():
+    search = after_one_step()
+    step = search.advance([row(0.4, 0.35, 0.25), row(0.2, 0.1, 0.7)])
+    expect([beam.token_ids for beam in search.live], [[A, A], [A, B]])
+    expect([(e.hypothesis.token_ids, e.kept) for e in step.endings], [([B, END], True)])
+
+
+@invariant(5)
+def test_when_it_is_over_nobody_lives():
+    search = after_one_step(width=1, early_stopping=True)
+    step = search.advance([row(0.2, 0.1, 0.7)])
+    expect((step.survivors, search.live), ([], []))
+
+
+@invariant(5)
+def test_beams_that_are_stuck_end_as_they_are():
+    search = after_one_step()
+    nothing = ([A, B, END], [-math.inf] * 3)
+    step = search.advance([nothing, nothing])
+    expect([e.hypothesis.token_ids for e in step.endings], [[A], [B]])

@@ -1,0 +1,106 @@
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+import torch
+import triton
+import triton.language as tl
+
+from folovllm.attention.kernels.tile import attend_tile
+from lab_judge import expect_close, invariant
+
+NAN, INF = float("nan"), float("inf")
+
+
+@triton.jit
+def kernel(
+    q_ptr, k_ptr, v_ptr, table_ptr, last_seen_ptr, max_ptr, sum_ptr, acc_ptr, end,
+    TILES: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    rows, columns = tl.arange(0, ROWS), tl.arange(0, 2)
+    q = tl.load(q_ptr + rows[:, None] + columns[None, :], mask=columns[None, :] < 1, other=0.0)
+    top, total = tl.full([ROWS], -float("inf"), tl.float32), tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, 2], tl.float32)
+    for tile in tl.static_range(TILES):
+        top, total, acc = attend_tile(
+            q, top, total, acc, tile * BLOCK_N, end, tl.load(last_seen_ptr + rows), 1.0, k_ptr, v_ptr, table_ptr,
+            BLOCK_SIZE, 1, BLOCK_SIZE, 1, BLOCK_SIZE, BLOCK_N, 1, 2,
+        )  # fmt: skip
+    tl.store(max_ptr + rows, top)
+    tl.store(sum_ptr + rows, total)
+    tl.store(acc_ptr + rows[:, None] + columns[None, :], acc, mask=columns[None, :] < 1)
+
+
+def attend(keys, values, *, tiles, tile=2, table=None, block_size=4, end=None, last_seen=(99,)):
+    """[running_max, running_sum, acc] of a query 1 after some tiles of keys; a row for each of `last_seen`.
+
+    Heads of one number, so the scores are the keys. `keys` and `values` are the cache, block after block.
+    """
+    ones = torch.ones(len(last_seen))
+    k, v = torch.tensor(keys, dtype=torch.float32), torch.tensor(values, dtype=torch.float32)
+    blocks = torch.tensor(table or range(-(-len(keys) // block_size)), dtype=torch.int32)
+    state = [torch.zeros(len(last_seen)) for _ in range(3)]
+    end = len(keys) if end is None else end
+    kernel[(1,)](
+        ones, k, v, blocks, torch.tensor(last_seen, dtype=torch.int32), *state, end,
+        TILES=tiles, ROWS=len(last_seen), BLOCK_SIZE=block_size, BLOCK_N=tile,
+    )  # fmt: skip
+    return [part.tolist() if len(last_seen) > 1 else part.item() for part in state]
+
+
+@invariant(1)
+def test_one_tile():
+    top, total, acc = attend([1, 3], [10, 20], tiles=1)
+    expect_close([top, total, acc], [3, 1 / 4 + 1, 10 / 4 + 20])
+
+
+@invariant(1)
+def test_scores_that_would_overflow():
+    top, total, acc = attend([300, 302], [10, 20], tiles=1)
+    expect_close([top, total, acc], [302, 1.25, 22.5])
+
+
+@invariant(2, likely="forgets-to-rescale")
+def test_a_second_tile_with_a_greater_score():
+    top, total, acc = attend([1, 3, 2, 5], [10, 20, 30, 40], tiles=2)
+    expect_close([top, total, acc], [5, 23 / 16, 790 / 16], mistakes={"forgets-to-rescale": [5, 2.375, 66.25]})
+
+
+@invariant(2)
+def test_a_second_tile_whose_scores_are_smaller():
+    top, total, acc = attend([2, 5, 1, 3], [30, 40, 10, 20], tiles=2)
+    expect_close([top, total, acc], [5, 23 / 16, 790 / 16])
+
+
+@invariant(3, likely="block-of-the-first")
+def test_a_tile_that_spans_blocks():
+    cache, values = [0, 0, 2, 5, 1, 3], [0, 0, 30, 40, 10, 20]
+    top, total, acc = attend(cache, values, tiles=1, tile=4, table=[2, 1], block_size=2, end=4)
+    expect_close([top, total, acc], [5, 23 / 16, 790 / 16])
+
+
+@invariant(3)
+def test_a_tile_inside_of_a_block():
+    cache, values = [0, 0, 0, 0, 1, 3, 2, 5], [0, 0, 0, 0, 10, 20, 30, 40]
+    top, total, acc = attend(cache, values, tiles=2, tile=2, table=[1], block_size=4, end=4)
+    expect_close([top, total, acc], [5, 23 / 16, 790 / 16])
+
+
+@invariant(4, likely="zero-is-a-score")
+def test_what_is_behind_the_end_weighs_nothing():
+    top, total, acc = attend([-1, -3, -9, -9], [10, 20, 30, 40], tiles=1, tile=4, end=2)
+    expect_close([top, total, acc], [-1, 1.25, 15], mistakes={"zero-is-a-score": [0, 2.625, 7.5]})
+
+
+@invariant(4)
+def test_what_is_behind_the_end_is_not_read():
+    top, total, acc = attend([1, 3, NAN, NAN], [10, 20, NAN, INF], tiles=1, tile=4, end=2)
+    expect_close([top, total, acc], [3, 1.25, 22.5])
+
+
+@invariant(5, likely="zero-is-a-score")
+def test_a_row_sees_nothing_behind_its_own_position():
+    top, total, acc = attend([1, 3, 2, 5], [10, 20, 30, 40], tiles=1, tile=4, last_seen=(0, 1, 2, 3))
+    expect_close(top, [1, 3, 3, 5])
+    expect_close(total, [1, 1.25, 1.75, 23 / 16])
+    expect_close(acc, [10, 22.5, 37.5, 790 / 16])

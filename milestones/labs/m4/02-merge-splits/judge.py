@@ -1,0 +1,78 @@
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
+import pytest
+import torch
+
+from folovllm.attention.kernels.paged_decode import paged_decode
+from lab_judge import expect_close, invariant
+
+
+@pytest.fixture(autouse=True)
+def _memory_that_nobody_has_written_holds_nan(monkeypatch):
+    monkeypatch.setattr(torch, "empty", lambda *shape, **options: torch.full(shape, float("nan"), **options))
+
+
+def attend(scores, values, num_splits):
+    """The result for one query 1 with heads of one number, whose weights are powers of 2.
+
+    A split takes a whole number of tiles of 64 tokens, so of 65 tokens the first split has 64 and the second 1.
+    """
+    k, v = torch.zeros(256, 1, 1, 1), torch.zeros(256, 1, 1, 1)  # blocks of one token
+    k[: len(scores), 0, 0, 0] = torch.tensor(scores, dtype=torch.float32)
+    v[: len(values), 0, 0, 0] = torch.tensor(values, dtype=torch.float32)
+    table = torch.arange(256, dtype=torch.int32)[None]
+    seq_lens = torch.tensor([len(scores)], dtype=torch.int32)
+    ln2 = 0.6931471805599453
+    return paged_decode(torch.ones(1, 1, 1), k, v, table, seq_lens, ln2, num_splits=num_splits).item()
+
+
+@invariant(1, likely="mean-of-the-splits")
+def test_splits_count_by_their_tokens_where_scores_are_equal():
+    out = attend([0] * 64 + [0], [10] * 64 + [75], num_splits=2)
+    expect_close(out, (64 * 10 + 1 * 75) / 65, mistakes={"mean-of-the-splits": (10 + 75) / 2})
+
+
+@invariant(1, likely="mean-of-the-splits")
+def test_a_great_score_outweighs_many_small_ones():
+    out = attend([0] * 64 + [6], [10] * 64 + [50], num_splits=2)
+    expect_close(out, (64 * 10 + 2**6 * 50) / (64 + 2**6))
+
+
+@invariant(2, likely="too-large-for-float32")
+def test_scores_whose_powers_would_overflow():
+    out = attend([200] * 64 + [206], [10] * 64 + [50], num_splits=2)
+    expect_close(out, 30.0, atol=1e-4)
+
+
+@invariant(2)
+def test_scores_whose_powers_would_vanish():
+    out = attend([-206] * 64 + [-200], [10] * 64 + [50], num_splits=2)
+    expect_close(out, 30.0, atol=1e-4)
+
+
+@invariant(3, likely="reads-empty-splits")
+def test_splits_without_tokens_are_not_read():
+    out = attend([0] * 64 + [0], [10] * 64 + [75], num_splits=5)  # three of them have none
+    expect_close(out, (64 * 10 + 1 * 75) / 65)
+
+
+@invariant(3)
+def test_a_short_sequence_has_one_split():
+    expect_close(attend([0, 0], [10, 20], num_splits=4), 15.0)
+
+
+@invariant(4)
+def test_every_head_of_every_sequence_by_itself():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 4, 8), torch.randn(40, 8, 2, 8), torch.randn(40, 8, 2, 8)
+    tables = torch.randperm(40, dtype=torch.int32).reshape(2, 20)
+    seq_lens = [150, 70]
+    out = paged_decode(q, k, v, tables, torch.tensor(seq_lens, dtype=torch.int32), 0.5, num_splits=3)
+    for seq, length in enumerate(seq_lens):
+        for head in range(4):
+            keys = k[tables[seq].long()].reshape(160, 2, 8)[:length, head // 2].double()
+            values = v[tables[seq].long()].reshape(160, 2, 8)[:length, head // 2].double()
+            weights = (keys @ q[seq, head].double() * 0.5).softmax(0)
+            expect_close(out[seq, head].double(), weights @ values)

@@ -1,0 +1,142 @@
+from types import SimpleNamespace
+
+import pytest
+
+from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.run_ahead import can_run_ahead, most_blocks_of_next_step, reads_tokens
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.request import Request, SequenceStatus
+from folovllm.sampling_params import SamplingParams
+from lab_judge import expect, invariant
+
+
+def running(prompt=4, output=0, computed=None, **params):
+    """A running request; all its tokens are computed but for the last, unless `computed` says how many."""
+    request = Request("r", None, list(range(prompt)), SamplingParams(**{"max_tokens": 100, **params}))
+    seq = request.first_seq()
+    seq.status = SequenceStatus.RUNNING
+    seq.data.output_token_ids += range(output)
+    seq.num_computed_tokens = prompt + output - 1 if computed is None else computed
+    return request
+
+
+def scheduler_with(*requests, free=9, budget=64, max_model_len=64, swapped=()):
+    """What the functions look at of a scheduler; blocks of 4."""
+    kv = KVCacheManager(num_blocks=free, block_size=4)
+    return SimpleNamespace(
+        running=list(requests), swapped=list(swapped), kv=kv,
+        max_num_seqs=8, max_num_batched_tokens=budget, max_model_len=max_model_len,
+    )  # fmt: skip
+
+
+def launch(*requests, tokens=1):
+    """A step that computes so many tokens of each."""
+    output = SchedulerOutput()
+    for request in requests:
+        output.add(request.first_seq(), tokens)
+    return output
+
+
+@invariant(1)
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"presence_penalty": 0.5},
+        {"frequency_penalty": -0.5},
+        {"repetition_penalty": 1.2},
+        {"use_beam_search": True, "n": 2, "temperature": 0},
+        {"extra_args": {"anything": 1}},
+    ],
+)
+def test_draws_that_read_the_last_token(params):
+    expect(reads_tokens(SamplingParams(**params)), True)
+
+
+@invariant(1)
+def test_bad_words_read_it_too():
+    params = SamplingParams()
+    params.bad_words_token_ids = [[3, 4]]
+    expect(reads_tokens(params), True)
+
+
+@invariant(1)
+@pytest.mark.parametrize("params", [{"temperature": 0}, {"seed": 1, "top_p": 0.9}, {"stop": "x"}, {"logprobs": 2}])
+def test_draws_that_do_not(params):
+    expect(reads_tokens(SamplingParams(**params)), False)
+
+
+@invariant(2)
+def test_nothing_in_the_way():
+    a, b = running(), running()
+    expect(can_run_ahead(scheduler_with(a, b), launch(a, b)), True)
+
+
+@invariant(2)
+def test_one_that_reads_its_tokens_makes_all_wait():
+    a, b = running(), running(presence_penalty=0.5)
+    expect(can_run_ahead(scheduler_with(a, b), launch(a, b)), False)
+
+
+@invariant(2)
+def test_an_empty_step_and_swapped_requests_wait():
+    a, b = running(), running()
+    expect(can_run_ahead(scheduler_with(a), launch()), False)
+    expect(can_run_ahead(scheduler_with(a, swapped=[b]), launch(a)), False)
+
+
+@invariant(3, likely="one-token-late")
+def test_whose_next_token_is_its_last_does_not_go_on():
+    a = running(output=2, max_tokens=3)
+    expect(can_run_ahead(scheduler_with(a), launch(a)), False, mistakes={"one-token-late": True})
+
+
+@invariant(3, likely="one-token-late")
+def test_nor_who_reaches_the_longest_length():
+    a = running(prompt=4, output=3)
+    expect(can_run_ahead(scheduler_with(a, max_model_len=8), launch(a)), False)
+    expect(can_run_ahead(scheduler_with(a, max_model_len=9), launch(a)), True)
+
+
+@invariant(3, likely="waits-for-every-end")
+def test_it_is_enough_that_one_goes_on():
+    ends, goes_on = running(output=2, max_tokens=3), running(output=2, max_tokens=9)
+    step = launch(ends, goes_on)
+    expect(can_run_ahead(scheduler_with(ends, goes_on), step), True, mistakes={"waits-for-every-end": False})
+
+
+@invariant(3, likely="waits-for-every-end")
+def test_who_still_lacks_tokens_goes_on():
+    a = running(prompt=8, computed=0, max_tokens=1)
+    expect(can_run_ahead(scheduler_with(a), launch(a, tokens=4)), True)
+
+
+@invariant(4)
+def test_each_sequence_may_open_a_block():
+    a, b, c = running(), running(), running()
+    expect(most_blocks_of_next_step(scheduler_with(a, b, c), launch(a, b, c)), 3)
+
+
+@invariant(4)
+def test_and_what_is_missing_needs_blocks_as_well():
+    a, b = running(), running(prompt=20, computed=0)  # 10 of its tokens are missing after the step: 3 blocks
+    step = launch(a)
+    step.add(b.first_seq(), 10)
+    expect(most_blocks_of_next_step(scheduler_with(a, b), step), 2 + 3)
+
+
+@invariant(4)
+def test_but_not_more_than_a_step_can_compute():
+    a = running(prompt=40, computed=0)
+    expect(most_blocks_of_next_step(scheduler_with(a, budget=8), launch(a, tokens=8)), 1 + 2)
+
+
+@invariant(5, likely="counts-no-blocks")
+def test_where_blocks_may_be_short_it_waits():
+    a, b = running(), running()
+    expect(can_run_ahead(scheduler_with(a, b, free=1), launch(a, b)), False, mistakes={"counts-no-blocks": True})
+
+
+@invariant(5)
+def test_just_enough_are_enough():
+    a, b = running(), running()
+    expect(can_run_ahead(scheduler_with(a, b, free=2), launch(a, b)), True)

@@ -1,0 +1,116 @@
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.request import SequenceStatus
+from lab_judge import expect, invariant
+from support import make_scheduler, request, running
+
+RUNNING = SequenceStatus.RUNNING
+
+
+def named(forks):
+    return [(parent.seq_id, child.seq_id) for parent, child in forks]
+
+
+@invariant(1)
+def test_siblings_draw_from_the_same_logits():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 10, n=3)
+    seq = running(scheduler, a, num_computed=10)
+    expect(scheduler._end_prefill(a, seq, room=5, output=output), 2)
+    expect(named(output.forks), [("a-0", "a-1"), ("a-0", "a-2")])
+    expect([child.status for child in a.get_seqs()], [RUNNING, RUNNING, RUNNING])
+
+
+@invariant(1, likely="shares-what-is-computed")
+def test_they_share_the_whole_prompt():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 10, n=2)
+    seq = running(scheduler, a, num_computed=8)
+    scheduler.kv.allocate_slots([(seq, 2)])  # this step computes the last two
+    scheduler._end_prefill(a, seq, room=5, output=output)
+    child = a.get_seqs()[1]
+    expect((child.block_ids, child.num_computed_tokens), ([1, 2, 3], 10))
+
+
+@invariant(2, likely="forks-beyond-the-room")
+def test_no_more_than_there_is_room_for():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 10, n=4)
+    seq = running(scheduler, a, num_computed=10)
+    expect(scheduler._end_prefill(a, seq, room=2, output=output), 2)
+    expect(named(output.forks), [("a-0", "a-1"), ("a-0", "a-2")])
+
+
+@invariant(2, likely="leaves-the-others-aside")
+def test_the_others_stand_in_line():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 10, n=4)
+    seq = running(scheduler, a, num_computed=10)
+    scheduler._end_prefill(a, seq, room=2, output=output)
+    expect(a in scheduler.waiting, True)
+
+
+@invariant(2)
+def test_nobody_is_left_to_stand_in_line():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 10, n=3)
+    seq = running(scheduler, a, num_computed=10)
+    scheduler._enter_waiting(a)
+    scheduler._end_prefill(a, seq, room=2, output=output)
+    expect(a in scheduler.waiting, False)
+
+
+@invariant(3, likely="forks-a-second-time")
+def test_a_prompt_that_is_computed_again_forks_nobody():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 10, n=2)
+    seq = running(scheduler, a, num_computed=10)
+    seq.data.output_token_ids.append(7)  # it had drawn before it was preempted
+    expect(scheduler._end_prefill(a, seq, room=5, output=output), 0)
+    expect((named(output.forks), a in scheduler.waiting), ([], True))
+
+
+@invariant(4, likely="forks-after-every-chunk")
+def test_a_chunk_in_the_middle_forks_nobody():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 18, n=2)
+    seq = running(scheduler, a, num_computed=8)
+    scheduler._end_prefills(a, [(seq, 8)], output)
+    expect(named(output.forks), [])
+
+
+@invariant(4)
+def test_the_last_chunk_does():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 18, n=2)
+    seq = running(scheduler, a, num_computed=16)
+    scheduler._end_prefills(a, [(seq, 2)], output)
+    expect(named(output.forks), [("a-0", "a-1")])
+
+
+@invariant(4)
+def test_a_decode_ends_no_prompt():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 6, n=2)
+    seq = running(scheduler, a, num_computed=6)
+    scheduler._end_prefills(a, [(seq, 1)], output)
+    expect(named(output.forks), [])
+
+
+@invariant(4)
+def test_who_had_to_give_way_ends_nothing():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 10, n=2)
+    seq = running(scheduler, a, num_computed=8)
+    seq.status = SequenceStatus.WAITING
+    scheduler._end_prefills(a, [(seq, 2)], output)
+    expect(named(output.forks), [])
+
+
+@invariant(5, likely="forks-beyond-the-room")
+def test_all_that_run_take_room():
+    scheduler, output = make_scheduler(seqs=4), SchedulerOutput()
+    running(scheduler, request("b", 4), num_computed=4)
+    a = request("a", 10, n=4)
+    seq = running(scheduler, a, num_computed=8)
+    scheduler._end_prefills(a, [(seq, 2)], output)
+    expect(named(output.forks), [("a-0", "a-1"), ("a-0", "a-2")])

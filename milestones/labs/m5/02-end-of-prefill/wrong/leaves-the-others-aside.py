@@ -1,0 +1,9 @@
+class Scheduler:
+    def _end_prefill(self, request: Request, seq: Sequence, room: int, output: SchedulerOutput) -> int:
+        children = request.unstarted(room) if seq.get_output_len() == 0 else []
+        for child in children:
+            self.kv.fork(seq, child, seq.get_prompt_len())
+            child.transition(RUNNING)
+            output.forks.append((seq, child))
+        self.waiting.remove(request)
+        return len(children)

@@ -1,0 +1,12 @@
+class Scheduler:
+    def _end_prefill(self, request: Request, seq: Sequence, room: int, output: SchedulerOutput) -> int:
+        children = request.unstarted(room) if seq.get_output_len() == 0 else []
+        for child in children:
+            self.kv.fork(seq, child, seq.num_computed_tokens)
+            child.transition(RUNNING)
+            output.forks.append((seq, child))
+        if request.has_waiting():
+            self._enter_waiting(request)
+        else:
+            self.waiting.remove(request)
+        return len(children)

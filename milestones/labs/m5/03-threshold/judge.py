@@ -1,0 +1,107 @@
+from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.prompt_shares import half, share_out, top_up
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.request import SequenceStatus
+from lab_judge import expect, invariant
+from support import request
+
+
+def prefills(**lacking):
+    """Requests under way by name, each with what its one sequence lacks of its prompt."""
+    made = [(request(name, num_tokens), num_tokens) for name, num_tokens in lacking.items()]
+    return [(a, [(a.first_seq(), num_tokens)]) for a, num_tokens in made]
+
+
+def shares(prefills, left, threshold):
+    return {a.request_id: share for a, _, share in share_out(prefills, left, threshold)}
+
+
+def in_step(num_tokens, given, num_blocks=8):
+    """A prompt of `num_tokens` tokens of which a step computes `given`, its first: (kv, sequence, step)."""
+    kv, output = KVCacheManager(num_blocks, block_size=4), SchedulerOutput()
+    seq = request("a", num_tokens).first_seq()
+    seq.status = SequenceStatus.RUNNING
+    kv.allocate_slots([(seq, given)])
+    output.add(seq, given)
+    return kv, seq, output
+
+
+@invariant(1, likely="rounds-down")
+def test_half_of_an_odd_number():
+    expect([half(8), half(7), half(1), half(0)], [4, 4, 1, 0], mistakes={"rounds-down": [4, 3, 0, 0]})
+
+
+@invariant(2)
+def test_a_threshold_is_a_cap():
+    expect(shares(prefills(a=20), left=16, threshold=4), {"a": 4})
+
+
+@invariant(2, likely="zero-for-none")
+def test_zero_is_all_that_is_left():
+    expect(shares(prefills(a=20), left=16, threshold=0), {"a": 16}, mistakes={"zero-for-none": {"a": 8}})
+
+
+@invariant(2, likely="zero-for-none")
+def test_none_is_half_of_what_is_left():
+    expect(shares(prefills(a=20), left=16, threshold=None), {"a": 8})
+
+
+@invariant(3, likely="the-same-for-all")
+def test_the_next_one_finds_what_is_left():
+    halves = shares(prefills(a=20, b=20, c=20), left=16, threshold=None)
+    expect(halves, {"a": 8, "b": 4, "c": 2}, mistakes={"the-same-for-all": {"a": 8, "b": 8, "c": 8}})
+
+
+@invariant(3, likely="the-same-for-all")
+def test_no_more_than_is_left():
+    expect(shares(prefills(a=20, b=20), left=6, threshold=4), {"a": 4, "b": 2})
+
+
+@invariant(3)
+def test_no_more_than_is_lacking():
+    expect(shares(prefills(a=3, b=20), left=16, threshold=0), {"a": 3, "b": 13})
+
+
+@invariant(4)
+def test_more_of_a_prompt_in_the_step():
+    kv, seq, output = in_step(num_tokens=18, given=4)
+    top_up([(seq, 18)], output, kv, left=3)
+    expect((output.num_scheduled_tokens, output.total_num_scheduled_tokens, output.num_prompt_tokens), ([7], 7, 7))
+
+
+@invariant(4)
+def test_no_more_than_it_lacks():
+    kv, seq, output = in_step(num_tokens=6, given=4)
+    top_up([(seq, 6)], output, kv, left=8)
+    expect((output.num_scheduled_tokens, output.total_num_scheduled_tokens), ([6], 6))
+
+
+@invariant(4)
+def test_who_is_not_in_the_step_gets_nothing():
+    kv, seq, output = in_step(num_tokens=18, given=4)
+    other = request("b", 9).first_seq()
+    other.status = SequenceStatus.RUNNING
+    expect(top_up([(other, 9)], output, kv, left=3), [])
+    seq.status = SequenceStatus.WAITING  # it had to give way in this step
+    expect(top_up([(seq, 18)], output, kv, left=3), [])
+    expect(output.total_num_scheduled_tokens, 4)
+
+
+@invariant(5, likely="blocks-for-the-extra-only")
+def test_there_are_blocks_for_all_it_computes():
+    kv, seq, output = in_step(num_tokens=18, given=4)
+    top_up([(seq, 18)], output, kv, left=4)
+    expect((seq.block_ids, output.grown_seqs), ([1, 2], [seq]))
+
+
+@invariant(5)
+def test_without_blocks_it_stays_as_it_is():
+    kv, seq, output = in_step(num_tokens=18, given=4, num_blocks=1)
+    expect(top_up([(seq, 18)], output, kv, left=4), [])
+    expect((output.num_scheduled_tokens, output.total_num_scheduled_tokens), ([4], 4))
+
+
+@invariant(6)
+def test_the_answer_says_what_each_computes_in_all():
+    kv, seq, output = in_step(num_tokens=18, given=4)
+    expect(top_up([(seq, 18)], output, kv, left=3), [(seq, 7)])

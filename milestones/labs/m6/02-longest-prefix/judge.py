@@ -1,0 +1,94 @@
+from array import array
+
+from folovllm.core.prefix_caching_manager import PrefixCachingManager
+from folovllm.request import Request
+from folovllm.sampling_params import SamplingParams
+from lab_judge import expect, invariant
+
+
+class Shelf:
+    """In the pool's place: {block: all tokens up to its end}, blocks of 4. It notes which blocks are touched."""
+
+    def __init__(self, contents):
+        self.contents, self.touched = contents, []
+
+    def get_cached_block(self, block_hash, parent, token_ids, cache_salt):
+        for block, tokens in self.contents.items():
+            parents = [b for b, before in self.contents.items() if before == tokens[:-4]] or [0]
+            wanted = (array("q", tokens).tobytes(), parents[0], tokens[-4:], None)
+            if (block_hash, parent, list(token_ids), cache_salt) == wanted:
+                return block
+        return None
+
+    def touch(self, block_ids):
+        self.touched += block_ids
+
+
+def take(prompt, shelf):
+    """A new sequence and its manager. Hashes are the bytes of all tokens so far, as the shelf wants them."""
+    kv = PrefixCachingManager(num_blocks=9, block_size=4, digest=lambda data: data)
+    kv.pool = shelf
+    request = Request("r", None, prompt, SamplingParams())
+    kv.get_computed_blocks(request, request.first_seq())
+    return request.first_seq(), kv
+
+
+ONE = list(range(1, 5))
+TWO = list(range(1, 9))
+THREE = list(range(1, 13))
+
+
+@invariant(1, likely="no-parent")
+def test_blocks_are_found_one_behind_the_other():
+    shelf = Shelf({4: ONE, 7: TWO, 2: THREE})
+    seq, _ = take([*THREE, 20, 21], shelf)
+    expect(seq.block_ids, [4, 7, 2], mistakes={"no-parent": [4]})
+
+
+@invariant(1)
+def test_another_beginning_finds_nothing():
+    shelf = Shelf({4: ONE, 7: TWO})
+    seq, _ = take([0, 2, 3, 4, 5, 6, 7, 8, 9], shelf)
+    expect(seq.block_ids, [])
+
+
+@invariant(2)
+def test_the_search_ends_where_the_prompts_part():
+    shelf = Shelf({4: ONE, 7: TWO, 2: THREE})
+    seq, _ = take([*ONE, 50, 51, 52, 53, 9, 10, 11, 12, 13], shelf)
+    expect(seq.block_ids, [4])
+
+
+@invariant(3)
+def test_the_block_of_the_last_token_is_not_taken():
+    shelf = Shelf({4: ONE, 7: TWO, 2: THREE})
+    seq, _ = take(THREE, shelf)
+    expect(seq.block_ids, [4, 7], mistakes={"takes-the-last-block": [4, 7, 2]})
+
+
+@invariant(3)
+def test_with_one_token_more_all_three_are():
+    shelf = Shelf({4: ONE, 7: TWO, 2: THREE})
+    seq, _ = take([*THREE, 13], shelf)
+    expect(seq.block_ids, [4, 7, 2])
+
+
+@invariant(4, likely="never-touches")
+def test_what_is_taken_is_touched():
+    shelf = Shelf({4: ONE, 7: TWO, 2: THREE})
+    take([*TWO, 60, 61], shelf)
+    expect(shelf.touched, [4, 7], mistakes={"never-touches": []})
+
+
+@invariant(5)
+def test_their_tokens_count_as_computed():
+    shelf = Shelf({4: ONE, 7: TWO, 2: THREE})
+    seq, kv = take([*TWO, 60, 61], shelf)
+    expect((seq.num_computed_tokens, kv._num_cached[seq]), (8, 2))
+
+
+@invariant(5)
+def test_where_nothing_is_found_nothing_is_computed():
+    shelf = Shelf({})
+    seq, kv = take(THREE, shelf)
+    expect((seq.block_ids, seq.num_computed_tokens, kv._num_cached[seq]), ([], 0, 0))

@@ -1,0 +1,119 @@
+from folovllm.core.cached_block_pool import CachedBlockPool
+from lab_judge import expect, invariant, raises
+
+
+def free_list(pool):
+    return list(pool.get_all_free_blocks())
+
+
+def keep(pool, table):
+    """The blocks of this table can be found from now on; block 3 has the hash b"3" and the tokens [3, 3, 3, 3]."""
+    for parent, block in zip([0, *table], table, strict=False):
+        pool.cache_block(block, b"%d" % block, parent, [block] * 4, None)
+
+
+@invariant(1)
+def test_a_block_that_holds_nothing_goes_to_the_front():
+    pool = CachedBlockPool(5)
+    pool.get_new_blocks(3)
+    pool.free_blocks([2])
+    expect(free_list(pool), [2, 4, 5])
+
+
+@invariant(1, likely="evicts-the-parent-first")
+def test_a_chain_loses_its_end_before_its_beginning():
+    pool = CachedBlockPool(3)
+    table = pool.get_new_blocks(3)
+    keep(pool, table)
+    pool.free_blocks(reversed(table))
+    expect(pool.get_new_blocks(2), [3, 2], mistakes={"evicts-the-parent-first": [1, 2]})
+
+
+@invariant(1, likely="evicts-the-parent-first")
+def test_a_block_that_can_be_found_goes_to_the_end():
+    pool = CachedBlockPool(5)
+    table = pool.get_new_blocks(3)
+    keep(pool, table)
+    pool.free_blocks([3])
+    expect(free_list(pool), [4, 5, 3], mistakes={"evicts-the-parent-first": [3, 4, 5]})
+
+
+@invariant(2)
+def test_a_neighbour_that_holds_nothing_is_taken():
+    pool = CachedBlockPool(6)
+    expect(pool.get_new_blocks(2, after=4), [5, 6])
+
+
+@invariant(2, likely="neighbour-at-any-price")
+def test_a_neighbour_that_can_be_found_is_left_alone():
+    pool = CachedBlockPool(5)
+    first, table = pool.get_new_blocks(1), pool.get_new_blocks(2)
+    keep(pool, table)
+    pool.free_blocks([3, 2])
+    expect((first, table, free_list(pool)), ([1], [2, 3], [4, 5, 3, 2]))
+    expect(pool.get_new_blocks(1, after=1), [4], mistakes={"neighbour-at-any-price": [2]})
+
+
+@invariant(3, likely="still-findable")
+def test_what_is_handed_out_is_found_no_longer():
+    pool = CachedBlockPool(1)
+    keep(pool, pool.get_new_blocks(1))
+    pool.free_blocks([1])
+    expect(pool.get_cached_block(b"1", 0, [1, 1, 1, 1], None), 1)
+    pool.get_new_blocks(1)
+    expect(pool.get_cached_block(b"1", 0, [1, 1, 1, 1], None), None, mistakes={"still-findable": 1})
+    expect((pool.num_cached, pool.num_evicted), (0, 1))
+
+
+@invariant(3)
+def test_a_block_that_held_nothing_is_not_counted():
+    pool = CachedBlockPool(3)
+    pool.get_new_blocks(3)
+    expect(pool.num_evicted, 0)
+
+
+@invariant(3)
+def test_the_same_content_may_be_kept_again_elsewhere():
+    pool = CachedBlockPool(2)
+    keep(pool, pool.get_new_blocks(2))
+    pool.free_blocks([2, 1])
+    pool.get_new_blocks(2)
+    expect(pool.cache_block(2, b"1", 0, [1, 1, 1, 1], None), True)
+    expect(pool.get_cached_block(b"1", 0, [1, 1, 1, 1], None), 2)
+
+
+@invariant(4)
+def test_a_free_block_that_is_found_leaves_the_free_list():
+    pool = CachedBlockPool(4)
+    keep(pool, pool.get_new_blocks(2))
+    pool.free_blocks([2, 1])
+    pool.touch([1])
+    expect(free_list(pool), [3, 4, 2])
+    expect((pool.refs(1), pool.num_free), (1, 3))
+
+
+@invariant(4)
+def test_a_block_in_use_gets_one_reference_more():
+    pool = CachedBlockPool(4)
+    keep(pool, pool.get_new_blocks(2))
+    pool.touch([1])
+    expect((pool.refs(1), pool.num_free), (2, 2))
+
+
+@invariant(4)
+def test_a_free_block_that_cannot_be_found_cannot_be_shared():
+    pool = CachedBlockPool(4)
+    with raises(ValueError):
+        pool.touch([1])
+
+
+@invariant(5)
+def test_what_was_used_again_is_evicted_last():
+    pool = CachedBlockPool(3)
+    keep(pool, pool.get_new_blocks(1))
+    keep(pool, pool.get_new_blocks(1))
+    keep(pool, pool.get_new_blocks(1))
+    pool.free_blocks([1, 2, 3])
+    pool.touch([1])
+    pool.free_blocks([1])
+    expect(pool.get_new_blocks(3), [2, 3, 1])

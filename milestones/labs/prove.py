@@ -1,0 +1,147 @@
+"""Proves an exercise: blanked it fails its own test, each wrong solution is refused with its message, and the
+milestone's own code solves it although all exercises after it are still blank.
+
+    python -m milestones prove m3/01        one, while you write it
+    python -m milestones prove              all of them (`make labs`)
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from milestones.chain import Course
+from milestones.labs.exercise import Exercise, exercise_problems, load_exercises
+from milestones.labs.grade import INSIDE, Grade, grade
+from milestones.sources import File, Snapshot
+from milestones.spec import MilestoneError
+from milestones.trees import write_tree
+
+AT_A_TIME = min(os.cpu_count() or 2, 4)
+
+
+@dataclass
+class Proof:
+    """What proving one exercise found."""
+
+    exercise: Exercise
+    problems: list[str] = field(default_factory=list)
+    tests: int = 0
+    seconds: float = 0.0  # of grading the solution
+
+
+def prove(
+    course: Course, chosen: list[Exercise], progress: Callable[[str], None] = lambda text: None
+) -> tuple[list[Proof], list[str]]:
+    """Proofs of `chosen`, and the problems of whole milestones: a blanked tree that does not import."""
+    trees = {number: course.tree(number) for number in sorted({e.milestone for e in chosen})}
+    rows = {number: load_exercises(course.snapshot, number) for number in trees}
+    proofs = [Proof(e, exercise_problems([e], trees[e.milestone])) for e in chosen]
+    with tempfile.TemporaryDirectory(prefix="folovllm-prove-") as name, ThreadPoolExecutor(AT_A_TIME) as pool:
+        scratch = Path(name).resolve()
+        imports = [pool.submit(_imports, scratch / f"m{n}", trees[n], rows[n]) for n in trees]
+        running = []
+        for proof in proofs:
+            if not proof.problems:
+                e = proof.exercise
+                folder = scratch / f"m{e.milestone}-{e.folder}"
+                running.append(pool.submit(_prove, proof, folder, trees[e.milestone], rows[e.milestone], progress))
+        for task in running:
+            task.result()
+        problems = [f"m{n}: {problem}" for n, task in zip(trees, imports, strict=True) if (problem := task.result())]
+    return proofs, problems
+
+
+def blanked_tree(tree: Snapshot, exercises: list[Exercise]) -> dict[str, File]:
+    """`tree` with these exercises emptied."""
+    blanked = dict(tree)
+    for exercise in exercises:
+        text = blanked[exercise.file].data.decode("utf-8")
+        file = blanked[exercise.file]
+        blanked[exercise.file] = File(exercise.blanked(text).encode("utf-8"), executable=file.executable)
+    return blanked
+
+
+def _prove(
+    proof: Proof, folder: Path, tree: Snapshot, row: list[Exercise], progress: Callable[[str], None]
+) -> None:
+    e = proof.exercise
+    later = [other for other in row if other.folder > e.folder]
+    solved = blanked_tree(tree, later)  # as the learner's tree is when this one has just been solved
+    text = solved[e.file].data.decode("utf-8")
+    write_tree({path: file for path, file in solved.items() if path.startswith("folovllm/")}, folder)
+
+    def judge(content: str) -> Grade:
+        (folder / e.file).write_text(content, encoding="utf-8", newline="")
+        return grade(e, folder, tree)
+
+    progress(f"{e.id}: its solution")
+    result = judge(text)
+    proof.tests, proof.seconds = len(result.tests), result.seconds
+    if result.outcome != "solved":
+        proof.problems.append(f"its solution must pass, but {_told(result)}")
+    every = set(range(1, len(e.pages["en"].invariants) + 1))
+    if result.outcome == "solved" and set(result.judged) != every:
+        lacking, extra = sorted(every - set(result.judged)), sorted(set(result.judged) - every)
+        proof.problems.append(f"each invariant must have a test: {lacking} have none, {extra} are not in the task")
+    progress(f"{e.id}: blanked")
+    result = judge(e.blanked(text))
+    if result.outcome != "blank":
+        proof.problems.append(f"blanked it must fail by its own NotImplementedError, but {_told(result)}")
+    for name, wrong in e.wrong.items():
+        progress(f"{e.id}: wrong/{name}.py")
+        result = judge(e.with_functions_of(text, wrong, f"wrong/{name}.py"))
+        if result.outcome == "solved":
+            proof.problems.append(f"wrong/{name}.py must be refused, but it passes")
+        elif result.outcome not in ("wrong", "error", "time") or result.mistake != name:
+            proof.problems.append(f"wrong/{name}.py must be refused with the message {name!r}, but {_told(result)}")
+    for at, problem in enumerate(proof.problems):
+        proof.problems[at] = f"{e.id}: {problem}"
+
+
+def _told(result: Grade) -> str:
+    if result.outcome == "solved":
+        return "it passes"
+    failure = result.failure
+    got = f"expected {failure['expected']}, got {failure['got']}" if "expected" in failure else failure.get("text", "")
+    mistake = f"message {result.mistake!r}" if result.mistake else "no message"
+    frames = "".join(f"; {frame['file']}:{frame['line']}" for frame in failure.get("frames", [])[-1:])
+    return f"{result.outcome}: {result.failed_test}: {got or result.problem} ({mistake}{frames})"
+
+
+def _imports(folder: Path, tree: Snapshot, row: list[Exercise]) -> str:
+    """What importing every module of the wholly blanked tree failed with; "" if it did not."""
+    write_tree({p: f for p, f in blanked_tree(tree, row).items() if p.startswith("folovllm/")}, folder)
+    code = (
+        "import importlib, pkgutil, folovllm\n"
+        "names = [m.name for m in pkgutil.walk_packages(folovllm.__path__, 'folovllm.')]\n"
+        "[importlib.import_module(n) for n in names if not n.endswith('.__main__')]\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(INSIDE), "LAB_TREE": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
+    return f"blanked, it cannot be imported: {done.stderr.strip()[-500:]}" if done.returncode else ""
+
+
+def choose(course: Course, names: list[str]) -> list[Exercise]:
+    """Exercises by name: m3 for all of a milestone, m3/01 or m3/block-pool for one; none named: all there are."""
+    rows = {m.id: load_exercises(course.snapshot, m.number) for m in course.milestones}
+    if not names:
+        return [e for row in rows.values() for e in row]
+    chosen = []
+    for name in names:
+        course.get(name.partition("/")[0])
+        row = rows[name.partition("/")[0].lower()]
+        found = [e for e in row if "/" not in name or e.is_called(name)]
+        if not found:
+            known = ", ".join(e.folder for e in row) or "none"
+            raise MilestoneError(f"no exercise is called {name!r}; there are {known}")
+        chosen += found
+    return chosen

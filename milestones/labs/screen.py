@@ -1,0 +1,225 @@
+"""What a learner sees of a check, in 80 columns: one thing at a time."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from milestones.labs import blank
+from milestones.labs.check import Checked
+from milestones.labs.exercise import Exercise
+from milestones.labs.grade import Grade
+from milestones.labs.lab import Lab
+from milestones.labs.prose import Prose, python
+from milestones.labs.words import say
+from milestones.spec import MilestoneError
+
+WIDTH, WIDEST = 80, 100
+
+
+class LabConsole(Console):
+    """As wide as the terminal, 100 columns at the most; in a pipe 80."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False)
+        known = self.is_terminal or "COLUMNS" in os.environ
+        self.width = min(self.size.width, WIDEST) if known else WIDTH
+
+    def on_broken_pipe(self) -> None:
+        """The reader has left. main() knows what to do; rich would end the program with status 1."""
+        raise  # the BrokenPipeError that rich is handling
+
+
+def show_check(console: Console, lab: Lab, exercises: list[Exercise], checked: Checked, *, verbose: bool) -> None:
+    """The whole screen of one check."""
+    language, exercise, grade = lab.language, checked.exercise, checked.grade
+    page = exercise.pages[language]
+    solved = sum(lab.is_solved(e) for e in exercises)
+    title = Text.assemble((f"M{exercise.milestone} · {exercise.folder[:2]} ", "bold"), (page.title, "bold"))
+    told = say(language, "of", n=int(exercise.folder[:2]), total=len(exercises), solved=solved)
+    line = Table.grid(expand=True)
+    line.add_column(ratio=1)
+    line.add_column(justify="right", no_wrap=True)
+    line.add_row(title, Text(told, style="dim"))
+    console.print(line)
+    console.print(Rule(style="dim"))
+    for part in _body(lab, checked, verbose=verbose):
+        console.print(part)
+    console.print()
+    notes = [
+        ("outside", checked.outside),
+        ("tests_changed", checked.tests),
+    ]
+    for key, files in notes:
+        if files:
+            console.print(Text(say(language, key, files=_some(language, files)), style="yellow"))
+    if checked.outdated:
+        console.print(Text(say(language, "outdated"), style="yellow"))
+    _show_next(console, lab, exercises, exercise, grade)
+
+
+def _body(lab: Lab, checked: Checked, *, verbose: bool) -> list[RenderableType]:
+    language, exercise, grade = lab.language, checked.exercise, checked.grade
+    page = exercise.pages[language]
+    if grade.outcome == "solved":
+        return [_marks(exercise, grade), Text(f"✔ {say(language, 'solved')}", style="bold green")]
+    if grade.outcome == "blank" and grade.invariant in (1, None) and not grade.passed:
+        return [_task(lab, exercise)]
+    parts: list[RenderableType] = [_marks(exercise, grade)]
+    if grade.invariant is not None:
+        number = grade.invariant
+        mark = Text(f"✘ {say(language, 'invariant', n=number)}", style="bold red")
+        parts += ["", mark, Padding(Prose(page.invariants[number - 1]), (0, 0, 0, 2))]
+    failure = grade.failure
+    asked = failure.get("asked", [])
+    if asked:
+        lines = asked if verbose else asked[-10:]
+        parts += ["", Padding(python("\n".join(lines)), (0, 0, 0, 4))]
+    parts += ["", _facts(lab, checked, verbose=verbose)]
+    if grade.mistake and grade.outcome in ("wrong", "error", "time", "crash"):
+        parts += ["", Padding(Prose(page.mistakes[grade.mistake]), (0, 0, 0, 2))]
+    if printed := failure.get("printed", "").strip():
+        lines = printed.splitlines() if verbose else printed.splitlines()[-6:]
+        parts += ["", Text(say(language, "printed"), style="dim"), Padding(Text("\n".join(lines)), (0, 0, 0, 2))]
+    return parts
+
+
+def _marks(exercise: Exercise, grade: Grade) -> Text:
+    """✔ 1  ✔ 2  ✘ 3  · 4"""
+    line = Text()
+    for number in range(1, len(exercise.pages["en"].invariants) + 1):
+        tests = grade.judged.count(number)
+        if number == grade.invariant and grade.outcome != "solved":
+            line.append(f"✘ {number}   ", style="red")
+        elif tests and grade.passed.count(number) == tests:
+            line.append(f"✔ {number}   ", style="green")
+        else:
+            line.append(f"· {number}   ", style="dim")
+    return line
+
+
+def _task(lab: Lab, exercise: Exercise) -> RenderableType:
+    language = lab.language
+    page = exercise.pages[language]
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    table.add_row(say(language, "read"), Text(f"docs/{language}/{exercise.note}"))
+    for place in places(lab, exercise):
+        table.add_row(say(language, "write"), Text(place, style="cyan"))
+    steps = Table.grid(padding=(0, 1, 0, 0))
+    steps.add_column(justify="right", no_wrap=True)
+    steps.add_column()
+    for number, text in enumerate(page.invariants, 1):
+        steps.add_row(Text(f"{number}.", style="bold"), Prose(text))
+    parts: list[RenderableType] = [Prose(page.intro), "", table, "", steps]
+    if page.rest:
+        parts += ["", Prose(page.rest)]
+    if len(lab.done(exercise).predictions) < len(page.questions):
+        parts += ["", Text(say(language, "predict_first"), style="dim")]
+    return Group(*parts)
+
+
+def _facts(lab: Lab, checked: Checked, *, verbose: bool) -> Table:
+    """Label and value, line by line: expected, got, where."""
+    language, exercise, grade = lab.language, checked.exercise, checked.grade
+    failure = grade.failure
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+
+    def row(key: str, value: str, style: str = "") -> None:
+        table.add_row("  " + (say(language, key) if key else ""), Text(value, style=style))
+
+    for name, value in failure.get("values", {}).items():
+        row("with", f"{name} = {value}")
+    if grade.outcome == "wrong":
+        row("expected", failure["expected"], "green")
+        row("got", failure["got"], "red")
+    elif grade.outcome == "blank":
+        row("", say(language, "blank"), "yellow")
+    elif grade.outcome == "error":
+        kind, text = failure["kind"], failure["text"]
+        if kind == "SyntaxError" or kind in ("IndentationError", "TabError"):
+            row("", say(language, "syntax", text=text), "red")
+        else:
+            row("", say(language, "raised", error=f"{kind}: {text}" if text else kind), "red")
+    elif grade.outcome == "time":
+        row("", say(language, "time", seconds=exercise.seconds), "red")
+    elif grade.outcome == "crash":
+        row("", say(language, "crash", text=failure["text"]), "red")
+    elif grade.outcome == "needs":
+        row("", say(language, "needs", other=grade.problem), "yellow")
+    else:
+        row("", say(language, "broken", problem=grade.problem), "red")
+    frames = failure.get("frames", [])
+    own = [frame for frame in frames if frame["file"] == exercise.file] or frames
+    if grade.outcome in ("error", "time", "crash") and own:
+        for frame in frames if verbose else own[-1:]:
+            inside = f"  {frame['name']}" if frame["name"] else ""
+            row("at", f"{frame['file']}:{frame['line']}{inside}", "cyan")
+            if code := frame["code"] or _line(lab, frame["file"], frame["line"]):
+                row("", code)
+    elif grade.outcome != "needs":
+        for place in places(lab, exercise):
+            row("look", place, "cyan")
+    return table
+
+
+def _line(lab: Lab, file: str, number: int) -> str:
+    lines = lab.read(file).splitlines()
+    return lines[number - 1].strip() if 0 < number <= len(lines) else ""
+
+
+def places(lab: Lab, exercise: Exercise) -> list[str]:
+    """file:line and name of each function to write, as they stand in the folder."""
+    text, found = lab.read(exercise.file), []
+    for function in exercise.functions:
+        try:
+            found.append(f"{exercise.file}:{blank.find(text, function).lineno}  {function}")
+        except MilestoneError:
+            found.append(f"{exercise.file}  {function}")
+    return found
+
+
+def _some(language: str, files: list[str]) -> str:
+    return files[0] if len(files) == 1 else say(language, "and_more", first=files[0], n=len(files) - 1)
+
+
+def _show_next(console: Console, lab: Lab, exercises: list[Exercise], exercise: Exercise, grade: Grade) -> None:
+    language = lab.language
+    todo = next((e for e in exercises if not lab.is_solved(e)), None)
+    if grade.outcome != "solved":
+        command = "python -m milestones hint" if todo is exercise else f"python -m milestones hint {exercise.name}"
+        if grade.outcome == "needs":
+            command = f"python -m milestones check {grade.problem.rpartition('/')[2]}"
+        elif grade.outcome == "blank":
+            command = "python -m milestones check"
+        console.print(Text.assemble((f"{say(language, 'next')}  ", "dim"), command))
+    elif todo is not None:
+        title = todo.pages[language].title
+        console.print(Text.assemble((f"{say(language, 'next')}  ", "dim"), f"python -m milestones check   ({title})"))
+
+
+def show_end(console: Console, lab: Lab, total: int, following: str | None) -> None:
+    """All exercises of the milestone are solved."""
+    language = lab.language
+    label = lab.milestone.upper()
+    console.print(Text(say(language, "done_all", total=total, milestone=label), style="bold green"))
+    console.print(say(language, "done_next", tests=f"cd {shlex.quote(str(lab.folder))} && python -m pytest"))
+    if following is None:
+        console.print(say(language, "done_end"))
+    else:
+        command = f"python -m milestones start {following} {shlex.quote(str(_beside(lab.folder, following)))}"
+        console.print(say(language, "done_after", milestone=following.upper(), command=command))
+
+
+def _beside(folder: Path, name: str) -> Path:
+    return folder.parent / f"{name}-lab"

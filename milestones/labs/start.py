@@ -1,0 +1,139 @@
+"""`start`: a milestone as a folder with its exercises emptied; `update`: later fixes of the course, merged into it."""
+
+from __future__ import annotations
+
+import locale
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from milestones.chain import Course
+from milestones.handout import with_plain_pages
+from milestones.labs.exercise import Exercise, load_exercises
+from milestones.labs.lab import BASE, Lab, course_digest, remember
+from milestones.labs.prove import blanked_tree
+from milestones.sources import IDENTITY, File, git
+from milestones.spec import Milestone, MilestoneError
+from milestones.trees import build_tree, lab_readme, write_repository, write_tree
+
+LAUNCHER = Path(__file__).with_name("launcher")
+
+
+def default_language() -> str:
+    """zh where the person's environment says so, else en."""
+    told = os.environ.get("LC_ALL") or os.environ.get("LANG") or (locale.getlocale()[0] or "")
+    return "zh" if told.lower().startswith(("zh", "chinese")) else "en"
+
+
+def lab_tree(course: Course, milestone: Milestone, language: str) -> dict[str, File]:
+    """The tree as a learner gets it: exercises emptied, a README in their language, and the tool."""
+    exercises = load_exercises(course.snapshot, milestone.number)
+    if not exercises:
+        raise MilestoneError(f"{milestone.id} has no exercises; `python -m milestones checkout {milestone.id} DIR`")
+    own = build_tree(course, milestone)
+    tree = blanked_tree(own, exercises)
+    no_answers = {own[e.file].data: tree[e.file] for e in exercises}  # in the notes either
+    tree = with_plain_pages(course, tree, no_answers)
+    titles = [(e.id, e.pages[language].title, e.file) for e in exercises]
+    tree["README.md"] = File(lab_readme(milestone, tree, titles, language).encode("utf-8"))
+    for name in ("__init__.py", "__main__.py"):
+        tree[f"milestones/{name}"] = File((LAUNCHER / name).read_bytes())
+    return tree
+
+
+def start(root: Path, course: Course, milestone: Milestone, folder: Path, language: str) -> Lab:
+    """Write `milestone` with its exercises emptied into a new or empty folder."""
+    tree = lab_tree(course, milestone, language)
+    write_repository(tree, folder, f"{milestone.label}: exercises")
+    folder = folder.resolve()
+    git(folder, "update-ref", BASE, "HEAD")
+    lab = Lab(folder, milestone.id, language, str(root), course_digest(course, milestone.number))
+    lab.save()
+    remember(root, folder)
+    return lab
+
+
+@dataclass
+class Update:
+    """What `update` did, by path."""
+
+    written: list[str] = field(default_factory=list)
+    merged: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)  # the learner's: the course's version lies in .folovllm/update/
+
+
+def update(lab: Lab, course: Course) -> Update:
+    """Bring later fixes of the course into the folder. Where both changed the same lines, the learner's stay."""
+    old, new = lab.base(), lab_tree(course, course.get(lab.milestone), lab.language)
+    done, base = Update(), dict(new)
+    for path in sorted(old.keys() | new.keys()):
+        before, after = old.get(path), new.get(path)
+        if before == after:
+            continue
+        here = lab.folder / path
+        mine = here.read_bytes() if here.is_file() else None
+        if mine == (before.data if before else None):
+            if after is None:
+                here.unlink()
+                done.deleted.append(path)
+            else:
+                write_tree({path: after}, lab.folder)
+                done.written.append(path)
+        elif after is not None and mine == after.data:
+            continue
+        elif before and after and mine is not None and (merged := _merge(mine, before.data, after.data)) is not None:
+            here.write_bytes(merged)
+            done.merged.append(path)
+        else:
+            done.kept.append(path)
+            if after is not None:
+                write_tree({path: after}, lab.folder / ".folovllm" / "update")
+            if before is not None:
+                base[path] = before  # so that the next update tries again
+            else:
+                base.pop(path, None)
+    _set_base(lab.folder, base)
+    lab.course = course_digest(course, lab.number)
+    lab.save()
+    return done
+
+
+def _merge(mine: bytes, before: bytes, after: bytes) -> bytes | None:
+    """Both changes in one text, or None where they meet."""
+    with tempfile.TemporaryDirectory() as scratch:
+        files = [Path(scratch) / name for name in ("mine", "before", "after")]
+        for file, data in zip(files, (mine, before, after), strict=True):
+            file.write_bytes(data)
+        command = ["git", "merge-file", "--stdout", *map(str, files)]
+        done = subprocess.run(command, capture_output=True, check=False)
+    return done.stdout if done.returncode == 0 else None
+
+
+def _set_base(folder: Path, tree: dict[str, File]) -> None:
+    """Commit `tree` beside the learner's history, without touching their index or files."""
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        write_tree(tree, scratch / "tree")
+        index = {"GIT_INDEX_FILE": str(scratch / "index")}
+        there = {"GIT_DIR": str(folder / ".git"), "GIT_WORK_TREE": str(scratch / "tree")}
+        git(scratch / "tree", "-c", "core.autocrlf=false", "add", "--force", "--all", env={**index, **there})
+        oid = git(folder, "write-tree", env=index).decode().strip()
+    parent = git(folder, "rev-parse", BASE).decode().strip()
+    made = git(folder, "commit-tree", "--no-gpg-sign", oid, "-p", parent, "-m", "The course, later", env=IDENTITY)
+    git(folder, "update-ref", BASE, made.decode().strip())
+
+
+def apply_solution(lab: Lab, course: Course, exercise: Exercise) -> Path:
+    """Write the milestone's own functions into the folder; returns where what stood there before is kept."""
+    solution = course.tree(lab.number)[exercise.file].data.decode("utf-8")
+    text = lab.read(exercise.file)
+    kept = lab.folder / ".folovllm" / "before-solution" / f"{exercise.folder}.py"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(text, encoding="utf-8", newline="\n")
+    solved = exercise.with_functions_of(text, solution)
+    (lab.folder / exercise.file).write_bytes(solved.encode("utf-8"))
+    return kept
+

@@ -1,0 +1,116 @@
+"""What the course says to a learner, in both languages."""
+
+from __future__ import annotations
+
+WORDS: dict[str, tuple[str, str]] = {
+    # check
+    "solved": ("solved", "已完成"),
+    "of": ("exercise {n} of {total} · {solved} solved", "第 {n} 题，共 {total} 题 · 已完成 {solved} 题"),
+    "blank": ("not written yet", "还没写"),
+    "read": ("read", "先读"),
+    "write": ("write", "要写"),
+    "expected": ("expected", "期望"),
+    "got": ("got", "实际"),
+    "with": ("with", "其中"),
+    "at": ("your code", "你的代码"),
+    "look": ("look at", "看这里"),
+    "printed": ("it printed", "打印输出"),
+    "next": ("next", "下一步"),
+    "invariant": ("Invariant {n}", "第 {n} 条"),
+    "task": ("Task", "任务"),
+    "done_all": ("All {total} exercises of {milestone} are solved.", "{milestone} 的 {total} 道练习全部完成。"),
+    "done_next": ("Run the whole tree's tests: {tests}", "运行整个目录的测试：{tests}"),
+    "done_after": ("Go on with {milestone}: {command}", "继续 {milestone}：{command}"),
+    "done_end": ("That was the last milestone.", "这是最后一个里程碑。"),
+    "raised": ("Your code raised {error}.", "你的代码抛出了 {error}。"),
+    "time": (
+        "Stopped: this test had run for {seconds} s. Is there a loop that never ends?",
+        "已中止：这个测试运行了 {seconds} 秒。是不是有循环停不下来？",
+    ),
+    "crash": ("The process died: {text}", "进程崩溃：{text}"),
+    "needs": (
+        "This one calls {other}, which is not written yet (or no longer). Do that first.",
+        "这道题会调用 {other}，而它还没写好（或已被清空）。请先完成它。",
+    ),
+    "broken": ("This is not a grade: {problem}", "没能评判：{problem}"),
+    "syntax": ("Python cannot read the file: {text}", "Python 读不了这个文件：{text}"),
+    "missing": ("{problem}", "{problem}"),
+    "outside": (
+        "note: {files} changed; the exercises are elsewhere, so it was graded as handed out",
+        "注意：{files} 有改动；练习不在其中，评判时用的是原来的内容",
+    ),
+    "tests_changed": (
+        "note: {files} changed; the grade comes from the course's own tests",
+        "注意：{files} 有改动；评判用的是课程自己的测试",
+    ),
+    "outdated": (
+        "note: the course has moved on since you started: python -m milestones update",
+        "注意：你开始之后课程有更新：python -m milestones update",
+    ),
+    "and_more": ("{first} and {n} more", "{first} 等 {n} 个文件"),
+    "predict_first": ("before you code: python -m milestones predict", "动手之前：python -m milestones predict"),
+    # hint and solution
+    "hint_of": ("Hint {n} of {total}", "提示 {n} / {total}"),
+    "hint_more": ("another one: python -m milestones hint", "再来一条：python -m milestones hint"),
+    "hint_last": (
+        "that was the last; the solution: python -m milestones solution",
+        "提示到此为止；看答案：python -m milestones solution",
+    ),
+    "solution_of": ("The milestone's own code: {file}", "里程碑自己的代码：{file}"),
+    "solution_apply": (
+        "write it into your folder: python -m milestones solution --apply",
+        "写进你的目录：python -m milestones solution --apply",
+    ),
+    "applied": ("Written into {file}. What stood there before: {kept}", "已写入 {file}。原来的内容保存在 {kept}"),
+    # predict
+    "answer_how": ("your answer ({letters}): ", "你的答案（{letters}）："),
+    "answer_command": (
+        "answer: python -m milestones predict {name} {letters}",
+        "回答：python -m milestones predict {name} {letters}",
+    ),
+    "right": ("{letter} is right.", "{letter}，正确。"),
+    "not_right": ("{given} is not it; {letter} is.", "不是 {given}，是 {letter}。"),
+    "predict_done": (
+        "all questions of {name} are answered: {right} of {total} right",
+        "{name} 的问题都答完了：{total} 题对了 {right} 题",
+    ),
+    # progress
+    "exercise": ("exercise", "练习"),
+    "state": ("state", "状态"),
+    "checks": ("checks", "检查"),
+    "hints": ("hints", "提示"),
+    "predicted": ("predicted", "预测"),
+    "state_solved": ("solved", "已完成"),
+    "state_applied": ("solution applied", "抄了答案"),
+    "state_shown": ("solved, solution seen", "已完成（看过答案）"),
+    "state_changed": ("changed since", "又改动过"),
+    "state_open": ("open", "未完成"),
+    "state_started": ("under way", "进行中"),
+    "labs_none": (
+        "nothing has been started from this clone: python -m milestones start m0 DIR",
+        "还没有开始任何里程碑：python -m milestones start m0 DIR",
+    ),
+    "sum": ("{solved} of {total} solved", "已完成 {solved} / {total}"),
+    # watch
+    "watching": (
+        "checked at {time}; save a file to check again, Ctrl-C ends",
+        "{time} 检查过；保存文件即重新检查，Ctrl-C 结束",
+    ),
+    "checking": ("checking {name} …", "正在检查 {name} …"),
+    # update
+    "up_to_date": ("nothing to update", "没有需要更新的内容"),
+    "written": ("updated", "已更新"),
+    "merged": ("merged with your changes", "已与你的改动合并"),
+    "deleted": ("deleted", "已删除"),
+    "kept": ("yours kept; the course's lies in .folovllm/update/", "保留你的；课程的版本在 .folovllm/update/"),
+    # start
+    "started": ("{label}: {n} exercises in {folder}", "{label}：{n} 道练习，位于 {folder}"),
+    "started_next": (
+        "Next: cd {folder} && python -m milestones check",
+        "下一步：cd {folder} && python -m milestones check",
+    ),
+}
+
+
+def say(language: str, key: str, **values: object) -> str:
+    return WORDS[key][language == "zh"].format(**values)

@@ -1,0 +1,145 @@
+"""What changes logits before they become a distribution: masks, biases, and processors of your own.
+
+All have one small interface. `update` tells a processor its rows, once, when the batch's membership changes.
+`apply` then edits those rows' logits at every step. It can read what has been generated so far in the rows' live
+`output_token_ids`.
+
+vLLM: v1/sample/logits_processor/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from folovllm.sample.row import SamplingRow
+from folovllm.sampling_params import SamplingParams
+from folovllm.utils.suggest import nearest_name
+
+
+class LogitsProcessor:
+    """Base class. A processor sees only its own rows: logits [len(rows), vocab], row i belonging to rows[i].
+
+    The sampler may split a large batch, each part with a processor of its own: treat each row by itself.
+    """
+
+    @classmethod
+    def validate(cls, params: SamplingParams) -> None:
+        """Raise ValueError when extra_args holds a value that apply cannot use. Called when a request comes in."""
+
+    def update(self, rows: Sequence[SamplingRow]) -> None:
+        """The rows that apply will see from here on."""
+        self.rows = list(rows)
+
+    def is_idle(self) -> bool:
+        """True when the next apply would change nothing, so that the logits need not be copied for it."""
+        return False
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Logits in float32 in, logits of the same shape out; writing in place is fine."""
+        raise NotImplementedError
+
+
+_REGISTRY: dict[str, type[LogitsProcessor]] = {}
+_P = TypeVar("_P", bound=type[LogitsProcessor])
+
+
+def register_logits_processor(name: str) -> Callable[[_P], _P]:
+    """Class decorator: the processor runs for requests whose `extra_args` has the key `name`."""
+
+    def register(cls: _P) -> _P:
+        if not (isinstance(cls, type) and issubclass(cls, LogitsProcessor)):
+            raise TypeError(f"a logits processor must be a subclass of LogitsProcessor, got {cls!r}")
+        # A class of the same name comes from a module that was reloaded: the newer one counts.
+        if name in _REGISTRY and _REGISTRY[name].__qualname__ != cls.__qualname__:
+            raise ValueError(f"name {name!r} is taken by the logits processor {_REGISTRY[name].__qualname__}")
+        _REGISTRY[name] = cls
+        return cls
+
+    return register
+
+
+def registered_logits_processors() -> dict[str, type[LogitsProcessor]]:
+    """Name to class, in the order of registration, which is the order in which they run."""
+    return dict(_REGISTRY)
+
+
+def validate_extra_args(params: SamplingParams) -> None:
+    """Refuses keys that no processor answers to: a misspelt one would be ignored in silence."""
+    for name in params.extra_args or {}:
+        if name not in _REGISTRY:
+            near = nearest_name(name, _REGISTRY)
+            hint = f"did you mean {near!r}?" if near else f"registered: {sorted(_REGISTRY) or 'none'}"
+            raise ValueError(
+                f"extra_args key {name!r} must name a registered logits processor; {hint} "
+                "(register one with register_logits_processor)"
+            )
+        _REGISTRY[name].validate(params)
+
+
+class TokenMasks(LogitsProcessor):
+    """allowed_token_ids, bad_words and min_tokens: what is forbidden gets -inf, which is probability zero.
+
+    Where the bans would leave none of the allowed tokens, the allowed ones stay: a row must have something to
+    draw.
+    """
+
+    @staticmethod
+    def wanted(row: SamplingRow) -> bool:
+        params = row.params
+        return bool(row.bad_words_token_ids) or params.allowed_token_ids is not None or params.min_tokens > 0
+
+    def is_idle(self) -> bool:
+        return not any(row.params.allowed_token_ids is not None or banned_token_ids(row) for row in self.rows)
+
+    def apply(self, logits: Tensor) -> Tensor:
+        vocab_size = logits.shape[-1]
+        for position, row in enumerate(self.rows):
+            # A tokenizer, or a generation config, may know ids that the model has no logit for.
+            banned = {token_id for token_id in banned_token_ids(row) if token_id < vocab_size}
+            allowed = row.params.allowed_token_ids
+            if allowed is not None:
+                kept = torch.tensor([t for t in allowed if t not in banned] or allowed, device=logits.device)
+                values = logits[position, kept]
+                logits[position] = -torch.inf
+                logits[position, kept] = values
+            elif banned:
+                logits[position, torch.tensor(sorted(banned), device=logits.device)] = -torch.inf
+        return logits
+
+
+def banned_token_ids(row: SamplingRow) -> set[int]:
+    """Tokens that must not come next: the last token of a bad word where the output ends with the tokens before it, and
+    the tokens that end the text before min_tokens."""
+    output, banned = row.output_token_ids, set[int]()
+    for *prefix, last in row.bad_words_token_ids:
+        if not prefix or output[-len(prefix) :] == prefix:
+            banned.add(last)
+    if len(output) < row.params.min_tokens:
+        banned.update(row.eos_token_ids, row.params.stop_token_ids or ())
+    return banned
+
+
+class LogitBias(LogitsProcessor):
+    """Adds logit_bias[token] to that token's logit; 100 all but forces a token, -100 all but bans it."""
+
+    @staticmethod
+    def wanted(row: SamplingRow) -> bool:
+        return bool(row.params.logit_bias)
+
+    def update(self, rows: Sequence[SamplingRow]) -> None:
+        entries = [(i, t, b) for i, row in enumerate(rows) for t, b in (row.params.logit_bias or {}).items()]
+        positions, token_ids, biases = zip(*entries, strict=True)
+        self._positions, self._token_ids = torch.tensor(positions), torch.tensor(token_ids)
+        self._biases = torch.tensor(biases, dtype=torch.float32)
+
+    def apply(self, logits: Tensor) -> Tensor:
+        device = logits.device
+        if self._biases.device != device:
+            self._positions, self._token_ids = self._positions.to(device), self._token_ids.to(device)
+            self._biases = self._biases.to(device)
+        logits[self._positions, self._token_ids] += self._biases
+        return logits

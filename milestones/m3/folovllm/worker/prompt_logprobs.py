@@ -1,0 +1,54 @@
+"""Log-probabilities of a prompt's own tokens, from the forward that computes it.
+
+    input_ids   p0 p1 p2 p3     logits after p0 p1 p2 say how likely p1 p2 p3 were     (after p3: the first draw)
+
+vLLM: v1/worker/gpu_model_runner.py (_get_prompt_logprobs_dict)
+"""
+
+from __future__ import annotations
+
+import torch
+
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.request import Sequence
+from folovllm.sample.logprobs import gather_logprobs
+from folovllm.worker.model_runner_output import LogprobsRow
+
+# Prompt positions whose logits are held at once when prompt_logprobs asks for all of them: 64 rows of 151,936 float32
+# logits are 39 MB, a 4,000-token prompt in one piece would be 2.4 GB.
+PROMPT_LOGPROBS_ROWS = 64
+
+
+class PromptLogprobs:
+    """For sequences that have just read their prompt and want to know how likely it was."""
+
+    def __init__(self, model: DecoderForCausalLM, device: torch.device) -> None:
+        self.model, self.device = model, device
+
+    def gather(self, scheduled: SchedulerOutput, hidden: torch.Tensor) -> dict[str, list[LogprobsRow]]:
+        """After a forward, whose `hidden` [num_tokens, hidden] are the step's tokens in order.
+
+        All sequences of a request have the same prompt, so the first one answers for all.
+        """
+        answers: dict[str, list[LogprobsRow]] = {}
+        start = 0
+        for seq, num_tokens in zip(scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, strict=True):
+            wanted = seq.sampling_params.prompt_logprobs is not None and seq.index == 0
+            if wanted and seq.num_computed_tokens == 0 and seq.get_output_len() == 0:
+                answers[seq.seq_id] = self._of_prompt(seq, hidden[start : start + seq.get_prompt_len()])
+            start += num_tokens
+        return answers
+
+    def _of_prompt(self, seq: Sequence, hidden: torch.Tensor) -> list[LogprobsRow]:
+        """Row i is about prompt token i + 1: the logits after token i say how likely that token was."""
+        num_top = seq.sampling_params.prompt_logprobs
+        assert num_top is not None
+        targets = torch.tensor(seq.data.prompt_token_ids[1:], device=self.device)
+        rows: list[LogprobsRow] = []
+        for at in range(0, len(targets), PROMPT_LOGPROBS_ROWS):
+            wanted = targets[at : at + PROMPT_LOGPROBS_ROWS]
+            logits = self.model.compute_logits(hidden[at : at + len(wanted)])
+            logprobs = logits.float().log_softmax(dim=-1)
+            rows += LogprobsRow.from_tensors(gather_logprobs(logprobs, num_top, wanted))
+        return rows

@@ -1,0 +1,66 @@
+"""`folovllm demo | generate | chat | info | bench`.
+
+Parsing imports neither torch nor transformers: `--help` and a wrong option answer at once. A command imports
+what it needs when it runs. What a user can get wrong ends in one line on stderr and exit status 2.
+
+vLLM: entrypoints/cli/main.py
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from folovllm import __version__
+from folovllm.entrypoints.cli import bench, chat, demo, generate, info
+from folovllm.entrypoints.cli.parser import Parser, one_line
+
+DESCRIPTION = "FoloVLLM: an LLM inference engine to learn from, in the shape of vLLM v1."
+INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    if not _prepare_streams():
+        return 2
+    try:
+        try:
+            args = build_parser().parse(argv)
+            return int(args.run(args))
+        finally:
+            sys.stdout.flush()  # here, where an error of it is caught
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader (`| head`) has left; without this, the interpreter would complain when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, NotImplementedError, OSError) as error:
+        if os.environ.get("FOLOVLLM_LOG_LEVEL", "").upper() == "DEBUG":
+            raise
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return 2
+
+
+def _prepare_streams() -> bool:
+    """Make the standard streams take and give any text. False if there is no stdout to print to."""
+    if sys.stderr is None:  # closed, `2>&-`: print() would fall back to stdout
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # it stays open
+    if sys.stdout is None:
+        print("error: stdout is closed: there is nowhere to print to", file=sys.stderr)
+        return False
+    # A terminal that cannot show 汉字 shows "?" and no traceback. Bytes that are no UTF-8 are refused by those
+    # who use them.
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=errors)
+    return True
+
+
+def build_parser() -> Parser:
+    parser = Parser(prog="folovllm", description=DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"folovllm {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for command in (demo, generate, chat, info, bench):
+        command.add_parser(commands)
+    return parser

@@ -1,0 +1,218 @@
+"""`python -m milestones.run_snippets [PAGES]`: runs what the pages show, each in its milestone's tree.
+
+A note of M3 is read in M3's tree, where a name may be what it is no longer at the root. The pages of a tree share one
+process that has torch, see `preloaded`; both languages run a block once where its code is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import importlib
+import io
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from milestones.chain import Course
+from milestones.handout import hand_out
+from milestones.site import snippets
+from milestones.site.preloaded import SHIM
+from milestones.site.source import ROOT
+from milestones.sources import working_tree
+from milestones.trees import write_tree
+
+MODULES = (
+    "torch,transformers,transformers.models.qwen3.modeling_qwen3,folovllm"  # imported once for all scripts of a tree
+)
+LIMIT_S = 600  # for what hangs; a busy machine may be slow
+SHELL = """\
+#!/bin/sh
+exec "{folder}/python" -m folovllm.entrypoints.cli.main "$@"
+"""
+
+
+@dataclass(slots=True)
+class Script:
+    """Something to run: a page's Python, or one console block's commands."""
+
+    page: str
+    line: int
+    language: str
+    code: str
+
+    def key(self) -> tuple[str, str]:
+        """Equal for two scripts that do the same, whatever their comments say."""
+        if self.language == "python":
+            return self.language, ast.dump(ast.parse(self.code))
+        lines = [line.partition("  #")[0].rstrip() for line in self.code.splitlines()]
+        return self.language, "\n".join(line for line in lines if line and not line.startswith("#"))
+
+
+@dataclass(slots=True)
+class Failure:
+    where: str
+    what: str
+
+
+def run(names: Sequence[str] = (), workers: int = 2) -> int:
+    """Checks and runs the code of the pages whose paths contain one of `names`; all pages without any."""
+    begun = time.monotonic()
+    failures: list[Failure] = []
+    trees: dict[str, dict[tuple[str, str], Script]] = {}
+    checked = marked = shown = 0
+    for path in snippets.pages(ROOT):
+        page = path.relative_to(ROOT).as_posix()
+        if names and not any(name in page for name in names):
+            continue
+        plan = snippets.plan(path.read_text(encoding="utf-8"))
+        failures += [Failure(f"{page}:{line}", what) for line, what in plan.problems]
+        failures += [
+            Failure(f"{page}:{line}", f"`{command.strip()}`: {problem}")
+            for line, command, how in plan.checks
+            if (problem := check(page, command, how))
+        ]
+        checked, marked = checked + len(plan.checks), marked + plan.marked
+        for script in _scripts(page, plan, failures):
+            shown += 1
+            trees.setdefault(tree_of(page), {}).setdefault(script.key(), script)
+    with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(workers) as pool:
+        done = pool.map(lambda item: list(_run_tree(Path(scratch), *item)), trees.items())
+        failures += [failure for found in done for failure in found]
+    for failure in failures:
+        print(f"{failure.where}\n    {failure.what.strip()}".replace("\n", "\n    "), file=sys.stderr)
+    ran = sum(len(scripts) for scripts in trees.values())
+    print(
+        f"snippets: {ran} scripts ran for {shown} shown, {checked} commands checked, {marked} marked as not run, "
+        f"{len(failures)} problems, {time.monotonic() - begun:.0f} s"
+    )
+    return int(bool(failures))
+
+
+def tree_of(page: str) -> str:
+    """The milestone whose tree a page is read in; "" for the repository's root."""
+    match = re.match(r"docs/\w+/(m\d)/", page)
+    return match[1] if match else ""
+
+
+def _scripts(page: str, plan: snippets.Plan, failures: list[Failure]) -> Iterator[Script]:
+    if plan.python:
+        # Where a block fails, the line in the page is the line in the traceback.
+        code = ""
+        for block in plan.python:
+            code += "\n" * (block.line - code.count("\n")) + block.code
+        try:
+            ast.parse(code)
+        except SyntaxError as error:
+            failures.append(Failure(f"{page}:{error.lineno}", f"is not Python: {error.msg}"))
+        else:
+            yield Script(page, plan.python[0].line, "python", code)
+    for line, code in plan.bash:
+        yield Script(page, line, "bash", code)
+
+
+def _run_tree(scratch: Path, name: str, scripts: dict[tuple[str, str], Script]) -> Iterator[Failure]:
+    folder = scratch / (name or "root")
+    _plant(name, folder)
+    programs, address = scratch / f"bin-{name}", str(scratch / f"socket-{name}")
+    programs.mkdir()
+    shim = SHIM.format(python=sys.executable, address=address)
+    for program, text in (("python", shim), ("folovllm", SHELL.format(folder=programs))):
+        (programs / program).write_text(text, encoding="utf-8")
+        (programs / program).chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(folder),
+        "OMP_NUM_THREADS": "1",
+        "TRITON_INTERPRET": "1",  # as in the tests; a program that sets it itself comes too late, torch is there
+        "PYTHONUTF8": "1",
+        "TMPDIR": str(scratch),
+    }
+    server = subprocess.Popen(
+        [sys.executable, "-P", str(Path(snippets.__file__).with_name("preloaded.py")), address, MODULES],
+        cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert server.stdin is not None
+    assert server.stdout is not None
+    try:
+        server.stdout.readline()
+        for script in scripts.values():
+            command = ["python", "-"] if script.language == "python" else ["bash", "-eu", "-c", script.code]
+            yield from _run_script(script, command, folder, environment)
+    finally:
+        server.stdin.close()
+        server.wait()
+
+
+def _plant(name: str, folder: Path) -> None:
+    """Writes a milestone's tree, or all of the repository."""
+    snapshot = working_tree(ROOT)
+    if name:
+        course = Course.load(snapshot)
+        snapshot = hand_out(course, course.get(name))
+    write_tree(snapshot, folder)
+
+
+def _run_script(script: Script, command: list[str], folder: Path, environment: dict[str, str]) -> Iterator[Failure]:
+    executable = str(Path(environment["PATH"].split(os.pathsep)[0]) / "python") if command[0] == "python" else None
+    try:
+        done = subprocess.run(
+            command, executable=executable, cwd=folder, env=environment, timeout=LIMIT_S, check=False, text=True,
+            errors="replace", capture_output=True, input=script.code if script.language == "python" else "",
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        yield Failure(f"{script.page}:{script.line}", f"did not end in {LIMIT_S} s")
+        return
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines()[-6:]
+        yield Failure(f"{script.page}:{script.line}", "\n".join([f"ended with {done.returncode}:", *lines]))
+
+
+def check(page: str, command: str, how: str) -> str | None:
+    """What is wrong with a command that is not run; None if nothing that can be seen."""
+    words = snippets.words(command)
+    if how == "folovllm":
+        return _parse("folovllm.entrypoints.cli.main", words[1:])
+    if how == "milestones":
+        return _parse("milestones.cli", words[3:])
+    if how == "module":
+        path = ROOT / words[2].replace(".", "/")
+        return None if path.with_suffix(".py").is_file() or path.is_dir() else f"there is no {words[2]}"
+    if how == "paths":
+        paths = [word for word in words[3:] if "/" in word and not word.startswith("-")]
+        missing = [path for path in paths if not (ROOT / path.partition("::")[0]).exists()]
+        return f"{missing[0]} does not exist" if missing else None
+    if how == "targets":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+        unknown = [word for word in words[1:] if "=" not in word and word not in targets]
+        return f"the Makefile has no {unknown[0]}" if unknown else None
+    return None
+
+
+def _parse(module: str, arguments: list[str]) -> str | None:
+    said = io.StringIO()
+    for mark in ("|", ">", "&&", ";", "2>&1"):
+        arguments = arguments[: arguments.index(mark)] if mark in arguments else arguments
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        try:
+            importlib.import_module(module).build_parser().parse_args(arguments)
+        except SystemExit as end:
+            return said.getvalue().strip().splitlines()[-1] if end.code else None
+    return None
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        prog="python -m milestones.run_snippets", description="run the code that the pages show"
+    )
+    parser.add_argument("pages", nargs="*", help="only pages whose path has this in it (default: all)")
+    sys.exit(run(parser.parse_args().pages))

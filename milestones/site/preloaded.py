@@ -1,0 +1,131 @@
+"""Many short Python programs for the price of one import of torch: a process that has it forks for each of them.
+
+    python preloaded.py SOCKET MODULES              the server; it ends when its stdin does
+    SHIM SOCKET -c CODE | - | -m MODULE | FILE      the client, which a folder of $PATH offers as `python`
+
+A client sends its arguments, its folder and its three streams; the server's child takes them over and runs the program
+as `python` would. Options of the interpreter itself, such as -X, go to a real interpreter.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import socket
+import sys
+import threading
+import traceback
+import types
+from typing import Any
+
+# timeit repeats for seconds what has only to be shown to run.
+SHIM = """\
+#!{python} -IS
+import array, json, os, socket, sys
+arguments = sys.argv[1:]
+if arguments[:1] and arguments[0].startswith("-") and arguments[0] not in ("-", "-c", "-m"):
+    os.execv("{python}", ["{python}", *arguments])
+if arguments[:2] == ["-m", "timeit"]:
+    arguments[2:2] = ["-n", "1", "-r", "1"]
+with socket.socket(socket.AF_UNIX) as link:
+    link.connect("{address}")
+    call = json.dumps({{"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}})
+    link.sendmsg([len(call.encode()).to_bytes(8, "big") + call.encode()],
+                 [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))])
+    sys.exit(int(link.recv(16) or b"1"))
+"""
+
+
+def serve(address: str, modules: str) -> None:
+    """Imports `modules`, which commas separate, and takes calls until stdin is closed."""
+    for name in modules.split(","):
+        with contextlib.suppress(ModuleNotFoundError):  # the first milestone's tree has fewer
+            importlib.import_module(name)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(address)
+        server.listen()
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
+        print("ready", flush=True)
+        while True:
+            link, _ = server.accept()
+            if os.fork() == 0:
+                server.close()
+                _answer(link)
+            link.close()
+            _reap()
+
+
+def _end_with_stdin() -> None:
+    sys.stdin.read()
+    os._exit(0)
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _answer(link: socket.socket) -> None:
+    """In the child: a grandchild is the program, so that its end can be waited for and told."""
+    data, ancillary, _, _ = link.recvmsg(1 << 16, socket.CMSG_SPACE(3 * array.array("i").itemsize))
+    size = int.from_bytes(data[:8], "big")
+    data = data[8:]
+    while len(data) < size:
+        data += link.recv(1 << 16)
+    program = os.fork()
+    if program == 0:
+        link.close()
+        streams = array.array("i")
+        streams.frombytes(ancillary[0][2])
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        os._exit(_run(json.loads(data)))
+    _, status = os.waitpid(program, 0)
+    link.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+    os._exit(0)
+
+
+def _run(call: dict[str, Any]) -> int:
+    os.chdir(call["folder"])
+    os.environ.update(call["environment"])
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - the program's own, to its end
+    code = 1
+    try:
+        _program(call["arguments"])
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+    return code
+
+
+def _program(arguments: list[str]) -> None:
+    kind, *rest = arguments or ["-"]
+    sys.path[0:0] = [os.path.dirname(kind) if kind.endswith(".py") else ""]
+    if kind == "-m":
+        sys.argv = ["-m", *rest[1:]]
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif kind in ("-c", "-"):
+        code = rest.pop(0) if kind == "-c" else sys.stdin.read()
+        sys.argv = [kind, *rest]
+        main = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(code, "<string>" if kind == "-c" else "<stdin>", "exec"), main.__dict__)
+    else:
+        sys.argv = arguments
+        runpy.run_path(kind, run_name="__main__")
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2])
