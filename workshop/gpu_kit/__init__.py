@@ -1,0 +1,12 @@
+"""The kit for a maintainer who has a GPU for some minutes: one command tests and measures all of the CUDA side.
+
+    python -m workshop.gpu_kit              (`make gpu`)          a CUDA device, 8 minutes at most, no network
+    python -m workshop.gpu_kit --device cpu --tiny                the same parts rehearsed without a GPU
+
+    parts.py ─▶ process.py ─▶ record.py ─▶ page.py
+    what, and   each in its   gpu.json     gpu.md, for people
+    how long    own process
+
+A part that fails, hangs or cannot run costs its own result and nothing else: it is ended with its children when its
+time is over, and both files are written after every part. It runs from the source tree.
+"""

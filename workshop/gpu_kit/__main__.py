@@ -1,0 +1,115 @@
+"""`python -m workshop.gpu_kit`: every part in turn, and after each of them gpu.json, gpu.md and gpu.log are there."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from rich.console import Console
+
+from workshop.gpu_kit.page import headline, page
+from workshop.gpu_kit.parts import Part, make_parts
+from workshop.gpu_kit.process import Ended, run_limited
+from workshop.gpu_kit.record import Record, Result, tail_of
+
+MINUTES = 8.0
+REFUSED = 2  # what `folovllm bench` ends with where it cannot do what it is asked to
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 where no part failed or was stopped."""
+    args = parse(argv)
+    args.out.mkdir(parents=True, exist_ok=True)
+    command = shlex.join(["python", "-m", "workshop.gpu_kit", *(sys.argv[1:] if argv is None else argv)])
+    record = Record(command, args.minutes, args.device, args.tiny)
+    with tempfile.TemporaryDirectory(prefix="folovllm-gpu-kit-") as folder:
+        parts = make_parts(args.device, tiny=args.tiny, folder=Path(folder))
+        unknown = sorted(set(args.only) - {part.name for part in parts})
+        if unknown:
+            known = ", ".join(part.name for part in parts)
+            print(f"error: only must be of {known}, got {unknown[0]!r}", file=sys.stderr)
+            return 2
+        run_all([part for part in parts if not args.only or part.name in args.only], record, args.out)
+    print()
+    print(page(record))
+    print(f"written: {args.out}/gpu.json, gpu.md, gpu.log", file=sys.stderr)
+    return int(any(part["status"] in ("failed", "stopped") for part in record.parts))
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m workshop.gpu_kit", description=__doc__)
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:<index>, or cpu for a rehearsal (with --tiny)")
+    parser.add_argument("--tiny", action="store_true", help="all parts on a model of nothing: do the commands work?")
+    parser.add_argument("--minutes", type=float, metavar="N", default=MINUTES, help="for all of it (default: 8)")
+    parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="these parts alone")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", default=Path("gpu-report"), help="default: gpu-report")
+    args = parser.parse_args(argv)
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", args.device):
+        parser.error(f"device must be cpu, cuda or cuda:<index>, got {args.device!r}")
+    if args.device == "cpu" and not args.tiny:
+        parser.error("device must be a GPU for the real sizes, got 'cpu': add --tiny to rehearse")
+    if args.minutes <= 0:
+        parser.error(f"minutes must be positive, got {args.minutes:g}")
+    return args
+
+
+def run_all(parts: Sequence[Part], record: Record, out: Path) -> None:
+    """One after the other; what is over is written before the next begins."""
+    console = Console(stderr=True)
+    start = time.monotonic()
+    with (out / "gpu.log").open("w+b") as log:
+        for place, part in enumerate(parts):
+            left = 60 * record.minutes - (time.monotonic() - start)
+            limit = min(part.limit, left - sum(later.need for later in parts[place + 1 :]))
+            if record.parts and record.parts[0]["name"] == "machine" and record.parts[0]["status"] != "passed":
+                break  # nothing else can do better
+            with console.status(f"{place + 1}/{len(parts)}  {part.title}, {max(limit, 0):.0f} s at most"):
+                result = run_part(part, limit, log)
+            record.parts.append(result)
+            record.seconds = time.monotonic() - start
+            record.save(out / "gpu.json")
+            (out / "gpu.md").write_text(page(record), encoding="utf-8")
+            console.print(headline(result), markup=False, highlight=False, soft_wrap=True)
+
+
+def run_part(part: Part, limit: float, log: BinaryIO) -> Result:
+    """Never raises for what a part does."""
+    result: Result = {"name": part.name, "title": part.title, "command": shlex.join(part.argv), "limit_s": limit}
+    if limit < part.need / 2:
+        return result | {"status": "skipped", "seconds": 0.0, "reason": "no time was left for it"}
+    log.write(f"\n==== {part.title}: {shlex.join(part.argv)}\n".encode())
+    log.flush()
+    begin = log.seek(0, 2)
+    ended = run_limited(part.argv, limit, log, {"PYTHONUNBUFFERED": "1", **part.env})
+    log.seek(begin)
+    said = log.read()
+    try:
+        result["report"] = part.read(part.output, said.decode(errors="replace"))
+    except Exception as error:  # a result of another shape than expected costs this part's, not the others'
+        result["report"], result["unreadable"] = None, repr(error)
+    status, reason = judge(ended, limit, said.decode(errors="replace"), may_refuse=part.may_refuse)
+    result |= {"status": status, "seconds": ended.seconds, "reason": reason, "code": ended.code}
+    return result | ({"tail": tail_of(said)} if status in ("failed", "stopped") else {})
+
+
+def judge(ended: Ended, limit: float, said: str, *, may_refuse: bool) -> tuple[str, str | None]:
+    """(status, why)."""
+    last = (said.strip().splitlines() or ["it said nothing"])[-1].strip()
+    if ended.code is None:
+        return "stopped", f"it was not done after {limit:.0f} s"
+    if ended.code == 0:
+        return "passed", None
+    if may_refuse and ended.code == REFUSED and "error:" in said and "--help" not in said:  # that were a wrong option
+        return "refused", said.rpartition("error:")[2].strip().replace("\n", " ")
+    return "failed", last
+
+
+if __name__ == "__main__":
+    sys.exit(main())

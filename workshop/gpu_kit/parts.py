@@ -1,0 +1,169 @@
+"""The parts, in the order in which they run: the command of each, how long it may take, and how to read what it wrote.
+
+Correct first, then fast. Each is a process of its own: a CUDA error that sticks ends one part, and none inherits
+another's memory. `limit` is the most that a part gets; `need` is what the ones before must leave for it, so that a slow
+part takes its time from what is left over and not from those behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from workshop.gpu_kit import races, recorder
+
+# What the parts that measure the published workload leave out, one at a time; the first are worth most.
+WITHOUT = ["graphs", "ahead", "sampling", "attention", "norm", "rotary", "silu"]
+MODULE = [sys.executable, "-m"]
+SANITIZERS = ("compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer")
+
+Reader = Callable[[Path, str], "dict[str, Any] | None"]
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    title: str
+    argv: list[str]
+    limit: float
+    """Seconds, at the most."""
+    need: float
+    """Seconds that parts before this one leave for it."""
+    output: Path
+    """What the command writes; it need not."""
+    read: Reader = field(default=lambda path, log: read_json(path))
+    """The output and the log -> what was measured; None: nothing."""
+    env: dict[str, str] = field(default_factory=dict)
+    may_refuse: bool = False
+    """What it leaves out, or a peer, may be what there is not. A refusal of any other part is a failure."""
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # it did not come so far, or was ended while it wrote
+        return None
+    return found
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured, in full and for a rehearsal; all are options of the commands."""
+
+    shape: str
+    dtype: str
+    tests: list[str]
+    attention: list[str]
+    prefill: list[str]
+    decode: list[str]
+    preset: list[str]
+    beside: list[str]
+    startup: list[str]
+
+
+FULL = Sizes(
+    shape="qwen3-0.6b",
+    dtype="bfloat16",
+    tests=["-n", "6"],
+    attention=["--batch-sizes", "1", "8", "64", "256", "--contexts", "1024", "--rounds", "3"],
+    prefill=["--batch-sizes", "1", "8", "--contexts", "1024", "4096", "--rounds", "2"],
+    decode=["--batch-sizes", "1", "8", "64", "256", "--context", "1024", "--steps", "32", "--rounds", "2"],
+    preset=["--rounds", "1"],
+    # 35% of 80 GB hold the 169,000 tokens that are there at once; the peer reserves for all 277,000, 32 GB.
+    beside=["--rounds", "1", "--gpu-memory-utilization", "0.35"],
+    startup=["--sequences", "256", "--prompt-len", "512", "--output-len", "48", "--max-model-len", "4096"],
+)
+TINY = Sizes(
+    shape="qwen3-tiny",
+    dtype="float32",
+    tests=["-n", "2"],
+    attention=["--batch-sizes", "1", "2", "--contexts", "16", "--rounds", "1"],
+    prefill=["--batch-sizes", "1", "--contexts", "16", "--rounds", "1"],
+    decode=["--batch-sizes", "1", "2", "--context", "8", "--steps", "2", "--rounds", "1"],
+    preset=["--rounds", "1", "--num-requests", "4", "--input-len", "12", "--output-len", "8"],
+    beside=["--rounds", "1", "--num-requests", "4", "--input-len", "12", "--output-len", "8"],
+    startup=["--sequences", "4", "--prompt-len", "12", "--output-len", "4", "--max-model-len", "64"],
+)
+
+
+def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
+    """`folder` takes what the commands write, and a cache for what Triton compiles."""
+    sizes = TINY if tiny else FULL
+    shape, on = ["--shape", sizes.shape], ["--device", device]
+    preset = ["throughput", "--preset", "nano-vllm", *shape, "--dtype", sizes.dtype, *on]
+
+    def bench(name: str, title: str, argv: list[str], limit: float, need: float) -> Part:
+        output = folder / f"{name}.json"
+        return Part(name, title, [*MODULE, "folovllm", "bench", *argv, "--json", str(output)], limit, need, output)
+
+    def own(name: str, title: str, argv: list[str], limit: float, need: float, **more: Any) -> Part:
+        output = folder / f"{name}.json"
+        command = [*MODULE, f"workshop.gpu_kit.{argv[0]}", *argv[1:], "--json", str(output)]
+        return Part(name, title, command, limit, need, output, **more)
+
+    tests = Part(
+        "tests",
+        "tests/gpu",
+        [*MODULE, "pytest", "tests/gpu", "-q", "--tb=short", "-p", "workshop.gpu_kit.recorder", *sizes.tests],
+        limit=200,
+        need=90,
+        output=folder / "tests.jsonl",
+        read=lambda path, log: recorder.read(path),
+        env={recorder.VARIABLE: str(folder / "tests.jsonl")},
+    )
+    attention = ["attention", *shape, "--dtypes", sizes.dtype, *on]
+    startup = ["startup", *shape, "--dtype", sizes.dtype, *on]
+    compiled = {"TRITON_CACHE_DIR": str(folder / "triton")}  # of these two parts alone: the first finds it empty
+    return [
+        own("machine", "the machine", ["machine", *on], limit=40, need=10),
+        tests,
+        bench("attention", "decode attention", [*attention, *sizes.attention], limit=50, need=20),
+        bench("prefill", "prefill attention", [*attention, "--prefill", *sizes.prefill], limit=40, need=15),
+        bench("decode", "decode steps", ["decode", *shape, "--dtype", sizes.dtype, *on, *sizes.decode], 50, need=22),
+        bench("preset", "nano-vllm's workload", [*preset, *sizes.preset], limit=60, need=25),
+        replace(
+            bench(
+                "beside",
+                "the same beside Hugging Face's continuous batching",
+                [*preset, *sizes.beside, "--peer", "hf-continuous"],
+                limit=100,
+                need=45,
+            ),
+            may_refuse=True,
+        ),
+        *(
+            replace(
+                bench(
+                    f"without-{name}", f"the same without {name}", [*preset, *sizes.preset, "--without", name], 50, 20
+                ),
+                may_refuse=True,
+            )
+            for name in WITHOUT
+        ),
+        own("start-cold", "start-up, nothing compiled", [*startup, *sizes.startup], limit=60, need=25, env=compiled),
+        own("start-warm", "start-up, all compiled", [*startup, *sizes.startup], limit=40, need=15, env=compiled),
+        Part(
+            "races",
+            "racecheck on the attention kernels",
+            [*sanitizer(device), *MODULE, "workshop.gpu_kit.races", *on, "--json", str(folder / "races.json")],
+            limit=60,
+            need=25,
+            output=folder / "races.json",
+            read=lambda path, log: races.read(read_json(path), log),
+            env={"TRITON_INTERPRET": "1"} if device == "cpu" else {},
+        ),
+    ]
+
+
+def sanitizer(device: str) -> list[str]:
+    """The program that looks for races, and its options; nothing where it is not."""
+    if device == "cpu":
+        return []
+    found = next((path for path in map(shutil.which, SANITIZERS) if path and os.access(path, os.X_OK)), None)
+    return [found, "--tool", "racecheck", "--print-limit", "20", "--error-exitcode", "9"] if found else []

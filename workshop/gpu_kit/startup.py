@@ -1,0 +1,145 @@
+"""One engine from its process's first moment to its first token, and the memory it takes against what it was given.
+
+    process ── imports ── engine built ── first token ── second request's first token ── a load as large as allowed
+                                                                                         └ memory looked at each step
+
+The load has all that takes room: as many sequences as run at once, prompts that fill every step, log-probabilities.
+
+vLLM: vllm bench startup
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import time
+from pathlib import Path
+
+import torch
+
+from folovllm.bench.report import Report
+from folovllm.bench.shapes import SHAPES
+from folovllm.bench.workload import BenchModel, bench_model, random_prompts, vocab_size
+from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.llm_engine import LLMEngine
+from folovllm.sampling_params import SamplingParams
+
+COLUMNS = [
+    "dtype", "imports_s", "build_s", "first_token_s", "ready_s", "later_first_token_ms", "asked_gib", "started_gib",
+    "peak_gib", "kv_cache_gib", "graphs_gib", "graph_sizes", "host_peak_gib",
+]  # fmt: skip
+GIB = 2**30
+
+
+def since_process_began() -> float:
+    """Seconds; Linux counts a process's beginning in hundredths of a second from the machine's."""
+    began = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - began / 100
+
+
+def measure(model: BenchModel, args: argparse.Namespace) -> Report:
+    imported = since_process_began()
+    start = time.perf_counter()
+    engine = LLMEngine(
+        config_for_llm(
+            model.path,
+            dtype=args.dtype,
+            device=args.device,
+            load_format=model.load_format,
+            skip_tokenizer_init=True,
+            max_model_len=args.max_model_len,
+            max_num_seqs=args.sequences,
+        )
+    )
+    built = time.perf_counter() - start
+    first = first_token(engine, vocab_size(model), seed=1)
+    ready = since_process_began()
+    later = first_token(engine, vocab_size(model), seed=2)
+    started = used_gib(engine.device)
+    peak = run_load(engine, vocab_size(model), args)
+    cache, graphs, limits = engine.core.cache_size, engine.runner.graphs, engine.config.cache_config
+    asked = None
+    if engine.device.type == "cuda":
+        asked = limits.gpu_memory_utilization * torch.cuda.get_device_properties(engine.device).total_memory / GIB
+    row = {
+        "dtype": args.dtype,
+        "imports_s": imported,
+        "build_s": built,
+        "first_token_s": first,
+        "ready_s": ready,
+        "later_first_token_ms": later * 1e3,
+        "asked_gib": asked,
+        "started_gib": started,
+        "peak_gib": peak,
+        "kv_cache_gib": cache.num_blocks * cache.block_bytes / GIB,
+        "graphs_gib": graphs.pool_bytes / GIB if graphs else None,
+        "graph_sizes": len(graphs.sizes) if graphs else 0,
+        "host_peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+    notes = [
+        "ready: from the process's beginning to the first token of its first request, of 32 tokens. Memory is what the "
+        "whole GPU has in use, other processes' included; asked: gpu_memory_utilization of all of it.",
+        f"Load: {args.sequences} sequences of {args.prompt_len} tokens in and {args.output_len} out, every eighth with "
+        "20 log-probabilities.",
+    ]
+    return Report("startup", f"Start-up, {model.label}", "python -m workshop.gpu_kit", COLUMNS, [row], notes)
+
+
+def first_token(engine: LLMEngine, vocab: int, seed: int) -> float:
+    """Seconds from a request's coming to its first token, alone; it is then run to its end."""
+    (prompt,) = random_prompts(1, 32, vocab, seed)
+    start = time.perf_counter()
+    engine.add_request(f"first-{seed}", prompt, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True))
+    while not engine.step():
+        pass
+    seconds = time.perf_counter() - start
+    while engine.has_unfinished_requests():
+        engine.step()
+    return seconds
+
+
+def used_gib(device: torch.device) -> float | None:
+    """What is in use of a GPU's memory."""
+    if device.type != "cuda":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    return (total - free) / GIB
+
+
+def run_load(engine: LLMEngine, vocab: int, args: argparse.Namespace) -> float | None:
+    """The most memory that was in use at the end of any step."""
+    for number, prompt in enumerate(random_prompts(args.sequences, args.prompt_len, vocab, seed=3)):
+        params = SamplingParams(
+            temperature=0.8,
+            top_p=0.9 if number % 2 else 1.0,
+            logprobs=None if number % 8 else 20,
+            max_tokens=args.output_len,
+            ignore_eos=True,
+            detokenize=False,
+        )
+        engine.add_request(f"load-{number}", prompt, params)
+    peak = used_gib(engine.device)
+    while engine.has_unfinished_requests():
+        engine.step()
+        if peak is not None:
+            peak = max(peak, used_gib(engine.device) or 0.0)
+    return peak
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shape", choices=list(SHAPES), required=True)
+    for name in ("--dtype", "--device"):
+        parser.add_argument(name, required=True)
+    for name in ("--sequences", "--prompt-len", "--output-len", "--max-model-len"):
+        parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--json", type=Path, required=True)
+    args = parser.parse_args()
+    with bench_model(None, args.shape) as model:
+        report = measure(model, args)
+    report.save(args.json)
+    print(report.to_json())
+
+
+if __name__ == "__main__":
+    main()
