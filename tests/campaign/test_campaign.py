@@ -12,6 +12,7 @@ import torch
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.sample.row import TokenCounts
 from folovllm.worker.input_batch import InputBatch
+from folovllm.worker.kv_cache import KVCache
 from tests.campaign.campaign import Campaign, replay
 from tests.campaign.case import Case, Wrong
 from tests.campaign.drawing import draw_case
@@ -55,14 +56,22 @@ def write_one_slot_too_far(patch: pytest.MonkeyPatch) -> None:
         return inputs
 
     patch.setattr(InputBatch, "prepare", misplacing)
+    # What a slot holds that nobody has written differs from run to run, and with it how the fault shows itself.
+    build = KVCache.__init__
+
+    def cleared(self: KVCache, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        for tensor in self.tensors:
+            tensor.zero_()
+
+    patch.setattr(KVCache, "__init__", cleared)
 
 
 # By what they may be found.
 FAULTS: dict[Callable[[pytest.MonkeyPatch], None], set[str]] = {
     lose_a_block: {"blocks"},
     ignore_what_was_said: {"token", "beams"},
-    # A slot that nobody has written may hold NaN.
-    write_one_slot_too_far: {"token", "impossible token", "beams", "logprobs", "crash, LogitsNotFiniteError"},
+    write_one_slot_too_far: {"token", "impossible token", "beams", "logprobs"},
 }
 
 

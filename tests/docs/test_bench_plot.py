@@ -41,6 +41,14 @@ def test_the_picture_speaks_the_page_s_language() -> None:
     assert "m4: 最长 200.0 ms" in plot(data(details={"gaps": GAPS}), "zh")
 
 
+def test_a_time_line_is_as_long_as_its_parts() -> None:
+    names = ["attention", "products", "small kernels", "head", "sampling", "upload"]
+    rows = [{"part": name, "us": us} for name, us in zip(names, [50.0, 20.0, 10.0, 8.0, 8.0, 4.0], strict=True)]
+    html = plot(data(columns=["part", "us"], rows=rows), "zh")
+    assert 'x="0.0" y="58.0" width="359.0"' in html  # half of 720, less the gap
+    assert "注意力 50 µs · 50.0%" in html
+
+
 def test_markdown_takes_it_as_one_block() -> None:
     html = plot(data(details={"gaps": GAPS}))
     assert "\n" not in html

@@ -161,7 +161,7 @@ def test_a_fence_is_longer_than_the_backticks_in_the_code(tmp_path: Path) -> Non
         ("code ../thing.py Thing", "lies outside the repository"),
         ("code pkg/thing.py Thing colour=red", "code has no option 'colour', known are: title"),
         ("code", "code needs a name"),
-        ("kode pkg/thing.py Thing", "unknown directive 'kode', known are: code, bench, plot, api"),
+        ("kode pkg/thing.py Thing", "unknown directive 'kode', known are: code, bench, plot, api, figure"),
         ("api pkg/thing.py", "api takes a path and one name"),
         ("api pkg/thing.py Thing members=none", "has no Thing.none"),
         ("bench nothing", "no benchmark 'nothing'"),
@@ -255,3 +255,12 @@ def test_a_name_of_an_earlier_milestone_is_resolved_as_the_milestones_tool_does(
         for path, file in course.tree(milestone.number).items():
             if path.startswith("folovllm/") and path.endswith(".py") and path != NUMBERED:
                 assert source.locate(path, milestone.id).read_bytes() == file.data, path
+
+
+def test_the_tag_of_a_question_ends_its_title_in_the_language_of_the_site(convert: Callable[..., str]) -> None:
+    question = '??? question advanced "7. Why `d = 2`?"\n    Because.\n'
+    badge = "</code>? <span class='folo-tag folo-tag--advanced'>{}</span>"
+
+    assert badge.format("advanced") in convert(question)
+    assert badge.format("进阶") in convert(question, "zh")
+    assert "folo-tag" not in convert('??? question "Why?"\n    Because.\n')

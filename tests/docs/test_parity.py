@@ -47,7 +47,7 @@ ZH = (
 
 def differences(tmp_path: Path, en: str, zh: str) -> list[str]:
     for lang, text in (("en", en), ("zh", zh)):
-        (tmp_path / lang).mkdir()
+        (tmp_path / lang).mkdir(parents=True)
         (tmp_path / lang / "page.md").write_text(text, encoding="utf-8")
     return [f"{d.where} {d.what}" for d in compare(tmp_path)]
 
@@ -116,3 +116,22 @@ def test_the_command_prints_the_place_and_exits_1(tmp_path: Path) -> None:
 
 def test_the_pages_of_this_repository_are_alike() -> None:
     assert [f"{d.where}: {d.what}" for d in compare(ROOT / "docs")] == []
+
+
+def test_a_question_tagged_otherwise_is_a_difference(tmp_path: Path) -> None:
+    en, zh = (text.replace("??? question", "??? question advanced") for text in (EN, ZH))
+
+    assert differences(tmp_path, en, zh) == []
+    (difference,) = differences(tmp_path / "other", en, zh.replace("question advanced", "question everywhere"))[:1]
+    assert "questions tagged" in difference
+
+
+def test_an_unknown_tag_and_a_question_left_untagged_are_defects(tmp_path: Path) -> None:
+    twice = EN + '\n??? question "Again?"\n    No.\n'
+    twice_zh = ZH + '\n??? question "再来？"\n    不。\n'
+    tag = ("??? question", "??? question hard", 1)
+
+    found = differences(tmp_path, twice.replace(*tag), twice_zh.replace(*tag))
+
+    assert any("unknown tag 'hard'" in what for what in found)
+    assert any("a question without a tag" in what for what in found)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,15 +73,3 @@ def test_each_vendored_library_has_its_licence_and_its_line_in_the_table() -> No
     for folder in folders:
         assert (folder / "LICENSE").is_file()
         assert f"| `{folder.name}/` |" in table
-
-
-@pytest.mark.parametrize("lang", ["en", "zh"])
-def test_the_map_says_what_the_docstrings_say(lang: str) -> None:
-    """Each row `here` | `vLLM` names a file that exists, whose docstring names the same counterpart."""
-    page = (ROOT / "docs" / lang / "map.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w/.]+\.py)` \| `([\w/.]+)` \|", page, flags=re.MULTILINE)
-    assert rows
-    for here, there in rows:
-        docstring = ast.get_docstring(ast.parse((ROOT / "folovllm" / here).read_text(encoding="utf-8"))) or ""
-        counterparts = docstring.rpartition("vLLM: ")[2]
-        assert there in counterparts, f"{here}: the map says {there}, the docstring {counterparts!r}"

@@ -9,6 +9,7 @@ import torch
 
 from folovllm import LLM, SamplingParams
 from folovllm.worker.cuda_graph import capture_sizes
+from tests.gpu.places import forbid_waits_in_launches
 from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
 from tests.m4.ahead_support import Watch
@@ -103,26 +104,15 @@ def test_logprobs_and_prompt_logprobs(oracle: Oracle) -> None:
 
 @pytest.mark.parametrize("params", [{"temperature": 0}, {"temperature": 1.0}], ids=["greedy", "sampled"])
 def test_launching_a_decode_step_of_the_same_sequences_waits_for_nothing(oracle: Oracle, params: dict) -> None:
-    """torch raises where the host would wait for the device."""
     engine = make_llm(oracle, max_num_seqs=8).engine
     for i in range(3):
         engine.add_request(str(i), PROMPTS[i], SamplingParams(max_tokens=40, **params))
     for _ in range(4):
         engine.step()
-    launch, launched = engine.runner.launch, []
-
-    def watched(scheduled: Any) -> Any:
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            launched.append(launch(scheduled))
-            return launched[-1]
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-
-    engine.runner.launch = watched  # type: ignore[method-assign]
+    sizes = forbid_waits_in_launches(engine)
     for _ in range(6):
         engine.step()
-    assert len(launched) == 6
+    assert sizes == [3] * 6
 
 
 def test_what_a_graph_says_in_bfloat16_is_what_the_eager_step_says() -> None:

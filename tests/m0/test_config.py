@@ -98,6 +98,7 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
         {"max_num_batched_tokens": "many"},
         "max_num_batched_tokens must be an integer, got 'many' (str)",
     ),
+    (CacheConfig, {"kv_cache_dtype": "int8"}, "kv_cache_dtype must be one of 'auto', 'fp8', 'fp8_e4m3', got 'int8'"),
     (SchedulerConfig, {"max_num_seqs": 0}, "max_num_seqs must be positive, got 0"),
     (SchedulerConfig, {"max_num_seqs": None}, "max_num_seqs must be an integer, got None (NoneType)"),
     (SchedulerConfig, {"max_num_seqs": False}, "max_num_seqs must be an integer, got False (bool)"),
@@ -117,6 +118,7 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
     (SchedulerConfig, {"max_n": 0}, "max_n must be positive, got 0; -1 allows any number"),
     (SchedulerConfig, {"async_scheduling": "auto"}, "async_scheduling must be True or False, got 'auto'"),
     (SchedulerConfig, {"policy": "lifo"}, "policy must be one of 'fcfs', 'priority', got 'lifo'"),
+    (SchedulerConfig, {"performance_mode": "fast"}, "performance_mode must be one of 'interactivity', "),
 ]
 
 
@@ -166,6 +168,7 @@ def test_defaults_are_the_documented_ones() -> None:
         long_prefill_token_threshold=None,
         max_num_partial_prefills=1,
         async_scheduling=None,
+        performance_mode="interactivity",
     )
 
 

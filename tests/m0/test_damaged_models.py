@@ -54,6 +54,7 @@ def refusal(folder: Path, **fields: Any) -> str:
 # --- config.json
 
 
+@pytest.mark.exhaustive
 def test_no_field_of_a_configuration_makes_another_error(folder: Path) -> None:
     """Whatever stands in it, a model is loaded, or a ModelLoadError says why not."""
     original = json.loads((folder / "config.json").read_text())

@@ -75,8 +75,10 @@ def test_without_a_gpu_the_device_is_the_cpu(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_with_a_gpu_the_device_is_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert resolve_device(ModelConfig("m")).type == "cuda"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert resolve_device(ModelConfig("m")) == torch.device("cuda:1")
+    assert resolve_device(ModelConfig("m", device="cuda:0")) == torch.device("cuda:0")
     assert resolve_device(ModelConfig("m", device="cpu")) == CPU
 
 

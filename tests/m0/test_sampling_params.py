@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from folovllm import SamplingParams, SamplingType
+from folovllm.sampling_params import SamplingParams, SamplingType
 
 NAN, INF = float("nan"), float("inf")
 

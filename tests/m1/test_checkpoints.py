@@ -186,6 +186,7 @@ def test_weights_without_their_scale_are_refused(dtype, tmp_path):
         build(folder)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])
 def test_a_wrong_field_is_refused_or_changes_nothing_that_hugging_face_does_not_change(kind, tmp_path):
     """Every field of the file with a value of every type. For llama, those alone that qwen3 has not."""

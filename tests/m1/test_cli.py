@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import folovllm
-from folovllm import LLM, SamplingParams
+from folovllm import LLM
 from folovllm.entrypoints.cli import demo
 from folovllm.entrypoints.cli.main import main
+from folovllm.sampling_params import SamplingParams
 from tests.m1.support import make_text_model
 
 ROOT = Path(folovllm.__file__).parents[1]

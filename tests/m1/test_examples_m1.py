@@ -19,6 +19,18 @@ SAYS = {
     "m1_sampling.py": ["greedy, frequency_penalty=2", "greedy, stop at the first period"],
     "m1_logprobs.py": ["the likeliest", "all of them together: log p = -", "perplexity"],
     "m1_sigmoid_logprobs.py": ["sigmoid"],
+    "m1_attention_by_hand.py": [
+        "grows   [0.707, 2.121, 2.828]  [0.074, 0.306, 0.620]  [1.389, 3.703]",
+        "with and without the cache: equal",
+        "by hand and in the engine: equal to six digits",
+    ],
+    "m1_bpe_by_hand.py": ["teacher  t·e·ache·r   ids [8, 4, 11, 6], the library agrees", "18 bytes, 6 tokens"],
+    "m1_filters_by_hand.py": [
+        "top_k=5, top_p=0.95        0.4839   0.2688   0.1613   0.0860        -",
+        "the sampler  keeps 4, mass 0.95",
+        "cumsum <= p with top_p=0.3 keeps 0",
+        "151,933 excluded ones share 1.5e-05",
+    ],
 }
 
 

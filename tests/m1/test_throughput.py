@@ -22,6 +22,7 @@ from folovllm.entrypoints.cli.main import build_parser
 from tests.helpers import make_hf_folder
 from tests.m1.bench_support import bench, refusal
 
+pytestmark = pytest.mark.slow
 TINY = "qwen3-tiny"
 
 
@@ -190,4 +191,4 @@ def test_a_file_is_the_command_of_its_name(capsys: pytest.CaptureFixture[str]) -
     shown = capsys.readouterr().out.split()
     for module in iter_modules(commands.__path__):
         if hasattr(import_module(f"{commands.__name__}.{module.name}"), "add_parser"):
-            assert module.name in shown
+            assert module.name.replace("_", "-") in shown

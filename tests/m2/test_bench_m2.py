@@ -14,6 +14,7 @@ from folovllm.bench.workload import BenchModel
 from tests.helpers import make_hf_folder
 from tests.m1.bench_support import bench, refusal
 
+pytestmark = pytest.mark.slow
 TINY = "qwen3-tiny"
 
 

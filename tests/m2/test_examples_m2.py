@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 SAYS = {
     "m2_arrivals.py": ["3 places, 7 requests", "Pddddddd\n", "··P", "continuous batching: 70 tokens in 25 steps"],
     "m2_async_stream.py": ["running 3", "Bert leaves", "(has left)", "小草", "running 0, tokens in the cache 0"],
+    "m2_load.py": ["The same server, three loads", "closed, 8", "bursty", "1.8 offered", "Little's law at 1.2"],
     "m2_priority.py": ["fcfs: steps", "question", "by priority"],
 }
 
@@ -43,6 +44,15 @@ def test_never_more_than_three_marks_stand_under_a_step(printed: dict[str, str])
     running = [sum(mark in "Pd" for mark in column) for column in zip(*columns, strict=True)]
     assert max(running) == 3
     assert sum(running) == 70
+
+
+def test_more_load_brings_more_throughput_and_then_less_goodput(printed: dict[str, str]) -> None:
+    rows = [line.strip("│ ").split("│") for line in printed["m2_load.py"].splitlines() if " offered " in line]
+    throughput, goodput = ([float(row[column]) for row in rows] for column in (1, 6))
+    assert throughput == sorted(throughput)
+    # 16 rows a step of 96 ms are 1.67 requests of 100 tokens a second: more than that is never served.
+    assert 1.6 < throughput[-1] <= 1.68
+    assert goodput[-1] < 0.1 < 0.8 < max(goodput)
 
 
 def test_the_question_waits_less_by_priority(printed: dict[str, str]) -> None:

@@ -173,7 +173,7 @@ def test_priorities_choose_who_is_preempted(oracle: Oracle) -> None:
 
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
 def test_two_hundred_streams_of_which_a_third_is_cancelled(oracle: Oracle, mode: str) -> None:
-    engine = oracle.make_llm(num_kv_blocks=40, block_size=4, preemption_mode=mode, max_num_seqs=24).engine
+    engine = oracle.make_llm(num_kv_blocks=28, block_size=4, preemption_mode=mode, max_num_seqs=24).engine
     rng = random.Random(1)
 
     async def consume(llm: AsyncLLM, i: int) -> list[int]:

@@ -103,6 +103,15 @@ def test_a_full_size_step_runs_on_any_device(oracle: Oracle) -> None:
     assert num_bytes == blocks * 16 * 2 * 2 * 2 * 16 * 4  # tokens, K and V, layers, heads, head size, bytes
 
 
+def test_a_full_size_step_of_few_tokens_needs_no_cache_for_a_sequence_of_the_greatest_length(oracle: Oracle) -> None:
+    """17 GB for Llama-3.1-8B with 131,072 tokens, of which a step computes 2,048."""
+    model = oracle.make_llm().engine.runner.model
+    limits = SchedulerConfig(max_num_batched_tokens=20, max_num_seqs=8, max_model_len=128)
+    num_bytes = run_full_step(model, PagedTorchBackend, 16, limits, dtype=torch.float32, device=CPU)
+    blocks = 1 + 2
+    assert num_bytes == blocks * 16 * 2 * 2 * 2 * 16 * 4  # tokens, K and V, layers, heads, head size, bytes
+
+
 def test_after_a_measured_step_the_model_has_the_engines_cache(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("folovllm.worker.memory._budget", lambda share, device, measure: (measure(), "measured"))
     monkeypatch.setattr("folovllm.engine.build.peak_bytes_of_full_step", run_full_step)

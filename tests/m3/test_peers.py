@@ -32,11 +32,11 @@ from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
 
 def test_continuous_batching_generates_what_plain_greedy_does() -> None:
     model = make_hf_model("qwen3")
-    prompts = [[7, 3, 9, 1], list(range(40, 71)), [200, 5]]
+    prompts, counts = [[7, 3, 9, 1], list(range(40, 71)), [200, 5]], [8, 5, 9]
     # 20 tokens a pass: the long prompt is read in two, beside the others' first tokens.
-    tokens, run = HuggingFaceContinuous(model, max_batch_tokens=20).generate(prompts, 8)
-    assert tokens == [hf_greedy(model, prompt, 8) for prompt in prompts]
-    assert run.tokens == 3 * 8
+    tokens, run = HuggingFaceContinuous(model, max_batch_tokens=20).generate(prompts, counts)
+    assert tokens == [hf_greedy(model, prompt, count) for prompt, count in zip(prompts, counts, strict=True)]
+    assert run.tokens == 8 + 5 + 9
 
 
 def test_continuous_batching_takes_all_prompts_in_one_pass_and_leaves_no_thread(tmp_path: Path) -> None:
@@ -52,9 +52,9 @@ def test_continuous_batching_takes_all_prompts_in_one_pass_and_leaves_no_thread(
 
 
 def test_continuous_batching_has_blocks_for_its_requests_and_no_more() -> None:
-    config = HuggingFaceContinuous(None)._config([[1] * 300, [1] * 10], 20)
+    config = HuggingFaceContinuous(None)._config([[1] * 300, [1] * 10], [20, 7])
     page = getattr(config, "page_size", None) or config.block_size
-    assert config.num_blocks == -(-320 // page) + -(-30 // page)
+    assert config.num_blocks == -(-320 // page) + -(-17 // page)
 
 
 def test_continuous_batching_reports_what_its_thread_died_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +69,13 @@ def test_continuous_batching_reports_what_its_thread_died_of(monkeypatch: pytest
     with pytest.raises(RuntimeError, match="the model broke"):
         HuggingFaceContinuous(model).run([[1, 2]], 3)
     assert (model.config._attn_implementation, threading.active_count()) == ("eager", threads)
+
+
+def test_continuous_batching_says_what_it_needs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("folovllm.bench.peers.hf_continuous.find_spec", lambda name: None)
+    setup = PeerSetup(BenchModel("tiny", "nowhere", "auto"), "float32", "cpu", 16, 1, 1)
+    with pytest.raises(ValueError, match=r"peer must be one that runs here.*pip install psutil"):
+        PEERS["hf-continuous"](setup)
 
 
 def test_a_pass_ends_where_a_request_comes_again() -> None:

@@ -1,81 +1,163 @@
 """Compiles the attention kernels for a Hopper GPU, which needs none, and prints what came out as JSON.
 
-Run as a program, outside of pytest: there, without a GPU, Triton interprets. One line per kernel: how much shared
-memory a program takes, and how often instructions occur in the machine's assembly language.
+Run as a program, outside of pytest: there, without a GPU, Triton interprets. `python -m tests.m4.attention_aot few`
+compiles what a run of the tests looks at, `all` every dtype, head size and tile. As many at a time as there are CPUs.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import subprocess
 import sys
-from typing import Any
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from folovllm.attention.kernels import paged_decode, paged_prefill, store_kv
-from folovllm.attention.kernels.tile import STAGES, padded_head_size
+from folovllm.attention.kernels.paged_decode import FEW_SPLITS, MAX_SPLITS
+from folovllm.attention.kernels.tile import STAGES, padded_head_size, tile_tokens
 
 HOPPER = GPUTarget("cuda", 90, 32)
 INSTRUCTIONS = ("cp.async.cg.shared.global", "wgmma.mma_async", "mma.sync", "ld.global.v4", "st.global.v4")
-TYPES = {"tables_ptr": "*i32", "seq_lens_ptr": "*i32", "starts_ptr": "*i32", "slots_ptr": "*i64",
+TYPES = {"tables_ptr": "*i32", "seq_lens_ptr": "*i32", "starts_ptr": "*i32", "order_ptr": "*i32", "slots_ptr": "*i64",
          "partial_ptr": "*fp32", "lse_ptr": "*fp32", "scale": "fp32"}  # fmt: skip
+CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
-def compile_kernel(kernel: Any, dtype: str, constants: dict[str, Any], num_warps: int = 4) -> dict[str, Any]:
+class Variant(NamedTuple):
+    kernel: str
+    dtype: str
+    head_size: int
+    group: int
+    block_size: int
+    detail: int
+    """Of paged_decode its splits, of paged_prefill the rows of its longest sequence (0: batch-invariant), of _merge the
+    most splits."""
+
+    def __str__(self) -> str:
+        return "-".join(map(str, self))
+
+
+FEW = [
+    Variant("decode", "bf16", 128, 2, 16, 1),
+    Variant("decode", "bf16", 128, 2, 16, 8),
+    Variant("decode", "fp16", 80, 2, 16, 1),
+    Variant("decode", "fp32", 128, 2, 16, 8),
+    Variant("merge", "bf16", 128, 2, 16, MAX_SPLITS),
+    Variant("prefill", "bf16", 128, 2, 16, 2000),
+    Variant("prefill", "fp16", 64, 2, 16, 10),
+    Variant("prefill", "bf16", 256, 2, 16, 2000),
+    Variant("prefill", "fp32", 64, 2, 16, 2000),
+    Variant("prefill", "bf16", 128, 2, 16, 0),
+    Variant("store", "bf16", 128, 8, 16, 0),
+]
+
+
+def every_variant() -> list[Variant]:
+    """All dtypes with all sizes that a head is padded to, split or not, and all tiles; and other groups and blocks."""
+    found = []
+    for dtype in ("bf16", "fp16", "fp32"):
+        for size in (16, 32, 64, 80, 128, 256):
+            found += [Variant("decode", dtype, size, 2, 16, splits) for splits in (1, 8)]
+            found += [Variant("prefill", dtype, size, 2, 16, rows) for rows in (0, 10, 60, 2000)]
+    for group, block_size in ((1, 32), (4, 256), (7, 24), (32, 16)):
+        for dtype in ("bf16", "fp32"):
+            found += [Variant("decode", dtype, 128, group, block_size, splits) for splits in (1, 8)]
+            found += [Variant("prefill", dtype, 128, group, block_size, rows) for rows in (60, 2000)]
+    for size in (64, 128, 256):
+        found += [Variant("merge", "bf16", size, 2, 16, most) for most in (FEW_SPLITS, MAX_SPLITS)]
+    return list(dict.fromkeys([*FEW, *found]))
+
+
+def compile_variant(variant: Variant) -> dict[str, Any]:
+    head_pad, itemsize = padded_head_size(variant.head_size), 4 if variant.dtype == "fp32" else 2
+    block_n, num_warps, kernel = tile_tokens(head_pad, itemsize), 4, None
+    constants: dict[str, Any] = {"GROUP": variant.group, "HEAD_SIZE": variant.head_size, "HEAD_PAD": head_pad}
+    if variant.kernel == "decode":
+        kernel = paged_decode._paged_decode
+        group_pad = max(16, triton.next_power_of_2(variant.group))
+        num_warps = paged_decode.decode_warps(group_pad, itemsize)
+        constants |= {
+            "GROUP_PAD": group_pad, "BLOCK_SIZE": variant.block_size,
+            "BLOCK_N": block_n, "SPLIT": variant.detail > 1, "ORDERED": True, "INTERPRETED": False,
+        }  # fmt: skip
+    elif variant.kernel == "prefill":
+        kernel = paged_prefill._paged_prefill
+        rows = variant.detail or paged_prefill.MOST_ROWS[-1]
+        block_m, block_n, num_warps = paged_prefill.choose_tiles(rows, head_pad, itemsize)
+        constants |= {
+            "BLOCK_SIZE": variant.block_size, "BLOCK_M": block_m, "BLOCK_N": block_n, "BY_POSITION": not variant.detail,
+            "INTERPRETED": False,
+        }  # fmt: skip
+    elif variant.kernel == "merge":
+        kernel = paged_decode._merge
+        constants |= {"BLOCK_N": block_n, "MOST_SPLITS": variant.detail}
+    else:
+        kernel = store_kv._store_kv
+        row = variant.group * variant.head_size
+        constants |= {"ROW": row, "ROW_PAD": triton.next_power_of_2(row)}
+    return compile_kernel(kernel, variant.dtype, constants, num_warps)
+
+
+def compile_kernel(
+    kernel: Any, dtype: str, constants: dict[str, Any], num_warps: int, stages: int = STAGES, **types: str
+) -> dict[str, Any]:
+    """types: of the arguments that are not of the dtype."""
     signature: dict[str, str] = {}
     known: dict[tuple[int], Any] = {}
     attributes: dict[tuple[int], Any] = {}
-    for place, name in enumerate(kernel.arg_names):
+    for place, param in enumerate(kernel.params):
+        name = param.name
         if name in constants:
             signature[name], known[(place,)] = "constexpr", constants[name]
             continue
-        signature[name] = TYPES.get(name, f"*{dtype}" if name.endswith("_ptr") else "i32")
-        if name != "scale":  # as at run time, where addresses and strides are multiples of 16
+        signature[name] = {**TYPES, **types}.get(name, f"*{dtype}" if name.endswith("_ptr") else "i32")
+        # As at run time, where addresses and strides are multiples of 16, and this is looked at if it may be.
+        if name != "scale" and not (param.do_not_specialize or param.do_not_specialize_on_alignment):
             attributes[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, known, attributes)
-    compiled = triton.compile(source, target=HOPPER, options={"num_warps": num_warps, "num_stages": STAGES})
-    counts = {name: compiled.asm["ptx"].count(name) for name in INSTRUCTIONS}
-    return {"shared": compiled.metadata.shared, "cubin": len(compiled.asm["cubin"]), **counts}
+    compiled = triton.compile(source, target=HOPPER, options={"num_warps": num_warps, "num_stages": stages})
+    ptx, (registers, stack) = compiled.asm["ptx"], resources(compiled.asm["cubin"])
+    counts = {name: ptx.count(name) for name in INSTRUCTIONS}
+    return {"shared": compiled.metadata.shared, "registers": registers, "stack": stack, "warps": num_warps,
+            "waits": waits_in_loop(ptx), **counts}  # fmt: skip
 
 
-def decode(dtype: str, head_size: int, splits: int, block_n: int) -> dict[str, Any]:
-    constants = {
-        "GROUP": 2, "GROUP_PAD": 16, "HEAD_SIZE": head_size, "HEAD_PAD": padded_head_size(head_size),
-        "BLOCK_SIZE": 16, "BLOCK_N": block_n, "SPLITS": splits, "INTERPRETED": False,
-    }  # fmt: skip
-    return compile_kernel(paged_decode._paged_decode, dtype, constants)
+def resources(cubin: bytes) -> tuple[int, int]:
+    """(registers a thread, bytes of its stack, which is where registers are spilled to), as NVIDIA's tool tells."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        usage = subprocess.run([CUOBJDUMP, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    registers, stack = (int(re.search(rf"{what}:(\d+)", usage)[1]) for what in ("REG", "STACK"))  # type: ignore[index]
+    return registers, stack
 
 
-def merge(splits: int) -> dict[str, Any]:
-    constants = {"HEAD_SIZE": 128, "HEAD_PAD": 128, "BLOCK_N": 64, "SPLITS": splits, "SPLITS_PAD": splits}
-    return compile_kernel(paged_decode._merge, "bf16", constants)
-
-
-def prefill(dtype: str, head_size: int, rows: int) -> dict[str, Any]:
-    head_pad = padded_head_size(head_size)
-    block_m, block_n, num_warps = paged_prefill.choose_tiles(rows, head_pad, 4 if dtype == "fp32" else 2)
-    constants = {
-        "GROUP": 2, "HEAD_SIZE": head_size, "HEAD_PAD": head_pad, "BLOCK_SIZE": 16,
-        "BLOCK_M": block_m, "BLOCK_N": block_n, "INTERPRETED": False,
-    }  # fmt: skip
-    return compile_kernel(paged_prefill._paged_prefill, dtype, constants, num_warps)
+def waits_in_loop(ptx: str) -> list[int]:
+    """How many groups of copies may be under way still, at each wait inside of the longest loop. 0: all must have come.
+    A loop is what lies between a label and a branch back to it."""
+    labels: dict[str, int] = {}
+    longest: list[str] = []
+    lines = ptx.splitlines()
+    for place, line in enumerate(lines):
+        if label := re.match(r"\s*(\$\w+):", line):
+            labels[label[1]] = place
+        elif (branch := re.search(r"\bbra(?:\.uni)?\s+(\$\w+)", line)) and branch[1] in labels:
+            longest = max(longest, lines[labels[branch[1]] : place], key=len)
+    return [int(count) for count in re.findall(r"cp\.async\.wait_group\s+(\d+)", "\n".join(longest))]
 
 
 def main() -> None:
-    results = {
-        "store": compile_kernel(store_kv._store_kv, "bf16", {"HEAD_SIZE": 128, "ROW": 1024, "ROW_PAD": 1024}),
-        "decode": decode("bf16", 128, splits=1, block_n=64),
-        "decode in splits": decode("bf16", 128, splits=8, block_n=64),
-        "decode, heads of 80": decode("fp16", 80, splits=1, block_n=64),
-        "decode, float32": decode("fp32", 128, splits=1, block_n=32),
-        "merge": merge(64),
-        "prefill": prefill("bf16", 128, rows=2000),
-        "prefill of few": prefill("fp16", 64, rows=10),
-        "prefill, heads of 256": prefill("bf16", 256, rows=2000),
-        "prefill, float32": prefill("fp32", 64, rows=2000),
-    }
+    variants = FEW if sys.argv[1] == "few" else every_variant()
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        results = dict(zip(map(str, variants), pool.map(compile_variant, variants), strict=True))
     json.dump(results, sys.stdout)
 
 

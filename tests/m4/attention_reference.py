@@ -110,28 +110,33 @@ def make_case(
     query_dtype: torch.dtype | None = None,
     say_decodes: bool = True,
 ) -> Case:
-    """say_decodes: whether the metadata tells how many decodes there are in front."""
-    generator = torch.Generator().manual_seed(seed)
+    """Everything is drawn and computed on `device`: at a model's sizes the reference would take a CPU minutes.
+
+    say_decodes: whether the metadata tells how many decodes there are in front.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
     heads, kv_heads, head_size, block_size, dtype = shape
     lens = [new + old for new, old in spans]
     if not backend.reads_block_tables:
         block_size = max(lens) + 2  # a sequence must lie in a single block
     counts = [-(-length // block_size) for length in lens]
     num_blocks = sum(counts) + 3
-    scattered = (torch.randperm(num_blocks - 1, generator=generator) + 1)[: sum(counts)]  # 0 is the null block
+    order = torch.randperm(num_blocks - 1, generator=generator, device=device)
+    scattered = (order + 1)[: sum(counts)]  # 0 is the null block
     owned = scattered.split(counts)
 
     layer = Attention(heads, kv_heads, head_size)
     instance = backend(heads, kv_heads, head_size, layer.scale)
-    cache = torch.full(instance.kv_cache_shape(num_blocks, block_size), float("nan"), dtype=dtype)
+    shape_of_all = instance.kv_cache_shape(num_blocks, block_size)
+    cache = torch.full(shape_of_all, float("nan"), dtype=dtype, device=device)
     queries, keys, values, slots = [], [], [], []
-    for length, blocks in zip(lens, owned, strict=True):
-        fused = torch.randn(length, heads + 2 * kv_heads, head_size, generator=generator)
-        q, k, v = fused.split([heads, kv_heads, kv_heads], dim=1)
+    for (new, _), length, blocks in zip(spans, lens, owned, strict=True):
+        q = torch.randn(new, heads, head_size, generator=generator, device=device)
+        k, v = torch.randn(2, length, kv_heads, head_size, generator=generator, device=device)
         queries.append(q.to(query_dtype or dtype))
         keys.append(k.to(dtype))
         values.append(v.to(dtype))
-        slots.append((blocks[:, None] * block_size + torch.arange(block_size)).flatten()[:length])
+        slots.append((blocks[:, None] * block_size + torch.arange(block_size, device=device)).flatten()[:length])
     for (_, old), k, v, slot in zip(spans, keys, values, slots, strict=True):
         for kept, rows in zip(cache.view(2, -1, kv_heads, head_size), (k, v), strict=True):
             kept[slot[:old]] = rows[:old]
@@ -139,23 +144,21 @@ def make_case(
     def fresh(rows: list[torch.Tensor]) -> torch.Tensor:
         return torch.cat([row[old:] for (_, old), row in zip(spans, rows, strict=True)])
 
-    projection = torch.cat([fresh(rows).float() for rows in (queries, keys, values)], dim=1)
-    projection = projection.to(device, query_dtype or dtype)
-    q, k, v = projection.split([heads, kv_heads, kv_heads], dim=1)
-    tables = torch.zeros(len(spans), max(counts) + 1, dtype=torch.int32)  # padded with the null block
+    projection = torch.cat([torch.cat(queries).float(), fresh(keys).float(), fresh(values).float()], dim=1)
+    q, k, v = projection.to(query_dtype or dtype).split([heads, kv_heads, kv_heads], dim=1)
+    tables = torch.zeros(len(spans), max(counts) + 1, dtype=torch.int32, device=device)  # padded with the null block
     for table, blocks in zip(tables, owned, strict=True):
         table[: len(blocks)] = blocks
     not_decodes = [i for i, (new, _) in enumerate(spans) if new != 1]
     metadata = AttentionMetadata(
         query_start_loc=torch.tensor([0, *(new for new, _ in spans)]).cumsum(0).int().to(device),
         seq_lens=torch.tensor(lens, dtype=torch.int32, device=device),
-        slot_mapping=fresh(slots).to(device),
-        block_tables=tables.to(device),
+        slot_mapping=fresh(slots),
+        block_tables=tables,
         max_query_len=max(new for new, _ in spans),
         max_seq_len=max(lens),
         num_decodes=min([*not_decodes, len(spans)]) if say_decodes else 0,
     )
-    layer.bind(instance, cache.to(device))
-    asked = [q[old:] for (_, old), q in zip(spans, queries, strict=True)]
-    want = torch.cat([reference(*qkv, layer.scale) for qkv in zip(asked, keys, values, strict=True)])
-    return Case(layer, q, k, v, metadata, want.to(device))
+    layer.bind(instance, cache)
+    want = torch.cat([reference(*qkv, layer.scale) for qkv in zip(queries, keys, values, strict=True)])
+    return Case(layer, q, k, v, metadata, want)

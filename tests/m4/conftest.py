@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Iterator
 
+import pytest
+import torch
+
+from tests.fake_cuda import FakeCuda, fake_cuda_machine
 from tests.m1.support import make_text_model
 from tests.m3.oracle import Oracle
 
@@ -18,3 +22,18 @@ def text_model_folder(tmp_path_factory):
 def oracle(tmp_path_factory) -> Oracle:
     """Without an EOS, so that only lengths end a sequence."""
     return Oracle(tmp_path_factory.mktemp("oracle"))
+
+
+@pytest.fixture(scope="session")
+def small_oracle(tmp_path_factory) -> Oracle:
+    """With one KV head: Triton's interpreter takes milliseconds for each program of a kernel."""
+    return Oracle(tmp_path_factory.mktemp("small"), num_attention_heads=2, num_key_value_heads=1)
+
+
+@pytest.fixture
+def fake_cuda() -> Iterator[FakeCuda]:
+    """Two small GPUs that are none: see tests/fake_cuda. Their numbers are right, Triton's kernels are interpreted."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU: tests/gpu runs there, and kernels are compiled instead of interpreted")
+    with fake_cuda_machine(total_bytes=2 << 30, num_devices=2) as machine:
+        yield machine

@@ -173,6 +173,7 @@ def test_many_that_end_together_lose_no_last_token_to_those_that_wait(oracle: Or
         assert watch.ahead
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**32))
 def test_random_arrivals_and_aborts_give_the_same_outputs_either_way(text_model_folder, seed: int) -> None:

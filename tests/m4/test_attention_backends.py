@@ -21,6 +21,7 @@ from folovllm.entrypoints.cli import info
 from tests.m3.oracle import Oracle
 from tests.m4.attention_reference import BATCHES, SHAPES, Shape, make_case
 
+pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
 HERE = [name for name in BACKENDS if get_backend_class(name).unavailable_reason(CPU) is None]
 needs_triton = pytest.mark.skipif("triton" not in HERE, reason="the triton backend does not run on this CPU")

@@ -20,6 +20,7 @@ from folovllm.entrypoints.cli.main import main
 from tests.helpers import tiny_hf_config
 from tests.m1.bench_support import bench_report
 
+pytestmark = pytest.mark.slow
 TINY = "qwen3-tiny"
 CPU = torch.device("cpu")
 

@@ -28,11 +28,11 @@ from folovllm.utils import cpu_kernels
 from folovllm.utils.threads import SPINS
 from tests.helpers import make_hf_folder
 from tests.m1.test_models import MODELS, flat_logits
+from tests.m4.cpu_target import AVX2, REASON, target  # noqa: F401
 
+pytestmark = pytest.mark.slow
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 5e-3}
-REASON = cpu_kernels.unavailable_reason()
 needs_kernels = pytest.mark.skipif(REASON is not None, reason=f"the CPU kernels cannot run: {REASON}")
-AVX2 = ("-march=haswell",)
 
 
 def build(folder: Path, dtype: torch.dtype) -> DecoderForCausalLM:
@@ -41,21 +41,6 @@ def build(folder: Path, dtype: torch.dtype) -> DecoderForCausalLM:
 
 def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
     return ((got.double() - want).norm() / want.norm()).item()
-
-
-@pytest.fixture(params=["this CPU", "AVX2"])
-def target(request, monkeypatch):
-    """The kernels as compiled for this CPU, and with vectors of 8 floats."""
-    if REASON is not None:
-        pytest.skip(f"the CPU kernels cannot run: {REASON}")
-    flags = cpu_kernels.NATIVE if request.param == "this CPU" else AVX2
-    for cached in (cpu.kernel, cpu.panel_width, attention_kernels._kernel):
-        cached.cache_clear()
-    monkeypatch.setattr(cpu, "library", lambda: cpu_kernels._load(flags))
-    monkeypatch.setattr(attention_kernels, "library", lambda: cpu_kernels._load(flags))
-    yield
-    for cached in (cpu.kernel, cpu.panel_width, attention_kernels._kernel):
-        cached.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -72,6 +57,25 @@ def test_products_and_the_same_bits_for_a_row_in_any_batch(dtype, outs, size):
         assert torch.equal(cpu.linear(x[:rows], packed, bias, outs), whole[:rows])
     assert torch.equal(cpu.linear(x[77:78], packed, bias, outs), whole[77:78])
     assert cpu.linear(x[:0], packed, None, outs).shape == (0, outs)
+
+
+@pytest.mark.parametrize(("outs", "size"), [(1, 1), (100, 301), (257, 64), (33, 1000)])
+@pytest.mark.usefixtures("target")
+def test_pairs_of_bfloat16_and_the_same_bits_for_a_row_in_any_batch(outs, size):
+    """The product of what was rounded to bfloat16, summed in float32, rounded once: half a unit in the last place."""
+    if not cpu.has_bf16_pairs():  # the CPU, or the one that was compiled for
+        assert not hasattr(cpu.library(), "linear_bf16_pairs")
+        return
+    torch.manual_seed(0)
+    weight, x, bias = torch.randn(outs, size).bfloat16(), torch.randn(131, size).bfloat16(), torch.randn(outs)
+    packed = cpu.pack(weight, pairs=True)
+    whole = cpu.linear(x, packed, bias, outs)
+    want = F.linear(x.double(), weight.double(), bias.double())
+    assert whole.dtype == torch.bfloat16
+    assert ((whole.double() - want).abs() <= want.abs() * 2**-8 + 1e-4 * size**0.5).all()
+    for rows in (*range(1, 30), 64, 130):
+        assert torch.equal(cpu.linear(x[:rows], packed, bias, outs), whole[:rows])
+    assert torch.equal(cpu.linear(x[77:78], packed, bias, outs), whole[77:78])
 
 
 @pytest.mark.usefixtures("target")

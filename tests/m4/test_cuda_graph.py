@@ -1,7 +1,7 @@
 """CUDA graphs without CUDA: that padding a batch to a recorded size changes no token.
 
 In place of recorded kernels the model runs on the buffers that they would read. Otherwise all is as on a GPU: outputs
-lie where the next replay of that size writes, and whatever load() does not overwrite is unusable.
+lie where the next replay writes, and whatever load() does not overwrite is unusable.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from folovllm import LLMEngine, SamplingParams
+from folovllm.sample.race import Racers
 from folovllm.worker import async_output, cuda_graph
 from folovllm.worker.async_output import HostCopy
-from folovllm.worker.cuda_graph import CudaGraphs, GraphBuffers, padded_size
+from folovllm.worker.cuda_graph import CudaGraphs, GraphBuffers, GraphOutputs, padded_size
 from folovllm.worker.input_batch import StepInputs
 from tests.m1.support import params
 from tests.m2.support import assert_idle
@@ -29,24 +30,24 @@ class EagerGraphs(CudaGraphs):
     """Replays by computing."""
 
     def __init__(self, engine: LLMEngine, sizes: list[int]) -> None:
-        self.model, self.sizes = engine.runner.model, sizes
+        self.model, self.sizes, self.draws = engine.runner.model, sizes, False
         batch = engine.runner.batch
         max_model_len = batch.token_ids.shape[1]
         self.buffers = GraphBuffers(sizes[-1], max_model_len, batch.block_size, torch.device("cpu"))
-        self._outputs = {}
+        self.outputs = GraphOutputs(sizes[-1], self.model.decoder_spec, torch.float32, torch.device("cpu"))
         self.replayed: list[tuple[int, int]] = []  # (sequences, size)
 
-    def replay(self, inputs: StepInputs, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def replay(
+        self, inputs: StepInputs, size: int, racers: Racers | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         self.replayed.append((len(inputs.rows), size))
         buffers = self.buffers
-        for tensor in (buffers.input_ids, buffers.positions, buffers.slot_mapping, buffers.seq_lens):
-            tensor.fill_(UNUSABLE)
+        buffers.packed.fill_(UNUSABLE)
         buffers.block_tables.fill_(UNUSABLE)
-        buffers.load(inputs, size)
-        outputs = self._forward(size)
-        for static, tensor in zip(self._outputs.setdefault(size, outputs), outputs, strict=True):
-            static.copy_(tensor)
-        return self._outputs[size]
+        buffers.load(inputs, size, racers)
+        self.outputs.logits.fill_(torch.nan)
+        self._forward(size)
+        return self.outputs.first(size)
 
 
 class CopyAtOnce(HostCopy):
@@ -177,8 +178,8 @@ def test_recording_runs_each_size_once_before_and_the_largest_first(
         yield
         said.append("end")
 
-    free = iter([5000, 3000])
-    monkeypatch.setattr(cuda_graph.torch.cuda, "mem_get_info", lambda device: (next(free), 9000))
+    free = iter([5000, 3000, 3000, 2900, 2900, 2850])
+    monkeypatch.setattr(cuda_graph.torch.cuda, "mem_get_info", lambda: (next(free), 9000))
     monkeypatch.setattr(cuda_graph.torch.cuda, "graph_pool_handle", lambda: "pool")
     monkeypatch.setattr(cuda_graph.torch.cuda, "synchronize", lambda: said.append("wait"))
     monkeypatch.setattr(cuda_graph.torch.cuda, "CUDAGraph", object)
@@ -186,9 +187,12 @@ def test_recording_runs_each_size_once_before_and_the_largest_first(
     model = oracle.make_llm().engine.runner.model
     handle = model.register_forward_pre_hook(lambda module, args: said.append(len(args[0])))
     try:
-        graphs = CudaGraphs(model, [1, 2, 4], max_model_len=32, block_size=4, device=torch.device("cpu"))
+        graphs = CudaGraphs(
+            model, [1, 2, 4], max_model_len=32, block_size=4, dtype=torch.float32, device=torch.device("cpu")
+        )
     finally:
         handle.remove()
     assert said == [part for size in (4, 2, 1) for part in (size, "wait", ("begin", "pool"), size, "end")]
-    assert graphs.pool_bytes == 2000
+    assert graphs.graph_bytes == {4: 2000, 2: 100, 1: 50}
+    assert graphs.pool_bytes == 2150
     assert [graphs.size_for(num_seqs) for num_seqs in (1, 3, 5)] == [1, 4, None]

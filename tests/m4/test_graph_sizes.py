@@ -48,10 +48,15 @@ def test_a_batch_of_more_than_eight_is_padded_by_less_than_a_tenth_on_average() 
 def test_the_metadata_of_a_size_are_views_of_the_buffers_and_promise_one_query_each() -> None:
     """Of a length that no sequence exceeds: what is recorded must be right for all that will be replayed."""
     buffers = GraphBuffers(8, max_model_len=30, block_size=4, device=torch.device("cpu"))
-    metadata = buffers.metadata(3)
+    buffers.clear(3)
+    _, _, metadata = buffers.inputs(3)
     assert (metadata.max_query_len, metadata.max_seq_len, metadata.num_decodes) == (1, 30, 3)
     assert metadata.query_start_loc.tolist() == [0, 1, 2, 3]
     assert metadata.seq_lens.tolist() == [1, 1, 1]  # good to run with before anything has been loaded
+    assert metadata.decode_order is not None
+    assert metadata.decode_order.tolist() == [0, 1, 2]
     assert metadata.block_tables.tolist() == [[0] * 8] * 3
-    for name in ("seq_lens", "slot_mapping", "block_tables", "query_start_loc"):
+    for name in ("block_tables", "query_start_loc"):
         assert getattr(metadata, name).data_ptr() == getattr(buffers, name).data_ptr()
+    for name in ("seq_lens", "slot_mapping", "decode_order"):
+        assert getattr(metadata, name).untyped_storage().data_ptr() == buffers.packed.untyped_storage().data_ptr()

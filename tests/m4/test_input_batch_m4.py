@@ -31,7 +31,7 @@ def make_seq(name: str, prompt: list[int], output: list[int], computed: int) -> 
 def draw(batch: InputBatch, inputs: StepInputs, seqs: list[Sequence], tokens: list[int]) -> Expected:
     """As the runner does it: the tokens are on the device at once, and with the host later."""
     expected = batch.advance(inputs, seqs)
-    batch.last_tokens[expected.rows_on_device] = torch.tensor(tokens)
+    batch.last_tokens[inputs.drawn_rows] = torch.tensor(tokens)
     for seq in seqs:
         seq.num_computed_tokens = seq.get_len()
         seq.data.output_token_ids.append(UNKNOWN)
@@ -43,6 +43,20 @@ def arrive(batch: InputBatch, expected: Expected, seqs: list[Sequence], tokens: 
     for seq, token in zip(seqs, tokens, strict=True):
         place = seq.data.output_token_ids.index(UNKNOWN)
         seq.data.output_token_ids[place] = token
+
+
+def test_decodes_are_said_in_the_order_of_their_lengths() -> None:
+    """The longest first. Padding, of one token, comes last; prefills behind the decodes have no part in it."""
+    batch = make_batch()
+    seqs = [make_seq("a", [5] * 4, [6], 4), make_seq("b", [1] * 9, [8], 9), make_seq("c", [1] * 6, [8], 6)]
+    for seq in seqs:
+        batch.add(seq)
+    assert batch.prepare(seqs, [1, 1, 1], [], pad_to=5).metadata.decode_order.tolist() == [1, 2, 0, 3, 4]
+    newcomer = make_seq("d", [5] * 20, [], 0)
+    batch.add(newcomer)
+    metadata = batch.prepare([*seqs, newcomer], [1, 1, 1, 20], []).metadata
+    assert metadata.decode_order.tolist() == [1, 2, 0]
+    assert metadata.num_decodes == 3
 
 
 def test_a_token_that_only_the_device_knows_is_in_the_next_steps_inputs() -> None:
@@ -155,9 +169,3 @@ def test_the_decodes_at_the_front_are_counted() -> None:
     assert batch.prepare([prompt, *decodes], [3, 1, 1], []).metadata.num_decodes == 0
     assert batch.prepare([*decodes, single], [1, 1, 1], []).metadata.num_decodes == 3
 
-
-def test_on_a_cpu_nothing_is_copied() -> None:
-    arrays = [np.arange(4), np.zeros((2, 3), np.int32)]
-    tensors = make_batch()._to_device(*arrays)
-    assert [tensor.data_ptr() for tensor in tensors] == [array.ctypes.data for array in arrays]
-    assert [tensor.dtype for tensor in tensors] == [torch.int64, torch.int32]

@@ -13,7 +13,7 @@ if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
     pytest.skip(f"Triton kernels: {reason}", allow_module_level=True)
 
 from folovllm.attention.kernels import paged_decode as decode_module
-from folovllm.attention.kernels.paged_decode import MAX_SPLITS, PROGRAMS, choose_splits, paged_decode
+from folovllm.attention.kernels.paged_decode import FEW_SPLITS, choose_splits, paged_decode
 from folovllm.attention.kernels.paged_prefill import choose_tiles, paged_prefill
 from folovllm.attention.kernels.store_kv import store_kv
 from folovllm.attention.kernels.tile import padded_head_size
@@ -122,17 +122,20 @@ def test_decode_writes_into_the_place_it_is_given() -> None:
     assert (place[:, 6:] == 7).all()
 
 
-def test_the_number_of_splits_fills_the_gpu_and_never_exceeds_the_tiles() -> None:
-    assert choose_splits(num_seqs=1, num_kv_heads=8, max_len=40960, block_n=64) == MAX_SPLITS
-    assert choose_splits(num_seqs=1, num_kv_heads=8, max_len=200, block_n=64) == 4
-    assert choose_splits(num_seqs=PROGRAMS, num_kv_heads=8, max_len=40960, block_n=64) == 1
-    assert choose_splits(num_seqs=32, num_kv_heads=8, max_len=40960, block_n=64) == PROGRAMS // 256
+@pytest.mark.parametrize("num_splits", [1, 3])
+def test_the_order_in_which_sequences_start_changes_nothing(num_splits: int) -> None:
+    case = written([(1, 70), (1, 0), (1, 150), (1, 9)])
+    keys, values = case.layer.kv_cache.unbind(0)
+    m, order = case.metadata, torch.tensor([2, 0, 3, 1], dtype=torch.int32, device=KERNEL_DEVICE)
+    out = paged_decode(
+        case.q, keys, values, m.block_tables, m.seq_lens, case.layer.scale, order=order, num_splits=num_splits
+    )
+    assert torch.equal(out, decode(case, num_splits))
 
 
-def test_few_different_numbers_of_splits_ever_occur() -> None:
-    """Each is a kernel to compile, in the middle of serving."""
-    numbers = {choose_splits(seqs, 8, max_len, 64) for seqs in range(1, 300) for max_len in range(1, 9000, 61)}
-    assert numbers == {1, 2, 4, 8, 16, 32, 64}
+def test_more_splits_than_the_small_merge_has_room_for() -> None:
+    case = written([(1, 300), (1, 20)])
+    close(decode(case, FEW_SPLITS + 3), case.want)
 
 
 def test_the_number_of_splits_never_depends_on_what_the_lengths_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +188,8 @@ def test_smaller_tiles_where_there_are_fewer_rows() -> None:
     assert choose_tiles(rows=14, head_pad=128, element_size=2) == (16, 64, 4)
     assert choose_tiles(rows=64, head_pad=128, element_size=2) == (64, 64, 4)
     assert choose_tiles(rows=2000, head_pad=128, element_size=2) == (128, 64, 8)
-    assert choose_tiles(rows=2000, head_pad=128, element_size=4) == (32, 32, 4)
+    assert choose_tiles(rows=2000, head_pad=128, element_size=4) == (32, 16, 4)
+    assert choose_tiles(rows=2000, head_pad=128, element_size=2, small=True) == (128, 32, 8)
 
 
 # --- both

@@ -32,8 +32,9 @@ TOOL = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 BF16, INT, FLOAT = "*bf16", "i32", "fp32"
 SAMPLER = dict(
     row_stride=INT, temperature_ptr="*fp64", top_k_ptr="*i64", top_p_ptr="*fp64", min_p_ptr="*fp64", seed_ptr="*i64",
-    seed_stride=INT, position_ptr="*i64", token_ptr="*i64", kept_ptr="*i8", vocab_size=INT,
+    seed_stride=INT, offset_ptr="*i64", token_ptr="*i64", kept_ptr="*i8", vocab_size=INT,
 )
+RACE = dict(NOT_FINITE=-1, MIN_DIRECT=0.1, STRIPE=1024, BLOCK=2048)
 CASES = [
     (norm, dict(x_ptr=BF16, residual_ptr=BF16, weight_ptr=BF16, out_ptr=BF16, x_stride=INT, residual_stride=INT,
                 size=INT, eps=FLOAT), dict(ADD=True, BLOCK=1024), 4),
@@ -41,8 +42,8 @@ CASES = [
                   angle_stride=INT, num_heads=INT, num_all_heads=INT, half_size=INT, eps=FLOAT),
      dict(NORM=True, HEADS=8, BLOCK=64), 2),
     (silu, dict(gate_up_ptr=BF16, out_ptr=BF16, row_stride=INT, size=INT), dict(COLUMNS=1024), 4),
-    (sampler, dict(logits_ptr=BF16, **SAMPLER), dict(REPORT=False, SHIFT=16, BLOCK=2048), 16),
-    (sampler, dict(logits_ptr="*fp32", **SAMPLER), dict(REPORT=True, SHIFT=0, BLOCK=2048), 16),
+    (sampler, dict(logits_ptr=BF16, **SAMPLER), dict(RACE, REPORT=False, SHIFT=16), 16),
+    (sampler, dict(logits_ptr="*fp32", **SAMPLER), dict(RACE, REPORT=True, SHIFT=0), 16),
 ]
 found = []
 for kernel, arguments, constants, num_warps in CASES:

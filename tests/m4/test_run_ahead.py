@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
+import torch
 
 from folovllm import SamplingParams
 from folovllm.core.run_ahead import assume, can_run_ahead, most_blocks_of_next_step, reads_tokens
@@ -205,6 +206,8 @@ def test_an_unknown_token_is_taken_back_when_all_start_over() -> None:
 
 class FakeRunner:
     """Writes down what it is asked for; every token is TOKEN."""
+
+    device = torch.device("cpu")
 
     def __init__(self, fails_at: str = "") -> None:
         self.said: list[str] = []

@@ -14,12 +14,14 @@ import pytest
 import torch
 from scipy import stats
 
+from folovllm.sample.drawable import NOT_FINITE
 from folovllm.sample.filters import Filters
 from folovllm.sample.kernels import sampler as kernel
 from folovllm.sample.kernels import threshold
 from folovllm.sample.kernels.sampler import noise as kernel_noise
 from tests.m1.sampling_reference import assert_fits, distribution
 
+pytestmark = pytest.mark.slow
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
@@ -169,10 +171,12 @@ def test_the_search_ends_for_the_strangest_ranges(low: float) -> None:
 
 
 @triton.jit
-def _noise_kernel(out_ptr, seed, position_ptr, BLOCK: tl.constexpr, vocab_size, COLUMNS: tl.constexpr):
+def _noise_kernel(
+    out_ptr, seed, position_ptr, BLOCK: tl.constexpr, vocab_size, COLUMNS: tl.constexpr, STRIPE: tl.constexpr
+):  # fmt: skip
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     column = tl.arange(0, COLUMNS)
-    noise = kernel_noise(seed, tl.load(position_ptr + row)[:, None], column[None, :] + row[:, None] * 0)
+    noise = kernel_noise(seed, tl.load(position_ptr + row)[:, None], column[None, :] + row[:, None] * 0, STRIPE)
     tl.store(out_ptr + row[:, None] * vocab_size + column[None, :], noise, mask=column[None, :] < vocab_size)
 
 
@@ -181,7 +185,9 @@ def noise(seed: int, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
     out = torch.empty(len(positions), vocab_size, device=DEVICE)
     columns = triton.next_power_of_2(vocab_size)
     block = 1024 if CUDA else len(positions)
-    _noise_kernel[(len(positions) // block,)](out, seed, positions.to(DEVICE), block, vocab_size, columns)
+    _noise_kernel[(len(positions) // block,)](
+        out, seed, positions.to(DEVICE), block, vocab_size, columns, kernel.STRIPE
+    )
     return out.cpu()
 
 
@@ -230,6 +236,62 @@ def test_the_kernel_draws_the_winner_of_its_rows_race(races: torch.Tensor) -> No
     got = kernel.sample(logits.to(DEVICE), as_filters(settings, 40), seeds, positions.to(DEVICE)).tolist()
     weights = torch.from_numpy(np.array([distribution(x.tolist(), **f) for x, f in zip(logits, settings, strict=True)]))
     assert got == (weights / races[positions]).argmax(dim=-1).tolist()
+
+
+def test_each_column_of_a_wide_row_has_the_noise_of_its_own() -> None:
+    """Four columns share a counter, and each takes another of its four words: 5,000 columns are two tiles of four."""
+    vocab_size, rows = 5000, 4
+    logits, offsets = normal(rows, vocab_size), torch.arange(rows) * 77
+    seeds = torch.full((rows,), SEED, device=DEVICE)
+    filters = as_filters([{"temperature": 9.0}] * rows, vocab_size)
+    got = kernel.sample(logits.to(DEVICE), filters, seeds, offsets.to(DEVICE))
+    weights = (logits.double() / 9.0).exp()
+    races = noise(SEED, offsets, vocab_size)
+    assert got.tolist() == (weights / races).argmax(dim=-1).tolist()
+    one = races[0]
+    assert len(one.unique()) > 0.999 * vocab_size
+    for distance in (1024, 4096):  # the next word of the same counter, the same word of the next counter
+        assert abs(np.corrcoef(one[:-distance], one[distance:])[0, 1]) < 4 / (vocab_size - distance) ** 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_temperature_0_is_the_first_of_the_largest(dtype: torch.dtype) -> None:
+    """Greedy rows stand among others, and filters change nothing for them."""
+    logits = normal(4, 3000).to(dtype)
+    logits[1, [5, 2999]] = logits[2, [1023, 1024]] = 50.0
+    settings = [{"temperature": 0.0}, {"temperature": 0.0, "top_k": 3}, {"temperature": 0.0, "min_p": 0.2}, {}]
+    got = kernel.sample(logits.to(DEVICE), as_filters(settings, 3000), *nothing_seeded(4)).tolist()
+    assert got[:3] == [int(logits[0].argmax()), 5, 1023]
+
+
+def test_a_low_temperature_keeps_the_odds() -> None:
+    """Logits near 500 and a temperature of 0.01 are 50,000 in units of the noise: float32 has steps of 0.004 there."""
+    logits = torch.full((100, 2), 500.0)
+    logits[:, 1] += 0.01  # e to 1
+    filters = as_filters([{"temperature": 0.01}] * 100, 2)
+    seeds = torch.arange(100, device=DEVICE)
+    tokens = kernel.sample(logits.to(DEVICE), filters, seeds, seeds)
+    assert stats.binomtest(int(tokens.sum()), 100, np.e / (np.e + 1)).pvalue > 1e-4
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, about NaN
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.0}, {"top_p": 0.5}, {"top_k": 3}], ids=str)
+def test_a_row_that_cannot_be_drawn_from_is_marked(settings: dict) -> None:
+    logits = normal(5, 60)
+    logits[1, 7], logits[2, 9], logits[3], logits[4, 1:] = torch.nan, torch.inf, -torch.inf, -torch.inf
+    tokens = kernel.sample(logits.to(DEVICE), as_filters([settings] * 5, 60), *nothing_seeded(5)).tolist()
+    assert 0 <= tokens[0] < 60
+    assert tokens[1:] == [NOT_FINITE] * 3 + [0]
+
+
+def test_draws_of_the_kernel_itself_fit_the_exact_distribution() -> None:
+    """150 rows in one launch, each with an offset of its own: the kernel's race, not a copy of it."""
+    logits = normal(5)
+    filters = as_filters([{"temperature": 1.3, "min_p": 0.05}] * 150, 5)
+    seeds, offsets = torch.full((150,), 5, device=DEVICE), torch.arange(150, device=DEVICE)
+    tokens = kernel.sample(logits.expand(150, -1).to(DEVICE), filters, seeds, offsets)
+    expected = distribution(logits.tolist(), temperature=1.3, min_p=0.05)
+    assert_fits(np.bincount(tokens.cpu(), minlength=5), expected)
 
 
 def test_a_row_draws_the_same_token_in_any_company() -> None:

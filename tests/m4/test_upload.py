@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from folovllm.worker.upload import ALIGNMENT, layout, pack, unpack, upload
+from folovllm.utils.upload import ALIGNMENT, layout, pack, unpack, upload
 
 DTYPES = [np.int64, np.int32, np.float32, np.uint8]
 shapes = st.one_of(st.tuples(st.integers(0, 40)), st.tuples(st.integers(0, 9), st.integers(0, 9)))
@@ -75,3 +75,10 @@ def test_elsewhere_one_copy_brings_all(monkeypatch: pytest.MonkeyPatch) -> None:
     assert copies == [(48 + 32, {"non_blocking": True})]
     assert [(tuple(tensor.shape), tensor.dtype) for tensor in tensors] == [((5,), torch.int64), ((2, 3), torch.int32)]
     assert [tensor.storage_offset() * tensor.element_size() for tensor in tensors] == [0, 48]
+
+
+def test_on_a_cpu_nothing_is_copied() -> None:
+    arrays = [np.arange(4), np.zeros((2, 3), np.int32)]
+    tensors = upload(torch.device("cpu"), *arrays)
+    assert [tensor.data_ptr() for tensor in tensors] == [array.ctypes.data for array in arrays]
+    assert [tensor.dtype for tensor in tensors] == [torch.int64, torch.int32]

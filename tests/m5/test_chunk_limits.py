@@ -205,7 +205,7 @@ def test_nothing_is_kept_of_the_log_probabilities_of_a_prompt_that_was_aborted(o
     engine.add_request("r", [1] * 25, SamplingParams(max_tokens=1, prompt_logprobs=0))
     engine.step()
     kept = engine.runner.prompt_logprobs._rows
-    assert [len(rows) for rows in kept.values()] == [10]
+    assert [len(rows.ranks) for rows in kept.values()] == [10]
     engine.abort_request("r")
     engine.add_request("other", [1], SamplingParams(max_tokens=1))
     engine.step()
@@ -218,12 +218,13 @@ def test_rows_are_handed_out_and_forgotten_with_the_prompts_last_chunk(oracle: O
     kept = []
     for _ in range(4):
         engine.step()
-        kept.append([len(rows) for rows in engine.runner.prompt_logprobs._rows.values()])
+        kept.append([len(rows.ranks) for rows in engine.runner.prompt_logprobs._rows.values()])
     assert kept == [[10], [20], [], []]
 
 
 def test_a_full_size_step_is_as_large_as_the_budget(oracle: Oracle) -> None:
-    """10 tokens, where a sequence may have 40: the cache that it is measured with has blocks for those."""
+    """10 tokens, where a sequence may have 40: the cache that it is measured with has a block for them, and the null
+    block."""
     model = chunked_engine(oracle.folder).runner.model
     sizes: list[tuple[int, int]] = []
     handle = model.register_forward_pre_hook(lambda module, args: sizes.append((len(args[0]), len(args[2].seq_lens))))
@@ -231,4 +232,4 @@ def test_a_full_size_step_is_as_large_as_the_budget(oracle: Oracle) -> None:
     num_bytes = run_full_step(model, PagedTorchBackend, 16, limits, dtype=torch.float32, device=torch.device("cpu"))
     handle.remove()
     assert sizes == [(10, 1)]
-    assert num_bytes == (1 + 3) * 16 * 2 * 2 * 2 * 16 * 4  # tokens, K and V, layers, heads, head size, bytes
+    assert num_bytes == (1 + 1) * 16 * 2 * 2 * 2 * 16 * 4  # tokens, K and V, layers, heads, head size, bytes

@@ -10,7 +10,7 @@ import pytest
 from tests.helpers import run_example
 
 ROOT = Path(__file__).parents[2]
-NAMES = ["m5_chunked_prefill.py", "m5_budget.py"]
+NAMES = ["m5_chunked_prefill.py", "m5_budget.py", "m5_load.py", "m5_speculation.py"]
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +56,12 @@ def test_a_smaller_budget_makes_smaller_steps_and_more_of_them(printed: dict[str
         assert count == -(-600 // (budget - 8))  # eight tokens of each step are the others'
         assert told == 8 * count  # who gain one in every step
     assert [budget for budget, *_ in found] == [16, 32, 64, 128, 256, 640]
+
+
+def test_a_budget_flattens_the_load_and_shortens_the_worst_gap(printed: dict[str, str]) -> None:
+    found = re.findall(r"budget +(\d+): .* at most +(\d+) tokens, worst gap +([\d.]+)", printed["m5_load.py"])
+    (_, whole, gap), *chunks = [(int(budget), int(largest), float(worst)) for budget, largest, worst in found]
+    assert whole > 200
+    assert [largest for _, largest, _ in chunks] == [budget for budget, _, _ in chunks] == [32, 16]
+    assert [worst for _, _, worst in chunks] == [2.0, 1.0]
+    assert gap > 10

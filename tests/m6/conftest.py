@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from tests.m1.support import make_text_model
@@ -24,3 +27,16 @@ def oracle(tmp_path_factory) -> Oracle:
 @pytest.fixture(scope="session")
 def beam_oracle(tmp_path_factory) -> BeamOracle:
     return BeamOracle(tmp_path_factory.mktemp("beams"))
+
+
+@pytest.fixture
+def fixed_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter multiplies tiles with numpy, and numpy with a BLAS: some sum a row in an order that depends
+    on its place in the tile, as a GPU's tensor cores do not. Here each number of a tile's product is one chain."""
+    interpreter = pytest.importorskip("triton.runtime.interpreter")
+
+    def create_dot(builder: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
+        product = np.einsum("ik,kj->ij", a.data, b.data, dtype=d.data.dtype)
+        return interpreter.TensorHandle(product + d.data, d.dtype.scalar)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)

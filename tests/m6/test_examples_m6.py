@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,13 +12,22 @@ import pytest
 from tests.helpers import run_example
 
 ROOT = Path(__file__).parents[2]
-NAMES = ["m6_chat_turns.py", "m6_shared_prefix.py", "m6_tenants.py", "m6_batch_invariance.py"]
+NAMES = [
+    "m6_chat_turns.py",
+    "m6_shared_prefix.py",
+    "m6_tenants.py",
+    "m6_batch_invariance.py",
+    "m6_radix_tree.py",
+    "m6_routing.py",
+    "m6_trace.py",
+]
 
 
 @pytest.fixture(autouse=True)
 def wide(either_cpu, monkeypatch) -> None:
-    """So that no table is broken."""
+    """So that no table is broken, and pytest's own arguments are not the example's."""
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "argv", ["example"])
 
 
 def rows(text: str) -> list[list[str]]:
@@ -67,3 +77,29 @@ def test_in_the_mode_every_bit_stays_and_without_it_some_change() -> None:
     assert [row[:2] for row in table] == [[d, m] for d in ("float32", "bfloat16") for m in ("False", "True")]
     changed = {mode: {count for row in table if row[1] == mode for count in row[2:]} for mode in ("False", "True")}
     assert changed["True"] == {"24 of 24"} < changed["False"] | {"24 of 24"}
+
+
+def test_a_radix_tree_splits_an_edge_where_a_prompt_leaves_it() -> None:
+    text = run_example("m6_radix_tree.py")
+    assert re.findall(r"(\d) of \d tokens found", text) == ["0", "4", "2", "6"]
+    assert "C: 2 of 3 tokens found\n   1 2\n      3 4\n         5 6\n         7 8\n      9\n" in text
+
+
+def test_a_router_that_knows_prefixes_finds_more_and_one_that_looks_at_the_load_too_keeps_it_even() -> None:
+    found = re.findall(r"^(\w+) +(\d+)% found, .*: \[(.*)\]$", run_example("m6_routing.py"), re.MULTILINE)
+    share = {name: int(percent) for name, percent, _ in found}
+    sent = {name: [int(number) for number in numbers.split(", ")] for name, _, numbers in found}
+    assert share["round_robin"] < share["sticky"] < share["longest_prefix"] <= share["balanced"] + 1
+    assert max(sent["longest_prefix"]) > 150
+    assert max(sent["balanced"]) - min(sent["balanced"]) <= 12
+    assert all(sum(numbers) == 300 for numbers in sent.values())
+
+
+def test_a_trace_tells_forks_copies_hits_and_who_gives_way() -> None:
+    table = {int(row[0]): row for row in rows(run_example("m6_trace.py"))}
+    assert table[0][1:] == ["A-0 0..37", "", "9", "A-1 forks from A-0"]
+    assert table[1][1] == "B-0 0..45"
+    assert "is copied to" in table[1][4]
+    assert table[8][4] == "C-0 finds 32 tokens"
+    assert [step for step, row in table.items() if "C-0 gives way" in row[4]] == [13]
+    assert table[16][4] == "C-0 finds 32 tokens"

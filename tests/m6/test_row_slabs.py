@@ -19,7 +19,7 @@ from folovllm.models.decoder import MLP
 from folovllm.models.registry import get_model_class
 from tests.helpers import tiny_hf_config
 
-WEIGHT, PROBES = zero_sum_probe(48, 65, torch.float32)
+WEIGHT, PROBES = zero_sum_probe(48, 65, torch.float32, torch.float32)
 
 
 @pytest.fixture
@@ -75,6 +75,18 @@ def test_the_cheapest_counts_that_agree(product, counts) -> None:
     assert agreeing_counts(product, PROBES) == counts
 
 
+def test_a_weight_of_few_digits_hides_no_order() -> None:
+    """64 products of two bfloat16 numbers may have an exact float32 sum, in any order."""
+    weight, probes = zero_sum_probe(48, 64, torch.bfloat16, torch.float32)
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        order = range(64) if len(x) < 6 else reversed(range(64))
+        return sum((x[:, k, None] * weight[:, k].float() for k in order), torch.zeros(len(x), 48))
+
+    assert float((probes.double() @ weight.double().T).abs().max()) < 1e-12
+    assert agreeing_counts(product, probes) == tuple(n for n in ROW_COUNTS if n >= 6)
+
+
 def test_a_product_that_never_agrees_has_no_counts() -> None:
     def by_place(x: torch.Tensor) -> torch.Tensor:
         return torch.where(torch.arange(len(x))[:, None] == 1, forwards(x), backwards(x))
@@ -104,12 +116,12 @@ def test_a_plan_takes_every_row_once_in_slabs_that_agree() -> None:
 def test_every_kernel_is_calibrated_as_it_is(three_threads: None) -> None:
     """In both dtypes, where it can run here: one row's bits are those of any number."""
     for dtype in (torch.float32, torch.bfloat16):
-        weight, _ = zero_sum_probe(96, 64, dtype)
+        weight, rows = zero_sum_probe(96, 64, dtype, dtype)
         for kernel in KERNELS:
             if kernel.unavailable_reason(weight) is not None:
                 continue
             packed = kernel.pack(weight, None)
-            slabs = RowSlabs(agreeing_counts(lambda x: kernel.apply(x, packed), zero_sum_probe(96, 64, dtype)[1]))  # noqa: B023
+            slabs = RowSlabs(agreeing_counts(lambda x: kernel.apply(x, packed), rows))  # noqa: B023
             x = torch.randn(70, 64).to(dtype)
             alone = torch.cat([slabs.run(lambda x: kernel.apply(x, packed), row[None]) for row in x])  # noqa: B023
             assert torch.equal(slabs.run(lambda x: kernel.apply(x, packed), x), alone), kernel.name  # noqa: B023

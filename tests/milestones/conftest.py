@@ -22,13 +22,6 @@ examples = []
 notes = ["docs/*/m0/**"]
 changes = []
 forbidden = ["Engine"]
-
-[[exercises]]
-id = "double"
-file = "folovllm/base.py"
-name = "Base.double"
-task = { en = "Double it.", zh = "翻倍。" }
-hints = { en = ["Add it to itself."], zh = ["加上它自己。"] }
 """
 
 M1 = """\

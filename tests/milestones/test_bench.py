@@ -249,7 +249,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert len(error.strip().splitlines()) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_milestones_answer_three_requests_with_the_same_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,10 +20,10 @@ def blocks(name: str, language: str) -> list[str]:
 
 @pytest.mark.parametrize("name", READMES)
 def test_the_ten_lines_of_python_run_and_print_text(name: str) -> None:
-    (code,) = blocks(name, "python")
-    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+    first, second = blocks(name, "python")
+    assert len([line for line in first.splitlines() if line.strip()]) <= 10
     done = subprocess.run(
-        [sys.executable, "-X", "utf8", "-c", code], cwd=ROOT, capture_output=True, text=True, encoding="utf-8"
+        [sys.executable, "-X", "utf8", "-c", first + second], cwd=ROOT, capture_output=True, text=True, encoding="utf-8"
     )
     assert done.returncode == 0, done.stderr
     printed = re.fullmatch(r"Once upon a time →(.+)从前 →(.+)", done.stdout.strip(), flags=re.DOTALL)
@@ -31,6 +31,16 @@ def test_the_ten_lines_of_python_run_and_print_text(name: str) -> None:
     english, rest = printed.groups()
     assert len(english.split()) > 10
     assert len(rest) > 30
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_first_sample_is_what_a_user_of_vllm_writes(name: str) -> None:
+    code = blocks(name, "python")[0]
+    assert code.startswith("from folovllm import LLM, SamplingParams")
+    assert "outputs = llm.generate(prompts, sampling_params)" in code
+    assert "output.outputs[0].text" in code
+    gone = ("best_of", "use_beam_search", "length_penalty", "early_stopping", "swap_space")
+    assert [field for field in gone if field in code] == []
 
 
 def test_both_readmes_have_the_same_parts() -> None:

@@ -17,15 +17,6 @@ changes = []
 forbidden = []
 """
 
-EXERCISE = """
-[[exercises]]
-id = "x"
-file = "a.py"
-name = "f"
-task = { en = "Do.", zh = "做。" }
-hints = { en = ["one"], zh = ["一"] }
-"""
-
 
 @pytest.mark.parametrize(
     ("pattern", "path", "expected"),
@@ -47,14 +38,9 @@ def test_a_star_stays_in_its_folder_and_two_cross_folders(pattern: str, path: st
     assert matches(pattern, path) is expected
 
 
-def test_a_milestone_without_exercises_is_one() -> None:
-    assert parse_milestone(3, SPEC).exercises == []
+def test_a_milestone_without_steps_is_one() -> None:
+    assert parse_milestone(3, SPEC).steps == []
     assert parse_milestone(3, SPEC).label == "M3: Ground"
-
-
-def test_an_exercise_is_read_whole() -> None:
-    (exercise,) = parse_milestone(0, SPEC + EXERCISE).exercises
-    assert (exercise.id, exercise.name, exercise.hints["zh"]) == ("x", "f", ["一"])
 
 
 @pytest.mark.parametrize(
@@ -65,10 +51,7 @@ def test_an_exercise_is_read_whole() -> None:
         (SPEC.replace("tests = []", "tests = [1]"), "tests must be a list of non-empty strings, got [1]"),
         (SPEC.replace(', zh = "地基"', ""), "title must have exactly en and zh"),
         (SPEC.replace("[", "", 1), "milestones/m2/milestone.toml: "),
-        (SPEC + "exercises = 3\n", "exercises must be written as [[exercises]] tables"),
-        (SPEC + EXERCISE + EXERCISE, "two exercises are called 'x'"),
-        (SPEC + EXERCISE.replace('name = "f"', "name = 1"), "exercise 1: name must be a non-empty string"),
-        (SPEC + EXERCISE.replace('["一"]', "[]"), "exercise 1: hints must be as many in each language"),
+        (SPEC + "steps = 3\n", "steps must be written as [[steps]] tables"),
     ],
 )
 def test_a_misspelt_milestone_is_refused_by_name(text: str, message: str) -> None:

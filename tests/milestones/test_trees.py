@@ -15,8 +15,9 @@ import pytest
 
 from milestones import cli
 from milestones.chain import Course
+from milestones.handout import checkout
 from milestones.sources import working_tree
-from milestones.trees import build_tree, checkout, run_commands
+from milestones.trees import build_tree, run_commands
 from tests.milestones.conftest import M1, make_course
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,8 +52,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def commands_of(folder: Path) -> str:
-    """The last block of commands in the README."""
-    return re.findall(r"```bash\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)[-1]
+    """The README's block of commands that run the tree."""
+    return re.findall(r"```bash\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
 
 
 def test_what_the_readme_says_runs_the_tree_and_not_what_is_installed(tmp_path: Path, environment: dict[str, str]):
@@ -124,3 +125,25 @@ def test_an_example_of_an_older_tree_loads_that_trees_package(tmp_path: Path, en
     )
     loaded = set(re.findall(r"code object from '?(\S*/folovllm/__init__\.py)", done.stderr))
     assert loaded == {str(folder / "folovllm/__init__.py")}
+
+
+def test_each_milestone_says_what_its_first_command_prints():
+    course = Course.load(working_tree(ROOT))
+    for milestone in course.milestones:
+        assert milestone.expect, milestone.id
+        assert milestone.expect in (readme := build_tree(course, milestone)["README.md"].data.decode()), readme
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", range(7))
+def test_the_first_command_prints_what_the_readme_says(number: int, tmp_path: Path, environment: dict[str, str]):
+    course = Course.load(working_tree(ROOT))
+    milestone = course.milestones[number]
+    checkout(course, milestone, tmp_path / "tree")
+    command = [sys.executable, *run_commands(milestone, build_tree(course, milestone))[0].split()[1:]]
+    done = subprocess.run(
+        command, cwd=tmp_path / "tree", env=environment, capture_output=True, text=True, encoding="utf-8", check=True
+    )
+    lines = iter(done.stdout.splitlines())
+    missing = [line for line in milestone.expect.splitlines() if line not in (seen.rstrip() for seen in lines)]
+    assert missing == [], done.stdout

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from milestones.chain import Course
-from milestones.sources import File, working_tree
-from milestones.verify import Bench, Result, choose, equals_root, function_names, static_problems, verify
-from tests.milestones.conftest import M0, make_course
+from milestones.sources import working_tree
+from milestones.verify import Bench, Result, choose, equals_root, static_problems, verify
+from tests.milestones.conftest import make_course
 
 ROOT = Path(__file__).resolve().parents[2]
 Problems = Callable[[str], list[str]]
@@ -40,6 +40,15 @@ def test_a_sound_milestone_passes_with_all_tests_so_far() -> None:
     (result,) = verify(ROOT, course, [course.get("m1")], run_all=True)
     assert result.problems == []
     assert (result.modules, result.tests) == (2, 2)
+
+
+def test_slow_tests_run_in_the_tree_of_their_own_milestone_and_not_in_later_ones() -> None:
+    slow = "import pytest\n\n\n@pytest.mark.slow\ndef test_slow():\n    assert False\n"
+    course = make_course(**{"tests/m0/test_slow.py": slow})
+    (result,) = verify(ROOT, course, [course.get("m1")], run_all=True)
+    assert (result.problems, result.tests) == ([], 2)
+    (result,) = verify(ROOT, course, [course.get("m0")])
+    assert "test_slow" in result.problems[0]
 
 
 def test_the_milestone_that_is_the_root_is_collected_and_not_run() -> None:
@@ -95,24 +104,6 @@ def test_a_later_name_is_found_with_its_line() -> None:
     assert static_problems(course, course.get("m0"))[0] == (
         "folovllm/base.py:2: Engine belongs to a later milestone"
     )
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        ("Base.double", "Base.triple", "exercise double: folovllm/base.py has no function Base.triple"),
-        ('file = "folovllm/base.py"', 'file = "folovllm/engine.py"', "folovllm/engine.py is not in m0"),
-    ],
-)
-def test_an_exercise_must_name_a_function_that_is_there(old: str, new: str, problem: str) -> None:
-    course = make_course(**{"milestones/m0/milestone.toml": M0.replace(old, new)})
-    (found,) = static_problems(course, course.get("m0"))
-    assert found.endswith(problem)
-
-
-def test_functions_are_found_by_qualified_name() -> None:
-    code = "class A:\n    class B:\n        async def f(self): ...\nif A:\n    def g(): ...\n"
-    assert function_names(File(code.encode())) == {"A.B.f", "g"}
 
 
 def test_each_milestone_is_chosen_once() -> None:

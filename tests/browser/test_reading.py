@@ -1,0 +1,114 @@
+"""What a reader does: change the language, search, turn the light off, enlarge a figure, look for the next page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.browser
+
+
+def test_the_other_language_opens_at_the_same_page_and_section(address: str, open_page: Any) -> None:
+    page = open_page()
+    page.goto(f"{address}/en/m3/block-tables.html#free-list")
+    page.get_by_role("link", name="中文").click()
+    page.wait_for_url(f"{address}/zh/m3/block-tables.html#free-list")
+    assert page.locator("h1").inner_text().startswith("块表")
+    page.get_by_role("link", name="English").click()
+    page.wait_for_url(f"{address}/en/m3/block-tables.html#free-list")
+
+
+def test_the_home_page_changes_its_language_too(address: str, open_page: Any) -> None:
+    page = open_page(390)
+    page.goto(f"{address}/zh/index.html")
+    page.get_by_role("link", name="English").click()
+    page.wait_for_url(f"{address}/en/index.html")
+
+
+@pytest.mark.parametrize(("locale", "lang"), [("zh-CN", "zh"), ("de-DE", "en")])
+def test_the_first_page_leads_to_the_reader_s_language(address: str, open_page: Any, locale: str, lang: str) -> None:
+    page = open_page(locale=locale)
+    page.goto(f"{address}/index.html")
+    page.wait_for_url(f"{address}/{lang}/index.html")
+
+
+@pytest.mark.parametrize(("lang", "words", "heading"), [("zh", "分页", "分页"), ("en", "block table", "Block tables")])
+def test_the_search_finds_what_the_notes_are_about(
+    address: str, open_page: Any, lang: str, words: str, heading: str
+) -> None:
+    page = open_page()
+    page.goto(f"{address}/{lang}/index.html")
+    page.keyboard.press("/")
+    page.keyboard.type(words)
+    result = page.locator(f"a[href*='/{lang}/m3/']").filter(has_text=heading)
+    result.first.wait_for()
+
+
+def test_the_reader_s_own_choice_of_light_reaches_the_figures(site: Path, open_page: Any) -> None:
+    page = open_page(color_scheme="light")
+    page.goto((site / "en/architecture.html").as_uri())
+    figure = page.locator("figure.drawing img").first
+
+    def colours() -> str:
+        return str(figure.evaluate("e => getComputedStyle(e).filter"))
+
+    assert colours() == "none"
+    page.locator("label[for^=__palette]:visible").click()
+    page.wait_for_function("document.body.dataset.mdColorScheme === 'slate'")
+    assert colours().startswith("invert")
+
+
+FIGURES = [
+    ("m3/block-tables", ".md-content p > img", 860),  # a picture of each language
+    ("architecture", ".md-content figure.drawing img", 920),  # a drawing
+    ("m5/budget", ".md-content .plot svg", 720),  # a plot
+    ("architecture", ".md-content div.mermaid", 800),  # a diagram
+]
+
+
+@pytest.mark.parametrize(("path", "selector", "width"), FIGURES)
+def test_on_a_phone_a_figure_opens_at_its_full_size_by_a_key(
+    site: Path, open_page: Any, path: str, selector: str, width: int
+) -> None:
+    page = open_page(390)
+    page.goto((site / f"zh/{path}.html").as_uri())
+    figure = page.locator(f"{selector}.zoomable").first
+    figure.wait_for()
+    figure.focus()
+    before = figure.bounding_box()
+    page.keyboard.press("Enter")
+    enlarged = page.locator("dialog.zoom .zoom__sheet > *")
+    assert enlarged.bounding_box()["width"] >= width
+    page.keyboard.press("Escape")
+    page.locator("dialog.zoom").wait_for(state="detached")
+    assert figure.bounding_box() == before
+    assert figure.evaluate("e => e === document.activeElement")
+
+
+def test_on_a_phone_a_figure_opens_and_closes_by_a_touch(site: Path, open_page: Any) -> None:
+    page = open_page(390, has_touch=True)
+    page.goto((site / "en/m3/block-tables.html").as_uri())
+    page.locator("img.zoomable").first.tap()
+    page.get_by_role("button", name="Close").tap()
+    page.locator("dialog.zoom").wait_for(state="detached")
+
+
+def test_a_figure_that_fits_is_no_button(site: Path, open_page: Any) -> None:
+    page = open_page(1440)
+    page.goto((site / "en/m3/block-tables.html").as_uri())
+    assert page.locator(".md-content img").count() == 1
+    assert page.locator(".zoomable").count() == 0
+
+
+def test_the_sidebar_opens_the_milestone_that_is_read_and_no_other(site: Path, open_page: Any) -> None:
+    page = open_page()
+    page.goto((site / "en/m3/block-tables.html").as_uri())
+    sidebar = page.locator(".md-sidebar--primary")
+    assert sidebar.get_by_text("Copy-on-write").is_visible()
+    assert not sidebar.get_by_text("The persistent batch").is_visible()
+    sidebar.locator("label[aria-label=M2]").click()
+    sidebar.get_by_text("The persistent batch").wait_for()
+    sidebar.get_by_role("link", name="M2 ·").click()
+    page.wait_for_url("**/en/m2/index.html")

@@ -1,0 +1,233 @@
+"""The trace page in headless Chromium: it steps, tells, switches, and runs nothing that a trace says.
+
+    python -m pytest -m browser tests/browser
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from folovllm.tracing.page import make_page
+from folovllm.tracing.reader import read_trace
+from tests.browser.chromium import Chromium, find_chromium
+from tests.m6.trace_support import Simulated
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(find_chromium() is None, reason="no Chromium: apt-get install chromium"),
+]
+
+HOSTILE = "</script><img src=x onerror=alert(1)><svg onload=alert(2)>\u2028{{DATA}}'\"&lt;"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chromium]:
+    with Chromium() as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """`one`: three requests and a fork that copies a block; `two`: it and a shorter run."""
+    folder = tmp_path_factory.mktemp("pages")
+    load = Simulated(folder / "long.jsonl", num_blocks=30)
+    load.add("a", [1] * 20, 8, n=2)
+    load.add(HOSTILE, [1] * 100, 3)
+    load.step()
+    load.add("c", [1] * 20, 4)
+    load.run()
+    short = Simulated(folder / "short.jsonl", num_blocks=30)
+    short.add("a", [1] * 20, 3)
+    short.run()
+    traces = {name: read_trace(folder / f"{name}.jsonl") for name in ("long", "short")}
+    for name, shown in (("one", [traces["long"]]), ("two", [traces["long"], traces["short"]])):
+        (folder / f"{name}.html").write_text(make_page(shown), encoding="utf-8")
+    return {name: folder / f"{name}.html" for name in ("one", "two")}
+
+
+def words(browser: Chromium) -> list[str]:
+    return list(browser.run("Array.from(document.querySelectorAll('.words li'), item => item.textContent)"))
+
+
+def text(browser: Chromium, selector: str) -> str:
+    return str(browser.run(f"document.querySelector({selector!r}).textContent"))
+
+
+def place(browser: Chromium, selector: str) -> tuple[float, float]:
+    box = browser.run(
+        f"(() => {{ const element = document.querySelector({selector!r}); element.scrollIntoView({{block: 'center'}});"
+        "const box = element.getBoundingClientRect(); return [box.left, box.top]; })()"
+    )
+    return float(box[0]), float(box[1])
+
+
+def test_nothing_is_fetched_and_nothing_goes_wrong(browser: Chromium, pages: dict[str, Path]) -> None:
+    browser.console.clear()
+    browser.requests.clear()
+    browser.open(pages["one"], "lang=en")
+    browser.press("ArrowRight")
+    assert browser.console == []
+    assert [url for url in browser.requests if not url.startswith(("file:", "about:"))] == []
+
+
+def test_keys_and_slider_step_through_the_run(browser: Chromium, pages: dict[str, Path]) -> None:
+    browser.open(pages["one"], "lang=en")
+    assert text(browser, "#where") == "step 0 of 7 · 0.00 ms"
+    assert "sequence 0 computes its prompt: 20 tokens" in words(browser)
+    assert "sequence 2 forks from sequence 0: it shares its blocks and draws from the same logits" in words(browser)
+    browser.press("ArrowRight")
+    assert text(browser, "#where") == "step 1 of 7 · 10.0 ms"
+    assert "sequence 0 writes into a shared block: block 2 is copied to 3" in words(browser)
+    browser.press("End")
+    assert text(browser, "#where").startswith("step 7 of 7")
+    assert text(browser, "#slider") == ""
+    assert browser.run("document.getElementById('slider').value") == "7"
+    browser.run("slider.value = 3; slider.dispatchEvent(new Event('input'))")
+    browser.frames()
+    assert text(browser, "#where").startswith("step 3 of 7")
+
+
+def test_a_request_that_comes_later_finds_what_the_first_computed(browser: Chromium, pages: dict[str, Path]) -> None:
+    browser.open(pages["one"], "lang=en&step=1")
+    assert "sequence 3 comes with a prompt of 20 tokens" in words(browser)
+    assert "sequence 3 finds 16 tokens computed already" in words(browser)
+
+
+def test_hovering_a_lane_tells_tokens_and_blocks(browser: Chromium, pages: dict[str, Path]) -> None:
+    browser.open(pages["one"], "lang=en&step=0")
+    left, top = place(browser, ".timeline")
+    browser.move(left + 96 + 10, top + 20 + 9)
+    assert text(browser, "#tip").split("\n")[:4] == [
+        "sequence 0 (a-0)", "step 0", "prefill: tokens 0 to 19", "2 blocks: 1, 2"
+    ]  # fmt: skip
+
+
+def test_clicking_a_lane_goes_there_and_marks_its_request(browser: Chromium, pages: dict[str, Path]) -> None:
+    browser.open(pages["one"], "lang=en")
+    left, top = place(browser, ".timeline")
+    width = browser.run("document.querySelector('.timeline').getBoundingClientRect().width")
+    browser.click(left + 96 + (width - 96) * 2.5 / 8, top + 20 + 9)
+    assert text(browser, "#where").startswith("step 2 of 7")
+    assert text(browser, ".chosen").startswith("a: first token after 10.0 ms")
+
+
+def test_hovering_a_block_names_who_shares_it(browser: Chromium, pages: dict[str, Path]) -> None:
+    browser.open(pages["one"], "lang=en&step=2")
+    left, top = place(browser, ".blocks")
+    browser.move(left + 8, top + 8)
+    told = text(browser, "#tip").split("\n")
+    assert told[0] == "block 1"
+    assert {"sequence 0, place 0", "sequence 2, place 0", "sequence 3, place 0"} <= set(told)
+
+
+def test_the_language_switches_and_back(browser: Chromium, pages: dict[str, Path]) -> None:
+    browser.open(pages["one"], "lang=en")
+    browser.run("document.getElementById('language').click()")
+    browser.frames()
+    assert text(browser, "h1") == "FoloVLLM 的一次运行，逐步看"
+    assert any("计算整个提示词：20 个 token" in line for line in words(browser))
+    assert browser.run("document.documentElement.lang") == "zh-CN"
+    browser.run("document.getElementById('language').click()")
+    browser.frames()
+    assert text(browser, "h1") == "A run of FoloVLLM, step by step"
+
+
+def test_both_languages_have_the_same_words(browser: Chromium, pages: dict[str, Path]) -> None:
+    browser.open(pages["one"], "lang=en")
+    shape = "(w => Object.keys(w).sort().map(k => [k, typeof w[k], typeof w[k] === 'object' ? Object.keys(w[k]) : 0]))"
+    assert browser.run(f"{shape}(WORDS.en)") == browser.run(f"{shape}(WORDS.zh)")
+
+
+def test_the_theme_follows_the_system_until_it_is_chosen(browser: Chromium, pages: dict[str, Path]) -> None:
+    try:
+        dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+        browser.call("Emulation.setEmulatedMedia", features=dark)
+        browser.open(pages["one"], "lang=en")
+        assert browser.run("document.documentElement.dataset.theme") == "dark"
+        browser.run("document.getElementById('theme').click()")
+        assert browser.run("document.documentElement.dataset.theme") == "light"
+    finally:
+        browser.call("Emulation.setEmulatedMedia", features=[])
+
+
+def test_what_a_trace_says_is_shown_and_not_run(browser: Chromium, pages: dict[str, Path]) -> None:
+    browser.console.clear()
+    browser.open(pages["one"], "lang=en&step=0&lane=1")
+    assert HOSTILE in text(browser, ".chosen")
+    left, top = place(browser, ".timeline")
+    rows = browser.run("app.panels[0].parts[0].rows()")
+    browser.move(left + 96 + 10, top + 20 + 18 * rows.index(1) + 9)
+    assert HOSTILE in text(browser, "#tip")
+    assert browser.run("document.querySelectorAll('img, svg, script:not([type])').length") == 1  # the page's own script
+    browser.run("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=window.ran=1>')")
+    browser.frames(4)
+    assert browser.run("window.ran") is None  # were there markup, the policy would not let it run
+    assert not [line for line in browser.console if line.startswith("dialog")]
+
+
+def test_the_state_at_a_step_is_the_same_from_either_side(browser: Chromium, pages: dict[str, Path]) -> None:
+    browser.open(pages["one"], "lang=en")
+    state = (
+        "JSON.stringify([...app.panels[0].trace.stateAt(STEP).tables].sort(), [...app.panels[0].trace.stateAt(STEP)"
+        ".findable].sort())"
+    )
+    forward = [browser.run(state.replace("STEP", str(step))) for step in range(8)]
+    back = [browser.run(state.replace("STEP", str(step))) for step in reversed(range(8))]
+    assert forward == back[::-1]
+
+
+def test_free_blocks_that_can_be_found_are_counted_as_the_map_shows_them(
+    browser: Chromium, pages: dict[str, Path]
+) -> None:
+    browser.open(pages["one"], "lang=en")
+    counted = browser.run(
+        "(t => t.steps.t.map((_, step) => { const state = t.stateAt(step);"
+        "const used = new Set([...state.tables.values()].flat());"
+        "return [t.idleFindable(step), [...state.findable].filter(block => !used.has(block)).length,"
+        "t.header.num_blocks - used.size, t.steps.free[step]]; }))(app.panels[0].trace)"
+    )
+    assert all(idle == shown and free == told for idle, shown, free, told in counted)
+    assert any(idle for idle, *_ in counted)
+
+
+def test_two_traces_move_together_by_step_and_by_time(browser: Chromium, pages: dict[str, Path]) -> None:
+    browser.open(pages["two"], "lang=en&step=1")
+    assert text(browser, "#where") == "A 1 · B 1"
+    browser.press("End")
+    assert text(browser, "#where") == "A 7 · B –"
+    assert browser.run("document.querySelectorAll('.headline')[1].textContent") == "This trace has ended."
+    browser.press("Home")
+    browser.run("document.getElementById('axis').click()")
+    browser.frames()
+    browser.press("ArrowRight")
+    assert text(browser, "#where") == "A 1 · B 1 · 10.0 ms"
+
+
+@pytest.mark.parametrize("fragment", ["lang=en", "lang=zh&theme=dark&axis=time"])
+def test_on_a_phone_nothing_is_wider_than_the_screen(browser: Chromium, pages: dict[str, Path], fragment: str) -> None:
+    try:
+        browser.resize(390, 844)
+        browser.open(pages["two"], fragment)
+        assert browser.run("document.documentElement.scrollWidth") == 390
+    finally:
+        browser.resize(1440, 900)
+
+
+def test_zooming_shows_a_part_and_keeps_the_step_in_it(browser: Chromium, tmp_path: Path) -> None:
+    load = Simulated(tmp_path / "long.jsonl")
+    load.add("a", [1], 400)
+    load.run()
+    page = tmp_path / "long.html"
+    page.write_text(make_page([read_trace(tmp_path / "long.jsonl")]), encoding="utf-8")
+    browser.open(page, "lang=en&step=200")
+    browser.press("+")
+    browser.press("+")
+    low, high = browser.run("app.range")
+    assert (high - low, low <= 200 < high) == (100, True)
+    browser.press("End")
+    assert browser.run("app.range")[1] == 400
+    browser.press("0")
+    assert browser.run("app.range") == [0, 400]

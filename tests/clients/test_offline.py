@@ -1,0 +1,200 @@
+"""What programs for vLLM call on LLM, SamplingParams and AsyncLLM."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from folovllm import (
+    LLM,
+    AsyncLLM,
+    BeamSearchParams,
+    RequestOutputKind,
+    SamplingParams,
+    StructuredOutputsParams,
+    TokensPrompt,
+)
+from folovllm import sampling_params as base
+from folovllm.entrypoints import llm as milestones
+from folovllm.entrypoints.clients.options import NEUTRAL, engine_options
+from folovllm.model_files import EMBEDDED_FOLDER
+
+GREEDY = SamplingParams(temperature=0, max_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(dtype="float32", num_kv_blocks=512, max_logprobs=-1)
+
+
+def one(outputs: list[Any]) -> str:
+    return str(outputs[0].outputs[0].text)
+
+
+def test_the_engine_has_both_names(llm: LLM) -> None:
+    assert llm.llm_engine is llm.engine
+    assert isinstance(llm, milestones.LLM)
+
+
+def test_token_ids_may_be_numpys(llm: LLM) -> None:
+    ids = llm.get_tokenizer()("Once upon")["input_ids"]
+    array = np.array(ids, np.int32)
+    kinds: list[Any] = [ids, array, list(array), [array, array], TokensPrompt(prompt_token_ids=ids)]
+    kinds += [{"prompt_token_ids": array}, [{"prompt_token_ids": list(array)}]]
+    assert {one(llm.generate(prompts, GREEDY, use_tqdm=False)) for prompts in kinds} == {
+        one(llm.generate("Once upon", GREEDY, use_tqdm=False))
+    }
+
+
+def test_numbers_that_are_no_ids_are_refused(llm: LLM) -> None:
+    with pytest.raises(ValueError, match="prompt_token_ids"):
+        llm.generate([np.array([1.5, 2.0])], GREEDY, use_tqdm=False)
+
+
+def test_beam_search_is_the_engines(llm: LLM) -> None:
+    params = base.SamplingParams(use_beam_search=True, n=3, best_of=3, temperature=0, max_tokens=6, length_penalty=0.5)
+    (expected,) = llm.generate("Once upon", params, use_tqdm=False)
+    (found,) = llm.beam_search(["Once upon"], BeamSearchParams(beam_width=3, max_tokens=6, length_penalty=0.5))
+    prompt = expected.prompt_token_ids
+    assert [beam.tokens for beam in found.sequences] == [[*prompt, *beam.token_ids] for beam in expected.outputs]
+    assert [beam.cum_logprob for beam in found.sequences] == [beam.cumulative_logprob for beam in expected.outputs]
+    assert found.sequences[0].text == "Once upon" + expected.outputs[0].text
+    for beam in found.sequences:
+        assert sum(row[t].logprob for row, t in zip(beam.logprobs, beam.tokens[len(prompt) :], strict=True)) == (
+            pytest.approx(beam.cum_logprob)
+        )
+
+
+def test_a_chat_may_go_on_with_its_last_message(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "Tell me a story."}, {"role": "assistant", "content": "Once upon"}]
+    (output,) = llm.chat(messages, GREEDY, use_tqdm=False, add_generation_prompt=False, continue_final_message=True)
+    assert str(output.prompt).endswith("Once upon")
+    with pytest.raises(ValueError, match="add_generation_prompt=False"):
+        llm.chat(messages, GREEDY, use_tqdm=False, continue_final_message=True)
+
+
+def test_a_chat_may_bring_its_template(llm: LLM) -> None:
+    template = "{% for m in messages %}<{{ m['content'] }}>{% endfor %}"
+    (output,) = llm.chat([{"role": "user", "content": "a"}], GREEDY, use_tqdm=False, chat_template=template)
+    assert output.prompt == "<a>"
+    with pytest.raises(ValueError, match="chat_template must be a template"):
+        llm.chat([{"role": "user", "content": "a"}], GREEDY, use_tqdm=False, chat_template="{% for %}")
+
+
+def test_a_chat_is_the_milestones_own(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "什么是前缀缓存？"}]
+    plain = milestones.LLM(dtype="float32", num_kv_blocks=64)
+    here, there = llm.chat(messages, GREEDY, use_tqdm=False)[0], plain.chat(messages, GREEDY, use_tqdm=False)[0]
+    assert (here.prompt_token_ids, here.outputs[0].token_ids) == (there.prompt_token_ids, there.outputs[0].token_ids)
+
+
+@pytest.mark.parametrize("name", ["tools", "lora_request"])
+def test_what_is_not_supported_is_refused(llm: LLM, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be None"):
+        llm.chat([{"role": "user", "content": "a"}], GREEDY, use_tqdm=False, **{name: [1]})
+
+
+def test_every_log_probability_adds_up_to_one(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=2, logprobs=-1, prompt_logprobs=-1)
+    (output,) = llm.generate("Once upon", params, use_tqdm=False)
+    assert output.outputs[0].logprobs is not None
+    assert output.prompt_logprobs is not None
+    for row in (*output.outputs[0].logprobs, *output.prompt_logprobs[1:]):
+        assert row is not None
+        assert len(row) == llm.engine.runner.vocab_size
+        assert sum(np.exp(entry.logprob) for entry in row.values()) == pytest.approx(1, abs=1e-3)
+    assert (params.logprobs, params.prompt_logprobs) == (-1, -1)
+
+
+def test_the_whole_vocabulary_needs_the_owners_leave() -> None:
+    with pytest.raises(ValueError, match="max_logprobs"):
+        LLM(num_kv_blocks=64).generate("a", SamplingParams(logprobs=-1), use_tqdm=False)
+
+
+def test_top_k_0_keeps_all() -> None:
+    assert SamplingParams(top_k=0).top_k == -1
+    for wrong in (-2, False):
+        with pytest.raises(ValueError, match="top_k"):
+            SamplingParams(top_k=wrong)
+
+
+def test_from_optional_takes_none_as_not_given() -> None:
+    assert SamplingParams.from_optional(n=None, temperature=None, top_k=5) == SamplingParams(top_k=5)
+    assert SamplingParams.from_optional(max_tokens=None).max_tokens is None
+    assert SamplingParams.from_optional(logit_bias={"7": 300, "8": -1}).logit_bias == {7: 100.0, 8: -1}
+    with pytest.raises(ValueError, match="logit_bias must have token ids"):
+        SamplingParams.from_optional(logit_bias={"x": 1})
+    with pytest.raises(TypeError, match="temprature"):
+        SamplingParams.from_optional(temprature=1)
+
+
+@pytest.mark.parametrize(
+    "form", [{}, {"regex": "a", "choice": ["b"]}, {"json_object": False}, {"choice": []}, {"regex": 1}, {"json": 5}]
+)
+def test_a_form_has_exactly_one_field(form: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="structured_outputs"):
+        StructuredOutputsParams(**form)
+
+
+def test_options_may_be_spelt_as_vllm_does() -> None:
+    assert engine_options({"scheduling_policy": "priority", "num_gpu_blocks_override": 7, "max_num_seqs": None}) == {
+        "policy": "priority",
+        "num_kv_blocks": 7,
+    }
+    with pytest.raises(ValueError, match="num_kv_blocks must agree"):
+        engine_options({"num_gpu_blocks_override": 7, "num_kv_blocks": 8})
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_a_neutral_value_is_taken_and_another_refused(name: str) -> None:
+    for value in NEUTRAL[name]:
+        assert engine_options({name: value}) == {}
+    for value in ("something", 2, True):
+        with pytest.raises(ValueError, match=f"^{name} must be "):
+            engine_options({name: value})
+
+
+def test_an_option_of_no_one_is_refused() -> None:
+    with pytest.raises(TypeError, match="tensor_paralel_size"):
+        LLM(tensor_paralel_size=1)
+
+
+def test_a_checkpoint_says_how_to_draw_from_it(tmp_path: Path) -> None:
+    model = shutil.copytree(EMBEDDED_FOLDER, tmp_path / "model")
+    file = model / "generation_config.json"
+    written = {**json.loads(file.read_text()), "temperature": 0.7, "top_p": 0.8, "top_k": 20, "max_new_tokens": 9}
+    file.write_text(json.dumps(written))
+    llm = LLM(str(model), num_kv_blocks=64)
+    assert llm.get_default_sampling_params() == SamplingParams(temperature=0.7, top_p=0.8, top_k=20, max_tokens=9)
+    (output,) = llm.chat([{"role": "user", "content": "Tell me a long story."}], use_tqdm=False)
+    assert len(output.outputs[0].token_ids) <= 9
+    plain = LLM(str(model), num_kv_blocks=64, generation_config="vllm")
+    assert plain.get_default_sampling_params() == SamplingParams()
+    file.write_text(json.dumps({**written, "top_p": 7}))
+    with pytest.raises(ValueError, match="top_p must be in"):
+        LLM(str(model), num_kv_blocks=64).get_default_sampling_params()
+
+
+@pytest.mark.parametrize("kind", RequestOutputKind)
+def test_a_stream_hands_out_what_was_asked_for(kind: RequestOutputKind) -> None:
+    async def ask() -> list[Any]:
+        async with AsyncLLM(dtype="float32", num_kv_blocks=64) as llm:
+            params = SamplingParams(temperature=0, max_tokens=8, output_kind=kind)
+            return [output async for output in llm.generate("Once upon", params)]
+
+    outputs = asyncio.run(ask())
+    lengths = [len(output.outputs[0].token_ids) for output in outputs]
+    assert outputs[-1].finished
+    if kind is RequestOutputKind.FINAL_ONLY:
+        assert lengths == [8]
+    elif kind is RequestOutputKind.DELTA:
+        assert sum(lengths) == 8
+    else:
+        assert lengths == sorted(lengths)
+        assert lengths[-1] == 8

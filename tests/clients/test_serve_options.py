@@ -1,0 +1,57 @@
+"""The options of `folovllm serve`, as far as they can be wrong before a server is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import pytest
+
+from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
+from folovllm.entrypoints.cli.main import build_parser, main
+
+FIELDS = [field.name for config in (ModelConfig, CacheConfig, SchedulerConfig) for field in dataclasses.fields(config)]
+
+
+@pytest.mark.parametrize("name", sorted(set(FIELDS) - {"model"}))
+def test_every_field_of_the_engine_is_an_option(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    assert f"--{name.replace('_', '-')}" in capsys.readouterr().out
+
+
+def test_only_what_is_given_goes_to_the_engine() -> None:
+    typed = ["serve", "m", "--max-num-seqs", "4", "--no-enable-prefix-caching", "--scheduling-policy", "priority"]
+    args = build_parser().parse([*typed, "--swap-space", "0.5"])
+    given = {name: getattr(args, name) for name in FIELDS if name in args}
+    expected = {"max_num_seqs": 4, "enable_prefix_caching": False, "policy": "priority", "swap_space": 0.5}
+    assert given == {"model": "m", **expected}
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (["--max-num-seqs", "0"], "max_num_seqs must be positive"),
+        (["--max-num-seq", "1"], "did you mean '--max-num-seqs'?"),
+        (["--port", "70000"], "must be a whole number in [0, 65535]"),
+        (["--api-key", "schlüssel"], "--api-key must be of visible ASCII"),
+        (["--policy", "random"], "policy must be one of"),
+    ],
+)
+def test_a_wrong_option_is_one_line(typed: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(["serve", *typed])
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    error = capsys.readouterr().err
+    assert status == 2
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_without_the_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    assert main(["serve"]) == 2
+    assert "pip install 'folovllm[serve]'" in capsys.readouterr().err

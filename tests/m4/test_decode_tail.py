@@ -1,0 +1,74 @@
+"""How a decode is split, and what the model says that leaves of the bandwidth, over the batches of a published load."""
+
+from __future__ import annotations
+
+import pytest
+
+from folovllm.attention.splits import MAX_SPLITS, PLACES, TailModel, choose_splits, tokens_per_split
+from folovllm.bench.presets import PRESETS
+
+H100, H200 = TailModel(3.0e12), TailModel(4.3e12)
+KV_HEADS = 8  # of Qwen3-0.6B
+
+
+def batches() -> list[list[int]]:
+    """The lengths of the nano-vllm preset's running sequences, every 24th step, with all of them started at once."""
+    preset = PRESETS["nano-vllm"]
+    prompts, outputs = preset.draw()
+    running = [
+        [len(prompt) + step for prompt, output in zip(prompts, outputs, strict=True) if output > step]
+        for step in range(0, preset.longest_output, 24)
+    ]
+    return [lens for lens in running if lens]
+
+
+def chosen(lens: list[int]) -> int:
+    return choose_splits(len(lens), KV_HEADS, PRESETS["nano-vllm"].max_model_len, 64)
+
+
+@pytest.mark.parametrize("model", [H100, H200], ids=["H100", "H200"])
+def test_little_of_the_bandwidth_is_lost_at_the_end_of_a_decode(model: TailModel) -> None:
+    shares = [model.share(lens, KV_HEADS, chosen(lens)) for lens in batches()]
+    assert min(shares) >= 0.92
+    assert sum(shares) / len(shares) >= 0.97
+
+
+def test_as_they_come_sequences_would_lose_more() -> None:
+    longest_first, as_they_come = (
+        [H200.share(lens, KV_HEADS, chosen(lens), longest_first=first) for lens in batches()] for first in (True, False)
+    )
+    assert min(as_they_come) < 0.92
+    assert sum(longest_first) - sum(as_they_come) > 0.02 * len(longest_first)
+
+
+def test_a_small_batch_left_whole_would_lose_most() -> None:
+    assert H200.share([1600] * 4, KV_HEADS, 1) < 0.25
+    assert H200.share([1600] * 4, KV_HEADS, choose_splits(4, KV_HEADS, 4096, 64)) > 0.92
+
+
+def test_programs_that_share_a_bandwidth_by_hand() -> None:
+    """Two of 10 and 30 bytes at 10 bytes a second in all: until 2 s both have 5 a second, then one has 10."""
+    model = TailModel(bandwidth=10.0, places=2, program_bandwidth=100.0, start=1.0)
+    assert model.seconds([10.0, 30.0]) == pytest.approx(1 + 2 + 2)
+    # With one place they run one after the other, and each waits for its start.
+    assert TailModel(10.0, 1, 100.0, 1.0).seconds([10.0, 30.0]) == pytest.approx(1 + 1 + 1 + 3)
+    # A single program reads no faster than it can ask.
+    assert TailModel(10.0, 2, 2.0, 1.0).seconds([10.0]) == pytest.approx(1 + 5)
+
+
+def test_the_number_of_splits_fills_the_gpu_and_never_exceeds_the_tiles() -> None:
+    assert choose_splits(num_seqs=1, num_kv_heads=8, max_len=40960, block_n=64) == PLACES // 8
+    assert choose_splits(num_seqs=1, num_kv_heads=8, max_len=200, block_n=64) == 4
+    assert choose_splits(num_seqs=1, num_kv_heads=1, max_len=40960, block_n=64) == MAX_SPLITS
+    assert choose_splits(num_seqs=256, num_kv_heads=8, max_len=40960, block_n=64) == 1
+    assert choose_splits(num_seqs=37, num_kv_heads=8, max_len=40960, block_n=64) == 2
+
+
+def test_two_waves_and_a_little_are_avoided() -> None:
+    """101 * 8 programs are 2.04 times the places: the last few would run alone."""
+    assert choose_splits(num_seqs=101, num_kv_heads=8, max_len=4096, block_n=64) == 2
+    assert choose_splits(num_seqs=112, num_kv_heads=8, max_len=4096, block_n=64) == 1
+
+
+def test_splits_hold_whole_tiles() -> None:
+    assert [tokens_per_split(1000, splits, 64) for splits in (1, 2, 3, 16, 64)] == [1024, 512, 384, 64, 64]

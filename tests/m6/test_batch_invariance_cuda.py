@@ -1,0 +1,134 @@
+"""What batch_invariant=True rests on where there is a GPU, bit for bit: in Triton's interpreter where there is none."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from folovllm.attention.backends.paged_torch import PagedTorchBackend
+from folovllm.attention.backends.triton import kernels_unavailable_reason
+from folovllm.attention.metadata import AttentionMetadata
+from tests.m4.attention_reference import KERNEL_DEVICE, TOLERANCE, Case, Shape, make_case
+
+if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
+    pytest.skip(f"Triton kernels: {reason}", allow_module_level=True)
+
+from folovllm.attention.backends.triton_invariant import TritonInvariantBackend
+from folovllm.layers.kernels.matmul import linear
+from folovllm.models.batch_invariant_cuda import make_batch_invariant_cuda
+from folovllm.models.fused import fuse
+from folovllm.models.weights import build_model
+from tests.helpers import tiny_hf_config
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fixed_order")]  # interpreted: some seconds each
+DTYPES = [torch.float32, torch.bfloat16]
+LENGTH = 90  # of a sequence: in tiles of 16 positions (32 rows, two heads in a group), the last is partly filled
+
+
+def rows_of(num_rows: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(num_rows, 96, generator=generator).to(KERNEL_DEVICE, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_row_of_a_product_is_the_same_among_any_number_of_others(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(150, 96, generator=generator).to(KERNEL_DEVICE, dtype)
+    bias = torch.randn(150, generator=generator).to(KERNEL_DEVICE, dtype)
+    rows = rows_of(140, dtype)
+    wanted = linear(rows, weight, bias)
+    exact = rows.double() @ weight.double().T + bias.double()
+    assert ((wanted.double() - exact).norm() / exact.norm()).item() < (1e-6 if dtype == torch.float32 else 4e-3)
+    for count in (1, 2, 31, 33, 64, 65, 139):
+        assert torch.equal(linear(rows[:count], weight, bias), wanted[:count]), count
+        assert torch.equal(linear(rows[140 - count :], weight, bias), wanted[140 - count :]), count
+    assert linear(rows[:0], weight).shape == (0, 150)
+
+
+def chunk_of(case: Case, seqs: list[tuple[int, int, int]]) -> AttentionMetadata:
+    """Of the sequences named, the queries from one position up to another: [(sequence, first, end)]."""
+    m = case.metadata
+    places = torch.tensor([seq for seq, _, _ in seqs], device=KERNEL_DEVICE)
+    nums = [end - first for _, first, end in seqs]
+    return AttentionMetadata(
+        query_start_loc=torch.tensor([0, *nums], device=KERNEL_DEVICE).cumsum(0).int(),
+        seq_lens=torch.tensor([end for _, _, end in seqs], dtype=torch.int32, device=KERNEL_DEVICE),
+        slot_mapping=m.slot_mapping[:0],
+        block_tables=m.block_tables[places],
+        max_query_len=max(nums),
+        max_seq_len=max(end for _, _, end in seqs),
+        num_decodes=next((i for i, num in enumerate(nums) if num > 1), len(nums)),
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("heads", [(4, 2), (3, 1)], ids=["two in a group", "three in a group"])
+def test_a_query_is_the_same_by_prompt_by_chunk_and_by_decode_alone_and_in_company(
+    dtype: torch.dtype, heads: tuple[int, int]
+) -> None:
+    shape = Shape(*heads, 32, 16, dtype)
+    case = make_case(PagedTorchBackend, [(LENGTH, 0), (70, 0)], shape, device=KERNEL_DEVICE)
+    assert case.layer.backend is not None
+    assert case.layer.kv_cache is not None
+    case.layer.backend.write(case.k, case.v, case.layer.kv_cache, case.metadata.slot_mapping)
+    backend = TritonInvariantBackend(*heads, 32, case.layer.scale)
+    first_of = [0, LENGTH]
+
+    def attend(*seqs: tuple[int, int, int]) -> list[torch.Tensor]:
+        """What comes out for each of these parts when they are one step."""
+        q = torch.cat([case.q[first_of[seq] + first : first_of[seq] + end] for seq, first, end in seqs])
+        out = backend.forward(q, case.layer.kv_cache, chunk_of(case, list(seqs)))
+        return list(out.split([end - first for _, first, end in seqs]))
+
+    whole, other = attend((0, 0, LENGTH), (1, 0, 70))
+    tolerance = TOLERANCE[dtype]
+    torch.testing.assert_close(torch.cat([whole, other]).double(), case.want, atol=tolerance, rtol=0)
+    for cuts in ([0, LENGTH], [0, 1, 17, 18, 50, LENGTH], [0, 16, 33, 89, LENGTH]):
+        for first, end in pairwise(cuts):
+            assert torch.equal(attend((0, first, end))[0], whole[first:end]), (first, end)
+            beside = attend((1, 69, 70), (0, first, end), (1, 3, 40))
+            assert torch.equal(beside[1], whole[first:end]), (first, end)
+            assert torch.equal(beside[0], other[69:70])
+            assert torch.equal(beside[2], other[3:40])
+    decodes = attend(*((0, position, position + 1) for position in range(40, LENGTH, 7)))
+    assert torch.equal(torch.cat(decodes), whole[40:LENGTH:7])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_models_logits_are_the_same_by_prompt_by_chunk_and_by_decode(dtype: torch.dtype) -> None:
+    model = build_model(tiny_hf_config("qwen3"), 64, dtype, KERNEL_DEVICE, None, seed=0)
+    fuse(model)
+    make_batch_invariant_cuda(model)
+    first = model.attention_layers[0]
+    backend = TritonInvariantBackend(first.num_heads, first.num_kv_heads, first.head_size, first.scale)
+    for layer in model.attention_layers:
+        layer.bind(backend, torch.zeros(backend.kv_cache_shape(8, 16), dtype=dtype, device=KERNEL_DEVICE))
+    tokens = torch.arange(2 * 40, device=KERNEL_DEVICE).view(2, 40) * 7 % 100
+    tables = torch.tensor([[1, 3, 5], [2, 4, 6]], dtype=torch.int32, device=KERNEL_DEVICE)
+
+    def compute(*seqs: tuple[int, int, int]) -> list[torch.Tensor]:
+        """The logits of these parts of the two sequences, when they are one step: [(sequence, first, end)]."""
+        nums = [end - first for _, first, end in seqs]
+        positions = torch.cat([torch.arange(first, end) for _, first, end in seqs]).to(KERNEL_DEVICE)
+        owners = torch.tensor([seq for seq, _, _ in seqs]).repeat_interleave(torch.tensor(nums)).to(KERNEL_DEVICE)
+        metadata = AttentionMetadata(
+            query_start_loc=torch.tensor([0, *nums], device=KERNEL_DEVICE).cumsum(0).int(),
+            seq_lens=torch.tensor([end for _, _, end in seqs], dtype=torch.int32, device=KERNEL_DEVICE),
+            slot_mapping=tables[owners, positions // 16].long() * 16 + positions % 16,
+            block_tables=tables[[seq for seq, _, _ in seqs]],
+            max_query_len=max(nums),
+            max_seq_len=max(end for _, _, end in seqs),
+        )
+        with torch.inference_mode():
+            hidden = model(tokens[owners, positions], positions, metadata)
+            return list(model.compute_logits(hidden).split(nums))
+
+    whole = compute((0, 0, 40))[0]
+    assert whole.isfinite().all()
+    assert torch.equal(torch.cat([compute((0, 0, 13))[0], compute((0, 13, 39))[0], compute((0, 39, 40))[0]]), whole)
+    beside = [compute((0, 0, 21), (1, 0, 40))[0], compute((1, 39, 40), (0, 21, 39))[1]]
+    beside.append(compute((0, 39, 40), (1, 39, 40))[0])
+    assert torch.equal(torch.cat(beside), whole)

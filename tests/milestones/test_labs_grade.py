@@ -1,0 +1,130 @@
+"""Grading: what a learner's code can do wrong, and where `folovllm` comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from milestones.labs.grade import Grade, grade
+from tests.milestones.labs_support import BASE, JUDGE, exercise, write_package
+
+SPAWNING = """\
+import multiprocessing
+import subprocess
+import sys
+
+import folovllm
+from lab_judge import expect, invariant
+
+
+def where():
+    import folovllm
+
+    return folovllm.__file__
+
+
+@invariant(1)
+def test_processes_see_the_same_package():
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        expect(pool.apply(where), folovllm.__file__)
+    command = [sys.executable, "-c", "import folovllm; print(folovllm.__file__)"]
+    shown = subprocess.run(command, capture_output=True, text=True)
+    expect(shown.stdout.strip(), folovllm.__file__)
+
+
+@invariant(2)
+def test_it_is_the_learners():
+    expect(folovllm.VERSION, 0)
+"""
+
+
+def graded(tmp_path: Path, body: str, **changes: str | None) -> Grade:
+    """What comes of `body` in place of `return x + x`."""
+    folder = write_package(tmp_path / "我的 lab", BASE.replace("return x + x", body))
+    return grade(exercise(**changes), folder, {})
+
+
+def test_the_solution_is_green(tmp_path: Path) -> None:
+    result = graded(tmp_path, "return x + x")
+    assert (result.outcome, result.passed, result.tests) == ("solved", [1, 2], ["test_three", "test_negative"])
+
+
+def test_a_wrong_value_is_shown_with_what_was_asked(tmp_path: Path) -> None:
+    result = graded(tmp_path, "return x * x")
+    told = result.failure
+    assert (result.outcome, result.invariant, result.mistake) == ("wrong", 1, "squares")
+    assert (told["got"], told["expected"], told["values"]) == ("9", "6", {"x": "3"})
+    assert told["asked"] == ["x = 3", "expect(Base().double(x), 6)"]  # what others get wrong is not told
+
+
+def test_an_unknown_wrong_value_gets_the_likely_message(tmp_path: Path) -> None:
+    assert graded(tmp_path, "return 7").mistake == "adds-two"
+
+
+def test_a_blank_is_no_mistake(tmp_path: Path) -> None:
+    e = exercise()
+    folder = write_package(tmp_path, e.blanked(BASE))
+    assert grade(e, folder, {}).outcome == "blank"
+
+
+def test_another_blank_is_needed_first(tmp_path: Path) -> None:
+    result = graded(tmp_path, 'raise NotImplementedError("exercise m0/03-other: f is not written yet")')
+    assert (result.outcome, result.problem) == ("needs", "m0/03-other")
+
+
+def test_an_exception_is_shown_at_the_learners_line(tmp_path: Path) -> None:
+    result = graded(tmp_path, "print('here', x)\n        return [1][x]")
+    frame = result.failure["frames"][-1]
+    assert (result.outcome, result.failure["kind"]) == ("error", "IndexError")
+    assert (frame["file"], frame["line"], frame["code"]) == ("folovllm/base.py", 5, "return [1][x]")
+    assert result.failure["printed"] == "here 3\n"
+
+
+def test_a_syntax_error_is_shown_at_its_line(tmp_path: Path) -> None:
+    result = graded(tmp_path, "return (x")
+    assert (result.outcome, result.failure["kind"], result.failure["frames"][0]["line"]) == ("error", "SyntaxError", 4)
+
+
+def test_an_endless_loop_is_stopped_and_found(tmp_path: Path) -> None:
+    result = graded(tmp_path, "while True:\n            pass")
+    assert (result.outcome, result.invariant, result.mistake) == ("time", 1, "adds-two")
+    assert result.failure["frames"][-1]["name"] == "double"
+    assert "expect(Base().double(x), 6" in "\n".join(result.failure["asked"])
+
+
+CRASHES = ["import os; os._exit(0)", "import ctypes; ctypes.string_at(0)", "import os; os.abort()"]
+LEAVING = ["import sys; sys.exit(0)", "import pytest; pytest.exit('x')", "raise KeyboardInterrupt"]
+
+
+@pytest.mark.parametrize("body", CRASHES)
+def test_a_crash_is_no_success(body: str, tmp_path: Path) -> None:
+    assert graded(tmp_path, body).outcome == "crash"
+
+
+@pytest.mark.parametrize("body", LEAVING)
+def test_leaving_is_no_success(body: str, tmp_path: Path) -> None:
+    assert graded(tmp_path, body).outcome in ("error", "crash", "broken")
+
+
+@pytest.mark.parametrize(
+    "judge",
+    ["import pytest\n" + JUDGE.replace("    x = 3", "    pytest.skip('no')"), "def helper(): ...\n"],
+)
+def test_a_skipped_test_and_none_at_all_are_no_success(judge: str, tmp_path: Path) -> None:
+    assert graded(tmp_path, "return x + x", **{"judge.py": judge}).outcome == "broken"
+
+
+def test_the_package_is_the_learners_in_worker_processes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = tmp_path / "installed/folovllm"
+    installed.mkdir(parents=True)
+    (installed / "__init__.py").write_text("VERSION = 'another'\n")
+    monkeypatch.setenv("PYTHONPATH", str(installed.parent))
+    result = graded(tmp_path, "return x + x", **{"judge.py": SPAWNING})
+    assert (result.outcome, result.failure) == ("solved", {})
+
+
+def test_a_folder_without_the_package_is_told(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = grade(exercise(), tmp_path / "empty", {})
+    assert (result.outcome, result.failure["kind"]) == ("error", "ModuleNotFoundError")

@@ -1,0 +1,62 @@
+"""Starts a server on a free port, and waits for what the engine should come to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from openai import OpenAI
+
+from folovllm import AsyncLLM
+from folovllm.entrypoints.openai.app import make_app
+from folovllm.entrypoints.openai.launch import DrainingServer
+
+ENGINE: dict[str, Any] = {"dtype": "float32", "max_num_seqs": 64, "num_kv_blocks": 4096, "max_logprobs": -1}
+
+
+@dataclass
+class Running:
+    url: str
+    app: Any
+    llm: AsyncLLM
+    server: DrainingServer
+
+    def client(self, **options: Any) -> OpenAI:
+        return OpenAI(**{"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0, "timeout": 120, **options})
+
+    def is_idle(self) -> bool:
+        """Nothing runs or waits, and every block is free (the prefix cache may know what is in it)."""
+        stats = self.llm.stats()
+        return (stats.running, stats.waiting, stats.kv_blocks_used, self.app.state.serving.gate.num_inside) == (0,) * 4
+
+
+@contextmanager
+def running(*, engine: dict[str, Any] | None = None, **options: Any) -> Iterator[Running]:
+    llm = AsyncLLM(**{**ENGINE, **(engine or {})})
+    app = make_app(llm, "embedded", **options)
+    config = uvicorn.Config(app, log_level="warning", access_log=False)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = DrainingServer(config, app)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+        thread.start()
+        try:
+            wait_for(lambda: server.started)
+            yield Running(f"http://127.0.0.1:{listener.getsockname()[1]}", app, llm, server)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def wait_for(reached: Callable[[], bool], seconds: float = 120) -> None:
+    """For what another thread brings about. The limit is far beyond what it takes: it ends a test that would hang."""
+    end = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < end, "what was waited for did not come about"
+        time.sleep(0.01)

@@ -1,0 +1,34 @@
+"""`folovllm bench serve-load` against a server: every request is answered with as many tokens as were asked for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from folovllm.entrypoints.cli.main import main
+from tests.serve.support import Running, running
+
+
+def test_both_kinds_of_load_are_measured(server: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    loads = ["--concurrency", "3", "--request-rate", "200", "--goodput", "e2e:1e9"]
+    sizes = ["--num-requests", "10", "--input-len", "20", "--output-len", "6"]
+    before = server.llm.stats().output_tokens
+    assert main(["bench", "serve-load", "--url", server.url, *loads, *sizes, "--json", "-"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [(row["load"], row["answered"], row["failed"]) for row in rows] == [
+        ("3 clients", 10, 0),
+        ("200 requests/s", 10, 0),
+    ]
+    assert server.llm.stats().output_tokens - before == 2 * 10 * 6
+    for row in rows:
+        assert 0 < row["ttft_p50_ms"] <= row["e2e_p50_ms"] <= row["e2e_p99_ms"]
+        assert row["goodput_per_s"] == row["requests_per_s"]
+
+
+def test_a_refusal_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with running(api_keys=["k"], engine={"num_kv_blocks": 64}) as guarded:
+        assert main(["bench", "serve-load", "--url", guarded.url]) == 2
+        assert "401" in capsys.readouterr().err
+        sizes = ["--num-requests", "2", "--input-len", "3", "--output-len", "2", "--json", "-"]
+        assert main(["bench", "serve-load", "--url", guarded.url, "--api-key", "k", *sizes]) == 0

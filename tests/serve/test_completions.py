@@ -1,0 +1,120 @@
+"""Completions over HTTP, asked by the `openai` client, and the routes beside them."""
+
+from __future__ import annotations
+
+import httpx
+import openai
+import pytest
+from openai import OpenAI
+
+from folovllm import LLM, SamplingParams
+from tests.serve.support import ENGINE, Running, wait_for
+
+PROMPTS = ["Once upon a time", "从前", "One day"]
+
+
+@pytest.fixture(scope="module")
+def offline() -> LLM:
+    return LLM(**ENGINE)
+
+
+def test_many_prompts_come_back_in_their_order(client: OpenAI, offline: LLM) -> None:
+    answer = client.completions.create(model="embedded", prompt=PROMPTS, n=2, seed=3, max_tokens=12)
+    outputs = offline.generate(PROMPTS, SamplingParams(n=2, seed=3, max_tokens=12), use_tqdm=False)
+    assert [choice.index for choice in answer.choices] == list(range(6))
+    assert [choice.text for choice in answer.choices] == [c.text for output in outputs for c in output.outputs]
+
+
+def test_so_they_do_as_streams(client: OpenAI) -> None:
+    ask = {"model": "embedded", "prompt": PROMPTS, "temperature": 0, "max_tokens": 12}
+    texts = [""] * 3
+    for chunk in client.completions.create(**ask, stream=True):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == [choice.text for choice in client.completions.create(**ask).choices]
+
+
+def test_token_ids_are_a_prompt(client: OpenAI, offline: LLM) -> None:
+    ids = offline.get_tokenizer()(PROMPTS[0])["input_ids"]
+    by_ids = client.completions.create(model="embedded", prompt=ids, temperature=0)
+    by_text = client.completions.create(model="embedded", prompt=PROMPTS[0], temperature=0)
+    assert by_ids.choices[0].text == by_text.choices[0].text
+
+
+def test_echo_scores_a_prompt_without_generating(client: OpenAI, offline: LLM) -> None:
+    """What lm-evaluation-harness asks: the log-probabilities of a text's own tokens."""
+    answer = client.completions.create(model="embedded", prompt=PROMPTS[0], echo=True, logprobs=1, max_tokens=0)
+    (output,) = offline.generate(PROMPTS[0], SamplingParams(prompt_logprobs=1, max_tokens=1), use_tqdm=False)
+    assert output.prompt_logprobs is not None
+    rows = zip(output.prompt_token_ids[1:], output.prompt_logprobs[1:], strict=True)
+    expected = [row[token_id].logprob for token_id, row in rows]
+    scored = answer.choices[0].logprobs
+    assert answer.choices[0].text == "".join(scored.tokens) == PROMPTS[0]
+    assert scored.token_logprobs[0] is None
+    assert scored.token_logprobs[1:] == pytest.approx(expected)
+    assert scored.text_offset == [PROMPTS[0].index(token) for token in scored.tokens]
+    assert answer.usage.completion_tokens == 0
+
+
+def test_offsets_of_a_stream_count_from_its_beginning(client: OpenAI) -> None:
+    ask = {"model": "embedded", "prompt": PROMPTS[0], "temperature": 0, "logprobs": 0, "max_tokens": 6}
+    whole = client.completions.create(**ask).choices[0].logprobs
+    chunks = [chunk.choices[0].logprobs for chunk in client.completions.create(**ask, stream=True)]
+    assert [offset for chunk in chunks for offset in chunk.text_offset] == whole.text_offset
+    assert [token for chunk in chunks for token in chunk.tokens] == whole.tokens
+
+
+def test_best_of_is_chosen_and_not_streamed(client: OpenAI, offline: LLM) -> None:
+    ask = {"model": "embedded", "prompt": PROMPTS[0], "seed": 2, "max_tokens": 10, "n": 1}
+    answer = client.completions.create(**ask, best_of=4)
+    params = SamplingParams(seed=2, max_tokens=10, best_of=4)
+    assert answer.choices[0].text == offline.generate(PROMPTS[0], params, use_tqdm=False)[0].outputs[0].text
+    with pytest.raises(openai.BadRequestError, match="best_of"):
+        client.completions.create(**ask, best_of=4, stream=True)
+
+
+def test_a_bias_forces_a_token(client: OpenAI) -> None:
+    answer = client.completions.create(
+        model="embedded", prompt="a", logit_bias={"14": 100}, max_tokens=3, temperature=0, logprobs=0
+    )
+    assert answer.choices[0].logprobs.tokens == [","] * 3
+
+
+def test_no_tokens_need_echo(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="max_tokens must be at least 1"):
+        client.completions.create(model="embedded", prompt="a", max_tokens=0)
+
+
+def test_tokens_and_text_are_made_of_each_other(server: Running) -> None:
+    text = "A cat 一只猫"
+    made = httpx.post(f"{server.url}/tokenize", json={"prompt": text}).json()
+    assert made["count"] == len(made["tokens"])
+    assert httpx.post(f"{server.url}/detokenize", json={"tokens": made["tokens"]}).json() == {"prompt": text}
+    refused = httpx.post(f"{server.url}/detokenize", json={"tokens": [99999]})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tokens[0]")
+
+
+def test_state_is_told(server: Running, client: OpenAI) -> None:
+    client.completions.create(model="embedded", prompt="a", max_tokens=5, stop=None, temperature=0)
+    wait_for(server.is_idle)
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert set(httpx.get(f"{server.url}/version").json()) == {"version"}
+    assert httpx.get(f"{server.url}/docs").status_code == 200
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    values = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    label = '{model_name="embedded"}'
+    assert values[f"folovllm:num_requests_running{label}"] == 0
+    assert values[f"folovllm:kv_cache_usage_perc{label}"] == 0
+    assert values[f"folovllm:generation_tokens_total{label}"] == server.llm.stats().output_tokens
+    assert values[f"folovllm:time_to_first_token_seconds_count{label}"] > 0
+
+
+def test_the_page_asks_no_other_host(server: Running) -> None:
+    page = httpx.get(server.url)
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for path in ("", "/assets/chat.js", "/assets/chat.css"):
+        text = httpx.get(f"{server.url}{path}")
+        assert text.status_code == 200
+        assert "http://" not in text.text.replace("http://www.w3.org", "")
+        assert "https://" not in text.text
+    assert httpx.get(f"{server.url}/assets/app.py").status_code == 404

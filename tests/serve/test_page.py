@@ -1,0 +1,149 @@
+"""The page at /, in headless Chromium: it talks, stops, copies, remembers, and shows the engine."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.serve.browser import PROGRAM, Browser
+from tests.serve.support import Running, wait_for
+
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here")]
+
+LAST = "[...document.querySelectorAll('.message')].at(-1)"
+ANSWER = f"{LAST}.querySelector('p').textContent"
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Browser]:
+    with Browser() as made:
+        yield made
+
+
+@pytest.fixture
+def page(tab: Browser, server: Running) -> Browser:
+    tab.look(1280, 800)
+    tab.open(server.url)
+    tab.run("localStorage.clear()")
+    tab.open(f"{server.url}/?again")
+    tab.problems.clear()
+    return tab
+
+
+def ask(page: Browser, text: str) -> None:
+    page.run("$('question').focus()")
+    page.type(text)
+    page.press_enter()
+
+
+def test_it_talks_with_the_model(page: Browser, server: Running) -> None:
+    ask(page, "What is prefix caching?")
+    wait_for(lambda: page.run(f"!!{LAST}?.querySelector('.copy')"))
+    text = page.run(ANSWER)
+    assert "KV" in text
+    assert "tokens" in page.run(f"{LAST}.querySelector('footer').textContent")
+    assert page.run("$('model').textContent") == "embedded"
+    page.run("Object.defineProperty(navigator, 'clipboard', {value: {writeText: (t) => { window.copied = t; }}})")
+    page.run(f"{LAST}.querySelector('.copy').click()")
+    assert page.run("window.copied") == text
+    ask(page, "说说分页 KV 缓存")
+    wait_for(lambda: page.run("document.querySelectorAll('.copy').length") == 2)
+    page.keep("light")
+    page.run("$('clear').click()")
+    assert page.run("document.querySelectorAll('.message').length") == 0
+    assert page.problems == []
+
+
+def test_it_stops_and_the_engine_with_it(
+    page: Browser, server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fifth step takes until the stop has been clicked; the answer has no sixth."""
+    runner, clicked, steps = server.llm.engine.runner, threading.Event(), itertools.count(1)
+    real = runner.execute_model
+
+    def slowly(scheduled: Any) -> Any:
+        if next(steps) >= 5:
+            clicked.wait()
+        return real(scheduled)
+
+    monkeypatch.setattr(runner, "execute_model", slowly)
+    try:
+        ask(page, "What is prefix caching?")
+        wait_for(lambda: page.run(f"({LAST}?.querySelector('p').textContent.length || 0) > 0"))
+        page.run("$('stop').click()")
+        wait_for(lambda: page.run("$('stop').hidden"))
+        wait_for(lambda: server.app.state.serving.gate.num_inside == 0)
+    finally:
+        clicked.set()
+    wait_for(server.is_idle)
+    assert page.run(f"{LAST}.querySelector('footer').textContent") == "Copystopped"
+    assert next(steps) == 6
+
+
+def test_settings_are_sent_and_kept(page: Browser) -> None:
+    page.run("$('settings-toggle').click()")
+    page.run("[$('max_tokens').value = 3, $('max_tokens').dispatchEvent(new Event('change'))]")
+    page.run("[$('key').value = 'secret', $('key').dispatchEvent(new Event('change'))]")
+    page.keep("settings")
+    ask(page, "What is prefix caching?")
+    wait_for(lambda: page.run(f"!!{LAST}?.querySelector('.copy')"))
+    assert page.run(f"{LAST}.querySelector('footer').textContent").startswith("Copy3 tokens")
+    kept = page.run("JSON.stringify(localStorage)")
+    assert '"3"' in kept
+    assert "secret" not in kept
+
+
+def test_a_refusal_is_shown(page: Browser) -> None:
+    page.run("$('temperature').value = -1")
+    ask(page, "hello")
+    wait_for(lambda: page.run(f"{LAST}?.classList.contains('error')"))
+    assert page.run(ANSWER).startswith("temperature must be non-negative")
+
+
+def test_it_speaks_both_languages(page: Browser, server: Running) -> None:
+    english = page.run("document.body.innerText")
+    page.run("$('language').click()")
+    assert page.run("document.documentElement.lang") == "zh"
+    assert page.run("$('send').textContent") == "发送"
+    chinese = page.run("document.body.innerText")
+    assert not {word for word in ("Send", "Settings", "Running", "free") if word in chinese}
+    assert "Send" in english
+    page.open(f"{server.url}/?third")
+    assert page.run("$('send').textContent") == "发送"
+
+
+def test_the_engine_is_seen_live(page: Browser, server: Running) -> None:
+    wait_for(lambda: page.run("$('v-running').textContent") == "0")
+    stream = server.client().completions.create(
+        model="embedded", prompt="a", n=20, max_tokens=900, stream=True, extra_body={"ignore_eos": True}
+    )
+    next(iter(stream))
+    wait_for(lambda: page.run("$('v-running').textContent") == "1")
+    wait_for(lambda: page.run("Number($('v-speed').textContent.replace(/\\D/g, ''))") > 0)
+    wait_for(lambda: "u" in page.run("newest.block_map"))
+    page.run("$('language').click()")
+    page.look(1280, 800, dark=True)
+    page.run("draw()")
+    page.keep("dark")
+    stream.close()
+    wait_for(lambda: page.run("$('v-running').textContent") == "0")
+    assert page.run("$('v-blocks').textContent") == "0 / 4,096"
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_it_fits_a_phone(page: Browser, width: int) -> None:
+    page.look(width, 800)
+    ask(page, "What is prefix caching?")
+    wait_for(lambda: page.run(f"!!{LAST}?.querySelector('.copy')"))
+    for opened in (False, True):
+        if opened:
+            page.run("$('panel-toggle').click()")
+            page.run("$('settings-toggle').click()")
+        assert page.run("document.documentElement.scrollWidth") <= width
+        page.keep(f"phone-{width}-{'open' if opened else 'closed'}")
+        outside = "[...document.querySelectorAll('button, input, textarea')].filter((e) => e.getClientRects().length)"
+        assert page.run(f"{outside}.every((e) => e.getBoundingClientRect().right <= {width})")

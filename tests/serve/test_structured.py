@@ -1,0 +1,173 @@
+"""Texts that are held to a form: always, with every other setting, offline and over HTTP."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+from openai import OpenAI
+
+from folovllm import LLM, SamplingParams, StructuredOutputsParams
+from folovllm.entrypoints.structured.engine import Form
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "名字": {"type": "string", "minLength": 1, "maxLength": 12},
+        "kind": {"enum": ["猫", "狗", "bird", None, 3]},
+        "age": {"type": "integer", "minimum": 0, "maximum": 30},
+        "weight": {"type": "number", "minimum": 0.5, "maximum": 99.5},
+        "tags": {"type": "array", "items": {"enum": ["calm", "一只老猫", 'a "quoted" word']}, "maxItems": 3},
+        "owner": {
+            "type": "object",
+            "properties": {"city": {"enum": ["杭州", "Oslo"]}, "verified": {"type": "boolean"}},
+            "required": ["city", "verified"],
+            "additionalProperties": False,
+        },
+    },
+    "required": ["名字", "kind", "age", "weight", "tags", "owner"],
+    "additionalProperties": False,
+}
+QUESTION = [{"role": "user", "content": "Describe a pet. 说说一只宠物。"}]
+FORMS: dict[str, tuple[StructuredOutputsParams, str]] = {
+    "regex": (StructuredOutputsParams(regex=r"[a-z]{3,8} = -?\d{1,4}"), r"[a-z]{3,8} = -?\d{1,4}"),
+    "choice": (StructuredOutputsParams(choice=["yes", "no", "也许"]), "yes|no|也许"),
+    "lark": (StructuredOutputsParams(grammar='start: "a" start "b" | "c"'), "a*cb*"),
+    "gbnf": (StructuredOutputsParams(grammar='root ::= "x" [0-9] [0-9] "!"'), r"x\d\d!"),
+}
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM(dtype="float32", max_num_seqs=64, num_kv_blocks=2048)
+
+
+def texts(llm: LLM, **params: Any) -> list[str]:
+    (output,) = llm.chat(QUESTION, SamplingParams(**{"max_tokens": 300, "temperature": 1.0, **params}), use_tqdm=False)
+    assert {choice.finish_reason for choice in output.outputs} == {"stop"}
+    return [choice.text for choice in output.outputs]
+
+
+def test_a_schema_is_kept_200_times_of_200(llm: LLM) -> None:
+    form = StructuredOutputsParams(json=SCHEMA)
+    found = [text for seed in (0, 1000) for text in texts(llm, n=100, seed=seed, structured_outputs=form)]
+    assert len(found) == 200
+    for text in found:
+        jsonschema.validate(json.loads(text), SCHEMA)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_other_forms_are_kept(llm: LLM, name: str) -> None:
+    form, pattern = FORMS[name]
+    for text in texts(llm, n=20, seed=1, structured_outputs=form):
+        assert re.fullmatch(pattern, text)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"min_tokens": 50},
+        {"temperature": 0.3, "top_k": 5, "min_p": 0.1},
+        {"top_p": 0.5, "repetition_penalty": 1.5, "frequency_penalty": 1.0},
+        {"logit_bias": {2: 100.0}},  # the end, as early as it may come
+        {"ignore_eos": True, "stop": ["]"], "include_stop_str_in_output": True},
+        {"logprobs": 5, "logprobs_mode": "processed"},
+        {"n": 2, "best_of": 5},
+    ],
+    ids=str,
+)
+def test_a_form_is_kept_beside_other_settings(llm: LLM, more: dict[str, Any]) -> None:
+    form = StructuredOutputsParams(regex=r"\[[0-9]{2,5}\]")
+    for text in texts(llm, **{"seed": 3, "structured_outputs": form, **more}):
+        assert re.fullmatch(r"\[[0-9]{2,5}\]", text)
+
+
+def test_a_text_that_was_cut_is_valid_so_far(llm: LLM) -> None:
+    params = SamplingParams(n=20, seed=1, max_tokens=5, structured_outputs=StructuredOutputsParams(regex="(ab){40}"))
+    (output,) = llm.chat(QUESTION, params, use_tqdm=False)
+    for choice in output.outputs:
+        assert choice.finish_reason == "length"
+        assert ("ab" * 40).startswith(choice.text)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"num_kv_blocks": 40, "block_size": 4, "preemption_mode": "recompute"},
+        {"num_kv_blocks": 40, "block_size": 4, "preemption_mode": "swap"},
+        {"async_scheduling": True},
+        {"max_num_batched_tokens": 16, "long_prefill_token_threshold": 8, "max_num_seqs": 6},
+        {"enable_prefix_caching": False, "enable_chunked_prefill": False},
+    ],
+    ids=str,
+)
+def test_the_schedule_changes_no_token(llm: LLM, engine: dict[str, Any]) -> None:
+    """Preempted, chunked, running ahead or not: beside plain neighbours, the same seeds draw the same texts."""
+    other = LLM(**{"dtype": "float32", "max_model_len": 128, **engine})
+    form = StructuredOutputsParams(regex=r"[a-z ]{30,60}!")
+    params = [
+        SamplingParams(seed=place, max_tokens=60, structured_outputs=form if place % 2 else None) for place in range(8)
+    ]
+    prompts = [f"Once upon a time there were {place} cats" for place in range(8)]
+    expected = [output.outputs[0].text for output in llm.generate(prompts, params, use_tqdm=False)]
+    assert [output.outputs[0].text for output in other.generate(prompts, params, use_tqdm=False)] == expected
+    if "preemption_mode" in engine:
+        assert other.engine.stats().preemptions > 0
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"regex": "(("}, "structured_outputs.regex must be something that can be compiled"),
+        ({"json": "{"}, "structured_outputs.json must be JSON"),
+        ({"json": "[]"}, "structured_outputs.json must be a JSON schema"),
+        ({"json": {"type": "nonsense"}}, "Invalid type: nonsense"),
+        ({"grammar": "start: nothing"}, "structured_outputs.grammar must be something that can be compiled"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_by_itself(llm: LLM, form: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        llm.generate("a", SamplingParams(structured_outputs=StructuredOutputsParams(**form)), use_tqdm=False)
+    assert not llm.engine.has_unfinished_requests()
+
+
+def test_a_form_is_compiled_once(llm: LLM) -> None:
+    inputs: Any = llm.engine.input_processor
+    form = StructuredOutputsParams(choice=["one", "two"])
+    first, second = inputs.grammars.compile(form), inputs.grammars.compile(form)
+    assert isinstance(first, Form)
+    assert first is not second
+    assert first._start is second._start
+
+
+def test_beams_are_refused(llm: LLM) -> None:
+    params = SamplingParams(
+        use_beam_search=True, best_of=2, temperature=0, structured_outputs=StructuredOutputsParams(choice=["a"])
+    )
+    with pytest.raises(ValueError, match="use_beam_search"):
+        llm.generate("a", params, use_tqdm=False)
+
+
+def test_over_http_by_either_field(client: OpenAI) -> None:
+    ask: dict[str, Any] = {"model": "embedded", "messages": QUESTION, "max_tokens": 300, "n": 5, "seed": 1}
+    form = {"type": "json_schema", "json_schema": {"name": "pet", "schema": SCHEMA, "strict": True}}
+    for choice in client.chat.completions.create(**ask, response_format=form).choices:
+        jsonschema.validate(json.loads(choice.message.content), SCHEMA)
+    answer = client.chat.completions.create(**ask, extra_body={"structured_outputs": {"choice": ["yes", "no"]}})
+    assert {choice.message.content for choice in answer.choices} <= {"yes", "no"}
+    streamed = client.chat.completions.create(**{**ask, "n": 1}, response_format=form, stream=True)
+    jsonschema.validate(json.loads("".join(chunk.choices[0].delta.content for chunk in streamed)), SCHEMA)
+
+
+def test_any_json_object(client: OpenAI) -> None:
+    """Nothing bounds its length: a text that ended is an object, and one that did not begins like one."""
+    answer = client.chat.completions.create(
+        model="embedded", messages=QUESTION, max_tokens=60, n=10, seed=2, response_format={"type": "json_object"}
+    )
+    for choice in answer.choices:
+        assert choice.message.content.startswith("{")
+        if choice.finish_reason == "stop":
+            assert isinstance(json.loads(choice.message.content), dict)

@@ -1,0 +1,265 @@
+"""The kit for a machine with a GPU: a part that hangs or fails costs nothing but itself, and what was found is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from folovllm.entrypoints.cli.main import build_parser
+from workshop.gpu_kit import __main__ as kit
+from workshop.gpu_kit import races, recorder
+from workshop.gpu_kit.page import page, table
+from workshop.gpu_kit.parts import Part, make_parts, read_json
+from workshop.gpu_kit.process import Ended, run_limited
+from workshop.gpu_kit.record import Record
+
+
+def python(code: str, tmp_path: Path, name: str = "part", limit: float = 60.0, need: float = 0.0) -> Part:
+    return Part(name, f"the {name}", [sys.executable, "-c", code], limit, need, tmp_path / f"{name}.json")
+
+
+def run(parts: list[Part], out: Path, minutes: float = 5.0) -> dict[str, Any]:
+    record = Record("kit", minutes, "cpu", tiny=True)
+    kit.run_all(parts, record, out)
+    found: dict[str, Any] = json.loads((out / "gpu.json").read_text())
+    assert found == json.loads(json.dumps(record.as_dict()))
+    return found
+
+
+# Ending what does not end.
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("own_session", [False, True])
+def test_what_hangs_is_killed_with_its_children_and_its_output_is_kept(tmp_path: Path, own_session: bool) -> None:
+    code = (
+        "import subprocess, sys, time\n"
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        f"child = subprocess.Popen(sleep, start_new_session={own_session})\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)"
+    )
+    with (tmp_path / "log").open("w+b") as log:
+        ended = run_limited([sys.executable, "-c", code], 3, log, {})
+        log.seek(0)
+        child = int(log.read())
+    assert ended.code is None
+    deadline = time.monotonic() + 60
+    while is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(child)
+
+
+def test_what_is_left_behind_by_a_command_that_ended_is_killed_too(tmp_path: Path) -> None:
+    code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']).pid)"
+    with (tmp_path / "log").open("w+b") as log:
+        ended = run_limited([sys.executable, "-c", code], 60, log, {})
+        log.seek(0)
+        child = int(log.read())
+    assert ended.code == 0
+    deadline = time.monotonic() + 60
+    while is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(child)
+
+
+# Parts.
+
+
+def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path: Path) -> None:
+    wrote = f"open({str(tmp_path / 'hangs.json')!r}, 'w').write('[7]')"
+    parts = [
+        python("print('before'); raise SystemExit('it broke')", tmp_path, "fails"),
+        python(f"import time; {wrote}; print('half', flush=True); time.sleep(600)", tmp_path, "hangs", limit=3),
+        python("print('fine')", tmp_path, "works"),
+    ]
+    fails, hangs, works = run(parts, tmp_path)["parts"]
+    assert (fails["status"], fails["reason"], fails["tail"]) == ("failed", "it broke", ["before", "it broke"])
+    assert (hangs["status"], hangs["reason"], hangs["report"]) == ("stopped", "it was not done after 3 s", [7])
+    assert (works["status"], works["reason"], works["report"]) == ("passed", None, None)
+    text = (tmp_path / "gpu.md").read_text()
+    assert "| the hangs | stopped |" in text
+    assert "it broke" in text
+    assert b"half" in (tmp_path / "gpu.log").read_bytes()
+
+
+def test_the_files_are_there_after_every_part(tmp_path: Path) -> None:
+    second = f"import json; print(len(json.load(open({str(tmp_path / 'gpu.json')!r}))['parts']))"
+    _, seen = run([python("", tmp_path, "first"), python(second, tmp_path, "second")], tmp_path)["parts"]
+    assert seen["status"] == "passed"
+    assert (tmp_path / "gpu.log").read_text().splitlines()[-1] == "1"
+
+
+def test_a_slow_part_leaves_the_others_what_they_need(tmp_path: Path) -> None:
+    parts = [
+        python("import time; time.sleep(600)", tmp_path, "slow"),
+        replace(python("", tmp_path, "later"), need=57),
+    ]
+    slow, later = run(parts, tmp_path, minutes=1)["parts"]
+    assert slow["limit_s"] < 3.1
+    assert (slow["status"], later["status"]) == ("stopped", "passed")
+
+
+def test_what_has_no_time_left_is_not_begun(tmp_path: Path) -> None:
+    (part,) = run([replace(python("", tmp_path), need=90, limit=90)], tmp_path, minutes=0.5)["parts"]
+    assert (part["status"], part["reason"]) == ("skipped", "no time was left for it")
+
+
+def test_without_the_device_nothing_else_is_tried(tmp_path: Path) -> None:
+    parts = [python("raise SystemExit('no device')", tmp_path, "machine"), python("", tmp_path, "more")]
+    assert [part["name"] for part in run(parts, tmp_path)["parts"]] == ["machine"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "said", "status"),
+    [
+        (Ended(0, 1.0), "done", ("passed", None)),
+        (Ended(2, 1.0), "error: without must name\nwhat there is", ("refused", "without must name what there is")),
+        (Ended(2, 1.0), "error: no such option (see x --help)", ("failed", "error: no such option (see x --help)")),
+        (Ended(-11, 1.0), "", ("failed", "it said nothing")),
+        (Ended(None, 9.0), "x", ("stopped", "it was not done after 5 s")),
+    ],
+)
+def test_what_is_made_of_an_end(ended: Ended, said: str, status: tuple[str, str | None]) -> None:
+    assert kit.judge(ended, 5, said, may_refuse=True) == status
+
+
+def test_only_what_leaves_something_out_may_refuse() -> None:
+    assert kit.judge(Ended(2, 1.0), 5, "error: no room", may_refuse=False) == ("failed", "error: no room")
+
+
+@pytest.mark.parametrize(("device", "tiny"), [("cuda", False), ("cpu", True)])
+def test_every_command_is_one_that_there_is(device: str, tiny: bool, tmp_path: Path) -> None:
+    parts = make_parts(device, tiny=tiny, folder=tmp_path)
+    assert len({part.name for part in parts}) == len(parts)
+    assert sum(part.need for part in parts) <= 60 * kit.MINUTES
+    for part in parts:
+        module, *options = part.argv[part.argv.index("-m") + 1 :]
+        if module == "folovllm":
+            build_parser().parse(options)
+        else:
+            assert module == "pytest" or module.startswith("workshop.gpu_kit.")
+
+
+def test_the_cheap_part_of_a_rehearsal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--device", "cpu", "--tiny", "--only", "machine", "races", "--out", str(tmp_path / "out")]
+    assert kit.main(argv) == 0
+    found = json.loads((tmp_path / "out" / "gpu.json").read_text())
+    assert [(part["name"], part["status"]) for part in found["parts"]] == [
+        ("machine", "passed"),
+        ("races", "passed"),
+    ]
+    text = (tmp_path / "out" / "gpu.md").read_text()
+    assert text in capsys.readouterr().out
+    for said in ("a rehearsal", "compute-sanitizer did not run", "| passed"):
+        assert said in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["--device", "cpu"], "add --tiny"),
+        (["--device", "tpu"], "device must be cpu, cuda or cuda:<index>, got 'tpu'"),
+        (["--minutes", "0"], "minutes must be positive, got 0"),
+    ],
+)
+def test_wrong_options(argv: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        kit.main(argv)
+    assert text in capsys.readouterr().err
+
+
+# What parts write.
+
+
+def test_tests_are_kept_one_by_one(tmp_path: Path, pytester_file: Path) -> None:
+    env = {recorder.VARIABLE: str(tmp_path / "tests.jsonl")}
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "workshop.gpu_kit.recorder", "-p", "no:cacheprovider",
+            "-c", os.devnull, "--rootdir", str(tmp_path), str(pytester_file)]  # fmt: skip
+    with (tmp_path / "log").open("w+b") as log:
+        assert run_limited(argv, 120, log, env).code == 9  # the last of its tests breaks off
+    found = recorder.read(tmp_path / "tests.jsonl")
+    assert found["counts"] == {"passed": 1, "failed": 1, "skipped": 1, "error": 1}
+    assert ["assert 1 == 2" in str(test["text"]) for test in found["wrong"]] == [True, False]
+
+
+@pytest.fixture
+def pytester_file(tmp_path: Path) -> Path:
+    path = tmp_path / "test_some.py"
+    path.write_text(
+        "import os, pytest\n"
+        "def test_a(): pass\n"
+        "def test_b(): assert 1 == 2\n"
+        "@pytest.mark.skip(reason='no')\n"
+        "def test_c(): pass\n"
+        "@pytest.fixture\n"
+        "def broken(): raise ValueError\n"
+        "def test_d(broken): pass\n"
+        "def test_e(): os._exit(9)\n"
+    )
+    return path
+
+
+def test_hazards_are_read_off_what_the_sanitizer_says() -> None:
+    log = "x\n========= RACECHECK SUMMARY: 3 hazards displayed (1 error, 2 warnings)\n"
+    assert races.read({}, log) == {"hazards": {"displayed": 3, "errors": 1, "warnings": 2}}
+    assert races.read({}, "no tool here") == {"hazards": None}
+    assert races.read(None, log) is None
+
+
+def test_what_was_half_written_is_nothing(tmp_path: Path) -> None:
+    (tmp_path / "half.json").write_text('{"rows": [')
+    assert read_json(tmp_path / "half.json") is None
+    assert read_json(tmp_path / "none.json") is None
+
+
+def test_tables_are_aligned() -> None:
+    assert table(["name", "n"], [["a", 7], ["long name", 1234.5]]) == [
+        "| name      |     n |",
+        "|-----------|------:|",
+        "| a         |     7 |",
+        "| long name | 1,234 |",
+        "",
+    ]
+
+
+def test_a_page_says_which_tests_went_wrong() -> None:
+    record = Record("kit", 8, "cuda", tiny=False)
+    tests = {
+        "counts": {"failed": 1, "passed": 2},
+        "slowest": [],
+        "wrong": [{"test": "t.py::a", "text": ["x", "it broke"]}],
+    }
+    record.parts.append({"name": "tests", "title": "tests/gpu", "status": "failed", "seconds": 3.0, "report": tests})
+    text = page(record)
+    assert "1 failed, 2 passed." in text
+    assert "- `t.py::a`: it broke" in text
+    assert "rehearsal" not in text
+
+
+def test_a_command_ends_where_the_kit_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[int] = []
+
+    def interrupt(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        begun.append(process.pid)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt), (tmp_path / "log").open("wb") as log:
+        run_limited([sys.executable, "-c", "import time; time.sleep(600)"], 600, log, {})
+    assert not is_running(begun[0])
