@@ -72,11 +72,15 @@ class Answer:
 
 
 class Reference:
-    """Answers requests to one model, in an engine that ends every sequence at `longest` tokens."""
+    """Answers requests to one model, in an engine that ends every sequence at `longest` tokens.
 
-    def __init__(self, model: Model, longest: int) -> None:
+    seed: of the numbers that shake logits and say where inside its token a draw fell. Every case needs another one:
+    else all cases have these numbers in common, and their draws taken together follow no distribution.
+    """
+
+    def __init__(self, model: Model, longest: int, seed: int) -> None:
         self.model, self.longest = model, longest
-        self._rng = np.random.default_rng(0)
+        self._rng = np.random.default_rng(seed)
 
     def answer(self, asked: Asked, index: int, said: list[int] | None = None) -> Answer:
         """Sequence `index` of a request. `said` is what the engine says: looked at where two tokens tie, and for what

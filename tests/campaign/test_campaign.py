@@ -122,3 +122,10 @@ def test_the_campaign_writes_a_failing_case_and_says_how_to_see_it_again(
     assert f"python -m tests.campaign --replay {path}" in said
     assert "blocks" in said
     assert replay(path) == 1
+
+
+def test_engines_draw_with_seeds_of_their_own() -> None:
+    """Engines of one seed draw with the same noise: many right draws, taken together, would then look wrong."""
+    seeds = [draw_case(0, number).engine["seed"] for number in range(50)]
+    assert len(set(seeds)) == 50
+    assert seeds == [draw_case(0, number).engine["seed"] for number in range(50)]
