@@ -15,6 +15,7 @@ from milestones.site.parity import compare
 from milestones.site.plain import Pages
 from milestones.site.render import render_directive
 
+ROOT = source.ROOT
 SVG = """\
 <svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 400 100">
 <title data-zh="一个块">A block</title>
@@ -118,3 +119,13 @@ def test_a_handed_out_page_shows_the_file_in_its_language(lang: str, title: str,
     pages = Pages(lambda path, milestone: {"docs/figures/m3/block.svg": SVG}[path])
     text = pages.render(page, '::: figure m3/block caption="So."\n', lang, {f"docs/figures/m3/{file}"})
     assert text == f"![{title}](../../figures/m3/{file})\n\nSo.\n"
+
+
+def test_the_chinese_readme_shows_the_house_in_chinese(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A README has no builder: the drawing lies there as the figure's own words make it."""
+    monkeypatch.setattr(source, "ROOT", ROOT)
+    svg, _, _ = figures.drawing("house", figures.read("house"), "zh")
+    assert (ROOT / "docs/zh/house.svg").read_text(encoding="utf-8") == svg + "\n", (
+        "write it anew: figures.drawing('house', figures.read('house'), 'zh')[0]"
+    )
+    assert "(docs/zh/house.svg)" in (ROOT / "README.zh.md").read_text(encoding="utf-8")
