@@ -257,5 +257,3 @@ def cache_growth() -> str:
 def figures() -> dict[str, str]:
     drawings = (attention_by_hand, text_to_vectors, shapes, rope, gqa, cache_growth)
     return {f"m1/{draw.__name__.replace('_', '-')}.svg": draw() for draw in drawings}
-
-
