@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from folovllm.bench.contestant import Contestant, FoloVLLM, Run, take_turns
+from folovllm.bench.metrics import percentile
 from folovllm.bench.peers.hf import HuggingFace
 from folovllm.bench.peers.setup import load_hf_model
 from folovllm.bench.probe import Probe, exceeds_caches
@@ -143,12 +144,3 @@ def _row(
         "bandwidth_gb_per_s": bandwidth / 1e9,
         "roofline": weight_bytes / bandwidth / tpot if from_memory else None,
     }
-
-
-def percentile(values: list[float], percent: float) -> float:
-    """Linear between the two nearest ranks, as numpy does it."""
-    ordered = sorted(values)
-    position = (len(ordered) - 1) * percent / 100
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
