@@ -33,6 +33,7 @@ class InProcessServer:
         self.llm = AsyncLLM(model.path, load_format=model.load_format, skip_tokenizer_init=not has_tokenizer, **options)
         self._label, self.breakdown = model.label, breakdown
         self._names = 0
+        self._usage = 0.0  # the most since it was last asked for
 
     @property
     def label(self) -> str:
@@ -51,10 +52,16 @@ class InProcessServer:
         vocab_size = self.llm.engine.input_processor.vocab_size
         return [each % vocab_size for each in ids]
 
+    def _look_at_usage(self) -> float:
+        pool = self.llm.engine.scheduler.kv.pool
+        self._usage = max(self._usage, pool.num_used / pool.num_blocks)
+        return self._usage
+
     async def counters(self) -> CacheCounters:
-        stats = self.llm.stats()
+        stats, usage = self.llm.stats(), self._look_at_usage()
+        self._usage = 0.0
         return CacheCounters(
-            kv_usage=stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0,
+            kv_usage=usage,
             prefix_queries=stats.prefix_cache_queries,
             prefix_hits=stats.prefix_cache_hits,
             preemptions=stats.preemptions,
@@ -70,6 +77,8 @@ class InProcessServer:
         try:
             async for output in self.llm.generate(prompt, params, name):
                 now, num_tokens = time.perf_counter(), len(output.outputs[0].token_ids)
+                if not times.arrivals:  # a load may be over before anybody asks for the counters
+                    self._look_at_usage()
                 if num_tokens > times.num_tokens:
                     times.arrivals.append(now - began)
                     times.num_tokens = num_tokens

@@ -30,6 +30,7 @@ from folovllm.utils.devices import default_device
 COLUMNS = ["setting", "logits", "vocab", "batch", "naive_ms", "sampler_ms", "speedup"]
 # Where the kernel runs. The ratio is sampler_ms / triton_ms; neither is there for greedy, which needs no kernel.
 KERNEL_COLUMNS = ["triton_ms", "triton_ratio"]
+SECONDS_PER_CASE = 1.0
 PROMPT_TOKENS, OUTPUT_TOKENS = 512, 128  # what penalties have to look at
 
 
@@ -72,10 +73,10 @@ def run(
     *,
     command: str = "folovllm bench sampler",
     rounds: int = 5,
-    seconds_per_case: float = 1.0,
+    seconds_per_case: float | None = None,
     seed: int = 0,
 ) -> Report:
-    """Ours and the naive one in turn, for `rounds` rounds or `seconds_per_case`, whichever is longer.
+    """Ours and the naive one in turn, for `rounds` rounds or `seconds_per_case` (None: a second), whichever is longer.
 
     On the GPU where there is one, and there with the kernel as a third.
     """
@@ -84,6 +85,7 @@ def run(
     for vocab_size in vocab_sizes:
         require_at_least(1, vocab_sizes=vocab_size)
     require_at_least(1, rounds=rounds)
+    seconds = SECONDS_PER_CASE if seconds_per_case is None else seconds_per_case
     device = torch.device(default_device())
     with_kernel = has_kernel(device)
     rows: list[Row] = []
@@ -94,7 +96,7 @@ def run(
                 for batch in batch_sizes:
                     tick(f"{case.label}, vocabulary {vocab_size:,}, batch {batch}")
                     logits = make_logits(case.logits, batch, vocab_size, seed).to(device)
-                    row, times = _measure(case, logits, with_kernel, rounds, seconds_per_case)
+                    row, times = _measure(case, logits, with_kernel, rounds, seconds)
                     rows.append(row)
                     samples.append(times)
     notes = [

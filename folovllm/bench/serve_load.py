@@ -98,17 +98,18 @@ async def measure(
         with contextlib.suppress(asyncio.CancelledError):
             await watching
     row = {"load": arrivals.describe(), **load_row(answers, seconds, goals)}
-    row |= _cache_row(before, await server.counters(), max(peaks))
+    after = await server.counters()
+    row |= _cache_row(before, after, max([*peaks, after.kv_usage if after else 0.0]))
     found = breakdown.rows(row["load"], row["output_tokens_per_s"]) if breakdown is not None else []
     return Measured(row, found, [answer.problem for answer in answers if answer.problem is not None])
 
 
 async def _watch(server: Server, peaks: list[float]) -> None:
     while True:
+        await asyncio.sleep(server.poll_seconds)
         now = await server.counters()
         if now is not None:
             peaks.append(now.kv_usage)
-        await asyncio.sleep(server.poll_seconds)
 
 
 def _cache_row(before: CacheCounters | None, after: CacheCounters | None, peak: float) -> Row:
@@ -177,6 +178,7 @@ def run(
         notes.append(f"Goodput counts requests with {text}.")
     if breakdown is None:
         notes.append("ITL is between two outputs of a stream; TPOT is a request's time after its first, per token.")
+        notes.append(f"kv peak: the fullest that was seen, with a look every {server.poll_seconds * 1e3:g} ms.")
         grouped = [[[result.row for result in results]] for results in found]
     else:
         notes.append(

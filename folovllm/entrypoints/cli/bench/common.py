@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from folovllm.bench.workload import BenchModel
 
 
-def add_source(parser: argparse.ArgumentParser) -> None:
+def add_source(parser: argparse._ActionsContainer) -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--model", help="a local folder, a hub id, or 'embedded'")
     group.add_argument(
@@ -32,7 +32,7 @@ def add_source(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
+def add_model(parser: argparse._ActionsContainer) -> None:
     add_source(parser)
     text = "dummy: random weights instead of the checkpoint's, for a --model whose config.json is there"
     parser.add_argument("--load-format", choices=["auto", "dummy"], help=text)
