@@ -26,7 +26,14 @@ NOT_MANAGED = tuple(f"tests/{name}/**" for name in ("milestones", "docs", "works
 
 # What stands on top of the last milestone and is in none of them: the server, and what clients of vLLM ask for.
 AFTER = (
+    "folovllm/bench/arrivals.py",
+    "folovllm/bench/breakdown.py",
+    "folovllm/bench/http_server.py",
+    "folovllm/bench/in_process.py",
+    "folovllm/bench/load_request.py",
+    "folovllm/bench/sampler_run.py",
     "folovllm/bench/serve_load.py",
+    "folovllm/entrypoints/cli/bench/sampler_run.py",
     "folovllm/entrypoints/cli/bench/serve_load.py",
     "folovllm/entrypoints/cli/serve.py",
     "folovllm/entrypoints/clients/**",

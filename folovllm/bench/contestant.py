@@ -84,7 +84,6 @@ class FoloVLLM:
         dtype: str,
         device: str | None,
         max_model_len: int,
-        temperature: float = 0.0,
         **options: Any,
     ) -> None:
         """`options`: more of the engine's settings, by their names."""
@@ -99,7 +98,8 @@ class FoloVLLM:
                 **options,
             )
         )
-        self.temperature = temperature
+        self.sampling: dict[str, Any] = {"temperature": 0.0}
+        """Fields of SamplingParams: how tokens are drawn."""
         self._runs = 0
 
     def run(self, prompts: list[list[int]], num_tokens: int) -> Run:
@@ -113,9 +113,7 @@ class FoloVLLM:
         counts: dict[str, int] = {}
         begin = time.perf_counter()
         for name, prompt, max_tokens in zip(names, prompts, num_tokens, strict=True):
-            params = SamplingParams(
-                temperature=self.temperature, max_tokens=max_tokens, ignore_eos=True, detokenize=False
-            )
+            params = SamplingParams(**self.sampling, max_tokens=max_tokens, ignore_eos=True, detokenize=False)
             self.engine.add_request(name, prompt, params)
         while self.engine.has_unfinished_requests():
             start = time.perf_counter()

@@ -1,20 +1,14 @@
-"""Workloads that others publish figures for, drawn number by number as they draw them.
+"""A preset's requests, all at once: ours and peers in turn, beside the least that the run could cost on this machine.
 
-    nano-vllm     256 sequences all at once; prompts and outputs of 100 to 1,024 tokens, uniform, from Python's seed 0:
-                  first every prompt (its length, then its token ids), then every output's length. Temperature 0.6, no
-                  end of text, at most 4,096 tokens: 142,827 tokens in, 133,966 out. mini-sglang measures the same.
+What it costs at least is known before it runs; see roofline.py. The workloads are in preset_draws.py.
 
-What it costs at least is known before it runs; see roofline.py.
-
-vLLM: benchmarks/datasets/
+vLLM: benchmarks/throughput.py
 """
 
 from __future__ import annotations
 
-import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +18,7 @@ from folovllm.bench.contestant import Contestant, FoloVLLM, Run, require_mixed, 
 from folovllm.bench.lengths import Lengths
 from folovllm.bench.peers.registry import PEERS, require_peers
 from folovllm.bench.peers.setup import PeerSetup
+from folovllm.bench.preset_draws import PRESETS, Preset
 from folovllm.bench.probe import Probe, exceeds_caches
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.roofline import ModelCost, RunCost
@@ -35,44 +30,8 @@ COLUMNS = [
     "total_tokens_per_s", "speedup", "steps", "running_seqs", "kv_read_gb", "weights_read_gb", "prefill_tflop",
     "floor_s", "share",
 ]  # fmt: skip
+__all__ = ["COLUMNS", "PRESETS", "Preset", "run"]
 WARM_UP = 8  # requests, with as many tokens of output each
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A workload by its numbers."""
-
-    num_requests: int
-    shortest: int
-    longest_prompt: int
-    longest_output: int
-    temperature: float
-    max_model_len: int
-    top_id: int
-    """Token ids are drawn from 0 to this, both included."""
-    seed: int = 0
-
-    def draw(self) -> tuple[list[list[int]], list[int]]:
-        """Prompts, and how many tokens each is to be answered with."""
-        rng = random.Random(self.seed)
-        low, high = min(self.shortest, self.longest_prompt), self.longest_prompt
-        count = self.num_requests
-        prompts = [[rng.randint(0, self.top_id) for _ in range(rng.randint(low, high))] for _ in range(count)]
-        low, high = min(self.shortest, self.longest_output), self.longest_output
-        return prompts, [rng.randint(low, high) for _ in range(count)]
-
-
-PRESETS = {
-    "nano-vllm": Preset(
-        num_requests=256,
-        shortest=100,
-        longest_prompt=1024,
-        longest_output=1024,
-        temperature=0.6,
-        max_model_len=4096,
-        top_id=10000,
-    )
-}
 
 
 def run(
@@ -112,9 +71,10 @@ def run(
         tick("loading folovllm")
         with left_out(without, torch.device(device or default_device())) as lacking:
             settings = {**(options or {}), **lacking}
-            ours = FoloVLLM(model, dtype, device, max_model_len, preset.temperature, **settings)
+            ours = FoloVLLM(model, dtype, device, max_model_len, **settings)
         if "sampling" in without:
             leave_out_draw(ours.engine)
+        ours.sampling = preset.sampling
         contestants: list[Contestant] = [ours]
         for peer in peers:
             tick(f"loading {peer}")
@@ -126,7 +86,7 @@ def run(
     token_cost = ModelCost.of_engine(ours.engine)
     cost = RunCost.of(token_cost, lengths.prompts, outputs)
     floor = cost.floor_seconds(probe.bandwidth, probe.flops_per_s)
-    from_memory = exceeds_caches(token_cost.weight_bytes, probe.device)
+    from_memory = exceeds_caches(token_cost.weight_bytes, probe.device) and not preset.shares_prefixes
     common = {"dtype": dtype, "requests": len(outputs)}
     common |= {"prompt_tokens": sum(lengths.prompts), "output_tokens": sum(outputs)}
     facts = {
@@ -143,7 +103,7 @@ def run(
     ]
     notes = [
         f"All requests at once, drawn from seed {preset.seed}; {medians(rounds, 'round').lower()} after a warm-up, in "
-        f"turn. Temperature {preset.temperature:g}; no request ends before its length; max_model_len {max_model_len}.",
+        f"turn. {_sampling(preset)}; no request ends before its length; max_model_len {max_model_len}.",
         "floor: the K and V of every decode step and the weights of every step at the measured bandwidth, then the "
         "prompts' operations at the measured matmul rate; share: floor over seconds.",
         probe.describe(),
@@ -152,7 +112,9 @@ def run(
         notes.append("Peers pick the likeliest token instead of drawing one. speedup: their seconds over ours.")
     if without:
         notes.append(f"Our engine without: {', '.join(without)}.")
-    if not from_memory:
+    if preset.shares_prefixes:
+        notes.append("No share: a cache of prefixes saves some of the prompts' operations, which the floor counts.")
+    elif not from_memory:
         notes.append("The weights are small enough to stay in caches: no share.")
     details = {
         "kv_token_reads": cost.kv_token_reads,
@@ -166,7 +128,15 @@ def run(
         "prompt_lengths": lengths.prompts,
         "output_lengths": outputs,
     }
-    return Report("throughput", f"Throughput, {model.label}", command, COLUMNS, rows, notes, details=details)
+    samples = [{"seconds": list(map(_seconds, results))} for results in runs]
+    title = f"Throughput, {model.label}"
+    return Report("throughput", title, command, COLUMNS, rows, notes, details=details, samples=samples)
+
+
+def _sampling(preset: Preset) -> str:
+    text = f"Temperature {preset.temperature:g}"
+    text += f", top_k {preset.top_k}" if preset.top_k > 0 else ""
+    return text + (f", top_p {preset.top_p:g}" if preset.top_p < 1.0 else "")
 
 
 def check_room(model: BenchModel, preset: Preset, longest: int) -> int:

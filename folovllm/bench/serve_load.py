@@ -1,13 +1,11 @@
 """A server under load, seen from a client: how long the first token takes, how long each further one, and how many
 requests were served as well as they should be.
 
-    closed loop    `concurrency` clients, each of which asks anew when it has its answer: how much the server can do
-    Poisson        requests come at random moments, `rate` a second, whether or not earlier ones are answered: what
-                   users of a busy server see
+    requests (a preset, or random ones)  ──▶  arrivals.send()  ──▶  server.ask()  ──▶  RequestTimes  ──▶  a row
+                                              rate, burstiness,     in this process,
+                                              clients               or over HTTP
 
-    request ──── TTFT ────▶ first token ── ITL ─▶ · ── ITL ─▶ · ── ITL ─▶ last          TPOT: the mean of its ITLs
-
-It speaks HTTP by itself and needs no package. What it measures is any server with OpenAI's /v1/completions.
+Meanwhile the server is asked, some times a second, how full its KV cache is.
 
 vLLM: benchmarks/serve.py
 """
@@ -15,255 +13,203 @@ vLLM: benchmarks/serve.py
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import random
+import statistics
 import time
-from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
-from folovllm.bench.report import Report, Row
-from folovllm.bench.workload import require_at_least
-from folovllm.utils.checks import describe
+from folovllm.bench.arrivals import Arrivals, send
+from folovllm.bench.breakdown import Breakdown
+from folovllm.bench.load_request import CacheCounters, LoadRequest, Server
+from folovllm.bench.metrics import RequestTimes, load_row
+from folovllm.bench.preset_draws import Preset
+from folovllm.bench.report import Report, Row, medians
+from folovllm.bench.workload import progress_bar, require_at_least
 
-GOALS = ("ttft", "tpot", "e2e")
-_WORDS = (
-    "One day a small cat found an old key under the tree and wanted to know which door it would open. 从前有一只小猫。"
-)
+TOP_ID = 10_000  # random prompts are drawn up to here; a server takes them as it has tokens
+WARM_UP = 2  # requests before the first load, which find everything loaded and nothing compiled
+
+
+@dataclass(frozen=True)
+class Work:
+    """Requests of a load: prompts and outputs of a preset, or random ones of equal lengths."""
+
+    num_requests: int = 64
+    input_len: int = 64
+    output_len: int = 64
+    seed: int = 0
+    preset: Preset | None = None
+    """Carries its own numbers and seed; the four before it then say nothing."""
+
+    def __post_init__(self) -> None:
+        require_at_least(1, num_requests=self.num_requests, input_len=self.input_len, output_len=self.output_len)
+
+    def draw(self) -> list[LoadRequest]:
+        """The same for the same numbers and seed, to the token."""
+        if self.preset is not None:
+            drawn = zip(*self.preset.draw(), strict=True)
+            return [LoadRequest(prompt, length, self.preset.sampling) for prompt, length in drawn]
+        rng = random.Random(self.seed)
+        return [
+            LoadRequest([rng.randint(0, TOP_ID) for _ in range(self.input_len)], self.output_len, {"temperature": 0.0})
+            for _ in range(self.num_requests)
+        ]
+
+    def describe(self) -> str:
+        if self.preset is None:
+            return f"{self.num_requests} requests, {self.input_len} tokens in, {self.output_len} out"
+        requests = self.draw()
+        tokens = sum(len(request.prompt) for request in requests), sum(request.max_tokens for request in requests)
+        return f"{len(requests)} requests, {tokens[0]:,} tokens in, {tokens[1]:,} out"
 
 
 @dataclass
-class Target:
-    """Where the server is, and what it calls its model."""
+class Measured:
+    """One load, once: its row, and the breakdown's rows where there is one."""
 
-    host: str
-    port: int
-    path: str
-    key: str | None
-    model: str = ""
-
-    @classmethod
-    def of(cls, url: str, key: str | None) -> Target:
-        """Raises ValueError: no http:// address."""
-        parts = urlsplit(url)
-        try:
-            port = parts.port or 80
-        except ValueError:
-            port = 0
-        if parts.scheme != "http" or not parts.hostname or not port:
-            raise ValueError(f"url must be like http://127.0.0.1:8000, got {url!r}")
-        return cls(parts.hostname, port, parts.path.rstrip("/"), key)
+    row: Row
+    parts: list[Row] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
 
-@dataclass
-class Answer:
-    """When things came, in seconds since the request was sent. `problem` is what went wrong instead."""
-
-    arrivals: list[float] = field(default_factory=list)
-    num_tokens: int = 0
-    e2e: float = 0.0
-    problem: str | None = None
-
-    @property
-    def ttft(self) -> float:
-        return self.arrivals[0]
-
-    @property
-    def tpot(self) -> float:
-        return (self.arrivals[-1] - self.arrivals[0]) / max(self.num_tokens - 1, 1)
-
-    def meets(self, goals: dict[str, float]) -> bool:
-        """Whether it was as fast as `goals`, in milliseconds, ask."""
-        return self.problem is None and all(getattr(self, name) * 1e3 <= limit for name, limit in goals.items())
+def shifted(requests: Sequence[LoadRequest], by: int) -> list[LoadRequest]:
+    """Other ids in each load, so that what the one before left in the cache of prefixes helps none."""
+    return [replace(request, prompt=[each + by for each in request.prompt]) for request in requests]
 
 
-async def ask(target: Target, body: dict[str, Any]) -> Answer:
-    """One streamed completion."""
-    answer, began = Answer(), time.perf_counter()
-    try:
-        async for data in _events(target, {**body, "stream": True, "stream_options": {"include_usage": True}}):
-            if "error" in data:
-                raise RuntimeError(data["error"]["message"])
-            if data["choices"]:
-                answer.arrivals.append(time.perf_counter() - began)
-            if data.get("usage"):
-                answer.num_tokens = data["usage"]["completion_tokens"]
-    except (OSError, RuntimeError, ValueError, KeyError, asyncio.IncompleteReadError) as error:
-        answer.problem = f"{type(error).__name__}: {error}"
-    answer.e2e = time.perf_counter() - began
-    if answer.problem is None and not answer.arrivals:
-        answer.problem = "the answer had no tokens"
-    return answer
+async def measure(
+    server: Server,
+    requests: Sequence[LoadRequest],
+    arrivals: Arrivals,
+    goals: dict[str, float],
+    seed: int,
+    breakdown: Breakdown | None = None,
+) -> Measured:
+    usable = [replace(request, prompt=server.usable(request.prompt)) for request in requests]
+    before, peaks = await server.counters(), [0.0]
+    watching = asyncio.create_task(_watch(server, peaks)) if before is not None else None
+    began = time.perf_counter()
+    answers: list[RequestTimes] = await send(usable, server.ask, arrivals, seed)
+    seconds = time.perf_counter() - began
+    if watching is not None:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+    row = {"load": arrivals.describe(), **load_row(answers, seconds, goals)}
+    after = await server.counters()
+    row |= _cache_row(before, after, max([*peaks, after.kv_usage if after else 0.0]))
+    found = breakdown.rows(row["load"], row["output_tokens_per_s"]) if breakdown is not None else []
+    return Measured(row, found, [answer.problem for answer in answers if answer.problem is not None])
 
 
-async def _events(target: Target, body: dict[str, Any]) -> Any:
-    """The data of each server-sent event. Under HTTP/1.0 a body comes as it is, and ends with the connection."""
-    reader, writer = await _post(target, "/v1/completions", body)
-    try:
-        async for line in reader:
-            text = line.decode().strip()
-            if text == "data: [DONE]":
-                return
-            if text.startswith("data: "):
-                yield json.loads(text.removeprefix("data: "))
-        raise RuntimeError("the stream ended before its end")
-    finally:
-        writer.close()
+async def _watch(server: Server, peaks: list[float]) -> None:
+    while True:
+        await asyncio.sleep(server.poll_seconds)
+        now = await server.counters()
+        if now is not None:
+            peaks.append(now.kv_usage)
 
 
-async def _post(target: Target, path: str, body: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Send it, and read up to where the answer's body begins. Raises RuntimeError: its status is not 200."""
-    reader, writer = await asyncio.open_connection(target.host, target.port, limit=2**24)
-    data = b"" if body is None else json.dumps(body).encode()
-    lines = [f"{'GET' if body is None else 'POST'} {target.path}{path} HTTP/1.0", f"Host: {target.host}:{target.port}"]
-    lines += ["Content-Type: application/json", f"Content-Length: {len(data)}"]
-    lines += [f"Authorization: Bearer {target.key}"] if target.key else []
-    writer.write("\r\n".join([*lines, "", ""]).encode() + data)
-    try:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        if head.split(" ", 2)[1] != "200":
-            raise RuntimeError(f"{head.splitlines()[0]}: {describe((await reader.read()).decode(errors='replace'))}")
-    except BaseException:
-        writer.close()
-        raise
-    return reader, writer
-
-
-async def _fetch(target: Target, path: str, body: Any = None) -> Any:
-    reader, writer = await _post(target, path, body)
-    try:
-        return json.loads(await reader.read())
-    finally:
-        writer.close()
-
-
-async def closed_loop(target: Target, bodies: list[dict[str, Any]], concurrency: int) -> list[Answer]:
-    waiting = iter(bodies)
-    answers: list[Answer] = []
-
-    async def client() -> None:
-        for body in waiting:
-            answers.append(await ask(target, body))
-
-    await asyncio.gather(*(client() for _ in range(concurrency)))
-    return answers
-
-
-async def poisson(target: Target, bodies: list[dict[str, Any]], rate: float, seed: int) -> list[Answer]:
-    """The gaps between arrivals are drawn from an exponential distribution with the mean 1 / rate."""
-    rng = random.Random(seed)
-    due, began, tasks = 0.0, time.perf_counter(), []
-    for body in bodies:
-        due += rng.expovariate(rate)
-        await asyncio.sleep(max(0.0, due - (time.perf_counter() - began)))
-        tasks.append(asyncio.create_task(ask(target, body)))
-    return list(await asyncio.gather(*tasks))
-
-
-def percentile(values: list[float], share: float) -> float:
-    """The smallest value that `share` of all do not exceed; 0 of none."""
-    ranked = sorted(values)
-    return ranked[min(len(ranked) - 1, max(0, -int(-len(ranked) * share // 1) - 1))] if ranked else 0.0
-
-
-def row(name: str, answers: list[Answer], seconds: float, goals: dict[str, float]) -> Row:
-    good = [answer for answer in answers if answer.problem is None]
-    gaps = [b - a for answer in good for a, b in zip(answer.arrivals, answer.arrivals[1:], strict=False)]
-    found: Row = {
-        "load": name,
-        "answered": len(good),
-        "failed": len(answers) - len(good),
-        "requests_per_s": round(len(good) / seconds, 2),
-        "tokens_per_s": round(sum(answer.num_tokens for answer in good) / seconds, 1),
+def _cache_row(before: CacheCounters | None, after: CacheCounters | None, peak: float) -> Row:
+    """None of everything where the server does not tell, and of hits where nothing was looked up."""
+    if before is None or after is None:
+        return {"kv_peak_share": None, "prefix_hit_rate": None, "preemptions": None}
+    queries, hits = after.prefix_queries - before.prefix_queries, after.prefix_hits - before.prefix_hits
+    return {
+        "kv_peak_share": peak,
+        "prefix_hit_rate": hits / queries if queries else None,
+        "preemptions": int(after.preemptions - before.preemptions),
     }
-    for label, values in (
-        ("ttft", [answer.ttft for answer in good]),
-        ("tpot", [answer.tpot for answer in good]),
-        ("itl", gaps),
-        ("e2e", [answer.e2e for answer in good]),
-    ):
-        found[f"{label}_p50_ms"] = round(percentile(values, 0.5) * 1e3, 2)
-        found[f"{label}_p99_ms"] = round(percentile(values, 0.99) * 1e3, 2)
-    if goals:
-        found["goodput_per_s"] = round(sum(answer.meets(goals) for answer in good) / seconds, 2)
+
+
+async def _run(
+    server: Server,
+    work: Work,
+    loads: Sequence[Arrivals],
+    rounds: int,
+    goals: dict[str, float],
+    breakdown: Breakdown | None,
+    tick: Callable[[str], None],
+) -> list[list[Measured]]:
+    """For each load, what each round measured. The loads take turns."""
+    found: list[list[Measured]] = [[] for _ in loads]
+    requests, seed, number = work.draw(), work.preset.seed if work.preset else work.seed, 1
+    await server.start()
+    try:
+        tick("warm-up")
+        few = [replace(request, max_tokens=min(request.max_tokens, 4)) for request in requests[:WARM_UP]]
+        await measure(server, few, Arrivals(), {}, seed, breakdown)
+        for turn in range(rounds):
+            for load, results in zip(loads, found, strict=True):
+                tick(f"round {turn + 1}/{rounds}: {load.describe()}")
+                results.append(await measure(server, shifted(requests, number), load, goals, seed, breakdown))
+                number += 1
+    finally:
+        await server.stop()
     return found
 
 
-async def _measure(
-    target: Target,
-    *,
-    concurrency: list[int],
-    rates: list[float],
-    num_requests: int,
-    input_len: int,
-    output_len: int,
-    goals: dict[str, float],
-    seed: int,
-) -> tuple[list[Row], list[str]]:
-    target.model = (await _fetch(target, "/v1/models"))["data"][0]["id"]
-    pool = (await _fetch(target, "/tokenize", {"model": target.model, "prompt": _WORDS}))["tokens"]
-    rng = random.Random(seed)
-    loads = [(f"{clients} clients", clients, 0.0) for clients in concurrency]
-    loads += [(f"{rate:g} requests/s", 0, rate) for rate in rates]
-    rows, problems = [], []
-    for name, clients, rate in loads:
-        bodies = [  # other prompts for each load: what the one before left in the cache helps none
-            {
-                "model": target.model,
-                "prompt": rng.choices(pool, k=input_len),
-                "max_tokens": output_len,
-                "temperature": 0,
-                "ignore_eos": True,
-            }
-            for _ in range(num_requests)
-        ]
-        began = time.perf_counter()
-        if clients:
-            answers = await closed_loop(target, bodies, clients)
-        else:
-            answers = await poisson(target, bodies, rate, seed)
-        rows.append(row(name, answers, time.perf_counter() - began, goals))
-        problems += [answer.problem for answer in answers if answer.problem is not None]
-    return rows, problems
-
-
 def run(
-    url: str,
+    server: Server,
+    work: Work,
+    loads: Sequence[Arrivals],
     *,
     command: str,
-    key: str | None = None,
-    concurrency: list[int] | None = None,
-    rates: list[float] | None = None,
-    num_requests: int = 64,
-    input_len: int = 64,
-    output_len: int = 64,
     goals: dict[str, float] | None = None,
-    seed: int = 0,
+    rounds: int = 1,
+    breakdown: Breakdown | None = None,
 ) -> Report:
-    """Raises ValueError: a wrong option. OSError, RuntimeError: there is no such server, or it refuses."""
-    target = Target.of(url, key)
-    clients, rates = concurrency or ([] if rates else [1, 8]), rates or []
-    require_at_least(
-        1, num_requests=num_requests, input_len=input_len, output_len=output_len, concurrency=min(clients or [1])
-    )
-    if any(not 0 < rate < float("inf") for rate in rates):
-        raise ValueError(f"request_rate must be positive, got {rates}")
-    rows, problems = asyncio.run(
-        _measure(
-            target,
-            concurrency=clients,
-            rates=rates,
-            num_requests=num_requests,
-            input_len=input_len,
-            output_len=output_len,
-            goals=goals or {},
-            seed=seed,
-        )
-    )
-    title = f"{target.model} at {url}: {num_requests} requests, {input_len} tokens in, {output_len} out"
-    notes = ["ITL is between two events of a stream; TPOT is a request's time after its first token, for each token."]
+    """`breakdown`: the server's own, whose rows are then the report's.
+
+    Raises:
+        ValueError: a wrong option.
+        OSError, RuntimeError: there is no such server, or it refuses.
+    """
+    require_at_least(1, rounds=rounds, loads=len(loads))
+    goals = goals or {}
+    with progress_bar(1 + rounds * len(loads)) as tick:
+        found = asyncio.run(_run(server, work, loads, rounds, goals, breakdown, tick))
+    seed = work.preset.seed if work.preset else work.seed
+    notes = [f"{medians(rounds, 'round')}, after {WARM_UP} requests to warm up. Seed {seed}."]
     if goals:
         text = ", ".join(f"{name} within {limit:g} ms" for name, limit in goals.items())
         notes.append(f"Goodput counts requests with {text}.")
+    if breakdown is None:
+        notes.append("ITL is between two outputs of a stream; TPOT is a request's time after its first, per token.")
+        notes.append(f"kv peak: the fullest that was seen, with a look every {server.poll_seconds * 1e3:g} ms.")
+        grouped = [[[result.row for result in results]] for results in found]
+    else:
+        notes.append(
+            "submit wall + queue wait + prefill to first token = TTFT; add_request and tokenise lie in submit wall."
+        )
+        grouped = [[list(of) for of in zip(*(result.parts for result in results), strict=True)] for results in found]
+    rows: list[Row] = []
+    samples: list[dict[str, list[float]]] = []
+    for of_rounds in (same for group in grouped for same in group):
+        rows.append(_median_row(of_rounds))
+        samples.append(_samples(of_rounds))
+    problems = [problem for results in found for result in results for problem in result.problems]
     notes += [f"failed: {problem}" for problem in dict.fromkeys(problems)]
-    return Report("serve-load", title, command, list(rows[0]), rows, notes)
+    details = {"goals_ms": goals}
+    columns = [column for column in rows[0] if any(row[column] is not None for row in rows)]
+    rows = [{column: row[column] for column in columns} for row in rows]
+    title = f"{server.label}: {work.describe()}"
+    return Report("serve-load", title, command, columns, rows, notes, details=details, samples=samples)
+
+
+def _samples(rows: list[Row]) -> dict[str, list[float]]:
+    """Every number that was measured in all rounds."""
+    return {key: [row[key] for row in rows] for key in rows[0] if all(isinstance(row[key], float) for row in rows)}
+
+
+def _median_row(rows: list[Row]) -> Row:
+    """Counts of requests are the first round's where the rounds agree, else their median."""
+    medians = {key: statistics.median(values) for key, values in _samples(rows).items()}
+    whole = {
+        key: round(statistics.median(row[key] for row in rows))
+        for key in rows[0]
+        if all(isinstance(row[key], int) for row in rows)
+    }
+    return rows[0] | whole | medians

@@ -32,6 +32,20 @@ SHAPES: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 40960,
         "rope_theta": 1e6,
     },
+    # As large as GPT-2 in every respect, and with its vocabulary; the decoder is ours, so SwiGLU has three matrices of
+    # 2,048 where GPT-2 has two of 3,072.
+    "gpt2-sized": {
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 12,
+        "head_dim": 64,
+        "intermediate_size": 2048,
+        "vocab_size": 50257,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 1024,
+        "rope_theta": 1e4,
+    },
     # Not models of anybody's. The first is for a CPU: its float32 weights (118 MB) are more than caches hold, and a
     # prompt of 2,000 tokens takes seconds, not minutes. The second is small enough to try a command out.
     "qwen3-mini": {

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
+from folovllm.bench.http_server import HttpServer
+from folovllm.bench.serve_load import WARM_UP
 from folovllm.entrypoints.cli.main import main
 from tests.serve.support import Running, running
 
 
 def test_both_kinds_of_load_are_measured(server: Running, capsys: pytest.CaptureFixture[str]) -> None:
-    loads = ["--concurrency", "3", "--request-rate", "200", "--goodput", "e2e:1e9"]
+    loads = ["--concurrency", "3", "--request-rate", "200", "--goodput", "e2el:1e9"]
     sizes = ["--num-requests", "10", "--input-len", "20", "--output-len", "6"]
     before = server.llm.stats().output_tokens
     assert main(["bench", "serve-load", "--url", server.url, *loads, *sizes, "--json", "-"]) == 0
@@ -20,10 +23,24 @@ def test_both_kinds_of_load_are_measured(server: Running, capsys: pytest.Capture
         ("3 clients", 10, 0),
         ("200 requests/s", 10, 0),
     ]
-    assert server.llm.stats().output_tokens - before == 2 * 10 * 6
+    assert server.llm.stats().output_tokens - before == 2 * 10 * 6 + WARM_UP * 4
     for row in rows:
-        assert 0 < row["ttft_p50_ms"] <= row["e2e_p50_ms"] <= row["e2e_p99_ms"]
+        assert 0 < row["ttft_p50_ms"] <= row["e2el_p50_ms"] <= row["e2el_p99_ms"]
         assert row["goodput_per_s"] == row["requests_per_s"]
+        assert 0 <= row["kv_peak_share"] <= 1  # so short a load may be over before /metrics is asked
+        assert (row["prefix_hit_rate"], row["preemptions"]) == (0, 0)  # read from /metrics
+
+
+def test_the_server_is_measured_and_no_neighbour(server: Running) -> None:
+    assert HttpServer(server.url, None).pid() == os.getpid()  # these tests' own
+
+
+def test_what_prompts_share_is_found_by_a_server_too(server: Running, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--preset", "shared-prefix", "--num-requests", "6", "--output-len", "2", "--request-rate", "inf"]
+    assert main(["bench", "serve-load", "--url", server.url, *argv, "--json", "-"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert row["answered"] == 6
+    assert row["prefix_hit_rate"] > 0
 
 
 def test_a_refusal_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

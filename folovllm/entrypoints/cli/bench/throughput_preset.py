@@ -1,23 +1,32 @@
-"""`folovllm bench throughput --preset nano-vllm`: a workload for which other projects publish figures. vLLM: none"""
+"""`folovllm bench throughput --preset NAME`: a workload by its name. vLLM: none"""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
+from folovllm.bench.preset_draws import PRESETS, Preset
 from folovllm.entrypoints.cli.bench import throughput
-from folovllm.entrypoints.cli.bench.common import command_line, prepare, show
+from folovllm.entrypoints.cli.bench.common import command_line, prepare, show, source
 
 # A preset's field -> the option that overrides it.
 FIELDS = {"num_requests": "num_requests", "longest_prompt": "input_len", "longest_output": "output_len"}
 
 
+def add_preset(command: argparse.ArgumentParser) -> None:
+    text = "a workload by its name; --num-requests, --input-len and --output-len (of the longest) override its numbers"
+    command.add_argument("--preset", choices=list(PRESETS), help=text)
+
+
+def preset_of(args: argparse.Namespace) -> Preset:
+    """The preset as it was asked for."""
+    given = {field: getattr(args, name) for field, name in FIELDS.items() if getattr(args, name) is not None}
+    return replace(PRESETS[args.preset], seed=args.seed, **given)
+
+
 def extend(commands: dict[str, argparse.ArgumentParser]) -> None:
     command = commands["throughput"]
-    text = (
-        "a workload that others publish: 256 sequences of 100 to 1,024 tokens in and out; --num-requests, --input-len "
-        "and --output-len (of the longest) override its numbers"
-    )
-    command.add_argument("--preset", choices=["nano-vllm"], help=text)
+    add_preset(command)
     text = "of a preset: leave out one of the things that make it fast, or several (a wrong name is answered with all)"
     command.add_argument("--without", nargs="+", default=[], metavar="WHAT", help=text)
     text = "of a preset: the share of a GPU's memory for this engine (default: 0.9); less leaves room for a peer"
@@ -36,14 +45,11 @@ def run(args: argparse.Namespace) -> int:
         if given:
             raise ValueError(f"{name} must not be given with preset {args.preset!r}, which has its own lengths")
     prepare(args)
-    from dataclasses import replace
-
     from folovllm.bench import presets
-    from folovllm.bench.workload import bench_model, dtype_of
+    from folovllm.bench.workload import dtype_of
 
-    given = {field: getattr(args, name) for field, name in FIELDS.items() if getattr(args, name) is not None}
-    preset = replace(presets.PRESETS[args.preset], **given)
-    with bench_model(args.model, args.shape) as model:
+    preset = preset_of(args)
+    with source(args) as model:
         report = presets.run(
             model,
             preset,
