@@ -26,6 +26,7 @@ NOT_MANAGED = tuple(f"tests/{name}/**" for name in ("milestones", "docs", "works
 
 # What stands on top of the last milestone and is in none of them: the server, and what clients of vLLM ask for.
 AFTER = (
+    "folovllm/bench/arrivals.py",
     "folovllm/bench/serve_load.py",
     "folovllm/entrypoints/cli/bench/serve_load.py",
     "folovllm/entrypoints/cli/serve.py",

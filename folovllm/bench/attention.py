@@ -129,6 +129,7 @@ def run(
     device: str | None = None,
     rounds: int = 5,
     prefill: bool = False,
+    seed: int = 0,
 ) -> Report:
     """backend: a name, "all" for every paged one that can run, None for the one that an engine would pick."""
     require_at_least(1, block_size=block_size, rounds=rounds, batch_sizes=min(batch_sizes), contexts=min(contexts))
@@ -144,6 +145,7 @@ def run(
     ]
     paged = paged_backends(backend, on)
     rows: list[Row] = []
+    samples: list[dict[str, list[float]]] = []
     refused: dict[str, None] = {}  # an ordered set
     probes = {dtype: Probe(on, getattr(torch, dtype)) for dtype in dtypes}
     for probe in probes.values():
@@ -152,7 +154,9 @@ def run(
         for work in cases:
             tick(f"{work.dtype}, {work.batch} x {work.context} tokens, {work.blocks}")
             probes[work.dtype].measure()
-            rows += _measure(paged, work, block_size, on, rounds, refused if backend == ALL else None)
+            found = _measure(paged, work, block_size, on, rounds, seed, refused if backend == ALL else None)
+            rows += [row for row, _ in found]
+            samples += [kept for _, kept in found]
     for row in rows:
         row |= _machine(probes[row["dtype"]], phase)
     notes = [
@@ -164,7 +168,9 @@ def run(
     if on.type == "cuda" and not prefill:
         notes.append("Decode steps of backends that support CUDA graphs are replayed from one, others launched.")
     title = f"{phase.capitalize()} attention, {shape} shape"
-    return Report("attention-prefill" if prefill else "attention", title, command, COLUMNS[phase], rows, notes)
+    return Report(
+        "attention-prefill" if prefill else "attention", title, command, COLUMNS[phase], rows, notes, samples=samples
+    )
 
 
 def paged_backends(name: str | None, device: torch.device) -> list[type[AttentionBackend]]:
@@ -202,10 +208,11 @@ def _measure(
     block_size: int,
     device: torch.device,
     rounds: int,
+    seed: int,
     refused: dict[str, None] | None,
-) -> list[Row]:
-    """A row per backend. refused: takes why some cannot do this; None: an error says so."""
-    readers, q = make_readers(paged, work, block_size, device)
+) -> list[tuple[Row, dict[str, list[float]]]]:
+    """A row per backend, and what each round measured. refused: takes why some cannot; None: an error says so."""
+    readers, q = make_readers(paged, work, block_size, device, seed)
     able: list[Reader] = []
     for reader in readers:
         try:
@@ -220,34 +227,34 @@ def _measure(
     turns = [[[reader.seconds(q) for reader in able] for _ in range(REPEATS)] for _ in range(rounds)]
     medians = [[statistics.median(times) for times in zip(*turn, strict=True)] for turn in turns]
     dense, *others = zip(*medians, strict=True)
-    rows = []
+    rows: list[tuple[Row, dict[str, list[float]]]] = []
     for reader, times in zip(able[1:], others, strict=True):
         seconds = statistics.median(times)
-        rows.append(
-            {
-                "dtype": work.dtype,
-                "batch": work.batch,
-                "context": work.context,
-                "blocks": work.blocks,
-                "backend": reader.backend.name,
-                "dense_ms": statistics.median(dense) * 1e3,
-                "paged_ms": seconds * 1e3,
-                "ratio": statistics.median(mine / theirs for mine, theirs in zip(times, dense, strict=True)),
-            }
-            | (
-                {"paged_tflop_per_s": work.flops / seconds / 1e12}
-                if work.prefill
-                else {"paged_gb_per_s": work.num_bytes / seconds / 1e9}
-            )
-        )
+        ratios = [mine / theirs for mine, theirs in zip(times, dense, strict=True)]
+        row: Row = {
+            "dtype": work.dtype,
+            "batch": work.batch,
+            "context": work.context,
+            "blocks": work.blocks,
+            "backend": reader.backend.name,
+            "dense_ms": statistics.median(dense) * 1e3,
+            "paged_ms": seconds * 1e3,
+            "ratio": statistics.median(ratios),
+        }
+        if work.prefill:
+            row["paged_tflop_per_s"] = work.flops / seconds / 1e12
+        else:
+            row["paged_gb_per_s"] = work.num_bytes / seconds / 1e9
+        kept = {"dense_ms": [each * 1e3 for each in dense], "paged_ms": [each * 1e3 for each in times], "ratio": ratios}
+        rows.append((row, kept))
     return rows
 
 
 def make_readers(
-    paged: Sequence[type[AttentionBackend]], work: Work, block_size: int, device: torch.device
+    paged: Sequence[type[AttentionBackend]], work: Work, block_size: int, device: torch.device, seed: int = 0
 ) -> tuple[list[Reader], torch.Tensor]:
     """The contiguous reader and the paged ones over the same K and V, and the queries of one step."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     kind, per_seq = getattr(torch, work.dtype), -(-work.context // block_size)
     ids = torch.arange(1, 1 + work.batch * per_seq)
     if work.blocks == "scattered":

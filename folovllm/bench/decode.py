@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from folovllm.bench.probe import Probe, exceeds_caches
-from folovllm.bench.report import Report, Row, counted, medians
+from folovllm.bench.report import Report, Row, by_round, counted, medians
 from folovllm.bench.roofline import ModelCost
 from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least, vocab_size
 from folovllm.engine.defaults import config_for_llm
@@ -43,6 +43,7 @@ def run(
     rounds: int = 3,
     device: str | None = None,
     enforce_eager: bool = False,
+    seed: int = 0,
 ) -> Report:
     """A batch is prefilled once; its rounds of steps follow each other, the probes in between."""
     for batch in batch_sizes:
@@ -72,7 +73,7 @@ def run(
         tick("measuring the machine")
         probe.measure(warm_up=True)
         vocab = vocab_size(model)
-        found = [_measure(engine, vocab, probe, batch, context, steps, rounds, tick) for batch in batch_sizes]
+        found = [_measure(engine, vocab, probe, batch, context, steps, rounds, seed, tick) for batch in batch_sizes]
     rows = [
         _row(dtype, batch, context, contexts, seconds, cost, probe)
         for batch, (contexts, seconds) in zip(batch_sizes, found, strict=True)
@@ -86,18 +87,28 @@ def run(
     ]
     if not exceeds_caches(cost.weight_bytes, engine.device):
         notes.append("The weights are small enough to stay in caches: no share.")
-    return Report("decode", f"Decode against the roofline, {model.label}", command, COLUMNS, rows, notes)
+    samples = [{"step_ms": by_round(seconds, rounds)} for _, seconds in found]
+    title = f"Decode against the roofline, {model.label}"
+    return Report("decode", title, command, COLUMNS, rows, notes, samples=samples)
 
 
 def _measure(
-    engine: LLMEngine, vocab: int, probe: Probe, batch: int, context: int, steps: int, rounds: int, tick: Any
+    engine: LLMEngine,
+    vocab: int,
+    probe: Probe,
+    batch: int,
+    context: int,
+    steps: int,
+    rounds: int,
+    seed: int,
+    tick: Any,
 ) -> tuple[list[int], list[float]]:
     """Each sequence's context in the middle of the measured steps, and what each step took."""
     tick(f"batch {batch}: computing {batch * context:,} tokens of prompts")
     room = engine.max_model_len - context
     params = SamplingParams(temperature=0, max_tokens=room, ignore_eos=True, detokenize=False)
     names = [f"batch{batch}-{number}" for number in range(batch)]
-    for name, prompt in zip(names, random_prompts(batch, context, vocab, seed=batch), strict=True):
+    for name, prompt in zip(names, random_prompts(batch, context, vocab, seed=seed + batch), strict=True):
         engine.add_request(name, prompt, params)
     lengths: dict[str, int] = {}
 

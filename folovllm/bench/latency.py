@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from folovllm.bench.contestant import Contestant, FoloVLLM, Run, take_turns
+from folovllm.bench.metrics import percentile
 from folovllm.bench.peers.hf import HuggingFace
 from folovllm.bench.peers.setup import load_hf_model
 from folovllm.bench.probe import Probe, exceeds_caches
@@ -79,6 +80,7 @@ def run(
     input_len: int = 128,
     output_len: int = 32,
     rounds: int = 3,
+    seed: int = 0,
 ) -> Report:
     """Rounds of ours and the peer's, the machine measured before each of them."""
     require_at_least(1, input_len=input_len, rounds=rounds)
@@ -91,15 +93,13 @@ def run(
             tick("loading hf")
             contestants.append(HuggingFace(load_hf_model(model, dtype, device)))
         probe = Probe(ours.engine.device, ours.engine.dtype)
-        prompts = random_prompts(rounds + 1, input_len, vocab_size(model))
+        prompts = random_prompts(rounds + 1, input_len, vocab_size(model), seed)
 
         def work(number: int) -> tuple[list[list[int]], list[int]]:
             return [prompts[number]], [output_len if number else 2]
 
         runs = take_turns(contestants, rounds, work, tick, lambda warm_up: probe.measure(warm_up=warm_up))
-    samples = {
-        contestant.name: Samples.of(results) for contestant, results in zip(contestants, runs, strict=True)
-    }
+    samples = {contestant.name: Samples.of(results) for contestant, results in zip(contestants, runs, strict=True)}
     weight_bytes = _weight_bytes(model, ours)
     from_memory = exceeds_caches(weight_bytes, probe.device)
     rows = [
@@ -115,7 +115,11 @@ def run(
     ]
     if not from_memory:
         notes.append("The weights are small enough to stay in caches: no roofline.")
-    return Report("latency", f"Latency, {model.label}", command, COLUMNS, ordered, notes)
+    kept = [
+        {"ttft_ms": [each * 1e3 for each in mine.ttft], "tpot_ms": [each * 1e3 for each in mine.tpot]}
+        for mine in samples.values()
+    ]
+    return Report("latency", f"Latency, {model.label}", command, COLUMNS, ordered, notes, samples=kept)
 
 
 def _weight_bytes(model: BenchModel, ours: FoloVLLM) -> int:
@@ -124,9 +128,7 @@ def _weight_bytes(model: BenchModel, ours: FoloVLLM) -> int:
     return bytes_per_decode_step(load_hf_config(ours.engine.model_config), ours.engine.dtype)
 
 
-def _row(
-    name: str, samples: dict[str, Samples], bandwidth: float, weight_bytes: int, *, from_memory: bool
-) -> Row:
+def _row(name: str, samples: dict[str, Samples], bandwidth: float, weight_bytes: int, *, from_memory: bool) -> Row:
     mine, ours, peer = samples[name], samples["folovllm"], samples.get("hf")
     tpot, ttft = statistics.median(mine.tpot), statistics.median(mine.ttft)
     against_peer = peer is not None and mine is ours
@@ -143,12 +145,3 @@ def _row(
         "bandwidth_gb_per_s": bandwidth / 1e9,
         "roofline": weight_bytes / bandwidth / tpot if from_memory else None,
     }
-
-
-def percentile(values: list[float], percent: float) -> float:
-    """Linear between the two nearest ranks, as numpy does it."""
-    ordered = sorted(values)
-    position = (len(ordered) - 1) * percent / 100
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)

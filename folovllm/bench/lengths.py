@@ -48,7 +48,7 @@ class Lengths:
 
         return f"{len(self.prompts)} requests at once: prompts of {text(self.prompts)}, outputs of {text(self.outputs)}"
 
-    def make_prompts(self, vocab_size: int, seed: int, count: int | None = None) -> list[list[int]]:
+    def make_prompts(self, vocab_size: int, seed: int | str, count: int | None = None) -> list[list[int]]:
         """Random token ids for the first `count` requests, None for all of them."""
         rng = random.Random(f"prompts {seed}")
         return [[rng.randrange(vocab_size) for _ in range(length)] for length in self.prompts[:count]]

@@ -1,7 +1,8 @@
 """The result of a benchmark: rows of plain numbers, and everything needed to judge and repeat them.
 
-The same Report becomes a table on the screen and a JSON file that the documentation's tables are made from;
-no figure passes through a human hand.
+A number that was measured several times is a median in its row; `samples` keeps all of them. The same Report becomes a
+table on the screen and a JSON file that the documentation's tables are made from; no figure passes through a human
+hand.
 
 vLLM: benchmarks/lib/utils.py
 """
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,15 +22,19 @@ from rich.table import Table
 from rich.text import Text
 
 from folovllm.bench.machine import hardware, versions
+from folovllm.bench.neighbours import OtherLoad
 
 Row = dict[str, Any]
+Samples = Mapping[str, Sequence[float]]
+"""Of one row: the column -> what each round measured, in the column's unit, in order."""
 
 
 @dataclass
 class Report:
     """`columns` names the keys of each row, in the order to show them; a key says its unit (ttft_ms).
 
-    `details` go into the JSON and not into the table: options of the engines, what a picture is drawn from.
+    `samples` are as many as there are rows. `seed` and `other_load` are None where nothing is drawn, and where nobody
+    looked. `details` go into the JSON and not into the table: options of the engines, what a picture is drawn from.
     """
 
     name: str
@@ -40,16 +47,33 @@ class Report:
     hardware: dict[str, Any] = field(default_factory=hardware)
     date: str = field(default_factory=lambda: datetime.date.today().isoformat())
     details: dict[str, Any] = field(default_factory=dict)
+    samples: Sequence[Samples] = ()
+    seed: int | None = None
+    other_load: OtherLoad | None = None
 
     def __post_init__(self) -> None:
         for row in self.rows:
             if set(row) != set(self.columns):
                 raise ValueError(f"rows must have exactly the columns {self.columns}, got {list(row)}")
+        if self.samples and len(self.samples) != len(self.rows):
+            raise ValueError(f"samples must be as many as rows, got {len(self.samples)} and {len(self.rows)}")
+        for key in (key for samples in self.samples for key in samples):
+            if key not in self.columns:
+                raise ValueError(f"samples must be of the columns {self.columns}, got {key!r}")
 
     def as_dict(self) -> dict[str, Any]:
-        keys = ("name", "title", "command", "versions", "hardware", "date", "columns", "rows", "notes")
-        facts = {key: getattr(self, key) for key in keys}
-        return facts | ({"details": self.details} if self.details else {})
+        """Every benchmark's JSON has these keys. `samples` and `spread` hold a dict for each row."""
+        keys = ("name", "title", "command", "seed", "versions", "hardware", "date", "columns", "rows")
+        samples = [
+            {key: list(values) for key, values in of_row.items()} for of_row in self.samples or [{}] * len(self.rows)
+        ]
+        return {key: getattr(self, key) for key in keys} | {
+            "samples": samples,
+            "spread": [{key: spread(values) for key, values in of_row.items() if values} for of_row in samples],
+            "other_load": None if self.other_load is None else self.other_load.as_dict(),
+            "notes": self.notes,
+            "details": self.details,
+        }
 
     def to_json(self) -> str:
         return json.dumps(self.as_dict(), indent=2, ensure_ascii=False, allow_nan=False)
@@ -66,8 +90,20 @@ class Report:
         console.print()
         console.print(self.render())
         console.print()
-        for note in self.notes:
+        for note in [*self.notes, *self._describe_spread()]:
             console.print(Text(note, style="dim"))
+        if self.other_load is not None and self.other_load.is_busy:
+            console.print(Text(self.other_load.describe(), style="bold yellow"))
+
+    def _describe_spread(self) -> list[str]:
+        worst: dict[str, float] = {}
+        for key, values in ((key, values) for of_row in self.samples for key, values in of_row.items()):
+            if len(values) > 1:
+                worst[key] = max(worst.get(key, 0.0), spread(values)["relative"])
+        if not worst:
+            return []
+        text = ", ".join(f"{_heading(key)} {share:.0%}" for key, share in worst.items())
+        return [f"Spread of the rounds, (largest - smallest) / median, of the row where it is widest: {text}."]
 
     def render(self) -> Table:
         # What is the same in every row stands above the table: the eye is for what differs.
@@ -115,6 +151,18 @@ def _heading(key: str) -> str:
         if key.endswith(ending):
             return key.removesuffix(ending).replace("_", " ") + unit
     return key.replace("_", " ")
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """How far apart they are; `relative` is the distance over the median, 0 where that is 0."""
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return {"min": low, "median": middle, "max": high, "relative": (high - low) / abs(middle) if middle else 0.0}
+
+
+def by_round(seconds: Sequence[float], rounds: int) -> list[float]:
+    """Of many calls in a row, the median of each of `rounds` equal parts of them, in milliseconds."""
+    size = len(seconds) // rounds
+    return [statistics.median(seconds[at : at + size]) * 1e3 for at in range(0, rounds * size, size)]
 
 
 def counted(number: int, noun: str) -> str:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from folovllm.attention.backend import BACKENDS, get_backend_class
-from folovllm.bench.report import Report, Row
+from folovllm.bench.report import Report, Row, by_round
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow
@@ -55,10 +55,10 @@ def cases() -> list[Case]:
     ]
 
 
-def make_logits(kind: str, batch: int, vocab_size: int) -> Tensor:
+def make_logits(kind: str, batch: int, vocab_size: int, seed: int = 0) -> Tensor:
     """`normal`: independent with deviation 3, the hard case: top_p=0.9 keeps thousands. `peaked`: falling with the
     logarithm of the rank, as a language model's do, in random order: top_p=0.9 keeps dozens."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(batch, vocab_size, generator=generator)
     if kind == "normal":
         return noise * 3
@@ -71,10 +71,11 @@ def run(
     vocab_sizes: Sequence[int] = (50_257, 151_936),
     *,
     command: str = "folovllm bench sampler",
-    min_rounds: int = 5,
+    rounds: int = 5,
     seconds_per_case: float = 1.0,
+    seed: int = 0,
 ) -> Report:
-    """Ours and the naive one in turn, for `min_rounds` rounds or `seconds_per_case`, whichever is longer.
+    """Ours and the naive one in turn, for `rounds` rounds or `seconds_per_case`, whichever is longer.
 
     On the GPU where there is one, and there with the kernel as a third.
     """
@@ -82,18 +83,20 @@ def run(
         require_at_least(1, batch_sizes=batch)
     for vocab_size in vocab_sizes:
         require_at_least(1, vocab_sizes=vocab_size)
-    require_at_least(1, min_rounds=min_rounds)
+    require_at_least(1, rounds=rounds)
     device = torch.device(default_device())
     with_kernel = has_kernel(device)
     rows: list[Row] = []
+    samples: list[dict[str, list[float]]] = []
     with progress_bar(len(batch_sizes) * len(vocab_sizes) * len(cases())) as tick, torch.inference_mode():
         for case in cases():
             for vocab_size in vocab_sizes:
                 for batch in batch_sizes:
                     tick(f"{case.label}, vocabulary {vocab_size:,}, batch {batch}")
-                    logits = make_logits(case.logits, batch, vocab_size).to(device)
-                    row = _measure(case, logits, with_kernel, min_rounds, seconds_per_case)
+                    logits = make_logits(case.logits, batch, vocab_size, seed).to(device)
+                    row, times = _measure(case, logits, with_kernel, rounds, seconds_per_case)
                     rows.append(row)
+                    samples.append(times)
     notes = [
         "Medians, the two in turn in one process; a speedup above 1 means that the sampler is faster.",
         "naive: sort, softmax, cumsum, mask, scatter, softmax, multinomial, as far as the setting needs them.",
@@ -102,7 +105,7 @@ def run(
     if with_kernel:
         columns = [*COLUMNS, *KERNEL_COLUMNS]
         notes.append("triton: one kernel for filters and draw; a ratio above 1 means that it beats the torch path.")
-    return Report("sampler", "Sampling, one step", command, columns, rows, notes)
+    return Report("sampler", "Sampling, one step", command, columns, rows, notes, samples=samples)
 
 
 def has_kernel(device: torch.device) -> bool:
@@ -114,7 +117,9 @@ def has_kernel(device: torch.device) -> bool:
     )
 
 
-def _measure(case: Case, logits: Tensor, with_kernel: bool, min_rounds: int, seconds: float) -> Row:
+def _measure(
+    case: Case, logits: Tensor, with_kernel: bool, min_rounds: int, seconds: float
+) -> tuple[Row, dict[str, list[float]]]:
     batch, vocab_size = logits.shape
     rows = _rows(case.params, batch, vocab_size)
     metadata = SamplingMetadata.build(rows, vocab_size, logits.device)  # once per membership, not per step
@@ -151,7 +156,7 @@ def _measure(case: Case, logits: Tensor, with_kernel: bool, min_rounds: int, sec
         kernel_ms = medians.get("triton")
         ratio = None if kernel_ms is None else medians["sampler"] / kernel_ms
         row |= {"triton_ms": kernel_ms, "triton_ratio": ratio}
-    return row
+    return row, {f"{name}_ms": by_round(taken, min_rounds) for name, taken in times.items()}
 
 
 def _wait(device: torch.device) -> None:
@@ -163,8 +168,7 @@ def _rows(params: SamplingParams, batch: int, vocab_size: int) -> list[SamplingR
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(vocab_size, (batch, PROMPT_TOKENS + OUTPUT_TOKENS), generator=generator).tolist()
     return [
-        SamplingRow(params, row[:PROMPT_TOKENS], row[PROMPT_TOKENS:], frozenset(), generator=None)
-        for row in tokens
+        SamplingRow(params, row[:PROMPT_TOKENS], row[PROMPT_TOKENS:], frozenset(), generator=None) for row in tokens
     ]
 
 

@@ -46,7 +46,7 @@ class Samples:
 class Line:
     """A scheduler before which `waiting` requests wait, whatever it does."""
 
-    def __init__(self, waiting: int) -> None:
+    def __init__(self, waiting: int, seed: int = 0) -> None:
         self.waiting, self.samples = waiting, Samples()
         self.scheduler = make_scheduler(
             SchedulerConfig(
@@ -54,7 +54,7 @@ class Line:
             )
         )
         self.requests: dict[str, Request] = {}
-        self._rng = random.Random(0)
+        self._rng = random.Random(seed)
         self._made = 0
         for _ in range(waiting):
             self._add()
@@ -105,7 +105,7 @@ class Line:
         self.samples.tokens += round_.tokens
 
 
-def run(waiting: Sequence[int], *, command: str, steps: int = 500, rounds: int = 5) -> Report:
+def run(waiting: Sequence[int], *, command: str, steps: int = 500, rounds: int = 5, seed: int = 0) -> Report:
     require_at_least(1, steps=steps, rounds=rounds)
     for count in waiting:
         require_at_least(1, waiting=count)
@@ -113,7 +113,7 @@ def run(waiting: Sequence[int], *, command: str, steps: int = 500, rounds: int =
         lines = []
         for count in waiting:
             tick(f"adding {count:,} requests")
-            lines.append(Line(count))
+            lines.append(Line(count, seed))
             lines[-1].run(WARM_UP_STEPS)
         gc.collect()
         gc.freeze()  # or every line would pay for the objects of all of them, whenever the collector passes
@@ -136,7 +136,11 @@ def run(waiting: Sequence[int], *, command: str, steps: int = 500, rounds: int =
         "outputs.",
         "growth: token over the first row's. The requests made at the start are kept out of garbage collection.",
     ]
-    return Report("scheduler", "The scheduler alone, no model", command, COLUMNS, rows, notes)
+    samples = [
+        {f"{name}_us": [each * 1e6 for each in getattr(line.samples, name)] for name in ("add", "step", "token")}
+        for line in lines
+    ]
+    return Report("scheduler", "The scheduler alone, no model", command, COLUMNS, rows, notes, samples=samples)
 
 
 def _range(ends: tuple[int, int]) -> str:

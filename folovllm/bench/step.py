@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from folovllm.bench.report import Report, Row, counted, medians
+from folovllm.bench.report import Report, Row, by_round, counted, medians
 from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least, vocab_size
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.engine.defaults import config_for_llm
@@ -108,13 +108,13 @@ class StepClock:
         }
 
 
-def run(batch_sizes: Sequence[int], *, command: str, steps: int = 50, rounds: int = 3) -> Report:
+def run(batch_sizes: Sequence[int], *, command: str, steps: int = 50, rounds: int = 3, seed: int = 0) -> Report:
     """Rounds of every batch size in turn; a round starts its sequences anew."""
     for batch in batch_sizes:
         require_at_least(1, batch_sizes=batch)
     require_at_least(1, steps=steps, rounds=rounds)
-    samples: dict[int, list[dict[str, float]]] = {batch: [] for batch in batch_sizes}
-    with progress_bar(1 + rounds * len(samples)) as tick:
+    results_of: dict[int, list[dict[str, float]]] = {batch: [] for batch in batch_sizes}
+    with progress_bar(1 + rounds * len(results_of)) as tick:
         tick("loading")
         config = config_for_llm(
             None,
@@ -126,23 +126,26 @@ def run(batch_sizes: Sequence[int], *, command: str, steps: int = 50, rounds: in
         engine = LLMEngine(config)
         clock = StepClock(engine)
         for number in range(rounds):
-            for batch, results in samples.items():
+            for batch, results in results_of.items():
                 tick(f"round {number + 1}/{rounds}: batch {batch}")
-                results += _measure(engine, clock, batch, steps, name=f"round{number}-{batch}")
-    rows = [_row(batch, results) for batch, results in samples.items()]
+                results += _measure(engine, clock, batch, steps, seed, name=f"round{number}-{batch}")
+    rows = [_row(batch, results) for batch, results in results_of.items()]
     notes = [
         f"{medians(rounds * steps, 'decode step')}, {steps} in each of {counted(rounds, 'round')}, batch sizes in "
         f"turn, after {WARM_UP_STEPS} steps to warm up; each column's own median, so a row's parts add up only nearly.",
         f"The embedded model in {str(engine.dtype).removeprefix('torch.')}, text decoded, greedy, prompts of "
         f"{PROMPT_TOKENS} tokens. host: the step without forward and sampling.",
     ]
-    return Report("step", "A decode step, taken apart", command, COLUMNS, rows, notes)
+    samples = [_by_round(results, rounds) for results in results_of.values()]
+    return Report("step", "A decode step, taken apart", command, COLUMNS, rows, notes, samples=samples)
 
 
-def _measure(engine: LLMEngine, clock: StepClock, batch: int, steps: int, name: str) -> list[dict[str, float]]:
+def _measure(
+    engine: LLMEngine, clock: StepClock, batch: int, steps: int, seed: int, name: str
+) -> list[dict[str, float]]:
     params = SamplingParams(temperature=0, max_tokens=engine.max_model_len, ignore_eos=True)
     names = [f"{name}-{number}" for number in range(batch)]
-    prompts = random_prompts(batch, PROMPT_TOKENS, vocab_size(EMBEDDED), seed=batch)
+    prompts = random_prompts(batch, PROMPT_TOKENS, vocab_size(EMBEDDED), seed=seed + batch)
     for request_id, prompt in zip(names, prompts, strict=True):
         engine.add_request(request_id, prompt, params)
     gc.collect()  # here, and not in the middle of a step
@@ -154,6 +157,11 @@ def _measure(engine: LLMEngine, clock: StepClock, batch: int, steps: int, name: 
     for request_id in names:
         engine.abort_request(request_id)
     return results
+
+
+def _by_round(results: list[dict[str, float]], rounds: int) -> dict[str, list[float]]:
+    names = ("host", "forward", "sampling", "step")
+    return {f"{name}_ms": by_round([result[name] for result in results], rounds) for name in names}
 
 
 def _row(batch: int, results: list[dict[str, float]]) -> Row:

@@ -53,12 +53,13 @@ def run(
     mixed: bool = False,
     peer_batch_size: int = 1,
     rounds: int = 3,
+    seed: int = 0,
 ) -> Report:
     """`peer_options`: what was said of a single peer, by the option's name; the peer takes what is its own."""
     require_at_least(1, num_requests=num_requests, input_len=input_len, rounds=rounds, peer_batch_size=peer_batch_size)
     require_at_least(2, output_len=output_len)
     require_peers(peers)
-    lengths = make_lengths(num_requests, input_len, output_len, mixed=mixed)
+    lengths = make_lengths(num_requests, input_len, output_len, mixed=mixed, seed=seed)
     max_model_len = input_len + output_len
     setup = PeerSetup(model, dtype, device, max_model_len, num_requests, peer_batch_size, peer_options or {})
     with setup.cleanup:
@@ -75,7 +76,7 @@ def run(
         def work(number: int) -> tuple[list[list[int]], list[int]]:
             # A fresh set in each round, so that nothing can be remembered; one request is enough to warm up.
             count = num_requests if number else 1
-            return lengths.make_prompts(vocab, number, count), lengths.outputs[:count]
+            return lengths.make_prompts(vocab, f"{seed} {number}" if seed else number, count), lengths.outputs[:count]
 
         with progress_bar((rounds + 1) * len(contestants)) as tick:
             runs = take_turns(contestants, rounds, work, tick)
@@ -103,35 +104,42 @@ def run(
     if mixed:
         (low, high), (least, most) = mixed_range(input_len, 1), mixed_range(output_len, 2)
         notes.append(
-            f"Mixed lengths, uniform, seed 0: prompts of {low} to {high} tokens, outputs of {least} to {most}; the "
-            "columns show the means."
+            f"Mixed lengths, uniform, seed {seed}: prompts of {low} to {high} tokens, outputs of {least} to {most}; "
+            "the columns show the means."
         )
     rows = [{column: row[column] for column in columns} for row in rows]
-    return Report("throughput", f"Throughput, {model.label}", command, columns, rows, notes)
+    samples = [_samples(results, lengths) for results in runs]
+    return Report("throughput", f"Throughput, {model.label}", command, columns, rows, notes, samples=samples)
 
 
-def make_lengths(count: int, input_len: int, output_len: int, *, mixed: bool) -> Lengths:
+def make_lengths(count: int, input_len: int, output_len: int, *, mixed: bool, seed: int = 0) -> Lengths:
     """Every request of these lengths, or uniform from an eighth of them up to them."""
     if not mixed:
         return Lengths.equal(count, input_len, output_len)
-    return Lengths.uniform(count, mixed_range(input_len, 1), mixed_range(output_len, 2))
+    return Lengths.uniform(count, mixed_range(input_len, 1), mixed_range(output_len, 2), seed)
 
 
 def mixed_range(longest: int, least: int) -> tuple[int, int]:
     return max(least, longest // SHORTEST), longest
 
 
+def _samples(results: list[Run], lengths: Lengths) -> dict[str, list[float]]:
+    return {
+        "seconds": [result.seconds for result in results],
+        "prefill_tokens_per_s": [sum(lengths.prompts) / result.prefill_seconds for result in results],
+        "decode_tokens_per_s": [result.decode_tokens / result.decode_seconds for result in results],
+        "output_tokens_per_s": [sum(lengths.outputs) / result.seconds for result in results],
+    }
+
+
 def _row(results: list[Run], lengths: Lengths) -> Row:
-    seconds = statistics.median(result.seconds for result in results)
+    medians = {name: statistics.median(values) for name, values in _samples(results, lengths).items()}
     reserved = [result.kv_reserved_tokens for result in results if result.kv_reserved_tokens is not None]
     used = [result.kv_used_tokens for result in results if result.kv_used_tokens is not None]
     return {
         "prompt_tokens": _mean(lengths.prompts),
         "output_tokens": _mean(lengths.outputs),
-        "seconds": seconds,
-        "prefill_tokens_per_s": statistics.median(sum(lengths.prompts) / r.prefill_seconds for r in results),
-        "decode_tokens_per_s": statistics.median(r.decode_tokens / r.decode_seconds for r in results),
-        "output_tokens_per_s": sum(lengths.outputs) / seconds,
+        **medians,
         "speedup": None,
         "kv_reserved_tokens": round(statistics.median(reserved)) if reserved else None,
         "kv_used_tokens": round(statistics.median(used)) if used else None,

@@ -30,11 +30,20 @@ class BenchModel:
 
 
 @contextmanager
-def bench_model(model: str | None, shape: str) -> Iterator[BenchModel]:
-    """`model` if given, else a folder with the configuration of `shape`, there as long as the block runs."""
+def bench_model(
+    model: str | None, shape: str, load_format: Literal["auto", "dummy"] | None = None
+) -> Iterator[BenchModel]:
+    """`model` if given, else a folder with the configuration of `shape`, there as long as the block runs.
+
+    Raises:
+        ValueError: load_format="auto" without a model: a shape has no weights to read.
+    """
     if model is not None:
-        yield BenchModel(Path(model).name, model, "auto")
+        label = Path(model).name + (", random weights" if load_format == "dummy" else "")
+        yield BenchModel(label, model, load_format or "auto")
         return
+    if load_format == "auto":
+        raise ValueError("load_format must be 'dummy' for a shape, got 'auto': give --model to read weights")
     with tempfile.TemporaryDirectory(prefix="folovllm-bench-") as folder:
         shape_config(shape).save_pretrained(folder)
         yield BenchModel(f"{shape} shape, random weights", folder, "dummy")

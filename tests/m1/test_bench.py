@@ -163,9 +163,8 @@ def test_sampler_report(tmp_path: Path, capsys: pytest.CaptureFixture[str], monk
     from folovllm.bench import sampler
 
     original = sampler.run
-    quick = {"min_rounds": 1, "seconds_per_case": 0.0}
-    monkeypatch.setattr(sampler, "run", lambda *args, **kwargs: original(*args, **kwargs, **quick))
-    argv = ["sampler", "--batch-sizes", "1", "2", "--vocab-sizes", "2048"]
+    monkeypatch.setattr(sampler, "run", lambda *args, **kwargs: original(*args, **kwargs, seconds_per_case=0.0))
+    argv = ["sampler", "--rounds", "1", "--batch-sizes", "1", "2", "--vocab-sizes", "2048"]
     data, _ = bench(argv, tmp_path / "sampler-x.json", capsys)
     assert {row["batch"] for row in data["rows"]} == {1, 2}
     assert {row["vocab"] for row in data["rows"]} == {2048}

@@ -48,7 +48,7 @@ def test_peaked_logits_decide_top_p_in_dozens_of_tokens_and_normal_ones_in_thous
 
 
 def test_the_report_has_a_row_for_each_setting_vocabulary_and_batch() -> None:
-    report = bench.run([1, 3], [50, 3000], min_rounds=1, seconds_per_case=0.0)
+    report = bench.run([1, 3], [50, 3000], rounds=1, seconds_per_case=0.0)
     assert len(report.rows) == len(bench.cases()) * 4
     for row in json.loads(report.to_json())["rows"]:
         assert row["speedup"] == pytest.approx(row["naive_ms"] / row["sampler_ms"])

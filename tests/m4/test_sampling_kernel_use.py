@@ -94,7 +94,7 @@ def test_an_engine_draws_with_it(tmp_path, monkeypatch, kernel_rows) -> None:
 
 def test_the_bench_times_the_kernel_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "has_kernel", lambda device: True)
-    rows = bench.run([2], [60], min_rounds=1, seconds_per_case=0.0).rows
+    rows = bench.run([2], [60], rounds=1, seconds_per_case=0.0).rows
     for row in rows:
         if row["setting"] == "greedy":
             assert row["triton_ms"] is row["triton_ratio"] is None
@@ -104,7 +104,7 @@ def test_the_bench_times_the_kernel_where_it_runs(monkeypatch: pytest.MonkeyPatc
 
 def test_without_a_gpu_the_bench_reports_what_it_always_did(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "default_device", lambda: "cpu")
-    report = bench.run([1], [60], min_rounds=1, seconds_per_case=0.0)
+    report = bench.run([1], [60], rounds=1, seconds_per_case=0.0)
     assert report.columns == ["setting", "logits", "vocab", "batch", "naive_ms", "sampler_ms", "speedup"]
     assert set(report.rows[0]) == set(report.columns)
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from folovllm.bench.shapes import DEFAULT_SHAPE, SHAPES
-from folovllm.entrypoints.cli.bench.common import add_output, add_rounds, command_line, prepare, show
+from folovllm.entrypoints.cli.bench.common import add_output, add_rounds, add_seed, command_line, prepare, show
 
 DTYPES = ["float32", "bfloat16", "float16"]
 
@@ -24,6 +24,7 @@ def add_parser(kinds: Any) -> None:
     command.add_argument("--prefill", action="store_true", help="whole prompts of --contexts tokens: TFLOP/s")
     command.add_argument("--device", help="cpu, cuda or cuda:<index>")
     add_rounds(command, default=5)
+    add_seed(command)
     add_output(command)
     command.set_defaults(run=run)
 
@@ -32,6 +33,6 @@ def run(args: argparse.Namespace) -> int:
     prepare(args)
     from folovllm.bench import attention
 
-    names = ("shape", "batch_sizes", "contexts", "block_size", "backend", "device", "rounds", "prefill")
+    names = ("shape", "batch_sizes", "contexts", "block_size", "backend", "device", "rounds", "prefill", "seed")
     options = {name: getattr(args, name) for name in names}
     return show(args, attention.run(command=command_line(args), dtypes=args.dtypes, **options))

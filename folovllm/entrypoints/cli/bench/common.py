@@ -9,6 +9,7 @@ import argparse
 import os
 import shlex
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from folovllm.entrypoints.cli.parser import add_dtype
 
 if TYPE_CHECKING:
     from folovllm.bench.report import Report
+    from folovllm.bench.workload import BenchModel
 
 
 def add_source(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +34,8 @@ def add_source(parser: argparse.ArgumentParser) -> None:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     add_source(parser)
+    text = "dummy: random weights instead of the checkpoint's, for a --model whose config.json is there"
+    parser.add_argument("--load-format", choices=["auto", "dummy"], help=text)
     add_dtype(parser)
     parser.add_argument("--device", help="cpu, cuda or cuda:<index>; picked when not given")
 
@@ -40,7 +44,12 @@ def add_rounds(parser: argparse.ArgumentParser, default: int = 3) -> None:
     parser.add_argument("--rounds", type=int, metavar="N", default=default, help="measured rounds; medians are shown")
 
 
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, metavar="N", default=0, help="the same number repeats the same requests")
+
+
 def add_output(parser: argparse.ArgumentParser) -> None:
+    """Every benchmark has these."""
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's own choice)")
     parser.add_argument("--json", metavar="PATH", help="write the result here; - prints it, and no table")
 
@@ -63,6 +72,16 @@ def prepare(args: argparse.Namespace) -> None:
         import torch
 
         torch.set_num_threads(args.threads)
+    from folovllm.bench.neighbours import Neighbours
+
+    args.neighbours = Neighbours()
+
+
+def source(args: argparse.Namespace) -> AbstractContextManager[BenchModel]:
+    """The model that add_model's options name."""
+    from folovllm.bench.workload import bench_model
+
+    return bench_model(args.model, args.shape, args.load_format)
 
 
 def check_target(name: str, path: Path) -> None:
@@ -77,6 +96,8 @@ def check_target(name: str, path: Path) -> None:
 
 def show(args: argparse.Namespace, report: Report) -> int:
     """The report's name is the file's: documentation names it that way."""
+    report.other_load = args.neighbours.look()
+    report.seed = getattr(args, "seed", None)
     if args.json not in (None, "-"):
         report.name = Path(args.json).stem
         report.save(Path(args.json))

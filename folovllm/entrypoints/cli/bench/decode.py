@@ -9,9 +9,11 @@ from folovllm.entrypoints.cli.bench.common import (
     add_model,
     add_output,
     add_rounds,
+    add_seed,
     command_line,
     prepare,
     show,
+    source,
 )
 
 
@@ -24,6 +26,7 @@ def add_parser(kinds: Any) -> None:
     command.add_argument("--steps", type=int, metavar="N", default=16, help="measured steps of a round")
     add_rounds(command)
     command.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs")
+    add_seed(command)
     add_output(command)
     command.set_defaults(run=run)
 
@@ -31,10 +34,10 @@ def add_parser(kinds: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     prepare(args)
     from folovllm.bench import decode
-    from folovllm.bench.workload import bench_model, dtype_of
+    from folovllm.bench.workload import dtype_of
 
-    names = ("batch_sizes", "context", "steps", "rounds", "device", "enforce_eager")
+    names = ("batch_sizes", "context", "steps", "rounds", "device", "enforce_eager", "seed")
     options = {name: getattr(args, name) for name in names}
-    with bench_model(args.model, args.shape) as model:
+    with source(args) as model:
         dtype = dtype_of(model, args.dtype, args.device)
         return show(args, decode.run(model, command=command_line(args), dtype=dtype, **options))

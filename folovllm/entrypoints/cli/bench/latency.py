@@ -9,9 +9,11 @@ from folovllm.entrypoints.cli.bench.common import (
     add_model,
     add_output,
     add_rounds,
+    add_seed,
     command_line,
     prepare,
     show,
+    source,
 )
 
 
@@ -23,6 +25,7 @@ def add_parser(kinds: Any) -> None:
     command.add_argument("--input-len", type=int, metavar="N", default=128, help="prompt tokens of a request")
     command.add_argument("--output-len", type=int, metavar="N", default=32, help="new tokens of a request")
     add_rounds(command)
+    add_seed(command)
     add_output(command)
     command.set_defaults(run=run)
 
@@ -30,9 +33,9 @@ def add_parser(kinds: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     prepare(args)
     from folovllm.bench import latency
-    from folovllm.bench.workload import bench_model, dtype_of
+    from folovllm.bench.workload import dtype_of
 
-    with bench_model(args.model, args.shape) as model:
+    with source(args) as model:
         report = latency.run(
             model,
             command=command_line(args),
@@ -42,5 +45,6 @@ def run(args: argparse.Namespace) -> int:
             input_len=args.input_len,
             output_len=args.output_len,
             rounds=args.rounds,
+            seed=args.seed,
         )
         return show(args, report)

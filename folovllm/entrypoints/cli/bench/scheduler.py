@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from folovllm.entrypoints.cli.bench.common import add_output, add_rounds, command_line, prepare, show
+from folovllm.entrypoints.cli.bench.common import add_output, add_rounds, add_seed, command_line, prepare, show
 
 
 def add_parser(kinds: Any) -> None:
@@ -15,6 +15,7 @@ def add_parser(kinds: Any) -> None:
     command.add_argument("--waiting", type=int, nargs="+", default=[1_000, 10_000, 100_000], help=text)
     command.add_argument("--steps", type=int, metavar="N", default=500, help="measured steps of a round")
     add_rounds(command, default=5)
+    add_seed(command)
     add_output(command)
     command.set_defaults(run=run)
 
@@ -23,4 +24,5 @@ def run(args: argparse.Namespace) -> int:
     prepare(args)
     from folovllm.bench import scheduler
 
-    return show(args, scheduler.run(args.waiting, command=command_line(args), steps=args.steps, rounds=args.rounds))
+    options = {name: getattr(args, name) for name in ("steps", "rounds", "seed")}
+    return show(args, scheduler.run(args.waiting, command=command_line(args), **options))

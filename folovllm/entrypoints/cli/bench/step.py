@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from folovllm.entrypoints.cli.bench.common import add_output, add_rounds, command_line, prepare, show
+from folovllm.entrypoints.cli.bench.common import add_output, add_rounds, add_seed, command_line, prepare, show
 
 
 def add_parser(kinds: Any) -> None:
@@ -14,6 +14,7 @@ def add_parser(kinds: Any) -> None:
     command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64], help="sequences")
     command.add_argument("--steps", type=int, metavar="N", default=50, help="measured steps of a round")
     add_rounds(command)
+    add_seed(command)
     add_output(command)
     command.set_defaults(run=run)
 
@@ -22,4 +23,5 @@ def run(args: argparse.Namespace) -> int:
     prepare(args)
     from folovllm.bench import step
 
-    return show(args, step.run(args.batch_sizes, command=command_line(args), steps=args.steps, rounds=args.rounds))
+    options = {name: getattr(args, name) for name in ("steps", "rounds", "seed")}
+    return show(args, step.run(args.batch_sizes, command=command_line(args), **options))

@@ -9,9 +9,11 @@ from folovllm.entrypoints.cli.bench.common import (
     add_model,
     add_output,
     add_rounds,
+    add_seed,
     command_line,
     prepare,
     show,
+    source,
 )
 
 
@@ -31,6 +33,7 @@ def add_parser(kinds: Any) -> None:
     command.add_argument("--input-len", type=int, metavar="N", help="prompt tokens of a request (default: 32)")
     command.add_argument("--output-len", type=int, metavar="N", help="new tokens of a request (default: 32)")
     add_rounds(command)
+    add_seed(command)
     add_output(command)
     command.set_defaults(run=run)
 
@@ -38,11 +41,11 @@ def add_parser(kinds: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     prepare(args)
     from folovllm.bench import throughput
-    from folovllm.bench.workload import bench_model, dtype_of
+    from folovllm.bench.workload import dtype_of
 
     names = ("num_requests", "input_len", "output_len")
     given: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    with bench_model(args.model, args.shape) as model:
+    with source(args) as model:
         report = throughput.run(
             model,
             command=command_line(args),
@@ -53,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
             mixed=args.mixed,
             peer_batch_size=args.peer_batch_size,
             rounds=args.rounds,
+            seed=args.seed,
             **given,
         )
         return show(args, report)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from folovllm.entrypoints.cli.bench import throughput
-from folovllm.entrypoints.cli.bench.common import command_line, prepare, show
+from folovllm.entrypoints.cli.bench.common import command_line, prepare, show, source
 
 # A preset's field -> the option that overrides it.
 FIELDS = {"num_requests": "num_requests", "longest_prompt": "input_len", "longest_output": "output_len"}
@@ -39,11 +39,11 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from folovllm.bench import presets
-    from folovllm.bench.workload import bench_model, dtype_of
+    from folovllm.bench.workload import dtype_of
 
     given = {field: getattr(args, name) for field, name in FIELDS.items() if getattr(args, name) is not None}
     preset = replace(presets.PRESETS[args.preset], **given)
-    with bench_model(args.model, args.shape) as model:
+    with source(args) as model:
         report = presets.run(
             model,
             preset,

@@ -1,0 +1,137 @@
+"""What else ran on the machine during a measurement: a figure that was taken beside a busy neighbour must say so.
+
+    busy of all cores (/proc/stat)  −  this process and its children (/proc/<pid>/stat)  =  the others'
+
+Times under CPU contention do not repeat, and the median of rounds does not see a neighbour that was there in all of
+them. Where there is no /proc, nothing is known and the answer is None.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+SAID_FROM = 0.03  # of all cores; below it is what a machine does for itself
+_PROC = Path("/proc")
+_LISTENING = "0A"  # a socket's state in /proc/net/tcp
+
+
+@dataclass(frozen=True)
+class OtherLoad:
+    """`cpu_seconds` of other processes during `wall_seconds`, on a machine of `cores`; `stolen_seconds` of them went to
+    other virtual machines on the same host."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    stolen_seconds: float
+    cores: int
+
+    @property
+    def share(self) -> float:
+        """Of all cores, 0 to 1."""
+        return self.cpu_seconds / (self.wall_seconds * self.cores) if self.wall_seconds > 0 else 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        return self.share > SAID_FROM
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"share": self.share, "is_busy": self.is_busy}
+
+    def describe(self) -> str:
+        used = self.cpu_seconds / self.wall_seconds if self.wall_seconds > 0 else 0.0
+        return (
+            f"Busy neighbours: other processes used {used:.1f} of {self.cores} cores ({self.share:.0%}) while this "
+            "ran. Its times are longer and vary more than on a quiet machine."
+        )
+
+
+class Neighbours:
+    """Watches from when it is made. `also`: processes that are measured too though they are not children of this one,
+    such as a server that is asked over HTTP; their children with them."""
+
+    def __init__(self, also: Iterable[int] = ()) -> None:
+        self.roots = {os.getpid(), *also}
+        self._began = time.perf_counter()
+        self._before = _busy_ticks()
+        self._own = own_ticks(self.roots)
+
+    def include(self, pid: int) -> None:
+        """From here on `pid` is measured too. To be called before it has work."""
+        self.roots.add(pid)
+        self._own += own_ticks({pid})
+
+    def look(self) -> OtherLoad | None:
+        """What the others have used since the beginning; None where the system does not tell."""
+        now, own = _busy_ticks(), own_ticks(self.roots)
+        if self._before is None or now is None:
+            return None
+        tick = os.sysconf("SC_CLK_TCK")
+        busy, stolen = (after - before for after, before in zip(now[:2], self._before[:2], strict=True))
+        return OtherLoad(
+            wall_seconds=time.perf_counter() - self._began,
+            # Both sides are counted in ticks of 10 ms, at different moments: a quiet machine may come out below 0.
+            cpu_seconds=max(0.0, (busy - (own - self._own)) / tick),
+            stolen_seconds=stolen / tick,
+            cores=now[2],
+        )
+
+
+def _busy_ticks() -> tuple[int, int, int] | None:
+    """Ticks in which a core was not idle, those of them that the host took away, and the number of cores."""
+    try:
+        lines = (_PROC / "stat").read_text().splitlines()
+    except OSError:
+        return None
+    # user, nice, system, idle, iowait, irq, softirq, steal; guests are counted among the users.
+    user, nice, system, _, _, irq, softirq, steal = (int(number) for number in lines[0].split()[1:9])
+    cores = sum(line.startswith("cpu") for line in lines) - 1
+    return (user + nice + system + irq + softirq + steal, steal, cores) if cores > 0 else None
+
+
+def own_ticks(roots: set[int]) -> int:
+    """Of these processes and all of their descendants: of those that have ended, too, once they were waited for."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for folder in _PROC.glob("[0-9]*"):
+        try:
+            text = (folder / "stat").read_text()
+        except OSError:
+            continue  # it has just ended
+        fields = text.rpartition(")")[2].split()  # a command's name may hold anything, a bracket too
+        pid = int(folder.name)
+        parents[pid] = int(fields[1])
+        ticks[pid] = sum(int(number) for number in fields[11:15])  # its user and system time, its children's
+    own = {pid for pid in roots if pid in ticks}
+    grown = True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in own} - own
+        own |= more
+        grown = bool(more)
+    return sum(ticks[pid] for pid in own)
+
+
+def listening_pid(port: int) -> int | None:
+    """The process of this user that listens on `port` of this machine; None where there is none, or no way to tell."""
+    inodes = set()
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = (_PROC / "net" / name).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for fields in (line.split() for line in lines):
+            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    for link in _PROC.glob("[0-9]*/fd/*") if inodes else ():
+        try:
+            if os.readlink(link) in inodes:
+                return int(link.parts[2])
+        except OSError:
+            continue  # another user's, or just closed
+    return None
