@@ -120,9 +120,7 @@ class Linear:
     pair: float
 
     def seconds(self, tokens: int, seqs: int, kv_tokens: int, pairs: int) -> float:
-        return (
-            self.step + tokens * self.token + seqs * self.seq + kv_tokens * self.kv_token + pairs * self.pair
-        )
+        return self.step + tokens * self.token + seqs * self.seq + kv_tokens * self.kv_token + pairs * self.pair
 
     @classmethod
     def fit(cls, shapes: Sequence[StepShape], seconds: Sequence[float]) -> Linear:

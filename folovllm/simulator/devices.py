@@ -7,9 +7,9 @@
     RTX 4090 1.008e12   165.2e12                24e9       32 GB/s, PCIe 4.0 x16, one direction
     laptop   89.6e9     0.9e12                  32e9       –
 
-Sources: NVIDIA's data sheets of the H200, the H100 and the A100 (SXM, 80 GB), and its whitepaper of the Ada architecture
-(dense, FP32 accumulation). The laptop is no product: two channels of DDR5-5600 are 2 * 8 bytes * 5.6e9, and eight cores
-at 3.5 GHz with two AVX2 units of 8 float32 each make 8 * 3.5e9 * 2 * 2 * 8 operations a second.
+Sources: NVIDIA's data sheets of the H200, the H100 and the A100 (SXM, 80 GB), and its whitepaper of the Ada
+architecture (dense, FP32 accumulation). The laptop is no product: two channels of DDR5-5600 are 2 * 8 bytes * 5.6e9,
+and eight cores at 3.5 GHz with two AVX2 units of 8 float32 each make 8 * 3.5e9 * 2 * 2 * 8 operations a second.
 
 No program gets all of it. The notes reckon with 4.3 TB/s and 790 TFLOP/s on an H200, shares of 0.9 and 0.8. They are
 taken for all GPUs. A CPU gets 0.7 of what was probed (docs/benchmarks/data/decode-roofline.json: 0.67 to 0.78).

@@ -51,6 +51,8 @@ class Load:
     output: Range
     groups: int = 0
     prefix: int = 0
+    urgent: float = 0.0
+    """The share of requests with priority -1, before all others where the policy is "priority"."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in (("prompt_len", self.prompt), ("output_len", self.output)):
@@ -58,6 +60,8 @@ class Load:
                 raise ValueError(f"{name} must be two numbers, 1 <= MIN <= MAX, got {low} and {high}")
         check_int("prefix_groups", self.groups, 0)
         check_int("prefix_len", self.prefix, 0)
+        if not 0 <= self.urgent <= 1:
+            raise wrong("urgent", "be a share from 0 to 1", self.urgent)
         if bool(self.groups) != bool(self.prefix):
             raise ValueError(
                 f"prefix_groups and prefix_len must both be given or none, got {self.groups} and {self.prefix}"
@@ -69,11 +73,15 @@ class Load:
         for time in arrivals.times(count, seed):
             prompt, output = rng.randint(*self.prompt), rng.randint(*self.output)
             group = f"g{rng.randrange(self.groups)}" if self.groups else None
-            yield Job(time, self.prefix + prompt, output, group, self.prefix)
+            priority = -1 if self.urgent and rng.random() < self.urgent else 0
+            yield Job(time, self.prefix + prompt, output, group, self.prefix, priority=priority)
 
     def describe(self) -> str:
-        text = f"prompts of {self.prompt[0]} to {self.prompt[1]} tokens, outputs of {self.output[0]} to {self.output[1]}"
-        return text + (f", behind one of {self.groups} prefixes of {self.prefix} tokens" if self.groups else "")
+        text = (
+            f"prompts of {self.prompt[0]} to {self.prompt[1]} tokens, outputs of {self.output[0]} to {self.output[1]}"
+        )
+        text += f", behind one of {self.groups} prefixes of {self.prefix} tokens" if self.groups else ""
+        return text + (f", {self.urgent:.0%} urgent" if self.urgent else "")
 
 
 LOADS = {

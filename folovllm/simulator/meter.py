@@ -50,10 +50,13 @@ class Meter:
     def __init__(self, goals: Mapping[str, float] | None = None) -> None:
         self.goals = dict(goals or {})
         self.ttft, self.tpot, self.e2el = array("d"), array("d"), array("d")
+        self.urgent_ttft = array("d")  # of requests with a priority below 0
         self.itl = Gaps()
         self.prompt_tokens = self.output_tokens = self.finished = self.refused = self.good = 0
 
-    def finish(self, arrival: float, first: float, last: float, prompt_tokens: int, output_tokens: int) -> None:
+    def finish(
+        self, arrival: float, first: float, last: float, prompt_tokens: int, output_tokens: int, *, urgent: bool = False
+    ) -> None:
         """A request has ended; the times are readings of the simulation's clock, in seconds."""
         self.finished += 1
         self.prompt_tokens += prompt_tokens
@@ -61,6 +64,8 @@ class Meter:
         found = {"ttft": first - arrival, "tpot": 0.0, "e2el": last - arrival}
         self.ttft.append(found["ttft"])
         self.e2el.append(found["e2el"])
+        if urgent:
+            self.urgent_ttft.append(found["ttft"])
         if output_tokens > 1:
             found["tpot"] = (last - first) / (output_tokens - 1)
             self.tpot.append(found["tpot"])

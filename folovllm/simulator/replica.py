@@ -23,7 +23,7 @@ from folovllm.simulator.cost_model import CostModel, StepShape
 from folovllm.simulator.load import Job
 from folovllm.simulator.meter import Meter
 from folovllm.simulator.prompts import NamedPrefixCache, make_request
-from folovllm.simulator.stretch import run_stretch
+from folovllm.simulator.stretch import Stretch
 from folovllm.tracing.tracer import Tracer
 
 TOKEN_ID = 0
@@ -93,6 +93,8 @@ class Replica:
         self.tracer: Tracer | None = None
         self._end = 0.0
         self._output: SchedulerOutput | None = None
+        self._quiet: Stretch | None = None
+        self._in_flight = False
         self.watched = False  # whether a request's end may bring another one at once
         self.previous_end = 0.0
         self._all_decode = False
@@ -121,11 +123,20 @@ class Replica:
         """Start a step, and return when it ends; None where there is nothing to do. Before it, quiet steps are taken
         that end before `until`: nothing that happens outside may come before that. Where one of these ends a request
         and that is watched, no step is started, and the time is that end."""
-        if self.stretch and self._all_decode and run_stretch(self, until):
-            return self.now
+        if self.stretch and self._all_decode and self._quiet is None:
+            self._quiet = Stretch(self)
+        if self._quiet is not None:
+            while (end := self._quiet.next_end()) is not None:
+                if end >= until:
+                    self._end, self._in_flight = end, True
+                    return end
+                if self._quiet.step(end) and self.watched:
+                    return self.now
+            self._quiet.settle()
+            self._quiet, self._all_decode = None, False
         if not self.live:
             return None
-        began = self.now
+        began, self._in_flight = self.now, True
         self._output = self.scheduler.schedule()
         shape = StepShape.of(self._output)
         seconds = self.cost.seconds(*shape) if shape.tokens else 0.0
@@ -144,9 +155,14 @@ class Replica:
 
     def end(self) -> None:
         """The step that was begun is over: its tokens are there. Nothing where none was."""
-        output, self._output = self._output, None
-        if output is None:
+        if not self._in_flight:
             return
+        self._in_flight = False
+        if self._quiet is not None:
+            self._quiet.step(self._end)
+            return
+        output, self._output = self._output, None
+        assert output is not None
         self.now = self._end
         scheduler = self.scheduler
         draws = [
@@ -194,5 +210,6 @@ class Replica:
         self.scheduler.finish(live.request, seq, status)
         if isinstance(self.scheduler.kv, NamedPrefixCache):
             del self.scheduler.kv.jobs[seq.request_id]
-        self.meter.finish(live.arrival, live.first, self.now, seq.get_prompt_len(), seq.get_output_len())
+        prompt, output, urgent = seq.get_prompt_len(), seq.get_output_len(), live.job.priority < 0
+        self.meter.finish(live.arrival, live.first, self.now, prompt, output, urgent=urgent)
         self.on_finish(self.now)

@@ -85,7 +85,7 @@ class Simulator:
                 for idle in dict.fromkeys(self._take_arrivals(due)):
                     self._begin(idle)
             else:
-                return self.now
+                return max(replica.now for replica in self.replicas.values())
 
     def _due(self) -> float:
         """When the next request comes; infinity: none does, or it waits outside."""
@@ -122,8 +122,6 @@ class Simulator:
         end = self.replicas[name].begin(until)
         if end is not None:
             heappush(self._heap, (end, name))
-        else:
-            self.now = max(self.now, self.replicas[name].now)
 
     def _on_finish(self, now: float) -> None:
         self._in_flight -= 1

@@ -3,7 +3,7 @@
     step        1     2     3     4     5     6     7     8          A, B, C: their contexts have 14, 7 and 3 tokens,
     A           ·     ·     new   ·     ·     ·     ·     ·          blocks have 4
     B           ·     new   ·     ·     ·     new   ·     ·
-    C           ·     new   ·     ·     ·     new   ·     ends       ─▶ the stretch ends: who waits may join
+    C           ·     new   ·     ·     ·     new   ·     ends       who waits may join then
 
 Every step gives each sequence one token. The cache hears of a sequence only where the token opens a block or fills one,
 one step in block_size, and then by the calls that the scheduler would make, in its order. So blocks are taken, cached
@@ -19,94 +19,77 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from folovllm.request import Sequence, SequenceStatus
+from folovllm.request import SequenceStatus
 
 if TYPE_CHECKING:
     from folovllm.simulator.replica import Replica
 
-SHORTEST = 2
-"""Steps for which a stretch is worth its setting up."""
 
+class Stretch:
+    """From a moment on at which all that runs lacks one token, until settle(). Step j, counted from 0, computes token
+    starts[i] + j of sequence i; a sequence is brought to where it is only when somebody looks at it."""
 
-def run_stretch(replica: Replica, until: float) -> bool:
-    """Take quiet steps that end before `until`. All that runs must lack one token each. True: it stopped because a
-    request has ended and the replica is watched."""
-    scheduler = replica.scheduler
-    may_join = bool(scheduler.waiting) and len(scheduler.running) < scheduler.max_num_seqs
-    if may_join or scheduler.swapped or not scheduler.running:
-        return False
-    seqs = [seq for request in scheduler.running for seq in request.sequences.values()]
-    count = len(seqs)
-    kv_tokens = sum(seq.num_computed_tokens for seq in seqs)
-    first = replica.cost.seconds(count, count, kv_tokens + count, kv_tokens + count)
-    if replica.now + SHORTEST * first >= until:
-        return False
-    return _Stretch(replica, seqs, kv_tokens).run(until)
-
-
-class _Stretch:
-    """Step j, counted from 0, computes token start[i] + j of sequence i."""
-
-    def __init__(self, replica: Replica, seqs: list[Sequence], kv_tokens: int) -> None:
-        self.replica, self.seqs, self.kv_tokens = replica, seqs, kv_tokens
-        self.kv = replica.scheduler.kv
-        self.starts = [seq.num_computed_tokens for seq in seqs]
-        self.alive = [True] * len(seqs)
-        self.drawn = [0] * len(seqs)  # tokens of the stretch that the sequence has been given
+    def __init__(self, replica: Replica) -> None:
+        self.replica, self.kv = replica, replica.scheduler.kv
+        self.seqs = [seq for request in replica.scheduler.running for seq in request.sequences.values()]
+        self.starts = [seq.num_computed_tokens for seq in self.seqs]
+        self.count, self.kv_tokens, self.j = len(self.seqs), sum(self.starts), 0
+        self._given = [0] * self.count  # steps after which the sequence was brought to where it was
+        self._alive = [True] * self.count
         size = self.kv.block_size
-        self.opens: list[list[int]] = [[] for _ in range(size)]  # by j % size: who needs a new block for step j
-        self.ends: dict[int, list[int]] = {}  # by j: whose last token step j draws
+        self._opens: list[list[int]] = [[] for _ in range(size)]  # by j % size: who needs a new block for step j
+        self._ends: dict[int, list[int]] = {}  # by j: whose last token step j draws
         limit = replica.scheduler.max_model_len
-        for i, seq in enumerate(seqs):
-            self.opens[-self.starts[i] % size].append(i)
+        for i, seq in enumerate(self.seqs):
+            self._opens[-self.starts[i] % size].append(i)
             data, most = seq.data, seq.sampling_params.max_tokens
             left = limit - len(data.prompt_token_ids) - len(data.output_token_ids)
             if most is not None:
                 left = min(left, most - len(data.output_token_ids))
-            self.ends.setdefault(left - 1, []).append(i)
+            self._ends.setdefault(left - 1, []).append(i)
 
-    def run(self, until: float) -> bool:
-        replica, kv, opens, size = self.replica, self.kv, self.opens, self.kv.block_size
-        seqs, seconds, gaps = self.seqs, replica.cost.seconds, replica.meter.itl
-        count, kv_tokens, now = len(seqs), self.kv_tokens, replica.now
-        began, rows, j, has_ended = now, 0, 0, False
-        while count and not has_ended:
-            pairs = kv_tokens + count
-            end = now + seconds(count, count, pairs, pairs)
-            if end >= until or len(opens[j % size]) > kv.pool.num_free:
-                break
-            for i in opens[j % size]:
-                self._give(i, j)
-                kv.allocate_slots([(seqs[i], 1)])
-            gaps.add(end - now, count)
-            now, kv_tokens, rows, j = end, pairs, rows + count, j + 1
-            for i in opens[j % size]:  # who will need a block for the next step has just filled one
-                self._give(i, j)
-                kv.cache_blocks(seqs[i])
-            if j - 1 in self.ends:
-                replica.now = now
-                for i in self.ends[j - 1]:
-                    self._leave(i, j)
-                    count, kv_tokens = count - 1, kv_tokens - self.starts[i] - j
-                has_ended = replica.watched or bool(replica.scheduler.waiting)
-        for i, alive in enumerate(self.alive):
+    def next_end(self) -> float | None:
+        """When the next step would end. None: the scheduler must be asked, for one may join, or give way."""
+        scheduler = self.replica.scheduler
+        if not self.count or (scheduler.waiting and len(scheduler.running) < scheduler.max_num_seqs):
+            return None
+        if len(self._opens[self.j % self.kv.block_size]) > self.kv.pool.num_free:
+            return None
+        pairs = self.kv_tokens + self.count
+        return self.replica.now + self.replica.cost.seconds(self.count, self.count, pairs, pairs)
+
+    def step(self, end: float) -> bool:
+        """Take the step that ends then. Returns whether a request has ended by it."""
+        replica, kv, seqs, opens = self.replica, self.kv, self.seqs, self._opens
+        for i in opens[self.j % kv.block_size]:
+            self._give(i)
+            kv.allocate_slots([(seqs[i], 1)])
+        replica.meter.itl.add(end - replica.now, self.count)
+        replica.count(1, self.count, end - replica.now)
+        replica.counts.stretched += 1
+        replica.now = replica.previous_end = end
+        self.kv_tokens += self.count
+        self.j += 1
+        for i in opens[self.j % kv.block_size]:  # who will need a block for the next step has just filled one
+            self._give(i)
+            kv.cache_blocks(seqs[i])
+        ending = self._ends.pop(self.j - 1, None)
+        for i in ending or ():
+            self._give(i)
+            self._alive[i] = False
+            opens[-self.starts[i] % kv.block_size].remove(i)
+            self.count, self.kv_tokens = self.count - 1, self.kv_tokens - seqs[i].num_computed_tokens
+            replica.finish(seqs[i], SequenceStatus.FINISHED_LENGTH_CAPPED)
+        return ending is not None
+
+    def settle(self) -> None:
+        """Bring all sequences to where they are: the scheduler goes on."""
+        for i, alive in enumerate(self._alive):
             if alive:
-                self._give(i, j)
-        replica.now = replica.previous_end = now
-        replica.count(j, rows, now - began)
-        replica.counts.stretched += j
-        return has_ended and replica.watched
+                self._give(i)
 
-    def _leave(self, i: int, j: int) -> None:
-        """The last token of a sequence has been drawn."""
-        self._give(i, j)
-        self.alive[i] = False
-        self.opens[-self.starts[i] % self.kv.block_size].remove(i)
-        self.replica.finish(self.seqs[i], SequenceStatus.FINISHED_LENGTH_CAPPED)
-
-    def _give(self, i: int, j: int) -> None:
-        """Bring a sequence to where it is after j steps."""
+    def _give(self, i: int) -> None:
         seq = self.seqs[i]
-        seq.num_computed_tokens = self.starts[i] + j
-        seq.data.output_token_ids += [0] * (j - self.drawn[i])
-        self.drawn[i] = j
+        seq.num_computed_tokens = self.starts[i] + self.j
+        seq.data.output_token_ids += [0] * (self.j - self._given[i])
+        self._given[i] = self.j
