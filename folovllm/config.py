@@ -125,9 +125,7 @@ class CacheConfig:
         if not 0 < check_float("gpu_memory_utilization", self.gpu_memory_utilization) <= 1:
             raise wrong("gpu_memory_utilization", "be in (0, 1]", self.gpu_memory_utilization)
         if check_float("swap_space", self.swap_space) < 0:
-            raise wrong(
-                "swap_space", "be non-negative", self.swap_space, "it is in GiB, 0 turns swapping off"
-            )
+            raise wrong("swap_space", "be non-negative", self.swap_space, "it is in GiB, 0 turns swapping off")
         check_bool("enable_prefix_caching", self.enable_prefix_caching)
         if self.num_kv_blocks is not None:
             check_int("num_kv_blocks", self.num_kv_blocks, 1)

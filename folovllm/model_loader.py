@@ -91,9 +91,7 @@ class ModelLoader:
 
         found = read_heads(folder)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(
-                hf_config, trust_remote_code=self.model_config.trust_remote_code
-            )
+            model = AutoModelForCausalLM.from_config(hf_config, trust_remote_code=self.model_config.trust_remote_code)
         wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         misshapen = [name for name, shape in wanted.items() if name in found and found[name].shape != shape]
         self._refuse("has another shape for", misshapen)
@@ -137,9 +135,7 @@ def resolve_device(model_config: ModelConfig) -> torch.device:
     return device
 
 
-def resolve_dtype(
-    model_config: ModelConfig, hf_config: PreTrainedConfig, device: torch.device
-) -> torch.dtype:
+def resolve_dtype(model_config: ModelConfig, hf_config: PreTrainedConfig, device: torch.device) -> torch.dtype:
     """The dtype of weights and activations: what was asked for, else by the rule for "auto".
 
     On CUDA: the checkpoint's own. It was trained in it, half the bytes of float32 are half the time of a

@@ -39,9 +39,14 @@ AFTER = (
     "folovllm/entrypoints/clients/**",
     "folovllm/entrypoints/openai/**",
     "folovllm/entrypoints/structured/**",
+    "folovllm/entrypoints/cli/bench/simulate.py",
+    "folovllm/routing.py",
+    "folovllm/simulator/**",
     "tests/clients/**",
     "tests/serve/**",
+    "tests/simulator/**",
     "examples/serve_*.py",
+    "examples/simulate.py",
 )
 
 # The file with a line `MILESTONE = K`; at the root, K is the newest.

@@ -58,9 +58,7 @@ class Candidates:
     def take(self, rows: list[int]) -> Candidates:
         """The same for some of the rows."""
         tensors = (self.ids, self.keep, self.cumulative)
-        return Candidates(
-            self.weights[rows], *(None if tensor is None else tensor[rows] for tensor in tensors)
-        )
+        return Candidates(self.weights[rows], *(None if tensor is None else tensor[rows] for tensor in tensors))
 
 
 # Candidates, and which rows they are for.

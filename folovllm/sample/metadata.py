@@ -164,9 +164,7 @@ def is_edited(row: SamplingRow) -> bool:
     return TokenMasks.wanted(row) or LogitBias.wanted(row) or Penalties.wanted(row) or bool(custom)
 
 
-def _make_group(
-    path: GroupPath, width: int, places: list[int], rows: list[SamplingRow], vocab_size: int
-) -> RowGroup:
+def _make_group(path: GroupPath, width: int, places: list[int], rows: list[SamplingRow], vocab_size: int) -> RowGroup:
     def column(values: list[float], dtype: torch.dtype = torch.float64) -> Tensor:
         return torch.tensor(values, dtype=dtype).unsqueeze(-1)
 

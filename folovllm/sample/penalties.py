@@ -55,4 +55,3 @@ class Penalties(LogitsProcessor):
 def _settings(row: SamplingRow) -> tuple[float, float, float]:
     params = row.params
     return params.repetition_penalty, params.frequency_penalty, params.presence_penalty
-

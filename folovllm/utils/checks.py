@@ -28,9 +28,7 @@ def wrong(name: str, must: str, value: object, way_out: str = "") -> ValueError:
     return ValueError(f"{name} must {must}, got {describe(value)}" + (f"; {way_out}" if way_out else ""))
 
 
-def check_int(
-    name: str, value: object, minimum: int | None = None, must: str = "", way_out: str = ""
-) -> None:
+def check_int(name: str, value: object, minimum: int | None = None, must: str = "", way_out: str = "") -> None:
     """An int (never a bool) of at least `minimum`. `must` replaces the default wording of the limit."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{name} must be an integer, got {describe(value)} ({type(value).__name__})")
@@ -83,9 +81,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
 def check_token_ids(name: str, value: object, allow_empty: bool = True) -> None:
     """A list of token ids. Whether an id is inside the vocabulary only the engine can tell."""
     if not isinstance(value, list):
-        raise ValueError(
-            f"{name} must be a list of token ids, got {describe(value)} ({type(value).__name__})"
-        )
+        raise ValueError(f"{name} must be a list of token ids, got {describe(value)} ({type(value).__name__})")
     if not value and not allow_empty:
         raise ValueError(f"{name} must not be empty, got []")
     for position, token_id in enumerate(value):

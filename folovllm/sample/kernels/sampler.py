@@ -129,9 +129,7 @@ def _sample_kernel(
     if is_filtered | ((temperature < MIN_DIRECT) & (temperature > 0.0)):
         top, floor, possible = extremes(row_ptr, vocab_size, BLOCK)
         if is_filtered:
-            lo, ties = _thresholds(
-                row_ptr, vocab_size, top, floor, possible, top_k, top_p, beta, SHIFT, BLOCK
-            )
+            lo, ties = _thresholds(row_ptr, vocab_size, top, floor, possible, top_k, top_p, beta, SHIFT, BLOCK)
 
     seed, offset = tl.load(seed_ptr + row * seed_stride), tl.load(offset_ptr + row).to(tl.int64)
     best = tl.full([STRIPE], float("-inf"), tl.float32)

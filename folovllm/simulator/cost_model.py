@@ -1,0 +1,162 @@
+"""How long a step takes, from what it computes.
+
+    roofline   each part takes the longer of its bytes and its operations, and one part comes after the other
+
+               layers      weights                  tokens * 2 * weights
+               attention   K and V of all contexts  4 * heads * head_dim * layers for each pair of query and key
+               head        its weights              rows * 2 * its weights
+
+    linear     a + b * tokens + c * sequences + d * K/V tokens + e * pairs, fitted to steps that were measured
+
+Four numbers say what a step computes: a decode of a sequence whose context has 100 tokens, its own included, is
+(1 token, 1 sequence, 100 K/V tokens, 100 pairs). A prompt's chunk of 4 tokens behind 96 is (4, 1, 100, 394).
+
+vLLM: v1/metrics/perf.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.simulator.devices import Device
+from folovllm.simulator.model_shape import ModelShape
+from folovllm.utils.checks import check_int
+
+# Of one sum over several GPUs, as assumed in docs/en/next.md; there are two in each layer.
+ALL_REDUCE_LATENCY = 10e-6
+
+
+class StepShape(NamedTuple):
+    """What a step computes."""
+
+    tokens: int
+    seqs: int
+    kv_tokens: int
+    """Keys that are read: of each sequence its whole context, the step's own tokens included."""
+    pairs: int
+    """(query, key): a query has all keys up to its own."""
+
+    @classmethod
+    def of(cls, output: SchedulerOutput) -> StepShape:
+        """Of a step as the scheduler returned it, before its sequences are advanced."""
+        kv_tokens = pairs = 0
+        for seq, count in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
+            start = seq.num_computed_tokens
+            kv_tokens += start + count
+            pairs += count * start + count * (count + 1) // 2
+        return cls(output.total_num_scheduled_tokens, len(output.scheduled_seqs), kv_tokens, pairs)
+
+
+class CostModel(Protocol):
+    def seconds(self, tokens: int, seqs: int, kv_tokens: int, pairs: int) -> float:
+        """Of one step; the arguments are a StepShape's."""
+
+
+class Roofline:
+    """A named device, or several that share each layer, and a model of this shape.
+
+    Args:
+        itemsize: bytes of a weight, and of a number in the cache.
+        devices: how many share each layer (tensor parallelism).
+    """
+
+    def __init__(self, device: Device, shape: ModelShape, *, itemsize: int = 2, devices: int = 1) -> None:
+        check_int("tensor_parallel_size", devices, 1)
+        self.device, self.shape, self.itemsize, self.devices = device, shape, itemsize, devices
+        self.kv_token_bytes = shape.kv_per_token * itemsize
+        bandwidth = device.bandwidth * device.bandwidth_share * devices
+        flops = device.flops * device.flops_share * devices
+        self._body_read = shape.body * itemsize / bandwidth
+        self._head_read = shape.head * itemsize / bandwidth
+        self._kv_read = self.kv_token_bytes / bandwidth
+        self._token = 2 * shape.body / flops
+        self._row = 2 * shape.head / flops
+        self._pair = 4 * shape.layers * shape.heads * shape.head_dim / flops
+        sums = 2 * shape.layers if devices > 1 else 0
+        # A ring moves twice the share of all but one (Patarasuk and Yuan, 2009).
+        moved = 2 * (devices - 1) / devices * shape.hidden * itemsize
+        self._fixed = device.step_overhead + sums * ALL_REDUCE_LATENCY
+        self._token_sums = sums * moved / device.link
+
+    def seconds(self, tokens: int, seqs: int, kv_tokens: int, pairs: int) -> float:
+        return (
+            max(self._body_read, tokens * self._token)
+            + max(kv_tokens * self._kv_read, pairs * self._pair)
+            + max(self._head_read, seqs * self._row)
+            + self._fixed
+            + seqs * self.device.seq_overhead
+            + tokens * self._token_sums
+        )
+
+    def num_blocks(self, block_size: int, utilization: float = 0.9) -> int:
+        """Blocks that fit beside the weights in `utilization` of the memory.
+
+        Raises:
+            ValueError: not one does.
+        """
+        room = self.device.memory * utilization * self.devices - self.shape.parameters * self.itemsize
+        count = int(room // (block_size * self.kv_token_bytes))
+        if count < 1:
+            need = self.shape.parameters * self.itemsize / 1e9
+            raise ValueError(
+                f"device must have room for {self.shape.name}, whose weights take {need:,.0f} GB, got "
+                f"{self.devices} x {self.device.name} with {utilization:.0%} of {self.device.memory / 1e9:,.0f} GB: "
+                "take more of them (tensor_parallel_size) or a smaller model"
+            )
+        return count
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Seconds of a step, and of each thing in it."""
+
+    step: float
+    token: float
+    seq: float
+    kv_token: float
+    pair: float
+
+    def seconds(self, tokens: int, seqs: int, kv_tokens: int, pairs: int) -> float:
+        return self.step + tokens * self.token + seqs * self.seq + kv_tokens * self.kv_token + pairs * self.pair
+
+    @classmethod
+    def fit(cls, shapes: Sequence[StepShape], seconds: Sequence[float]) -> Linear:
+        """The non-negative numbers with the least sum of squared relative errors. A step that another program held up
+        says nothing of the model: the tenth that fits worst is left out, and the rest is fitted once more.
+
+        Raises:
+            ValueError: fewer than ten steps.
+        """
+        if len(shapes) < 10:
+            raise ValueError(f"steps must be at least 10 to be fitted, got {len(shapes)}")
+        kept = list(range(len(shapes)))
+        for _ in range(2):
+            found = cls(*_solve([shapes[i] for i in kept], [seconds[i] for i in kept]))
+            wrongs = [(abs(found.seconds(*shapes[i]) / seconds[i] - 1), i) for i in kept]
+            kept = [i for _, i in sorted(wrongs)[: len(kept) - len(kept) // 10]]
+        return found
+
+
+def _solve(shapes: Sequence[StepShape], seconds: Sequence[float]) -> list[float]:
+    """Non-negative least squares over five columns: of all sets of columns that may be used, the best whose numbers
+    are all non-negative."""
+    from itertools import combinations
+
+    import numpy
+
+    rows = numpy.array([(1, *shape) for shape in shapes], dtype=float) / numpy.array(seconds)[:, None]
+    scale = rows.max(axis=0).clip(min=1e-300)
+    best, least = [0.0] * 5, float("inf")
+    for size in range(1, 6):
+        for columns in combinations(range(5), size):
+            part = rows[:, columns] / scale[list(columns)]
+            found, *_ = numpy.linalg.lstsq(part, numpy.ones(len(rows)), rcond=None)
+            error = float(((part @ found - 1) ** 2).sum())
+            if (found >= 0).all() and error < least:
+                least, best = error, [0.0] * 5
+                for column, value in zip(columns, found, strict=True):
+                    best[column] = float(value / scale[column])
+    return best

@@ -1,0 +1,149 @@
+"""The numbers of a model that its cost depends on, from its config.json: no torch, no weights, any size.
+
+    weights of a layer   hidden * (heads + 2 * kv_heads) * head_dim   q, k, v
+                       + heads * head_dim * hidden                    o
+                       + 3 * hidden * intermediate                    gate, up, down
+    head                 vocab * hidden
+
+Norms are left out: some thousand numbers beside millions.
+
+vLLM: v1/metrics/perf.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from folovllm.bench.shapes import SHAPES
+from folovllm.utils.checks import check_int, wrong
+from folovllm.utils.suggest import did_you_mean
+
+# As their makers publish them in config.json.
+LLAMA_8B: dict[str, Any] = {
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 131072,
+}
+NAMED: dict[str, dict[str, Any]] = {
+    **SHAPES,
+    "qwen3-8b": {
+        "hidden_size": 4096,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 12288,
+        "vocab_size": 151936,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": 40960,
+    },
+    "llama-3.1-8b": LLAMA_8B,
+    "llama-3.1-70b": {
+        **LLAMA_8B,
+        "hidden_size": 8192,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 64,
+        "intermediate_size": 28672,
+    },
+}
+# What a config.json with this has is no dense decoder with a plain cache.
+NOT_MODELLED = ("num_experts", "num_local_experts", "n_routed_experts", "kv_lora_rank", "quantization_config")
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Counts of numbers, not of bytes."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    tied: bool
+    max_model_len: int
+
+    @property
+    def body(self) -> int:
+        """Weights of all layers' matrices."""
+        attention = self.hidden * (2 * self.heads + 2 * self.kv_heads) * self.head_dim
+        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+
+    @property
+    def head(self) -> int:
+        """Weights of the last matrix, which makes the logits."""
+        return self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All that lies in memory; the embedding is the head where they are tied."""
+        return self.body + self.head * (1 if self.tied else 2)
+
+    @property
+    def kv_per_token(self) -> int:
+        """Numbers of one token's keys and values, all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+    @classmethod
+    def of(cls, name: str) -> ModelShape:
+        """A named shape, a config.json, or a folder that has one.
+
+        Raises:
+            ValueError: neither, a field that is missing or no positive integer, or a model that is not modelled.
+        """
+        if name.lower() in NAMED:
+            return cls.of_config(name.lower(), NAMED[name.lower()])
+        path = Path(name)
+        path = path / "config.json" if path.is_dir() else path
+        if not path.is_file():
+            hint = did_you_mean(name.lower(), NAMED)
+            raise wrong("model", f"be one of {', '.join(NAMED)}, or a config.json", name, hint.strip(" ;,"))
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"model must be a config.json, got {name!r}, which is no JSON: {error}") from error
+        if not isinstance(config, dict):
+            raise wrong("model", "be a config.json with an object", name)
+        return cls.of_config(name, config.get("text_config", config))
+
+    @classmethod
+    def of_config(cls, name: str, config: Mapping[str, Any]) -> ModelShape:
+        for field in NOT_MODELLED:
+            if config.get(field):
+                raise ValueError(
+                    f"model {name} has {field}={config[field]!r}, which is not modelled: a dense decoder with plain "
+                    "keys and values is"
+                )
+        heads = _positive(name, config, "num_attention_heads")
+        hidden = _positive(name, config, "hidden_size")
+        return cls(
+            name=name,
+            layers=_positive(name, config, "num_hidden_layers"),
+            hidden=hidden,
+            heads=heads,
+            kv_heads=_positive(name, {"num_key_value_heads": heads, **config}, "num_key_value_heads"),
+            head_dim=config.get("head_dim") or hidden // heads,
+            intermediate=_positive(name, config, "intermediate_size"),
+            vocab=_positive(name, config, "vocab_size"),
+            tied=bool(config.get("tie_word_embeddings", False)),
+            max_model_len=_positive(name, {"max_position_embeddings": 4096, **config}, "max_position_embeddings"),
+        )
+
+
+def _positive(model: str, config: Mapping[str, Any], field: str) -> int:
+    if field not in config:
+        raise ValueError(f"model {model} must have {field} in its config.json, and has not")
+    value = config[field]
+    check_int(f"{field} of {model}", value, 1)
+    return int(value)

@@ -1,0 +1,76 @@
+"""Prompts that have a length and no tokens, and a prefix cache that believes in them.
+
+    job   900 tokens, the first 512 are the group's         blocks of 16
+    chain [tools 0] [tools 1] … [tools 31] [#7 32] [#7 33] …   a name for each block instead of a hash of its tokens
+
+The cache asks two things of a block: its hash, and whether the tokens are the same. A name answers both, for two blocks
+have one name only where all up to there is the same. So nothing is hashed, and no token is stored.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from typing import cast
+
+from folovllm.core.block_hash import HashChain
+from folovllm.core.prefix_caching_manager import PrefixCachingManager
+from folovllm.request import Request, Sequence, SequenceData
+from folovllm.routing import DEPTH, prefix_hashes
+from folovllm.sampling_params import SamplingParams
+from folovllm.simulator.load import Job
+
+_params: dict[int, SamplingParams] = {}
+
+
+def make_request(request_id: str, job: Job, arrival_time: float) -> Request:
+    """A request as the scheduler knows it. Its output ends by its length alone."""
+    params = _params.get(job.output_tokens)
+    if params is None:
+        params = _params[job.output_tokens] = SamplingParams(max_tokens=job.output_tokens, ignore_eos=True)
+    request = Request(request_id, None, [0], params, arrival_time=arrival_time, priority=job.priority)
+    # Of a prompt without tokens the scheduler asks for the length alone, and a range has one whatever its length.
+    tokens = list(job.token_ids) if job.token_ids is not None else cast("list[int]", range(job.prompt_tokens))
+    request.prompt_token_ids = request.first_seq().data.prompt_token_ids = tokens
+    return request
+
+
+class NamedBlocks(HashChain):
+    """The chain of a job without tokens."""
+
+    def __init__(self, data: SequenceData, request_id: str, job: Job, block_size: int) -> None:
+        self.data, self.block_size, self.cache_salt = data, block_size, None
+        self._shared = job.prefix_tokens // block_size
+        self._group = b"group " + (job.group or "").encode() + b" "
+        # A request's number begins with a digit, so that it is no chat's name.
+        own = request_id if job.chat is None else f"chat {job.chat}"
+        self._own = own.encode() + b" "
+
+    def block_hash(self, place: int) -> bytes:
+        return (self._group if place < self._shared else self._own) + b"%d" % place
+
+    def tokens(self, place: int) -> Many[int]:
+        return ()
+
+
+class NamedPrefixCache(PrefixCachingManager):
+    """A PrefixCachingManager that takes the names of blocks from the jobs, where these have no tokens."""
+
+    def __init__(self, num_blocks: int, block_size: int, num_swap_blocks: int = 0) -> None:
+        super().__init__(num_blocks, block_size, num_swap_blocks)
+        self.jobs: dict[str, Job] = {}  # by request id, of the unfinished
+
+    def get_computed_blocks(self, request: Request, seq: Sequence) -> bool:
+        job = self.jobs[request.request_id]
+        if seq not in self._chains and job.token_ids is None:
+            self._chains[seq] = NamedBlocks(seq.data, request.request_id, job, self.block_size)
+        return super().get_computed_blocks(request, seq)
+
+
+def first_hashes(request_id: str, job: Job, block_size: int) -> list[bytes]:
+    """What a router looks at, of the first full blocks of a prompt."""
+    if job.token_ids is not None:
+        return prefix_hashes(job.token_ids, block_size)
+    names = NamedBlocks(SequenceData([]), request_id, job, block_size)
+    return [names.block_hash(place) for place in range(min(DEPTH, job.prompt_tokens // block_size))]

@@ -1,0 +1,150 @@
+"""The engine itself under the same jobs: to learn what its steps cost, and to see how far a simulation is from it.
+
+    jobs ─▶ prompts with tokens ─▶ LLMEngine ─▶ times of each request
+                                       └─ of each step: what it computed, and its seconds
+
+The clock stands while the engine has nothing to do, and goes on at the next arrival. It is the wall's, or that of the
+process's CPU time: on a machine that others use as well, a wall clock tells what the others did.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from folovllm.bench.arrivals import Arrivals
+from folovllm.bench.metrics import RequestTimes
+from folovllm.bench.workload import BenchModel
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.llm_engine import LLMEngine
+from folovllm.outputs import RequestOutput
+from folovllm.sampling_params import SamplingParams
+from folovllm.simulator.cost_model import Linear, StepShape
+from folovllm.simulator.load import Job, Load
+from folovllm.simulator.replica import Setup
+
+GROUP_SIZES = (1, 2, 4, 8, 16, 32)
+"""Of the calibration: requests that come together, and then decode together."""
+CALIBRATION = Load((16, 640), (8, 8))
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    shape: StepShape
+    seconds: float
+
+
+def make_engine(model: BenchModel, dtype: str, **options: object) -> LLMEngine:
+    """On a CPU, where the clock around a step is the step's. `options`: of the configuration's layers."""
+    return LLMEngine(
+        config_for_llm(
+            model.path,
+            dtype=dtype,
+            device="cpu",
+            load_format=model.load_format,
+            skip_tokenizer_init=True,
+            swap_space=0.0,
+            **options,
+        )
+    )
+
+
+def setup_of(engine: LLMEngine) -> Setup:
+    """The simulated engine that is like this one."""
+    kv, cache = engine.scheduler.kv, engine.config.cache_config
+    return Setup(engine.core.limits, kv.num_blocks, kv.block_size, kv.num_swap_blocks, cache.enable_prefix_caching)
+
+
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+class RealRun:
+    """Plays jobs on an engine, which must be idle between two plays.
+
+    Args:
+        clock: gives seconds.
+
+    Attributes:
+        steps: all that were measured so far.
+    """
+
+    def __init__(self, engine: LLMEngine, seed: int = 0, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.engine, self.clock, self.steps = engine, clock, list[MeasuredStep]()
+        self._rng = random.Random(f"tokens {seed}")
+        self._groups: dict[str, list[int]] = {}
+        self._number = 0
+
+    def play(self, jobs: Iterable[Job]) -> list[RequestTimes]:
+        """Each job at its time; without prefixes in the cache from before."""
+        engine, waiting = self.engine, deque((job, self._prompt(job)) for job in jobs)
+        engine.reset_prefix_cache()
+        found: dict[str, RequestTimes] = {}
+        sent: dict[str, float] = {}
+        began = self.clock()
+        while waiting or engine.has_unfinished_requests():
+            now = self.clock() - began
+            if waiting and not engine.has_unfinished_requests() and (idle := waiting[0][0].time - now) > 0:
+                began, now = began - idle, now + idle
+            while waiting and waiting[0][0].time <= now:
+                job, prompt = waiting.popleft()
+                name, self._number = str(self._number), self._number + 1
+                found[name], sent[name] = RequestTimes(), job.time
+                params = SamplingParams(temperature=0.0, max_tokens=job.output_tokens, ignore_eos=True)
+                engine.add_request(name, {"prompt_token_ids": prompt}, params)
+            outputs = self._step()
+            at = self.clock() - began
+            for output in outputs:
+                times = found[output.request_id]
+                times.num_tokens = len(output.outputs[0].token_ids)
+                times.e2el = at - sent[output.request_id]
+                times.arrivals.append(times.e2el)
+        return list(found.values())
+
+    def _step(self) -> list[RequestOutput]:
+        shapes: list[StepShape] = []
+        schedule = self.engine.scheduler.schedule
+
+        def scheduled() -> SchedulerOutput:
+            output = schedule()
+            shapes.append(StepShape.of(output))
+            return output
+
+        self.engine.scheduler.schedule = scheduled  # type: ignore[method-assign]
+        began = self.clock()
+        try:
+            outputs = self.engine.step()
+        finally:
+            del self.engine.scheduler.schedule
+        seconds = self.clock() - began
+        if shapes and shapes[0].tokens:
+            self.steps.append(MeasuredStep(shapes[0], seconds))
+        return outputs
+
+    def _prompt(self, job: Job) -> list[int]:
+        vocab = self.engine.runner.vocab_size
+        if job.group is not None and len(self._groups.setdefault(job.group, [])) < job.prefix_tokens:
+            prefix = self._groups[job.group]
+            prefix += [self._rng.randrange(vocab) for _ in range(job.prefix_tokens - len(prefix))]
+        shared = self._groups[job.group][: job.prefix_tokens] if job.group is not None else []
+        return shared + [self._rng.randrange(vocab) for _ in range(job.prompt_tokens - len(shared))]
+
+
+def calibrate(run: RealRun, seed: int, sizes: Sequence[int] = GROUP_SIZES) -> list[MeasuredStep]:
+    """Steps of all kinds: prompts' chunks of many lengths behind contexts of many lengths, and decodes of several."""
+    before = len(run.steps)
+    rows, longest = run.engine.scheduler.max_num_seqs, run.engine.max_model_len
+    for number, size in enumerate(sizes):
+        if size <= rows:
+            load = Load((16, min(CALIBRATION.prompt[1], longest // 2)), CALIBRATION.output)
+            run.play(load.jobs(size, Arrivals(), seed * len(sizes) + number))
+    return run.steps[before:]
+
+
+def fit(steps: Sequence[MeasuredStep]) -> Linear:
+    return Linear.fit([step.shape for step in steps], [step.seconds for step in steps])

@@ -1,0 +1,215 @@
+"""One simulated engine: the real scheduler, the real cache, and a clock of its own.
+
+    arrivals ─▶ add()          begin(t)  schedule() ─▶ StepShape ─▶ cost model ─▶ the step ends at t + seconds
+                               end()     update_from_output(), finish(): all but the tokens is as in EngineCore.step
+
+A token that is drawn is 0, and a request ends by its length. Steps in which all that runs decodes, and nobody can join,
+change little: stretch.py takes many of them at once, with the same outcome.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from folovllm.config import SchedulerConfig
+from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.scheduler import Scheduler
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.request import Request, Sequence, SequenceStatus
+from folovllm.simulator.cost_model import CostModel, StepShape
+from folovllm.simulator.load import Job
+from folovllm.simulator.meter import Meter
+from folovllm.simulator.prompts import NamedPrefixCache, make_request
+from folovllm.simulator.stretch import Stretch
+from folovllm.tracing.tracer import Tracer
+
+TOKEN_ID = 0
+
+
+@dataclass(frozen=True)
+class Setup:
+    """An engine's settings. `config`: with its budget and max_model_len filled in."""
+
+    config: SchedulerConfig
+    num_blocks: int
+    block_size: int = 16
+    num_swap_blocks: int = 0
+    enable_prefix_caching: bool = True
+
+    def make_scheduler(self) -> Scheduler:
+        manager = NamedPrefixCache if self.enable_prefix_caching else KVCacheManager
+        return Scheduler(
+            self.config, manager(self.num_blocks, self.block_size, self.num_swap_blocks), eos_token_ids=frozenset()
+        )
+
+
+@dataclass(slots=True)
+class Live:
+    """What is remembered of a request until it ends."""
+
+    request: Request
+    job: Job
+    arrival: float
+    first: float = 0.0
+    last: float = 0.0
+    """When its newest token came, of one that was preempted since; else 0."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """Over all steps of a replica."""
+
+    steps: int = 0
+    stretched: int = 0
+    """Of the steps, those that were taken many at once."""
+    busy: float = 0.0
+    """Seconds in which a step was under way."""
+    rows: int = 0
+    most_running: int = 0
+
+
+@dataclass
+class Replica:
+    """Args:
+    stretch: whether quiet steps are taken many at once; the outcome is the same, a trace needs each of them.
+    on_finish: called with the time when a request ends.
+    """
+
+    name: str
+    setup: Setup
+    cost: CostModel
+    meter: Meter
+    stretch: bool = True
+    on_finish: Callable[[float], None] = field(default=lambda now: None)
+
+    def __post_init__(self) -> None:
+        self.scheduler = self.setup.make_scheduler()
+        self.counts = Counts()
+        self.live: dict[str, Live] = {}
+        self.now = 0.0  # at which its newest step began, and after end() the one at which it ended
+        self.tracer: Tracer | None = None
+        self._end = 0.0
+        self._output: SchedulerOutput | None = None
+        self._quiet: Stretch | None = None
+        self._in_flight = False
+        self.watched = False  # whether a request's end may bring another one at once
+        self.previous_end = 0.0
+        self._all_decode = False
+
+    @property
+    def num_unfinished(self) -> int:
+        """What a router knows as its load."""
+        return len(self.live)
+
+    def add(self, number: int, job: Job, now: float) -> bool:
+        """False: it can never be served, as the engine's own check of a request says."""
+        config = self.setup.config
+        assert config.max_model_len is not None
+        if job.prompt_tokens >= config.max_model_len:
+            self.meter.refused += 1
+            return False
+        self.now = max(self.now, now)
+        request = make_request(str(number), job, now)
+        self.live[request.request_id] = Live(request, job, now)
+        if isinstance(self.scheduler.kv, NamedPrefixCache):
+            self.scheduler.kv.jobs[request.request_id] = job
+        self.scheduler.add_request(request)
+        return True
+
+    def begin(self, until: float) -> float | None:
+        """Start a step, and return when it ends; None where there is nothing to do. Before it, quiet steps are taken
+        that end before `until`: nothing that happens outside may come before that. Where one of these ends a request
+        and that is watched, no step is started, and the time is that end."""
+        if self.stretch and self._all_decode and self._quiet is None:
+            self._quiet = Stretch(self)
+        if self._quiet is not None:
+            while (end := self._quiet.next_end()) is not None:
+                if end >= until:
+                    self._end, self._in_flight = end, True
+                    return end
+                if self._quiet.step(end) and self.watched:
+                    return self.now
+            self._quiet.settle()
+            self._quiet, self._all_decode = None, False
+        if not self.live:
+            return None
+        began, self._in_flight = self.now, True
+        self._output = self.scheduler.schedule()
+        shape = StepShape.of(self._output)
+        seconds = self.cost.seconds(*shape) if shape.tokens else 0.0
+        self._end = began + seconds
+        self.count(1, shape.seqs, seconds)
+        if self.tracer is not None:
+            self.tracer.launched(began)
+        return self._end
+
+    def count(self, steps: int, rows: int, seconds: float) -> None:
+        """Of steps that were scheduled: `rows` and `seconds` of all of them."""
+        self.counts.steps += steps
+        self.counts.busy += seconds
+        self.counts.rows += rows
+        self.counts.most_running = max(self.counts.most_running, rows // steps if steps else 0)
+
+    def end(self) -> None:
+        """The step that was begun is over: its tokens are there. Nothing where none was."""
+        if not self._in_flight:
+            return
+        self._in_flight = False
+        if self._quiet is not None:
+            self._quiet.step(self._end)
+            return
+        output, self._output = self._output, None
+        assert output is not None
+        self.now = self._end
+        scheduler = self.scheduler
+        draws = [
+            TOKEN_ID if seq.num_computed_tokens + count >= seq.get_len() else None
+            for seq, count in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True)
+        ]
+        for seq_id in output.stale_seq_ids:
+            live = self.live[seq_id.rpartition("-")[0]]
+            live.last = live.last or (live.first and self.previous_end)
+        num_running = len(scheduler.running)
+        gained = scheduler.update_from_output(output, draws)
+        if self.tracer is not None:
+            self.tracer.drawn(output, list(draws), self.now, self.now)
+        ended = self._note_tokens(gained)
+        self._all_decode = len(gained) == num_running == len(output.scheduled_seqs) and not scheduler.swapped
+        self.previous_end = self.now
+        for seq, status in ended:
+            self.finish(seq, status)
+        if self.tracer is not None:
+            self.tracer.finish_step(self.now)
+
+    def _note_tokens(
+        self, gained: list[tuple[Sequence, SequenceStatus | None]]
+    ) -> list[tuple[Sequence, SequenceStatus]]:
+        """Measure the gaps; returns which sequences end."""
+        common, ended = 0, list[tuple[Sequence, SequenceStatus]]()
+        for seq, status in gained:
+            live = self.live[seq.request_id]
+            if not live.first:
+                live.first = self.now
+            elif live.last:
+                self.meter.itl.add(self.now - live.last)
+                live.last = 0.0
+            else:
+                common += 1
+            if status is not None:
+                ended.append((seq, status))
+        if common:
+            self.meter.itl.add(self.now - self.previous_end, common)
+        return ended
+
+    def finish(self, seq: Sequence, status: SequenceStatus) -> None:
+        """A sequence has ended, and its request with it; it is forgotten."""
+        live = self.live.pop(seq.request_id)
+        self.scheduler.finish(live.request, seq, status)
+        if isinstance(self.scheduler.kv, NamedPrefixCache):
+            del self.scheduler.kv.jobs[seq.request_id]
+        prompt, output, urgent = seq.get_prompt_len(), seq.get_output_len(), live.job.priority < 0
+        self.meter.finish(live.arrival, live.first, self.now, prompt, output, urgent=urgent)
+        self.on_finish(self.now)

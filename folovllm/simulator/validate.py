@@ -1,0 +1,141 @@
+"""How far a simulation is from the engine: six loads, each played and simulated with the same arrivals.
+
+    calibrate  short  calibrate  long  calibrate  bursty  …  calibrate        a load is simulated with the costs that
+               └──────┴── costs of both neighbours ──┘                        were measured right before and after it
+
+No step of a load that is compared is ever fitted. The cost of a step is all that is measured; when which request is
+served is left to the scheduler, in both.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from folovllm.bench.arrivals import Arrivals
+from folovllm.bench.metrics import RequestTimes, percentile
+from folovllm.bench.report import Report, Row
+from folovllm.bench.workload import BenchModel, progress_bar
+from folovllm.engine.llm_engine import LLMEngine
+from folovllm.simulator.cost_model import CostModel
+from folovllm.simulator.load import Job, Load
+from folovllm.simulator.meter import Meter
+from folovllm.simulator.real import CLOCKS, MeasuredStep, RealRun, calibrate, fit, make_engine, setup_of
+from folovllm.simulator.replica import Setup
+from folovllm.simulator.simulator import Simulator
+
+PERCENTS = (50, 95)
+CALIBRATION_SIZES = (1, 2, 4, 8, 12)
+LONGEST = 1024
+ROOMY, TINY = 2000, 64
+"""Blocks of 16 tokens: more than any load needs, and fewer than the one with preemption does."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A load, and the engine that it is for."""
+
+    load: Load
+    count: int
+    arrivals: Arrivals
+    num_blocks: int = ROOMY
+
+
+CASES = {
+    "short": Case(Load((8, 64), (8, 32)), 40, Arrivals(8)),
+    "long": Case(Load((300, 800), (16, 40)), 10, Arrivals(2)),
+    "bursty": Case(Load((32, 160), (16, 40)), 24, Arrivals(5, burstiness=0.2)),
+    "shared prefixes": Case(Load((16, 64), (16, 32), groups=2, prefix=400), 24, Arrivals(5)),
+    "tiny cache": Case(Load((40, 120), (40, 100)), 16, Arrivals(8), TINY),
+    "mixed": Case(Load((16, 600), (8, 48)), 14, Arrivals(3)),
+}
+COLUMNS = [
+    "load", "requests", "preempted", "preempted_simulated",
+    "ttft_p50_ms", "ttft_p50_error", "ttft_p95_ms", "ttft_p95_error",
+    "tpot_p50_ms", "tpot_p50_error", "tpot_p95_ms", "tpot_p95_error", "worst",
+]  # fmt: skip
+ERRORS = [name for name in COLUMNS if name.endswith("_error")]
+
+
+def run(model: BenchModel, *, command: str, dtype: str, seed: int = 0, rounds: int = 1, clock: str = "wall") -> Report:
+    """Errors are (simulated - real) / real, of each percentile; medians of the rounds, each with jobs of its own."""
+    found: dict[str, list[Row]] = {name: [] for name in CASES}
+    with progress_bar(1 + rounds * len(CASES)) as tick:
+        tick("loading")
+        runs = {blocks: RealRun(_engine(model, dtype, blocks), seed, CLOCKS[clock]) for blocks in (ROOMY, TINY)}
+        calibrate(runs[ROOMY], seed, CALIBRATION_SIZES[:2])  # a warm-up
+        for number in range(rounds):
+            shift = seed + 100 * number
+            before = calibrate(runs[ROOMY], shift, CALIBRATION_SIZES)
+            for place, (name, case) in enumerate(CASES.items()):
+                tick(f"round {number + 1}/{rounds}: {name}")
+                jobs = list(case.load.jobs(case.count, case.arrivals, shift + place))
+                real = runs[case.num_blocks]
+                preempter = real.engine.scheduler.preempter
+                count = preempter.num_recomputed
+                times = real.play(jobs)
+                count = preempter.num_recomputed - count
+                after = calibrate(runs[ROOMY], shift + place + 1, CALIBRATION_SIZES)
+                found[name].append(_row(name, times, count, jobs, setup_of(real.engine), before + after))
+                before = after
+    rows = [_median(rows) for rows in found.values()]
+    close = sum(abs(row[metric]) <= 0.15 for row in rows for metric in ERRORS)
+    worst, metric, load = max((abs(row[metric]), metric, row["load"]) for row in rows for metric in ERRORS)
+    engine = runs[ROOMY].engine
+    notes = [
+        f"Real: the engine, by the {clock} clock. Simulated: the same arrivals, the costs fitted to other steps, "
+        "measured right before and after. error: simulated less real, over real.",
+        f"worst case: {metric.removesuffix('_error').replace('_', ' ')} of {load}, off by {worst:.0%}; "
+        f"{close} of {len(rows) * len(ERRORS)} within 15%.",
+        f"{rounds} round{'s' if rounds > 1 else ''}, medians; {model.label}, {dtype}, budget "
+        f"{engine.scheduler.max_num_batched_tokens}, {ROOMY} blocks, {TINY} in the tiny cache.",
+    ]
+    details = {"rounds": found, "worst": {"load": load, "metric": metric, "error": worst}}
+    return Report(
+        "simulate-validation", "The simulator against the engine", command, COLUMNS, rows, notes, details=details
+    )
+
+
+def _engine(model: BenchModel, dtype: str, num_blocks: int) -> LLMEngine:
+    return make_engine(
+        model,
+        dtype,
+        max_num_seqs=16,
+        max_num_batched_tokens=128,
+        num_kv_blocks=num_blocks,
+        max_model_len=min(LONGEST, num_blocks * 16),
+    )
+
+
+def simulate(setup: Setup, cost: CostModel, jobs: Sequence[Job]) -> tuple[Meter, int]:
+    """What a simulation of these jobs measures, and how many sequences were preempted."""
+    meter = Meter()
+    simulator = Simulator(setup, cost, meter)
+    simulator.run(jobs)
+    return meter, sum(r.scheduler.preempter.num_recomputed for r in simulator.replicas.values())
+
+
+def _row(
+    name: str, times: list[RequestTimes], preempted: int, jobs: list[Job], setup: Setup, steps: list[MeasuredStep]
+) -> Row:
+    meter, simulated = simulate(setup, fit(steps), jobs)
+    row: Row = {"load": name, "requests": len(jobs), "preempted": preempted, "preempted_simulated": simulated}
+    measures: list[tuple[str, Sequence[float], Sequence[float]]] = [
+        ("ttft", [one.ttft for one in times], meter.ttft),
+        ("tpot", [one.tpot for one in times if one.num_tokens > 1], meter.tpot),
+    ]
+    for metric, real, made in measures:
+        for percent in PERCENTS:
+            truth = percentile(real, percent)
+            row[f"{metric}_p{percent}_ms"] = truth * 1e3
+            row[f"{metric}_p{percent}_error"] = percentile(made, percent) / truth - 1
+    row["worst"] = max(abs(row[error]) for error in ERRORS)
+    return {column: row[column] for column in COLUMNS}
+
+
+def _median(rows: list[Row]) -> Row:
+    middle: Callable[[str], float] = lambda column: percentile([row[column] for row in rows], 50)  # noqa: E731
+    found = {column: rows[0][column] if column in ("load", "requests") else middle(column) for column in COLUMNS}
+    return found | {"worst": max(abs(found[error]) for error in ERRORS)}

@@ -1,0 +1,144 @@
+"""What a step costs, by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from folovllm.bench.roofline import ModelCost
+from folovllm.bench.workload import shape_config
+from folovllm.simulator.cost_model import ALL_REDUCE_LATENCY, Linear, Roofline, StepShape
+from folovllm.simulator.devices import Device, find_device
+from folovllm.simulator.model_shape import ModelShape
+
+ROUND = Device("round", 1e12, 100e12, 80e9, 100e9, "cuda", 1.0, 1.0, 0.0, 0.0)
+# One layer: q, k, v, o of 4 * 4 each, three of 4 * 8; a head of 10 * 4.
+SMALL = ModelShape("small", 1, 4, 2, 2, 2, 8, 10, tied=False, max_model_len=64)
+
+
+def test_the_weights_of_a_small_model_are_counted_on_paper():
+    assert SMALL.body == 4 * 16 + 3 * 32 == 160
+    assert SMALL.head == 40
+    assert SMALL.parameters == 160 + 2 * 40
+    assert SMALL.kv_per_token == 2 * 2 * 2
+
+
+def test_llama_has_the_parameters_in_its_name():
+    assert ModelShape.of("llama-3.1-8b").parameters == pytest.approx(8.03e9, rel=0.001)
+    assert ModelShape.of("Llama-3.1-70B").parameters == pytest.approx(70.55e9, rel=0.001)
+    assert ModelShape.of("llama-3.1-8b").kv_per_token * 2 == 131072
+
+
+@pytest.mark.parametrize("name", ["qwen3-tiny", "qwen3-mini", "qwen3-0.6b"])
+def test_a_shape_agrees_with_the_model_that_is_built_from_it(name: str):
+    shape, cost = ModelShape.of(name), ModelCost.of(shape_config(name), torch.bfloat16)
+    assert (2 * shape.body, 2 * shape.head) == (cost.body_flops, cost.head_flops)
+    assert shape.kv_per_token * 2 == cost.kv_token_bytes
+    assert (shape.body + shape.head) * 2 == pytest.approx(cost.weight_bytes, rel=0.01)  # but for norms
+
+
+def test_a_small_batch_waits_for_bytes_and_a_large_one_for_arithmetic():
+    """Layers: 320 bytes in 3.2e-10 s; 320 operations a token in 3.2e-12: even at 100 tokens."""
+    cost = Roofline(ROUND, SMALL)
+    head = 80 / 1e12
+    assert cost.seconds(1, 1, 0, 0) == pytest.approx(320 / 1e12 + head)
+    assert cost.seconds(100, 1, 0, 0) == pytest.approx(320 / 1e12 + head)
+    assert cost.seconds(200, 1, 0, 0) == pytest.approx(640 / 1e12 + head)
+
+
+def test_attention_takes_the_longer_of_keys_and_pairs():
+    """16 bytes for a token's keys and values; 4 * 2 heads * 2 = 16 operations a pair."""
+    cost = Roofline(ROUND, SMALL)
+    alone = cost.seconds(1, 1, 0, 0)
+    assert cost.seconds(1, 1, 1000, 1000) - alone == pytest.approx(16000 / 1e12)
+    assert cost.seconds(1, 1, 1000, 1_000_000) - alone == pytest.approx(16e6 / 100e12)
+
+
+def test_two_devices_halve_the_reading_and_add_their_sums():
+    """The sums: two a layer; of each, for a token, 2 * (2 - 1) / 2 * 4 numbers of 2 bytes over the link."""
+    one, two = Roofline(ROUND, SMALL), Roofline(ROUND, SMALL, devices=2)
+    sums = 2 * ALL_REDUCE_LATENCY + 2 * 8 / 100e9
+    assert two.seconds(1, 1, 0, 0) == pytest.approx(one.seconds(1, 1, 0, 0) / 2 + sums)
+
+
+def test_overheads_are_of_a_step_and_of_each_sequence():
+    device = find_device("h100", step_overhead=0.01, seq_overhead=0.001)
+    plain = find_device("h100", step_overhead=0.0, seq_overhead=0.0)
+    shape = ModelShape.of("qwen3-tiny")
+    extra = Roofline(device, shape).seconds(5, 3, 9, 9) - Roofline(plain, shape).seconds(5, 3, 9, 9)
+    assert extra == pytest.approx(0.013)
+
+
+def test_blocks_are_what_fits_beside_the_weights():
+    """480 bytes of weights; 16 * 16 bytes a block; half of 10,000 bytes."""
+    device = Device("tiny", 1e12, 1e12, 10_000, 1e9)
+    assert Roofline(device, SMALL).num_blocks(16, 0.5) == (5000 - 480) // 256
+
+
+def test_weights_that_do_not_fit_are_an_error_with_a_way_out():
+    with pytest.raises(ValueError, match=r"whose weights take 141 GB, got 1 x RTX 4090 .*tensor_parallel_size"):
+        Roofline(find_device("rtx-4090"), ModelShape.of("llama-3.1-70b")).num_blocks(16)
+
+
+def test_a_fit_finds_the_numbers_that_made_the_steps():
+    truth = Linear(0.005, 3e-4, 1e-4, 2e-6, 1e-7)
+    shapes = [StepShape(t, s, k, p) for t in (1, 20, 90) for s in (1, 7) for k in (10, 900) for p in (30, 9000)]
+    found = Linear.fit(shapes, [truth.seconds(*shape) for shape in shapes])
+    for name in ("step", "token", "seq", "kv_token", "pair"):
+        assert getattr(found, name) == pytest.approx(getattr(truth, name), rel=1e-6)
+
+
+def test_a_fit_is_never_negative_and_shrugs_off_a_step_that_was_held_up():
+    truth = Linear(0.005, 3e-4, 0.0, 0.0, 0.0)
+    shapes = [StepShape(tokens, 1, tokens, tokens) for tokens in range(1, 40)]
+    seconds = [truth.seconds(*shape) for shape in shapes]
+    seconds[7] *= 20
+    found = Linear.fit(shapes, seconds)
+    assert found.seconds(20, 1, 20, 20) == pytest.approx(truth.seconds(20, 1, 20, 20), rel=0.01)
+    assert min(found.step, found.token, found.seq, found.kv_token, found.pair) >= 0
+
+
+def test_too_few_steps_are_refused():
+    with pytest.raises(ValueError, match="steps must be at least 10"):
+        Linear.fit([StepShape(1, 1, 1, 1)], [1.0])
+
+
+def test_any_config_json_is_a_model(tmp_path: Path):
+    config = {
+        "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 100
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shape = ModelShape.of(str(tmp_path))
+    assert (shape.kv_heads, shape.head_dim, shape.tied) == (4, 16, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "which is no JSON"),
+        ('{"num_local_experts": 8}', "num_local_experts=8, which is not modelled"),
+        ('{"hidden_size": 64}', "must have num_attention_heads"),
+        ('{"num_attention_heads": 0}', "num_attention_heads of .* must be positive"),
+    ],
+)
+def test_a_config_that_cannot_be_modelled_is_named(tmp_path: Path, text: str, message: str):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        ModelShape.of(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda: ModelShape.of("llama-3.1-8"), "did you mean 'llama-3.1-8b'"),
+        (lambda: find_device("tpu"), "device must be one of h200, .* or this, got 'tpu'"),
+        (lambda: find_device("h100", step_overhead=-1.0), "step_overhead must be non-negative"),
+        (lambda: Roofline(ROUND, SMALL, devices=0), "tensor_parallel_size must be positive"),
+    ],
+)
+def test_wrong_values_are_named(act, message):
+    with pytest.raises(ValueError, match=message):
+        act()
