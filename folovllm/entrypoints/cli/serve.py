@@ -46,8 +46,55 @@ def add_parser(commands: Any) -> None:
         default="auto",
         help="sampling defaults: auto takes the checkpoint's generation_config.json, vllm none",
     )
+    _add_replica_arguments(parser)
     add_engine_arguments(parser)
     parser.set_defaults(run=run)
+
+
+def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "replicas", "several engines behind this server, on Ray (pip install 'folovllm[ray]')"
+    )
+    whole = _whole(1)
+    group.add_argument("--replicas", type=whole, metavar="N", help="engines, each in a process of its own")
+    group.add_argument("--min-replicas", type=whole, metavar="N", help="fewest, where the load decides")
+    group.add_argument("--max-replicas", type=whole, metavar="N", help="most, where the load decides")
+    text = "unfinished requests that each should have, by which the load decides (default: 32)"
+    group.add_argument("--target-ongoing-requests", type=whole, metavar="N", help=text)
+    text = "who gets a request: prefix-affinity (default), least-loaded or round-robin"
+    group.add_argument("--router", metavar="NAME", help=text)
+    text = "requests that a replica may have above the least busy one, and still be chosen for its cache (default: 8)"
+    group.add_argument("--router-margin", type=float, metavar="N", help=text)
+    group.add_argument("--ray-address", metavar="ADDRESS", help="of a Ray cluster (default: one on this machine)")
+    group.add_argument("--replica-cpus", type=float, metavar="N", help="CPUs that each takes (default: 1)")
+    group.add_argument("--replica-gpus", type=float, metavar="N", help="GPUs that each takes (default: 0)")
+
+
+def _replica_options(args: argparse.Namespace) -> Any:
+    """None where one engine in this process is meant."""
+    names = ("replicas", "min_replicas", "max_replicas", "target_ongoing_requests", "router", "ray_address")
+    names += ("router_margin", "replica_cpus", "replica_gpus")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    if not given:
+        return None
+    if not given.keys() & {"replicas", "min_replicas", "max_replicas"}:
+        name = next(iter(given))
+        raise ValueError(f"{name} must be given with --replicas, got {given[name]!r} without it")
+    try:
+        import ray
+        import ray.serve  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"`serve --replicas` needs the package {error.name}: pip install 'folovllm[serve,ray]'"
+        ) from error
+    from folovllm.entrypoints.replicas.cluster import ClusterOptions
+    from folovllm.entrypoints.replicas.launch import ReplicaOptions
+
+    spelled = {"ray_address": "address", "replica_cpus": "cpus", "replica_gpus": "gpus"}
+    cluster = ClusterOptions(**{spelled[name]: given.pop(name) for name in spelled if name in given})
+    if "router_margin" in given:
+        given["margin"] = given.pop("router_margin")
+    return ReplicaOptions(**given, cluster=cluster)
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +136,7 @@ def run(args: argparse.Namespace) -> int:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ValueError(f"`serve` needs the package {error.name}: pip install 'folovllm[serve]'") from error
+    replicas = _replica_options(args)
     if args.model == EMBEDDED_MODEL and "OMP_NUM_THREADS" not in os.environ:
         import torch
 
@@ -107,6 +155,10 @@ def run(args: argparse.Namespace) -> int:
         salt_by_key=args.salt_by_key,
         generation_config=args.generation_config,
     )
+    if replicas is not None:
+        from folovllm.entrypoints.replicas.launch import serve_replicas
+
+        return serve_replicas(options, engine, replicas, notes)
     return serve(options, engine, notes)
 
 

@@ -15,6 +15,7 @@ from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.entrypoints.clients.chat import check_no_lora
 from folovllm.entrypoints.clients.inputs import ClientInputs, adopt
+from folovllm.entrypoints.clients.looks import EngineLook, Load, load_of, look_at
 from folovllm.entrypoints.clients.options import engine_options
 from folovllm.entrypoints.clients.params import RequestOutputKind, SamplingParams
 from folovllm.outputs import RequestOutput
@@ -37,6 +38,18 @@ class AsyncLLM(base.AsyncLLM):
     def is_closed(self) -> bool:
         """Whether it takes nothing any more: after shutdown(), or after an error of the engine itself."""
         return self._closed
+
+    def load(self) -> Load:
+        """What runs and waits; cheap enough to ask for each request."""
+        return load_of(self.engine)
+
+    def replicas(self) -> dict[str, str]:
+        """Name and state of each replica: none, for this is one engine."""
+        return {}
+
+    async def looks(self) -> list[EngineLook]:
+        """A look at each engine that is behind this object: here at the one."""
+        return [look_at(self.engine)]
 
     async def generate(
         self,

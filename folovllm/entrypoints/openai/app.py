@@ -1,6 +1,6 @@
 """The application: routes, and in front of them the limits. An engine goes in, and ASGI comes out.
 
-    request ─▶ largest body ─▶ keys ─▶ route ─▶ Serving ─▶ AsyncLLM
+    request ─▶ largest body ─▶ keys ─▶ route ─▶ Serving ─▶ AsyncLLM, or a router before several of them
 
 vLLM: entrypoints/openai/api_server.py
 """
@@ -16,8 +16,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 
 from folovllm import __version__
-from folovllm.entrypoints.clients.async_llm import AsyncLLM
 from folovllm.entrypoints.clients.chat import conversation_to_prompt
+from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.errors import APIError, add_error_handlers
 from folovllm.entrypoints.openai.limits import Keys, LargestBody, bearer
 from folovllm.entrypoints.openai.live import looks
@@ -46,7 +46,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def make_app(
-    llm: AsyncLLM,
+    llm: EngineClient,
     model_name: str,
     *,
     api_keys: Sequence[str] = (),
@@ -129,7 +129,7 @@ def _add_tokens(app: FastAPI, serving: Serving) -> None:
     def text_of(tokens: list[int]) -> str:
         if serving.tokenizer is None:
             raise ValueError("tokens need a tokenizer, but skip_tokenizer_init leaves none")
-        size = serving.llm.engine.runner.vocab_size
+        size = serving.llm.inputs.vocab_size
         for place, token_id in enumerate(tokens):
             if not 0 <= token_id < size:
                 raise ValueError(f"tokens[{place}] must be in [0, {size}), the model's vocabulary, got {token_id}")
@@ -155,7 +155,8 @@ def _add_state(app: FastAPI, serving: Serving) -> None:
     async def health() -> Response:
         if serving.gate.draining or serving.llm.is_closed:
             raise APIError(503, "the server is shutting down, or its engine has died")
-        return Response()
+        replicas = serving.llm.replicas()
+        return JSONResponse({"replicas": replicas}) if replicas else Response()
 
     @app.get("/version")
     async def version() -> dict[str, str]:
@@ -163,7 +164,7 @@ def _add_state(app: FastAPI, serving: Serving) -> None:
 
     @app.get("/metrics", response_model=None)
     async def metrics() -> Response:
-        return Response(serving.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await serving.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/live", response_model=None, include_in_schema=False)
     async def live() -> Response:

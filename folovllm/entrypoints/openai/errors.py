@@ -64,6 +64,8 @@ def refused(error: ValueError) -> APIError:
 
 def failed(error: BaseException) -> APIError:
     """A request that was taken and could not be finished. Its text is nobody else's, so the log has the kind alone."""
+    if isinstance(error, APIError):
+        return error
     logger.error("a request ended in %s", type(error).__name__)
     logger.debug("what it was", exc_info=error)
     return APIError(500, f"the engine could not finish this request: {type(error).__name__}", code="engine_error")

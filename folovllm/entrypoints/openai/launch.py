@@ -21,6 +21,7 @@ from rich.text import Text
 
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.entrypoints.clients.async_llm import AsyncLLM
+from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.app import make_app
 
 
@@ -59,28 +60,37 @@ def serve(options: ServerOptions, engine_options: dict[str, Any], notes: Console
     Raises:
         OSError: the address is taken. Then no model has been loaded.
     """
-    listener = _listen(options.host, options.port)
+    listener = listen(options.host, options.port)
     with listener:
         host, port = listener.getsockname()[:2]
         with notes.status(f"loading {options.model} …"):
             llm = AsyncLLM(options.model, **engine_options)
-        app = make_app(
-            llm,
-            options.served_model_name or options.model,
-            api_keys=options.api_keys,
-            max_queue=options.max_queue,
-            max_body_bytes=options.max_body_bytes,
-            salt_by_key=options.salt_by_key,
-            generation_config=options.generation_config,
-        )
+        app = app_for(options, llm)
         _say_where(notes, options, llm, app.state.serving.defaults, host, port)
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on")
-        server = DrainingServer(config, app)
-        asyncio.run(server.serve(sockets=[listener]))
+        run_app(app, listener)
     return 0
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def app_for(options: ServerOptions, llm: EngineClient) -> FastAPI:
+    return make_app(
+        llm,
+        options.served_model_name or options.model,
+        api_keys=options.api_keys,
+        max_queue=options.max_queue,
+        max_body_bytes=options.max_body_bytes,
+        salt_by_key=options.salt_by_key,
+        generation_config=options.generation_config,
+    )
+
+
+def run_app(app: FastAPI, listener: socket.socket) -> None:
+    """Until a signal ends it."""
+    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on")
+    server = DrainingServer(config, app)
+    asyncio.run(server.serve(sockets=[listener]))
+
+
+def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -120,6 +130,10 @@ def _say_where(
     if defaults:
         text = ", ".join(f"{name}={value}" for name, value in defaults.items())
         notes.print(f"sampling defaults of its generation_config.json: {text}", style="dim")
+    warn_if_open(notes, options)
+
+
+def warn_if_open(notes: Console, options: ServerOptions) -> None:
     if not options.api_keys and not is_loopback(options.host):
         notes.print(
             Text(f"{options.host} is open to other machines, and no --api-key is asked for: anyone there may use it"),

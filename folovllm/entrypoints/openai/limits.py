@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from folovllm.engine.async_llm import AsyncLLM
+from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.errors import APIError
 
 OPEN_PATHS = ("/", "/health", "/assets/chat.js", "/assets/chat.css")
@@ -96,7 +96,7 @@ class LargestBody:
 class Gate:
     """Lets requests in until as many wait as `max_queue` allows."""
 
-    def __init__(self, llm: AsyncLLM, max_queue: int) -> None:
+    def __init__(self, llm: EngineClient, max_queue: int) -> None:
         self.llm, self.max_queue = llm, max_queue
         self.num_inside = 0
         self.draining = False
@@ -104,10 +104,10 @@ class Gate:
     def num_waiting(self, count: int = 0) -> int:
         """Requests that would wait, were `count` more let in. What has not reached the engine takes its free rows, if
         nothing waits there already."""
-        scheduler = self.llm.engine.scheduler  # stats() would look at every block, for each request that comes
-        running, waiting = len(scheduler.running), len(scheduler.waiting)
-        free = 0 if waiting else scheduler.max_num_seqs - running
-        return waiting + max(0, self.num_inside - running - waiting - len(scheduler.swapped) + count - free)
+        load = self.llm.load()
+        free = 0 if load.waiting else load.rows - load.running
+        on_the_way = self.num_inside - load.running - load.waiting - load.swapped
+        return load.waiting + max(0, on_the_way + count - free)
 
     @contextmanager
     def admit(self, count: int) -> Iterator[None]:

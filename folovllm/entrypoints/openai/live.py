@@ -1,7 +1,4 @@
-"""The engine live, for the page: a look at it twice a second as an event.
-
-The block map is the pool seen as a bar of cells. A cell stands for one block, or for several where there are more
-blocks than cells, of which the busiest counts.
+"""The engine live, for the page: a look at it twice a second as an event. Several engines are shown as one.
 
 vLLM: none (it leaves this to Prometheus and Grafana)
 """
@@ -13,41 +10,27 @@ import dataclasses
 from collections.abc import AsyncGenerator
 from typing import Any
 
-import numpy as np
-
-from folovllm.core.cached_block_pool import CachedBlockPool
+from folovllm.entrypoints.clients.looks import together
 from folovllm.entrypoints.openai.serving import Serving
 
-CELLS = 384
 PERIOD = 0.5  # seconds
 
 
-def look(serving: Serving) -> dict[str, Any]:
-    stats = serving.llm.stats()
+async def look(serving: Serving) -> dict[str, Any]:
+    """`replicas` names the engines where there are several; the other figures are of all together."""
+    found = await serving.llm.looks()
+    stats, block_map = together(found)
     return {
         **dataclasses.asdict(stats),
         "waiting": serving.gate.num_waiting(),
         "prefix_hit_rate": stats.prefix_hit_rate,
-        "block_map": block_map(serving),
+        "block_map": block_map,
+        "replicas": [one.replica for one in found if one.replica is not None],
     }
-
-
-def block_map(serving: Serving) -> str:
-    """A letter for each cell: f free, c cached, u in use, s shared: the busiest of its blocks."""
-    pool = serving.llm.engine.scheduler.kv.pool
-    # Copies made in one go: a step may be changing the pool in its thread.
-    refs = np.array(pool._refs[1:])
-    state = np.minimum(refs, 2) + (refs > 0)
-    if isinstance(pool, CachedBlockPool):
-        cached = np.fromiter(frozenset(pool._cached), np.int64) - 1
-        state[cached] = np.maximum(state[cached], 1)
-    per_cell = -(-len(state) // CELLS)
-    padded = np.pad(state, (0, -len(state) % per_cell))
-    return "".join("fcus"[busiest] for busiest in padded.reshape(-1, per_cell).max(axis=1))
 
 
 async def looks(serving: Serving) -> AsyncGenerator[dict[str, Any], None]:
     """Until the server shuts down."""
     while not serving.gate.draining:
-        yield look(serving)
+        yield await look(serving)
         await asyncio.sleep(PERIOD)

@@ -14,58 +14,70 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from folovllm.entrypoints.clients.async_llm import AsyncLLM
+from folovllm.entrypoints.clients.engine_client import EngineClient
+from folovllm.entrypoints.clients.looks import EngineLook
 from folovllm.entrypoints.openai.limits import Gate
 from folovllm.outputs import RequestOutput
 
 _LABEL = "model_name"
+_TEXTS: dict[tuple[type[GaugeMetricFamily] | type[CounterMetricFamily], str], str] = {
+    (GaugeMetricFamily, "num_requests_running"): "Requests in the batch.",
+    (GaugeMetricFamily, "num_requests_waiting"): "Requests that wait for room, in the engine or before it.",
+    (GaugeMetricFamily, "num_requests_swapped"): "Requests whose blocks are in CPU memory.",
+    (GaugeMetricFamily, "kv_cache_usage_perc"): "Share of the KV cache's blocks in use; 1 is all of them.",
+    (CounterMetricFamily, "prompt_tokens"): "Prompt tokens that were computed.",
+    (CounterMetricFamily, "generation_tokens"): "Tokens that were generated.",
+    (CounterMetricFamily, "num_preemptions"): "Sequences that had to give way.",
+    (CounterMetricFamily, "prefix_cache_queries"): "Prompt tokens that were looked up in the cache.",
+    (CounterMetricFamily, "prefix_cache_hits"): "Prompt tokens that were found there.",
+    (CounterMetricFamily, "engine_steps"): "Steps of the engine.",
+}
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _ITL = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
 _E2E = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 240.0, 480.0)
 
 
 class _EngineState(Collector):
-    """Read when it is asked for: nothing is counted twice, and a server that nobody asks does nothing for it."""
+    """Read when it is asked for: nothing is counted twice, and a server that nobody asks does nothing for it.
 
-    def __init__(self, llm: AsyncLLM, model_name: str, gate: Gate) -> None:
-        self.llm, self.labels, self.gate = llm, [model_name], gate
+    Several engines have a label more, `replica`."""
+
+    def __init__(self, model_name: str, gate: Gate) -> None:
+        self.model_name, self.gate = model_name, gate
+        self.looks: list[EngineLook] = []
 
     def collect(self) -> Iterator[Metric]:
-        stats = self.llm.stats()
-        used = stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0
-        gauges = {
-            "num_requests_running": ("Requests in the batch.", stats.running),
-            "num_requests_waiting": (
-                "Requests that wait for room, in the engine or before it.",
-                self.gate.num_waiting(),
-            ),
-            "num_requests_swapped": ("Requests whose blocks are in CPU memory.", stats.swapped),
-            "kv_cache_usage_perc": ("Share of the KV cache's blocks in use; 1 is all of them.", used),
+        values = [self._values(look) for look in self.looks]
+        names = [_LABEL] if all(look.replica is None for look in self.looks) else [_LABEL, "replica"]
+        for (family, name), text in _TEXTS.items():
+            metric = family(f"folovllm:{name}", text, labels=names)
+            for look, found in zip(self.looks, values, strict=True):
+                metric.add_metric([self.model_name, look.replica or ""][: len(names)], found[name])
+            yield metric
+
+    def _values(self, look: EngineLook) -> dict[str, float]:
+        stats = look.stats
+        return {
+            "num_requests_running": stats.running,
+            "num_requests_waiting": self.gate.num_waiting() if look.replica is None else stats.waiting,
+            "num_requests_swapped": stats.swapped,
+            "kv_cache_usage_perc": stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0,
+            "prompt_tokens": stats.prompt_tokens,
+            "generation_tokens": stats.output_tokens,
+            "num_preemptions": stats.preemptions,
+            "prefix_cache_queries": stats.prefix_cache_queries,
+            "prefix_cache_hits": stats.prefix_cache_hits,
+            "engine_steps": stats.steps,
         }
-        counters = {
-            "prompt_tokens": ("Prompt tokens that were computed.", stats.prompt_tokens),
-            "generation_tokens": ("Tokens that were generated.", stats.output_tokens),
-            "num_preemptions": ("Sequences that had to give way.", stats.preemptions),
-            "prefix_cache_queries": ("Prompt tokens that were looked up in the cache.", stats.prefix_cache_queries),
-            "prefix_cache_hits": ("Prompt tokens that were found there.", stats.prefix_cache_hits),
-            "engine_steps": ("Steps of the engine.", stats.steps),
-        }
-        for name, (text, value) in gauges.items():
-            gauge = GaugeMetricFamily(f"folovllm:{name}", text, labels=[_LABEL])
-            gauge.add_metric(self.labels, value)
-            yield gauge
-        for name, (text, value) in counters.items():
-            counter = CounterMetricFamily(f"folovllm:{name}", text, labels=[_LABEL])
-            counter.add_metric(self.labels, value)
-            yield counter
 
 
 class Metrics:
     """A registry of its own for each application: two in a process do not meet."""
 
-    def __init__(self, llm: AsyncLLM, model_name: str, gate: Gate) -> None:
+    def __init__(self, llm: EngineClient, model_name: str, gate: Gate) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_EngineState(llm, model_name, gate))
+        self.llm, self._state = llm, _EngineState(model_name, gate)
+        self.registry.register(self._state)
 
         def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
             made = Histogram(f"folovllm:{name}", text, [_LABEL], registry=self.registry, buckets=buckets)
@@ -87,7 +99,8 @@ class Metrics:
     def success(self, reason: str) -> None:
         self._success.labels(self._model_name, reason).inc()
 
-    def text(self) -> bytes:
+    async def text(self) -> bytes:
+        self._state.looks = await self.llm.looks()
         return generate_latest(self.registry)
 
 

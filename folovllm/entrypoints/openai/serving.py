@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from folovllm.engine.ceilings import check_ceilings
 from folovllm.engine.input_processor import Prompt
-from folovllm.entrypoints.clients.async_llm import AsyncLLM
+from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
 from folovllm.entrypoints.clients.params import SamplingParams
 from folovllm.entrypoints.openai.errors import APIError, failed, refused
@@ -75,7 +75,7 @@ class Serving:
 
     def __init__(
         self,
-        llm: AsyncLLM,
+        llm: EngineClient,
         model_name: str,
         *,
         max_queue: int = 1024,

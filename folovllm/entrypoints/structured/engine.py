@@ -52,7 +52,7 @@ class GrammarCompiler:
         """
         with self._lock:
             matcher = self._matcher(*_kind_and_text(form))
-        return Form(matcher, self)
+        return Form(matcher, self, form)
 
     def _matcher(self, kind: str, text: str) -> LLMatcher:
         if (kind, text) in self._kept:
@@ -108,12 +108,12 @@ class Form:
     the parameters has it, begins with no sequences.
     """
 
-    def __init__(self, start: LLMatcher, compiler: GrammarCompiler) -> None:
-        self._start, self._compiler = start, compiler
+    def __init__(self, start: LLMatcher, compiler: GrammarCompiler, asked: StructuredOutputsParams) -> None:
+        self._start, self._compiler, self.asked = start, compiler, asked
         self._states: dict[int, _State] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Form:
-        return Form(self._start, self._compiler)
+        return Form(self._start, self._compiler, self.asked)
 
     def __repr__(self) -> str:
         return f"Form({len(self._states)} sequences)"

@@ -1,0 +1,101 @@
+"""A replica: one engine in a process of its own, on any machine of the cluster. No Ray in here: it is a plain class.
+
+vLLM: v1/engine/core.py (EngineCoreProc)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from folovllm.config import EMBEDDED_MODEL, EngineConfig, ModelConfig
+from folovllm.engine.input_processor import InputProcessor, Room
+from folovllm.entrypoints.clients.async_llm import AsyncLLM
+from folovllm.entrypoints.clients.inputs import ClientInputs
+from folovllm.entrypoints.clients.looks import EngineLook, look_at
+from folovllm.entrypoints.replicas.wire import Ask, differences
+from folovllm.entrypoints.structured.engine import GrammarCompiler
+from folovllm.entrypoints.structured.processor import KEY
+from folovllm.model_loader import load_tokenizer
+from folovllm.outputs import RequestOutput
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFacts:
+    """What the front must know of an engine to check requests for it. The same of every replica."""
+
+    config: EngineConfig
+    room: Room
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    device: str
+    dtype: str
+    pid: int
+
+
+class FrontEngine:
+    """The engine as the front sees it: facts, and a tokenizer. The weights are not here."""
+
+    def __init__(self, facts: ReplicaFacts) -> None:
+        self.facts, self.config = facts, facts.config
+        self.model_config: ModelConfig = facts.config.model_config
+        self.max_model_len = facts.room.max_model_len
+        self.tokenizer = None if self.model_config.skip_tokenizer_init else load_tokenizer(self.model_config)
+
+
+class FrontInputs(ClientInputs):
+    """Checks requests as the engine's own inputs do, and needs no engine for it."""
+
+    def __init__(self, engine: FrontEngine) -> None:
+        facts = engine.facts
+        InputProcessor.__init__(self, engine.tokenizer, facts.vocab_size, facts.room)
+        self.grammars = GrammarCompiler(engine.tokenizer, facts.vocab_size, facts.eos_token_ids)
+
+
+class EngineReplica:
+    """Args: as for AsyncLLM. Its methods are coroutines, so that all of them run in one event loop."""
+
+    def __init__(self, name: str, model: str, options: dict[str, Any]) -> None:
+        if model == EMBEDDED_MODEL:
+            import torch
+
+            torch.set_num_threads(1)  # a product of this model is done before a second thread has woken up
+        self.name, self.llm = name, AsyncLLM(model, **options)
+
+    async def facts(self) -> ReplicaFacts:
+        engine = self.llm.engine
+        return ReplicaFacts(
+            engine.config,
+            engine.core.room,
+            engine.runner.vocab_size,
+            engine.eos_token_ids,
+            str(engine.device),
+            str(engine.dtype).removeprefix("torch."),
+            os.getpid(),
+        )
+
+    async def generate(self, ask: Ask) -> AsyncGenerator[RequestOutput, None]:
+        """What each output gained. Raises: as AsyncLLM.generate."""
+        params = ask.params
+        if ask.form is not None:
+            form = self.llm.inputs.grammars.compile(ask.form)
+            params = dataclasses.replace(params, extra_args={**(params.extra_args or {}), KEY: form})
+        outputs = self.llm.generate(ask.prompt, params, ask.request_id, priority=ask.priority)
+        async with aclosing(differences(outputs, params)) as each:
+            async for gained in each:
+                yield gained
+
+    async def abort(self, request_id: str) -> None:
+        self.llm.abort(request_id)
+
+    async def look(self) -> EngineLook:
+        return look_at(self.llm.engine, self.name)
+
+    async def check_health(self) -> None:
+        """Asked once a second. Raises RuntimeError where only another process can help: this one is then replaced."""
+        if self.llm.is_closed:
+            raise RuntimeError(f"the engine of {self.name} has ended by an error of its own")

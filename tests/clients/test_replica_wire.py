@@ -1,0 +1,125 @@
+"""Differences that go over a wire and are added up again, and how many replicas a load needs. By hand."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from folovllm import AsyncLLM, SamplingParams, StructuredOutputsParams
+from folovllm.entrypoints.replicas.scaling import Scaling
+from folovllm.entrypoints.replicas.wire import Ask, Growing, differences
+from folovllm.outputs import CompletionOutput, RequestOutput
+from folovllm.sampling_params import SamplingParams as PlainParams
+
+PROMPT = "Once upon a time"
+
+
+def outputs_of(params: PlainParams) -> tuple[list[RequestOutput], list[RequestOutput]]:
+    """What an engine hands out, and what is left of it after a pickled journey."""
+
+    async def run() -> tuple[list[RequestOutput], list[RequestOutput]]:
+        direct: list[RequestOutput] = []
+
+        async def noted(llm: AsyncLLM) -> AsyncGenerator[RequestOutput, None]:
+            async for output in llm.generate(PROMPT, params):
+                direct.append(output)
+                yield output
+
+        async with AsyncLLM(dtype="float32", num_kv_blocks=64) as llm:
+            growing, arrived = Growing(PROMPT, llm.engine.tokenizer(PROMPT)["input_ids"]), []
+            async for gained in differences(noted(llm), params):
+                growing.add(pickle.loads(pickle.dumps(gained)))
+                arrived.append(growing.output())
+        return direct, arrived
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        PlainParams(max_tokens=8, temperature=0),
+        PlainParams(max_tokens=8, n=3, seed=1, logprobs=2, prompt_logprobs=1),
+        PlainParams(max_tokens=12, temperature=0, stop=["girl"]),
+    ],
+    ids=["plain", "several with log-probabilities", "stop"],
+)
+def test_every_output_arrives_as_it_was(params: PlainParams) -> None:
+    direct, arrived = outputs_of(params)
+    assert arrived == direct
+
+
+def test_where_the_winner_is_known_at_the_end_only_the_end_arrives() -> None:
+    direct, arrived = outputs_of(PlainParams(max_tokens=6, n=1, best_of=3, seed=1))
+    assert arrived == [direct[-1]]
+
+
+def test_what_has_been_handed_out_does_not_change_any_more() -> None:
+    growing = Growing("p", [1])
+    growing.add(RequestOutput("r", None, [], outputs=[CompletionOutput(0, "a", [5])]))
+    first = growing.output()
+    growing.add(RequestOutput("r", None, [], outputs=[CompletionOutput(0, "b", [6])], finished=True))
+    assert (first.outputs[0].text, first.outputs[0].token_ids) == ("a", [5])
+    assert (growing.output().outputs[0].text, growing.output().outputs[0].token_ids) == ("ab", [5, 6])
+
+
+def test_nothing_added_is_no_output() -> None:
+    with pytest.raises(ValueError, match="differences must have come"):
+        Growing("p", [1]).output()
+
+
+def test_a_compiled_form_stays_at_home_and_its_text_travels() -> None:
+    pytest.importorskip("llguidance")
+    llm = AsyncLLM(dtype="float32", num_kv_blocks=64)
+    form = StructuredOutputsParams(choice=["yes", "no"])
+    ask = Ask.of("r", {"prompt_token_ids": [1]}, llm.inputs.plain_params(SamplingParams(structured_outputs=form)), 0)
+    travelled = pickle.loads(pickle.dumps(ask))
+    assert travelled.form == form
+    assert travelled.params.extra_args is None
+
+
+def test_thirteen_requests_at_four_each_need_four_replicas() -> None:
+    scaling = Scaling(1, 8, target=4, up_after=2.0)
+    assert scaling.wanted(1, 13, now=0.0) == 1  # it may be over in a moment
+    assert scaling.wanted(1, 13, now=1.9) == 1
+    assert scaling.wanted(1, 13, now=2.0) == 4
+    assert scaling.wanted(4, 13, now=2.1) == 4
+
+
+def test_a_moment_of_less_begins_the_waiting_anew() -> None:
+    scaling = Scaling(1, 8, target=4, up_after=2.0)
+    scaling.wanted(1, 13, now=0.0)
+    scaling.wanted(1, 4, now=1.0)
+    assert scaling.wanted(1, 13, now=2.5) == 1
+    assert scaling.wanted(1, 13, now=4.5) == 4
+
+
+def test_they_go_one_by_one_and_never_below_the_least() -> None:
+    scaling = Scaling(2, 8, target=4, down_after=30.0)
+    numbers, here = [], 4
+    for now in range(0, 200, 10):
+        here = scaling.wanted(here, 0, float(now))
+        numbers.append(here)
+    assert numbers[:9] == [4, 4, 4, 3, 3, 3, 3, 2, 2]
+    assert set(numbers[9:]) == {2}
+
+
+def test_never_above_the_most() -> None:
+    scaling = Scaling(1, 3, target=1, up_after=0.0)
+    assert scaling.wanted(1, 100, now=0.0) == 3
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ((3, 2), r"min_replicas must be at most max_replicas \(2\), got 3"),
+        ((0, 2), "min_replicas must be positive, got 0"),
+        ((1, 2, 0), "target_ongoing_requests must be positive, got 0"),
+    ],
+)
+def test_wrong_bounds_are_refused_by_name(bounds: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Scaling(*bounds)

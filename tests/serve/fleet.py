@@ -1,0 +1,72 @@
+"""Replicas in this process, so that a test can look into their engines: a fleet without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from folovllm.entrypoints.clients.looks import EngineLook
+from folovllm.entrypoints.replicas.client import ReplicaDiedError
+from folovllm.entrypoints.replicas.replica import EngineReplica
+from folovllm.entrypoints.replicas.wire import Ask
+from folovllm.outputs import RequestOutput
+
+
+class LocalFleet:
+    """A name in `dead` is a replica whose process has died: what is asked of it ends in an error."""
+
+    def __init__(self, count: int, **engine: Any) -> None:
+        self.engine = engine
+        self.replicas: dict[str, EngineReplica] = {}
+        self.dead: set[str] = set()
+        self.asked: list[str] = []
+        self.removed: list[str] = []
+        for _ in range(count):
+            self._make()
+
+    def _make(self) -> str:
+        name = f"replica-{len(self.replicas) + len(self.removed)}"
+        self.replicas[name] = EngineReplica(name, "embedded", self.engine)
+        return name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.replicas)
+
+    async def generate(self, name: str, ask: Ask) -> AsyncGenerator[RequestOutput, None]:
+        self.asked.append(name)
+        async with aclosing(self.replicas[name].generate(ask)) as outputs:
+            async for gained in outputs:
+                if name in self.dead:
+                    raise ReplicaDiedError(f"{name} died under this request")
+                yield gained
+
+    async def abort(self, name: str, request_id: str) -> None:
+        await self.replicas[name].abort(request_id)
+
+    async def look(self, name: str) -> EngineLook:
+        if name in self.dead:
+            raise ReplicaDiedError(name)
+        return await self.replicas[name].look()
+
+    async def add(self) -> str:
+        return self._make()
+
+    async def remove(self, name: str) -> None:
+        self.removed.append(name)
+        await self.replicas.pop(name).llm.shutdown()
+
+    def close(self) -> None:
+        """The engines' threads end with the process."""
+
+    def is_idle(self) -> bool:
+        return all(
+            (stats.running, stats.waiting, stats.kv_blocks_used) == (0, 0, 0)
+            for stats in (replica.llm.stats() for replica in self.replicas.values())
+        )
+
+
+def facts_of(fleet: LocalFleet) -> Any:
+    return asyncio.run(fleet.replicas[fleet.names[0]].facts())

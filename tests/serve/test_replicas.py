@@ -1,0 +1,197 @@
+"""The server before several engines: the same contract, a router, and replicas that die. No cluster in here."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from folovllm import LLM, SamplingParams
+from folovllm.entrypoints.replicas.client import ReplicatedLLM
+from folovllm.entrypoints.replicas.scaling import Scaling
+from folovllm.routing import PrefixAffinity, RoundRobin, Router
+from tests.serve.fleet import LocalFleet, facts_of
+from tests.serve.support import Running, running, wait_for
+
+ENGINE: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 4}
+LONG: dict[str, Any] = {"max_tokens": 300, "extra_body": {"ignore_eos": True}}
+QUESTION = [{"role": "user", "content": "What is prefix caching?"}]
+
+
+@contextmanager
+def replicated(
+    count: int = 2, router: Router | None = None, scaling: Scaling | None = None, **options: Any
+) -> Iterator[tuple[Running, LocalFleet]]:
+    fleet = LocalFleet(count, **ENGINE)
+    llm = ReplicatedLLM(fleet, router or RoundRobin(), facts_of(fleet), scaling)
+    with running(llm=llm, **options) as server:
+        yield server, fleet
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[Running, LocalFleet]]:
+    with replicated() as made:
+        yield made
+
+
+def test_both_replicas_answer_with_one_engine_s_tokens(pair: tuple[Running, LocalFleet]) -> None:
+    server, fleet = pair
+    fleet.asked.clear()
+    alone = LLM(**ENGINE).chat(QUESTION, SamplingParams(temperature=0, max_tokens=40), use_tqdm=False)[0].outputs[0]
+    for _ in range(2):
+        answer = server.client().chat.completions.create(
+            model="embedded", messages=QUESTION, temperature=0, max_tokens=40, stream=False
+        )
+        assert answer.choices[0].message.content == alone.text
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == len(alone.token_ids)
+    assert sorted(fleet.asked) == ["replica-0", "replica-1"]
+
+
+def test_a_stream_of_several_with_log_probabilities_is_the_answer_in_pieces(pair: tuple[Running, LocalFleet]) -> None:
+    server, _ = pair
+    ask: dict[str, Any] = {"model": "embedded", "prompt": "One day", "n": 2, "seed": 3, "max_tokens": 8, "logprobs": 2}
+    whole = server.client().completions.create(**ask)
+    texts, tokens = ["", ""], [[], []]  # type: ignore[var-annotated]
+    for chunk in server.client().completions.create(**ask, stream=True):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+            tokens[choice.index] += choice.logprobs.tokens
+    assert texts == [choice.text for choice in whole.choices]
+    assert tokens == [choice.logprobs.tokens for choice in whole.choices]
+
+
+def test_an_echoed_prompt_has_its_log_probabilities(pair: tuple[Running, LocalFleet]) -> None:
+    server, _ = pair
+    answer = server.client().completions.create(
+        model="embedded", prompt="One day a cat", echo=True, logprobs=1, max_tokens=2, temperature=0
+    )
+    values = answer.choices[0].logprobs.token_logprobs
+    assert values[0] is None
+    assert None not in values[1:]
+
+
+def test_a_form_holds_on_a_replica_too(pair: tuple[Running, LocalFleet]) -> None:
+    server, _ = pair
+    answer = server.client().completions.create(
+        model="embedded", prompt="A pet:", extra_body={"structured_outputs": {"choice": ["cat", "dog"]}}
+    )
+    assert answer.choices[0].text in ("cat", "dog")
+
+
+def test_what_is_wrong_is_refused_before_a_replica_hears_of_it(pair: tuple[Running, LocalFleet]) -> None:
+    server, fleet = pair
+    fleet.asked.clear()
+    with pytest.raises(openai.BadRequestError, match="max_model_len"):
+        server.client().completions.create(model="embedded", prompt=[5] * 5000)
+    with pytest.raises(openai.BadRequestError, match="temperature"):
+        server.client().completions.create(model="embedded", prompt="a", temperature=-1)
+    assert fleet.asked == []
+
+
+def test_who_leaves_frees_the_blocks_on_the_replica(pair: tuple[Running, LocalFleet]) -> None:
+    server, fleet = pair
+    stream = server.client().completions.create(model="embedded", prompt="a", stream=True, **LONG)
+    next(iter(stream))
+    assert not fleet.is_idle()
+    stream.close()
+    wait_for(fleet.is_idle)
+    wait_for(lambda: server.llm.load().running == 0)
+
+
+def test_metrics_health_and_the_page_know_each_replica(pair: tuple[Running, LocalFleet]) -> None:
+    server, _ = pair
+    text = httpx.get(f"{server.url}/metrics").text
+    for name in ("replica-0", "replica-1"):
+        assert f'folovllm:num_requests_running{{model_name="embedded",replica="{name}"}} 0.0' in text
+    assert httpx.get(f"{server.url}/health").json() == {"replicas": {"replica-0": "up", "replica-1": "up"}}
+    with httpx.stream("GET", f"{server.url}/live") as events:
+        look = json.loads(next(events.iter_lines()).removeprefix("data: "))
+    assert look["replicas"] == ["replica-0", "replica-1"]
+    assert look["kv_blocks_total"] == 2 * 256
+
+
+def test_the_queue_counts_all_replicas_and_keys_are_asked_for() -> None:
+    """Two rows on each of two replicas are four; one may wait; the sixth is told to go."""
+    fleet = LocalFleet(2, **{**ENGINE, "max_num_seqs": 2})
+    llm = ReplicatedLLM(fleet, RoundRobin(), facts_of(fleet))
+    with running(llm=llm, max_queue=1, api_keys=["secret"]) as server:
+        with pytest.raises(openai.AuthenticationError):
+            server.client().models.list()
+        client = server.client(api_key="secret")
+        streams = [client.completions.create(model="embedded", prompt="a", stream=True, **LONG) for _ in range(4)]
+        for stream in streams:
+            next(iter(stream))
+        waiting = threading.Thread(target=lambda: client.completions.create(model="embedded", prompt="b", max_tokens=2))
+        waiting.start()
+        wait_for(lambda: llm.load().waiting == 1)
+        with pytest.raises(openai.RateLimitError):
+            client.completions.create(model="embedded", prompt="c", max_tokens=2)
+        for stream in streams:
+            stream.close()
+        waiting.join()
+
+
+def test_a_replica_that_dies_takes_its_own_requests_and_no_others() -> None:
+    with replicated() as (server, fleet):
+        client = server.client()
+        streams = [client.completions.create(model="embedded", prompt="a", stream=True, **LONG) for _ in range(2)]
+        for stream in streams:
+            next(iter(stream))
+        fleet.dead.add("replica-0")
+        with pytest.raises(openai.APIError, match="ReplicaDiedError"):
+            list(streams[0])
+        assert list(streams[1])[-1].choices[0].finish_reason == "length"
+        assert httpx.get(f"{server.url}/health").json()["replicas"] == {"replica-0": "down", "replica-1": "up"}
+        fleet.asked.clear()
+        for _ in range(3):
+            client.completions.create(model="embedded", prompt="a", max_tokens=2)
+        assert fleet.asked == ["replica-1"] * 3
+        fleet.dead.clear()
+        wait_for(lambda: len(server.llm.router.replicas) == 2)
+
+
+def test_without_a_replica_the_answer_is_503_at_once() -> None:
+    with replicated(1) as (server, fleet):
+        fleet.dead.add("replica-0")
+        wait_for(lambda: httpx.get(f"{server.url}/health").json()["replicas"] == {"replica-0": "down"})
+        with pytest.raises(openai.InternalServerError, match="no replica is up") as caught:
+            server.client().completions.create(model="embedded", prompt="a")
+        assert caught.value.status_code == 503
+        stream = httpx.post(f"{server.url}/v1/completions", json={"prompt": "a", "stream": True})
+        assert (stream.status_code, stream.json()["error"]["code"]) == (503, "no_replica")
+
+
+def test_a_prefix_is_computed_on_one_replica_and_found_there() -> None:
+    """Four prefixes of 64 tokens, asked for three times each: 8 of 12 requests find theirs, wherever the router sends
+    them in turn only some do."""
+    prefixes = [[10 + number] * 64 for number in range(4)]
+    with replicated(router=PrefixAffinity()) as (server, fleet):
+        client = server.client()
+        where: dict[int, set[str]] = {}
+        for _ in range(3):
+            for number, prefix in enumerate(prefixes):
+                fleet.asked.clear()
+                client.completions.create(model="embedded", prompt=[*prefix, 7], max_tokens=1)
+                where.setdefault(number, set()).update(fleet.asked)
+        assert all(len(names) == 1 for names in where.values())
+        hits = sum(replica.llm.stats().prefix_cache_hits for replica in fleet.replicas.values())
+        assert hits == 8 * 64
+
+
+def test_replicas_come_and_go_with_the_load() -> None:
+    scaling = Scaling(1, 2, target=1, up_after=0.0, down_after=0.0)
+    with replicated(1, scaling=scaling) as (server, fleet):
+        client = server.client()
+        streams = [client.completions.create(model="embedded", prompt="a", stream=True, **LONG) for _ in range(2)]
+        wait_for(lambda: fleet.names == ("replica-0", "replica-1"))
+        for stream in streams:
+            assert list(stream)[-1].choices[0].finish_reason == "length"
+        wait_for(lambda: len(fleet.names) == 1)
+        assert client.completions.create(model="embedded", prompt="a", max_tokens=2).choices
