@@ -250,8 +250,8 @@ def test_a_wrong_line_is_named_with_its_field(tmp_path, line: str, text: str) ->
 def test_another_version_is_refused_by_its_number(tmp_path) -> None:
     path = tmp_path / "sim.jsonl"
     Simulated(path)
-    path.write_text(path.read_text().replace('"version":1', '"version":2'))
-    with pytest.raises(TraceFormatError, match="version must be 1, got 2"):
+    path.write_text(path.read_text().replace('"version":2', '"version":3'))
+    with pytest.raises(TraceFormatError, match="version must be 1 or 2, got 3"):
         read_trace(path)
 
 
@@ -287,7 +287,7 @@ def test_nvtx_ranges_lie_in_one_another_and_all_are_closed(text_model_folder, mo
 
 def test_async_llm_writes_a_trace_and_closes_it(text_model_folder, tmp_path) -> None:
     async def serve() -> None:
-        async with AsyncLLM(str(text_model_folder), dtype="float32", trace=tmp_path / "run.jsonl") as llm:
+        async with AsyncLLM(str(text_model_folder), dtype="float32", trace=tmp_path / "run.jsonl", trace_texts=True) as llm:
             async for _ in llm.generate("hello", SamplingParams(max_tokens=3, temperature=0)):
                 pass
 
