@@ -52,7 +52,7 @@ def find_tokenizer(trace: Trace, name: str | None = None) -> Any:
         NoTextsError: there is none, or the trace has no texts.
     """
     if not trace.header.texts:
-        raise NoTextsError(f"trace {trace.name} was made without texts (--no-trace-texts)")
+        raise NoTextsError(f"trace {trace.name} was written without texts: --trace-texts writes them")
     num_tokens = sum(len(step.tokens) + len(step.first) for step in trace.steps)
     if num_tokens > MOST_TOKENS:
         raise NoTextsError(f"trace {trace.name} has {num_tokens:,} tokens; a page shows texts of {MOST_TOKENS:,}")
