@@ -79,7 +79,7 @@ PICTURES = {
         maps=(0, 1, 3, 6),
     ),
     "m5/trace": Picture(
-        ("A prompt of 96 tokens among three decodes: whole, and in chunks", "三条序列正在 decode，来了 96 个 token 的提示词"),
+        ("A prompt of 96 tokens among three decodes: whole, and in chunks", "decode 当中来了 96 个 token 的提示词"),
         (
             ("m5-whole", ("M4: the prompt in one step", "M4：提示词一步算完")),
             ("m5-chunks", ("M5: 16 tokens a step", "M5：每步 16 个 token")),
@@ -178,7 +178,12 @@ def _draw_lane(
         if part.kind in ("waiting", "idle"):
             card.line([(x, y + 9), (x + width - 1, y + 9)], color=MUTED, dashed=True)
             continue
-        card.box(x, y + 1, max(1, width - 1), LANE - 7, FILLS[part.kind], edge=FILLS[part.kind], rx=2)
+        for step in (
+            range(part.first, part.last + 1) if part.kind == "decode" else (part.first,)
+        ):  # a box for each token
+            last = step if part.kind == "decode" else part.last
+            left, size = LEFT + edges[step] * scale, (edges[last + 1] - edges[step]) * scale
+            card.box(left, y + 1, max(1, size - 2), LANE - 7, FILLS[part.kind], edge=FILLS[part.kind], rx=2)
         if part.kind == "prefill" and part.num_tokens and width > 14:
             card.text(x + width / 2, y + 13, str(part.num_tokens), anchor="middle", size=11)
         if (lane.number, part.first) in found:

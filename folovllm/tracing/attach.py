@@ -64,9 +64,7 @@ class Attached:
         return self.tracer.writer.path
 
 
-def attach(
-    engine: Traceable, writer: TraceWriter, clock: Clock = time.perf_counter, *, texts: bool = True
-) -> Attached:
+def attach(engine: Traceable, writer: TraceWriter, clock: Clock = time.perf_counter, *, texts: bool = True) -> Attached:
     """Trace `engine` from here on; it should be idle. clock: seconds. texts: prompts and token ids, too."""
     tracer = Tracer(writer, engine.scheduler, header_of(engine, texts=texts), clock())
     wraps = Wraps()
@@ -99,7 +97,12 @@ def make_engine(
     make: Callable[[], TraceableT], trace: str | os.PathLike[str] | None, *, texts: bool, nvtx: bool = False
 ) -> tuple[TraceableT, Attached | None]:
     """An engine by `make`, traced into the file `trace` if there is one. A path that cannot be written is refused
-    before the engine is made."""
+    before the engine is made.
+
+    Raises:
+        ValueError: `texts` is no bool, or what TraceWriter says of `trace`.
+    """
+    check_bool("trace_texts", texts)
     writer = None if trace is None else TraceWriter(trace)
     try:
         engine = make()

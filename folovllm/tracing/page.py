@@ -27,7 +27,17 @@ from folovllm.tracing.schema import StepRecord
 from folovllm.tracing.summary import Latency, latencies, percentile
 from folovllm.tracing.texts import Texts
 
-SCRIPTS = ("data.js", "words.js", "paint.js", "timeline.js", "charts.js", "blocks.js", "texts.js", "latencies.js", "main.js")
+SCRIPTS = (
+    "data.js",
+    "words.js",
+    "paint.js",
+    "timeline.js",
+    "charts.js",
+    "blocks.js",
+    "texts.js",
+    "latencies.js",
+    "main.js",
+)
 
 # Of a record, what the page needs beyond the columns of `steps`: the names as in the record.
 _NEWS = (

@@ -240,7 +240,8 @@ class Tracer:
 
     def _add_first(self, news: dict[str, Any], step: _Step) -> None:
         """Tokens of the rows that do not decode."""
-        assert step.token_ids is not None and step.decode_rows is not None
+        assert step.token_ids is not None
+        assert step.decode_rows is not None
         decoding, first = set(step.decode_rows), []
         for row, (seq, token_id) in enumerate(zip(step.output.rows, step.token_ids, strict=True)):
             if row not in decoding and token_id is not None:
