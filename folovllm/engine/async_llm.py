@@ -71,7 +71,8 @@ class AsyncLLM:
             async for output in llm.generate("Once upon a time", SamplingParams(max_tokens=32)):
                 print(output.outputs[0].text)
 
-    Args: as for LLM. Raises: as LLM does.
+    Args: as for LLM; but a trace is without texts where nothing is said, for here they are other people's. Raises: as
+        LLM does.
     """
 
     def __init__(
@@ -79,11 +80,12 @@ class AsyncLLM:
         model: str | None = None,
         *,
         trace: str | PathLike[str] | None = None,
+        trace_texts: bool = False,
         nvtx: bool = False,
         **kwargs: Any,
     ) -> None:
         config = config_for_llm(model, **kwargs)
-        engine, self.trace = make_engine(lambda: LLMEngine(config), trace, nvtx=nvtx)
+        engine, self.trace = make_engine(lambda: LLMEngine(config), trace, texts=trace_texts, nvtx=nvtx)
         self._start(engine)
 
     @classmethod

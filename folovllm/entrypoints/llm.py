@@ -27,6 +27,7 @@ class LLM:
     Args:
         model: a Hugging Face hub id, a local folder in that format, or None for the small model that ships here.
         trace: a file that gets a record of every step (`folovllm trace view` shows it). Whole after trace.close().
+        trace_texts: whether the trace has prompts and tokens, too; without them, only how many.
         nvtx: name the parts of each step in NVIDIA's profilers; needs a GPU.
         **kwargs: any field of ModelConfig, CacheConfig or SchedulerConfig by its name: tokenizer, dtype, device,
             max_model_len, seed, load_format, skip_tokenizer_init, ...
@@ -41,12 +42,13 @@ class LLM:
         model: str | None = None,
         *,
         trace: str | PathLike[str] | None = None,
+        trace_texts: bool = True,
         nvtx: bool = False,
         **kwargs: Any,
     ) -> None:
         # All prompts are given at once and all texts come back at once: gaps between tokens are not seen.
         config = config_for_llm(model, **{"performance_mode": "throughput", **kwargs})
-        self.engine, self.trace = make_engine(lambda: LLMEngine(config), trace, nvtx=nvtx)
+        self.engine, self.trace = make_engine(lambda: LLMEngine(config), trace, texts=trace_texts, nvtx=nvtx)
         self._request_ids = Counter()
 
     def get_tokenizer(self) -> Any:

@@ -29,6 +29,7 @@ from folovllm.tracing.schema import VERSION, Header
 from folovllm.tracing.tracer import Tracer
 from folovllm.tracing.wraps import Wraps
 from folovllm.tracing.writer import TraceWriter
+from folovllm.utils.checks import check_bool
 
 Clock = Callable[[], float]
 
@@ -63,9 +64,9 @@ class Attached:
         return self.tracer.writer.path
 
 
-def attach(engine: Traceable, writer: TraceWriter, clock: Clock = time.perf_counter) -> Attached:
-    """Trace `engine` from here on; it should be idle. clock: seconds."""
-    tracer = Tracer(writer, engine.scheduler, header_of(engine), clock())
+def attach(engine: Traceable, writer: TraceWriter, clock: Clock = time.perf_counter, *, texts: bool = True) -> Attached:
+    """Trace `engine` from here on; it should be idle. clock: seconds. texts: prompts and token ids, too."""
+    tracer = Tracer(writer, engine.scheduler, header_of(engine, texts=texts), clock())
     wraps = Wraps()
     attach_scheduler(tracer, wraps, clock)
 
@@ -93,10 +94,15 @@ def attach(engine: Traceable, writer: TraceWriter, clock: Clock = time.perf_coun
 
 
 def make_engine(
-    make: Callable[[], TraceableT], trace: str | os.PathLike[str] | None, *, nvtx: bool = False
+    make: Callable[[], TraceableT], trace: str | os.PathLike[str] | None, *, texts: bool, nvtx: bool = False
 ) -> tuple[TraceableT, Attached | None]:
     """An engine by `make`, traced into the file `trace` if there is one. A path that cannot be written is refused
-    before the engine is made."""
+    before the engine is made.
+
+    Raises:
+        ValueError: `texts` is no bool, or what TraceWriter says of `trace`.
+    """
+    check_bool("trace_texts", texts)
     writer = None if trace is None else TraceWriter(trace)
     try:
         engine = make()
@@ -106,7 +112,7 @@ def make_engine(
         if writer is not None:
             writer.close()
         raise
-    return engine, None if writer is None else attach(engine, writer)
+    return engine, None if writer is None else attach(engine, writer, texts=texts)
 
 
 def attach_scheduler(tracer: Tracer, wraps: Wraps, clock: Clock) -> None:
@@ -164,7 +170,7 @@ def attach_scheduler(tracer: Tracer, wraps: Wraps, clock: Clock) -> None:
     look_at_pool()
 
 
-def header_of(engine: Traceable) -> Header:
+def header_of(engine: Traceable, *, texts: bool) -> Header:
     scheduler, config = engine.scheduler, engine.config
     return make_header(
         scheduler,
@@ -173,11 +179,21 @@ def header_of(engine: Traceable) -> Header:
         dtype=str(engine.dtype).removeprefix("torch."),
         preemption_mode=config.scheduler_config.preemption_mode,
         clock="real",
+        tokenizer=config.model_config.tokenizer,
+        texts=texts,
     )
 
 
 def make_header(
-    scheduler: Scheduler, *, model: str, device: str, dtype: str, preemption_mode: str, clock: str
+    scheduler: Scheduler,
+    *,
+    model: str,
+    device: str,
+    dtype: str,
+    preemption_mode: str,
+    clock: str,
+    tokenizer: str | None = None,
+    texts: bool = True,
 ) -> Header:
     kv = scheduler.kv
     return Header(
@@ -198,4 +214,6 @@ def make_header(
         chunked_prefill=scheduler.chunks,
         policy="priority" if scheduler.by_priority else "fcfs",
         preemption_mode=preemption_mode,
+        tokenizer=tokenizer,
+        texts=texts,
     )

@@ -18,14 +18,26 @@ import re
 import statistics
 from collections.abc import Sequence
 from importlib.resources import files
+from itertools import zip_longest
 from typing import Any
 
 from folovllm.tracing.lanes import KINDS, Lane, lanes_of
 from folovllm.tracing.reader import Trace
 from folovllm.tracing.schema import StepRecord
 from folovllm.tracing.summary import Latency, latencies, percentile
+from folovllm.tracing.texts import Texts
 
-SCRIPTS = ("data.js", "words.js", "paint.js", "timeline.js", "charts.js", "blocks.js", "latencies.js", "main.js")
+SCRIPTS = (
+    "data.js",
+    "words.js",
+    "paint.js",
+    "timeline.js",
+    "charts.js",
+    "blocks.js",
+    "texts.js",
+    "latencies.js",
+    "main.js",
+)
 
 # Of a record, what the page needs beyond the columns of `steps`: the names as in the record.
 _NEWS = (
@@ -34,8 +46,8 @@ _NEWS = (
 )  # fmt: skip
 
 
-def make_page(traces: Sequence[Trace]) -> str:
-    """The page's HTML. One trace, or two to compare.
+def make_page(traces: Sequence[Trace], texts: Sequence[Texts | None] = ()) -> str:
+    """The page's HTML. One trace, or two to compare; `texts` of each, where there are.
 
     Raises:
         ValueError: a trace has no step.
@@ -49,7 +61,7 @@ def make_page(traces: Sequence[Trace]) -> str:
     parts = {
         "POLICY": policy,
         "STYLE": style,
-        "DATA": as_json([page_data(trace) for trace in traces]),
+        "DATA": as_json([page_data(trace, said) for trace, said in zip_longest(traces, texts)]),
         "SCRIPT": script,
     }
     # In one pass: what stands in a part is never taken for the place of another.
@@ -62,7 +74,7 @@ def as_json(data: Any) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def page_data(trace: Trace) -> dict[str, Any]:
+def page_data(trace: Trace, texts: Texts | None = None) -> dict[str, Any]:
     """What the scripts get of a trace. Sequences are lanes by number; steps are counted from the trace's first."""
     steps, lanes, times = trace.steps, lanes_of(trace), latencies(trace)
     arrivals = [arrival for step in steps for arrival in step.arrived]
@@ -78,12 +90,15 @@ def page_data(trace: Trace) -> dict[str, Any]:
                 "id": arrival.id,
                 "t": arrival.t,
                 "prompt_tokens": arrival.prompt_tokens,
-                "prompt": arrival.prompt,
+                "prompt": texts.prompts.get(arrival.request) if texts else arrival.prompt,
                 **_latency(times[arrival.request]),
             }
             for arrival in arrivals
         ],
         "lanes": [_lane(lane) for lane in lanes],
+        "texts": {number: {"runs": _runs(said.steps), "pieces": said.pieces} for number, said in texts.said.items()}
+        if texts
+        else None,
         "steps": {
             "number": [step.step for step in steps],
             "t": [step.t for step in steps],
@@ -123,6 +138,17 @@ def _lane(lane: Lane) -> dict[str, Any]:
         "reason": lane.reason,
         "found": lane.found,
     }
+
+
+def _runs(steps: list[int]) -> list[int]:
+    """First step and how many, first step and how many, ...: a sequence draws in most steps."""
+    runs: list[int] = []
+    for step in steps:
+        if runs and step == runs[-2] + runs[-1]:
+            runs[-1] += 1
+        else:
+            runs += (step, 1)
+    return runs
 
 
 def _decoding(steps: list[StepRecord]) -> list[int]:

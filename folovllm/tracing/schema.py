@@ -1,6 +1,6 @@
 """What the lines of a trace mean: a header, then one record a step. JSON Lines, UTF-8, one object a line.
 
-    {"type":"header","version":1, ...}
+    {"type":"header","version":2, ...}
     {"type":"step","step":0,"t":1520,"times":[210,4130,0,38,160],"arrived":[...],"prefill":[[0,0,57]],...}
     {"type":"step","step":1,"t":6100,"times":[60,3900,0,30,110],"decode":[0],"tokens":[1184],"free":507,...}
     {"type":"end","t":99120, ...}                             only where the trace was closed
@@ -19,7 +19,12 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, get_args
 
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
+"""Version 1 lacks fields that have a default here."""
+
+UNTOLD = -1
+"""In the place of a token id, where Header.texts is false."""
 
 Preemption = Literal["recompute", "swap"]
 Reason = Literal["stop", "length", "abort", "ignored", "error"]
@@ -56,6 +61,10 @@ class Header:
     chunked_prefill: bool
     policy: str
     preemption_mode: str
+    tokenizer: str | None = None
+    """Where to find the tokenizer that tells token ids as text; None: where the model is."""
+    texts: bool = True
+    """False: no prompts, and of a token only that it was drawn."""
 
 
 @dataclass(slots=True)
@@ -67,11 +76,15 @@ class Arrival:
     t: int
     prompt_tokens: int
     prompt: str | None
-    """The beginning of its text; None where it came as token ids."""
+    """The beginning of its text; None where it came as token ids, or Header.texts is false."""
     max_tokens: int | None
     num_seqs: int
     """How many sequences it asks for: n, best_of, or the width of a beam search."""
     priority: int
+    prompt_ids: list[int] = field(default_factory=list)
+    """The first of its token ids, where it came as such."""
+    context: list[int] = field(default_factory=list)
+    """The last of its token ids: the text of the first token drawn can depend on them."""
 
 
 @dataclass(slots=True)
@@ -128,7 +141,8 @@ class StepRecord:
     swapped: int = 0
     """Requests that are swapped."""
     tokens: list[int | None] = field(default_factory=list)
-    """Token ids drawn, one for each sequence of `decode`; null where none was (a beam search chooses later)."""
+    """Token ids drawn, one for each sequence of `decode`; null where none was (a beam search chooses later). UNTOLD
+    where Header.texts is false."""
     first: list[tuple[int, int]] = field(default_factory=list)
     """(sequence, token id) drawn by sequences of `prefill` and by children of `forks`."""
     ended: list[tuple[int, str]] = field(default_factory=list)
@@ -185,9 +199,10 @@ def parse_record(data: Any, where: str) -> Record:
     kind = TYPES.get(data.get("type", "")) if isinstance(data, dict) else None
     if kind is None:
         raise TraceFormatError(f'{where}: must be an object with a "type" of {", ".join(TYPES)}')
-    if kind is Header and data.get("version") != VERSION:
+    if kind is Header and data.get("version") not in READABLE:
+        known = " or ".join(map(str, READABLE))
         raise TraceFormatError(
-            f"{where}: version must be {VERSION}, got {data.get('version')!r}; read it with the release that wrote it"
+            f"{where}: version must be {known}, got {data.get('version')!r}; read it with the release that wrote it"
         )
     record = _fill(kind, {name: value for name, value in data.items() if name != "type"}, where)
     if isinstance(record, StepRecord):

@@ -12,14 +12,13 @@ import json
 import os
 import weakref
 from pathlib import Path
-from typing import Any
 
 from folovllm.utils.checks import wrong
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # ASCII: lone surrogates of an id are escaped, too
+encode = json.JSONEncoder(separators=(",", ":")).encode  # ASCII: lone surrogates of an id are escaped, too
 
 
 class TraceWriter:
@@ -42,11 +41,11 @@ class TraceWriter:
         self._close = weakref.finalize(self, os.close, self._fd)  # also where the engine is dropped without a word
         self.num_bytes = 0
 
-    def write(self, record: dict[str, Any]) -> None:
-        """Nothing once it is closed. A full disk ends the trace, and not the engine."""
+    def write(self, record: str) -> None:
+        """One record, as JSON in ASCII. Nothing once it is closed. A full disk ends the trace, and not the engine."""
         if not self._close.alive:
             return
-        line = _encode(record).encode() + b"\n"
+        line = f"{record}\n".encode("ascii")
         try:
             written = os.write(self._fd, line)
             if written != len(line):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -250,9 +253,63 @@ def test_a_wrong_line_is_named_with_its_field(tmp_path, line: str, text: str) ->
 def test_another_version_is_refused_by_its_number(tmp_path) -> None:
     path = tmp_path / "sim.jsonl"
     Simulated(path)
-    path.write_text(path.read_text().replace('"version":1', '"version":2'))
-    with pytest.raises(TraceFormatError, match="version must be 1, got 2"):
+    path.write_text(path.read_text().replace('"version":2', '"version":3'))
+    with pytest.raises(TraceFormatError, match="version must be 1 or 2, got 3"):
         read_trace(path)
+
+
+def test_version_1_can_still_be_read(tmp_path) -> None:
+    """Its header and arrivals have fewer fields; tokens and prompts are there."""
+    path = tmp_path / "sim.jsonl"
+    load = Simulated(path)
+    load.add("a", [1] * 10, 3)
+    load.run()
+    first, second, *rest = [json.loads(line) for line in path.read_text().splitlines()]
+    first = {name: value for name, value in first.items() if name not in ("tokenizer", "texts")} | {"version": 1}
+    for name in ("prompt_ids", "context"):
+        del second["arrived"][0][name]
+    path.write_text("".join(json.dumps(line) + "\n" for line in (first, second, *rest)))
+    trace = read_trace(path)
+    assert (trace.header.version, trace.header.texts, trace.steps[1].tokens) == (1, True, [7])
+
+
+def test_without_texts_a_trace_has_no_prompt_and_no_token(text_model_folder, tmp_path) -> None:
+    """But how many there are, and all that was decided."""
+    runs = {}
+    for texts in (True, False):
+        engine = caching_engine(text_model_folder, block_size=4)
+        traced = attach(engine, TraceWriter(tmp_path / f"{texts}.jsonl"), texts=texts)
+        engine.add_request("a", [1, 2, 3, 4, 5, 6], SamplingParams(n=2, max_tokens=5, seed=0))
+        while engine.has_unfinished_requests():
+            engine.step()
+        traced.close()
+        runs[texts] = read_trace(tmp_path / f"{texts}.jsonl")
+    arrival = runs[False].steps[0].arrived[0]
+    assert (arrival.prompt, arrival.prompt_ids, arrival.context, arrival.prompt_tokens) == (None, [], [], 6)
+    assert {token for step in runs[False].steps for token in [*step.tokens, *dict(step.first).values()]} == {-1}
+    assert runs[True].steps[0].arrived[0].prompt_ids == [1, 2, 3, 4, 5, 6]
+    said = [[len(step.tokens) for step in trace.steps] for trace in runs.values()]
+    assert said[0] == said[1]
+    assert [step.tables for step in runs[True].steps] == [step.tables for step in runs[False].steps]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tests.m6.trace_support import Simulated
+load = Simulated(Path(sys.argv[1]))
+load.add("a", [1] * 10, 50)
+for _ in range(9):
+    load.step()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_kill_in_the_middle_loses_no_finished_step(tmp_path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "sim.jsonl")], check=False)
+    assert done.returncode == -signal.SIGKILL
+    trace = read_trace(tmp_path / "sim.jsonl")
+    assert (len(trace.steps), trace.end, trace.is_torn) == (9, None, False)
 
 
 @pytest.mark.parametrize(("path", "text"), [("", "be the path of a file"), ("no/such/run.jsonl", "can be written")])
@@ -287,7 +344,8 @@ def test_nvtx_ranges_lie_in_one_another_and_all_are_closed(text_model_folder, mo
 
 def test_async_llm_writes_a_trace_and_closes_it(text_model_folder, tmp_path) -> None:
     async def serve() -> None:
-        async with AsyncLLM(str(text_model_folder), dtype="float32", trace=tmp_path / "run.jsonl") as llm:
+        options = {"dtype": "float32", "trace": tmp_path / "run.jsonl", "trace_texts": True}
+        async with AsyncLLM(str(text_model_folder), **options) as llm:
             async for _ in llm.generate("hello", SamplingParams(max_tokens=3, temperature=0)):
                 pass
 

@@ -13,43 +13,53 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-# `chat` is not watched: its terminal is the user's.
-TRACED = ("demo", "generate", "chat")
+TRACED = ("demo", "generate", "chat", "serve")
+# Not `chat`, whose terminal is the user's, and not `serve`, which has a page for it.
 WATCHED = ("demo", "generate")
+# Its texts are other people's, so a trace has them only where that is asked for.
+TEXTS_OF_OTHERS = ("serve",)
 
 Run = Callable[[argparse.Namespace], int]
 
 
 def extend(commands: Mapping[str, argparse.ArgumentParser]) -> None:
     for name in TRACED:
-        add_recording(commands[name], watch=name in WATCHED)
+        if name in commands:
+            add_recording(commands[name], watch=name in WATCHED, texts=name not in TEXTS_OF_OTHERS)
 
 
-def add_recording(parser: argparse.ArgumentParser, *, watch: bool = True) -> None:
+def add_recording(parser: argparse.ArgumentParser, *, watch: bool = True, texts: bool = True) -> None:
     """Options to look at the engines that this command makes."""
     group = parser.add_argument_group("looking at it")
     text = "write a record of every step; folovllm trace view shows it. A second engine's goes to FILE-2, and so on"
     group.add_argument("--trace", metavar="FILE", help=text)
+    text = (
+        f"whether the trace has prompts and tokens, or only how many (default: {'with' if texts else 'without'} them)"
+    )
+    group.add_argument("--trace-texts", action=argparse.BooleanOptionalAction, help=text)
     group.add_argument("--nvtx", action="store_true", help="name the parts of each step in NVIDIA's profilers")
     if watch:
         text = "a live view of requests, tokens/s, cache and texts; what the command prints comes after it"
         group.add_argument("--watch", action="store_true", help=text)
-    parser.set_defaults(run=_recorded(parser.get_default("run")))
+    parser.set_defaults(run=_recorded(parser.get_default("run"), texts))
 
 
-def _recorded(run: Run) -> Run:
+def _recorded(run: Run, texts: bool) -> Run:
     def run_recorded(args: argparse.Namespace) -> int:
+        if args.trace is None and args.trace_texts is not None:
+            raise ValueError("--trace-texts must be given with a trace: add --trace FILE")
         is_watched = getattr(args, "watch", False)
         if args.trace is None and not args.nvtx and not is_watched:
             return run(args)
-        with recording(args.trace, nvtx=args.nvtx, watch=is_watched):
+        with_texts = texts if args.trace_texts is None else args.trace_texts
+        with recording(args.trace, texts=with_texts, nvtx=args.nvtx, watch=is_watched):
             return run(args)
 
     return run_recorded
 
 
 @contextmanager
-def recording(trace: str | None, *, nvtx: bool, watch: bool) -> Iterator[None]:
+def recording(trace: str | None, *, texts: bool = True, nvtx: bool, watch: bool) -> Iterator[None]:
     """Engines that are made within the block are looked at until its end."""
     from folovllm.engine.observers import observing_engines
     from folovllm.tracing.attach import attach
@@ -76,7 +86,7 @@ def recording(trace: str | None, *, nvtx: bool, watch: bool) -> Iterator[None]:
             if trace is not None:
                 if num_engines > 1:
                     writers.append(TraceWriter(numbered(Path(trace), num_engines)))
-                looking.callback(attach(engine, writers[-1]).close)
+                looking.callback(attach(engine, writers[-1], texts=texts).close)
             if watcher is not None:
                 looking.callback(watcher.look_at(engine).undo)
 

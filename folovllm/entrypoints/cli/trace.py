@@ -8,7 +8,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from folovllm.tracing.reader import Trace
+    from folovllm.tracing.texts import Texts
 
 
 def add_parser(commands: Any) -> None:
@@ -21,6 +25,9 @@ def add_parser(commands: Any) -> None:
     view = kinds.add_parser("view", help="a page to look at in a browser", description=text)
     view.add_argument("files", metavar="TRACE", nargs="+", help="a trace; two are shown side by side")
     view.add_argument("-o", "--output", metavar="FILE", help="the page (default: the first trace's name with .html)")
+    text = "a folder with the tokenizer of the trace's model (default: the one that the trace names, if it is here)"
+    view.add_argument("--tokenizer", metavar="FOLDER", help=text)
+    view.add_argument("--no-texts", action="store_true", help="leave prompts and generated texts out of the page")
     view.set_defaults(run=run_view)
 
     text = "A file for https://ui.perfetto.dev or chrome://tracing, in the Trace Event Format."
@@ -44,10 +51,26 @@ def run_view(args: argparse.Namespace) -> int:
     from folovllm.tracing.page import make_page
     from folovllm.tracing.reader import read_trace
 
-    page = make_page([read_trace(name) for name in args.files])
+    if args.no_texts and args.tokenizer:
+        raise ValueError("--tokenizer and --no-texts must not be given together: without texts none is needed")
+    traces = [read_trace(name) for name in args.files]
+    page = make_page(traces, [None if args.no_texts else _texts(trace, args.tokenizer) for trace in traces])
     output.write_text(page, encoding="utf-8")
     print(f"written: {output} ({len(page) / 1e6:.1f} MB)", file=sys.stderr)
     return 0
+
+
+def _texts(trace: Trace, tokenizer: str | None) -> Texts | None:
+    """None, and a line on stderr that says why, where there are none. A tokenizer that was asked for must be there."""
+    from folovllm.tracing.texts import NoTextsError, find_tokenizer, texts_of
+
+    try:
+        return texts_of(trace, find_tokenizer(trace, tokenizer))
+    except NoTextsError as error:
+        if tokenizer is not None:
+            raise
+        print(f"without texts: {error}", file=sys.stderr)
+        return None
 
 
 def run_export(args: argparse.Namespace) -> int:

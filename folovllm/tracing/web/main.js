@@ -16,6 +16,7 @@ class Panel {
       new Charts(this, this.find(".charts")),
       new Blocks(this, this.find(".map")),
       new Latencies(this, this.find(".latencies")),
+      new Texts(this, this.find(".texts")),
     ];
   }
 

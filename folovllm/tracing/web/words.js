@@ -5,7 +5,9 @@ const WORDS = {
   en: {
     title: "A run of FoloVLLM, step by step", language: "中文", theme: { auto: "theme: auto", light: "theme: light", dark: "theme: dark" },
     timeline: "Timeline: one lane a sequence", charts: "Each step: budget, cache, time", words: "What happens in this step",
-    blocks: "Block map", latencies: "Time to first token, and gaps between tokens, by request",
+    blocks: "Block map", texts: "Texts up to this step",
+    noTexts: "Not in this page: the trace was made without texts, or there was no tokenizer for it.", silent: "Nobody has said anything yet.",
+    latencies: "Time to first token, and gaps between tokens, by request",
     keys: "Keys: ← → one step, with Shift ten · Home End · space plays · + − zoom, 0 all of it. Click: go to a step. Drag: move along.",
     byStep: "axis: steps", byTime: "axis: time", fit: "all", play: "play", pause: "pause",
     first: "to the first step", back: "one step back", forward: "one step on", slider: "step", zoomIn: "zoom in", zoomOut: "zoom out",
@@ -45,7 +47,9 @@ const WORDS = {
   zh: {
     title: "FoloVLLM 的一次运行，逐步看", language: "English", theme: { auto: "主题：自动", light: "主题：浅色", dark: "主题：深色" },
     timeline: "时间线：一条序列一行", charts: "每一步：预算、缓存、用时", words: "这一步发生了什么",
-    blocks: "块的分布", latencies: "各请求的首 token 时间与相邻 token 的间隔",
+    blocks: "块的分布", texts: "到这一步为止的文字",
+    noTexts: "这一页没有文字：记录时没有保存，或者找不到分词器（tokenizer）。", silent: "还没有任何文字。",
+    latencies: "各请求的首 token 时间与相邻 token 的间隔",
     keys: "按键：← → 前后一步，加 Shift 为十步 · Home End 到头到尾 · 空格播放 · + − 缩放，0 看全部。单击跳到某一步，拖动平移。",
     byStep: "横轴：步", byTime: "横轴：时间", fit: "全部", play: "播放", pause: "暂停",
     first: "到第一步", back: "后退一步", forward: "前进一步", slider: "步", zoomIn: "放大", zoomOut: "缩小",
