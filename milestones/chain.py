@@ -26,8 +26,8 @@ NOT_MANAGED = tuple(f"tests/{name}/**" for name in ("milestones", "docs", "works
 
 # What stands on top of the last milestone and is in none of them: the server, and what clients of vLLM ask for.
 AFTER = (
-    "folovllm/bench/serve_load.py",
-    "folovllm/entrypoints/cli/bench/serve_load.py",
+    "folovllm/bench/serve_*.py",
+    "folovllm/entrypoints/cli/bench/serve_*.py",
     "folovllm/entrypoints/cli/serve.py",
     "folovllm/entrypoints/clients/**",
     "folovllm/entrypoints/openai/**",

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from folovllm.engine.stream import OutputDelta
 from folovllm.outputs import CompletionOutput, RequestOutput
 
 
@@ -38,20 +37,32 @@ class Chunks:
 
     n: int
     newest: dict[int, RequestOutput] = field(default_factory=dict)
-    _deltas: dict[int, OutputDelta] = field(default_factory=dict)
-    _begun: set[int] = field(default_factory=set)
+    _seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # index -> (characters, tokens)
     _ended: set[int] = field(default_factory=set)
 
     def news(self, place: int, output: RequestOutput) -> Iterator[tuple[int, bool, CompletionOutput]]:
         """(index of the choice, whether it begins, what it gained) of each choice with news."""
         self.newest[place] = output
-        for choice in self._deltas.setdefault(place, OutputDelta()).since_last(output).outputs:
-            index = place * self.n + choice.index
-            ends = choice.finish_reason is not None and index not in self._ended
-            if not (choice.text or choice.token_ids or ends):
+        for whole in output.outputs:
+            index = place * self.n + whole.index
+            begins = index not in self._seen
+            num_chars, num_tokens = self._seen.get(index, (0, 0))
+            ends = whole.finish_reason is not None and index not in self._ended
+            if not (ends or len(whole.text) > num_chars or len(whole.token_ids) > num_tokens):
                 continue
-            begins = index not in self._begun
-            self._begun.add(index)
+            self._seen[index] = len(whole.text), len(whole.token_ids)
             if ends:
                 self._ended.add(index)
-            yield index, begins, choice
+            yield (
+                index,
+                begins,
+                CompletionOutput(  # dataclasses.replace() takes ten times as long, for each token of each stream
+                    index=whole.index,
+                    text=whole.text[num_chars:],
+                    token_ids=whole.token_ids[num_tokens:],
+                    cumulative_logprob=whole.cumulative_logprob,
+                    logprobs=None if whole.logprobs is None else whole.logprobs[num_tokens:],
+                    finish_reason=whole.finish_reason,
+                    stop_reason=whole.stop_reason,
+                ),
+            )

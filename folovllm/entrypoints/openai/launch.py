@@ -7,9 +7,12 @@ vLLM: entrypoints/launchers/launcher.py
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -20,6 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from folovllm.config import EMBEDDED_MODEL
+from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.clients.async_llm import AsyncLLM
 from folovllm.entrypoints.openai.app import make_app
 
@@ -74,10 +78,34 @@ def serve(options: ServerOptions, engine_options: dict[str, Any], notes: Console
             generation_config=options.generation_config,
         )
         _say_where(notes, options, llm, app.state.serving.defaults, host, port)
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on")
-        server = DrainingServer(config, app)
-        asyncio.run(server.serve(sockets=[listener]))
+        _server(app).run(sockets=[listener])
     return 0
+
+
+@contextmanager
+def in_thread(engine: LLMEngine) -> Iterator[str]:
+    """A server around an engine that exists, in a thread of this process, on a port that is free: its address.
+
+    For measurements and tests. The caller may use the engine where no request runs.
+    """
+    app = make_app(AsyncLLM.from_engine(engine), engine.config.model_config.model)
+    with _listen("127.0.0.1", 0) as listener:
+        server = _server(app)
+        thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
+        thread.start()
+        try:
+            while not server.started and thread.is_alive():
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _server(app: FastAPI) -> DrainingServer:
+    """uvicorn takes uvloop where it is installed. It would take httptools, too, and with that it answers HTTP/1.0 in
+    chunks, which such a client cannot read (uvicorn 0.54); its answers come whole with h11."""
+    return DrainingServer(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", http="h11"), app)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -22,7 +22,7 @@ from folovllm.engine.ceilings import check_ceilings
 from folovllm.engine.input_processor import Prompt
 from folovllm.entrypoints.clients.async_llm import AsyncLLM
 from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
-from folovllm.entrypoints.clients.params import SamplingParams
+from folovllm.entrypoints.clients.params import RequestOutputKind, SamplingParams
 from folovllm.entrypoints.openai.errors import APIError, failed, refused
 from folovllm.entrypoints.openai.limits import Gate, salt_for
 from folovllm.entrypoints.openai.metrics import Metrics
@@ -63,6 +63,7 @@ class Work:
     prompts: list[dict[str, Any]]
     params: PlainParams
     priority: int
+    output_kind: RequestOutputKind
 
 
 class Serving:
@@ -140,7 +141,8 @@ class Serving:
             tokens = self._tokens(prompt) | ({} if salt is None else {"cache_salt": salt})
             check_ceilings(inputs.process("check", tokens, plain).sampling_params, engine.config)
             ready.append(tokens)
-        return Work(ready, plain, body.priority)
+        kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
+        return Work(ready, plain, body.priority, kind)
 
     def _tokens(self, prompt: Prompt) -> dict[str, Any]:
         if isinstance(prompt, dict):
@@ -176,7 +178,9 @@ class Serving:
 
     async def _one(self, work: Work, place: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         try:
-            stream = self.llm.generate(work.prompts[place], work.params, priority=work.priority)
+            stream = self.llm.generate(
+                work.prompts[place], work.params, priority=work.priority, output_kind=work.output_kind
+            )
             async with aclosing(stream) as outputs:
                 async for output in outputs:
                     yield place, output
