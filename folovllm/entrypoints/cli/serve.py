@@ -31,6 +31,8 @@ def add_parser(commands: Any) -> None:
         default="auto",
         help="sampling defaults: auto takes the checkpoint's generation_config.json, vllm none",
     )
+    text = "take chat templates from requests; a template is a program, though one without access to files"
+    parser.add_argument("--trust-request-chat-template", action="store_true", help=text)
     add_engine_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -59,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         max_body_bytes=args.max_body_bytes,
         salt_by_key=args.salt_by_key,
         generation_config=args.generation_config,
+        trust_chat_template=args.trust_request_chat_template,
     )
     return serve(options, engine, notes)
 

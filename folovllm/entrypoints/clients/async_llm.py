@@ -17,7 +17,7 @@ from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.entrypoints.clients.chat import check_no_lora
 from folovllm.entrypoints.clients.inputs import ClientInputs, adopt
 from folovllm.entrypoints.clients.options import engine_options
-from folovllm.entrypoints.clients.params import RequestOutputKind, SamplingParams
+from folovllm.entrypoints.clients.params import RequestOutputKind
 from folovllm.entrypoints.clients.step_thread import Mailbox, StepThread
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams as PlainParams

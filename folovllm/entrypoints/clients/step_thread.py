@@ -1,9 +1,9 @@
-"""The engine's steps in a thread of their own, one after the other: between two of them nobody waits for the event loop.
+"""The engine's steps in a thread of their own, one after the other: none of them waits for the event loop.
 
-    step thread    step ─ step ─ add b ─ step ─ step ─ step ─ abort a ─ step      commands run between two steps
+    step thread    step ─ step ─ add b ─ step ─ step ─ step ─ abort a     commands run between two steps
                      └──┬──┘       ▲       └─────┬────┘
                         ▼          │             ▼
-    event loop       hand out   generate(b)   hand out       in one go: the newest output of each request
+    event loop       hand out   generate(b)   hand out                    the newest output of each request
 
 The milestones' AsyncLLM goes back to the event loop after each step. Under a server the engine then waits, at every
 step, until all answers have been written. Here it goes on, and what it makes meanwhile takes the place of what waits.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from folovllm.outputs import CompletionOutput, RequestOutput
+from folovllm.outputs import LEAST_LOGPROB, CompletionOutput, Logprob, RequestOutput
 
 
 def head(prefix: str, kind: str, model: str) -> dict[str, Any]:
@@ -29,6 +29,29 @@ def usage(outputs: Iterable[RequestOutput], *, drop_tokens: bool = False) -> dic
         "total_tokens": prompt + generated,
         "prompt_tokens_details": {"cached_tokens": sum(output.num_cached_tokens for output in known)},
     }
+
+
+def token_text(token_id: int, text: str | None, *, as_id: bool) -> str:
+    """How an answer calls a token. Two tokens may have one text, and half a character has none."""
+    return f"token_id:{token_id}" if as_id else text or ""
+
+
+def finite(logprob: float) -> float:
+    return max(logprob, LEAST_LOGPROB)
+
+
+def prompt_rows(output: RequestOutput) -> list[dict[str, dict[str, Any]] | None] | None:
+    """`prompt_logprobs` as JSON: {token id: its log-probability, rank and text} for each token of the prompt."""
+    if output.prompt_logprobs is None:
+        return None
+    return [
+        None if row is None else {str(token_id): _plain(entry) for token_id, entry in row.items()}
+        for row in output.prompt_logprobs
+    ]
+
+
+def _plain(entry: Logprob) -> dict[str, Any]:
+    return {"logprob": finite(entry.logprob), "rank": entry.rank, "decoded_token": entry.decoded_token}
 
 
 @dataclass

@@ -41,6 +41,7 @@ class ServerOptions:
     max_body_bytes: int = 4 * 2**20
     salt_by_key: bool = False
     generation_config: str = "auto"
+    trust_chat_template: bool = False
 
 
 class DrainingServer(uvicorn.Server):
@@ -76,6 +77,7 @@ def serve(options: ServerOptions, engine_options: dict[str, Any], notes: Console
             max_body_bytes=options.max_body_bytes,
             salt_by_key=options.salt_by_key,
             generation_config=options.generation_config,
+            trust_chat_template=options.trust_chat_template,
         )
         _say_where(notes, options, llm, app.state.serving.defaults, host, port)
         _server(app).run(sockets=[listener])
