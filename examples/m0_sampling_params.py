@@ -36,9 +36,7 @@ def main() -> None:
     print("What the settings amount to")
     for kwargs in STRATEGIES:
         params = SamplingParams(**kwargs)
-        print(
-            f"  {params.sampling_type.name:12} best_of={params.best_of} stop={params.stop!s:8} from {kwargs}"
-        )
+        print(f"  {params.sampling_type.name:12} best_of={params.best_of} stop={params.stop!s:8} from {kwargs}")
 
     print("\nWhat is refused, and in which words")
     for kwargs in WRONG:

@@ -53,9 +53,7 @@ def main() -> None:
     print("How well does each token fit as the answer's first one, against the likeliest?\n")
     print("rank  token         softmax  sigmoid")
     for rank in RANKS:
-        ratios = [
-            math.exp(entries[rank - 1].logprob - entries[0].logprob) for entries in first_token.values()
-        ]
+        ratios = [math.exp(entries[rank - 1].logprob - entries[0].logprob) for entries in first_token.values()]
         token = first_token["softmax"][rank - 1].decoded_token
         print(f"{rank:>4}  {token!r:<12}  {ratios[0]:.5f}  {ratios[1]:.5f}")
 

@@ -1,7 +1,7 @@
 """Talk to `folovllm serve` with the `openai` package: a stream, then an answer held to a JSON schema.
 
-    folovllm serve &
-    pip install openai && python examples/serve_client.py
+folovllm serve &
+pip install openai && python examples/serve_client.py
 """
 
 import sys

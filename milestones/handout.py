@@ -90,5 +90,3 @@ class _Rendered:
         if file is None:
             raise DirectiveError(f"{path} does not exist" + (f" at {milestone}" if milestone else ""))
         return self.emptied.get(file.data, file).data.decode("utf-8")
-
-

@@ -156,9 +156,7 @@ def matches(pattern: str, path: str) -> bool:
 
 def find_specs(paths: Mapping[str, object]) -> list[int]:
     """Numbers of the milestones that have a milestone.toml; they must run 0, 1, 2, … without a gap."""
-    found = sorted(
-        int(m.group(1)) for path in paths if (m := re.fullmatch(r"milestones/m(\d+)/milestone\.toml", path))
-    )
+    found = sorted(int(m.group(1)) for path in paths if (m := re.fullmatch(r"milestones/m(\d+)/milestone\.toml", path)))
     if not found:
         raise MilestoneError("milestones/m0/milestone.toml is missing: is this FoloVLLM's repository?")
     if found != list(range(len(found))):

@@ -92,7 +92,5 @@ def _ours_or_none(root: Path, name: str) -> str | None:
         return None
     oid, _, email = line.partition(" ")
     if email != f"<{EMAIL}>":
-        raise MilestoneError(
-            f"a tag {name} exists that this tool did not make; delete it first: git tag -d {name}"
-        )
+        raise MilestoneError(f"a tag {name} exists that this tool did not make; delete it first: git tag -d {name}")
     return oid

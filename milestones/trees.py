@@ -160,9 +160,7 @@ def _pages(milestone: Milestone, tree: Snapshot) -> str:
     return " · ".join(f"[{names[lang]}]({path})" for lang, path in paths.items() if path in tree)
 
 
-def lab_readme(
-    milestone: Milestone, tree: Snapshot, exercises: list[tuple[str, str, str]], language: str
-) -> str:
+def lab_readme(milestone: Milestone, tree: Snapshot, exercises: list[tuple[str, str, str]], language: str) -> str:
     """In the learner's language; `exercises` are (id, title, file) in order."""
     rows = "\n".join(f"| {id} | {title} | `{file}` |" for id, title, file in exercises)
     text = textwrap.indent(milestone.expect, "   ")

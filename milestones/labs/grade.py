@@ -1,8 +1,8 @@
 """Grades one exercise: runs its judge in a process of its own, over a given tree, and tells what came of it.
 
-    scratch/judge.py, support.py     pristine, from this repository     PYTHONPATH  scratch
-    scratch/lab_judge.py, sitecustomize.py                                          scratch/pristine (tests/)
-    LAB_TREE = the learner's folder  the only place that `folovllm` is taken from, in worker processes too
+scratch/judge.py, support.py     pristine, from this repository     PYTHONPATH  scratch
+scratch/lab_judge.py, sitecustomize.py                                          scratch/pristine (tests/)
+LAB_TREE = the learner's folder  the only place that `folovllm` is taken from, in worker processes too
 """
 
 from __future__ import annotations

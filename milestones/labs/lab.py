@@ -1,8 +1,8 @@
 """A learner's folder: which milestone it is, how far one has come, and what it was like when it was handed out.
 
-    DIR/.folovllm/lab.json     milestone, language, the clone, and per exercise what happened; ignored by git
-    DIR refs/folovllm/base     a commit of the tree as handed out: what `update` merges against
-    clone .git/folovllm-labs.json     the folders started from this clone, the one used last at the end
+DIR/.folovllm/lab.json     milestone, language, the clone, and per exercise what happened; ignored by git
+DIR refs/folovllm/base     a commit of the tree as handed out: what `update` merges against
+clone .git/folovllm-labs.json     the folders started from this clone, the one used last at the end
 """
 
 from __future__ import annotations

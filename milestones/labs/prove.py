@@ -68,9 +68,7 @@ def blanked_tree(tree: Snapshot, exercises: list[Exercise]) -> dict[str, File]:
     return blanked
 
 
-def _prove(
-    proof: Proof, folder: Path, tree: Snapshot, row: list[Exercise], progress: Callable[[str], None]
-) -> None:
+def _prove(proof: Proof, folder: Path, tree: Snapshot, row: list[Exercise], progress: Callable[[str], None]) -> None:
     e = proof.exercise
     later = [other for other in row if other.folder > e.folder]
     solved = blanked_tree(tree, later)  # as the learner's tree is when this one has just been solved

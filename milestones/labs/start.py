@@ -136,4 +136,3 @@ def apply_solution(lab: Lab, course: Course, exercise: Exercise) -> Path:
     solved = exercise.with_functions_of(text, solution)
     (lab.folder / exercise.file).write_bytes(solved.encode("utf-8"))
     return kept
-

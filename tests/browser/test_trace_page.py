@@ -1,6 +1,6 @@
 """The trace page in headless Chromium: it steps, tells, switches, and runs nothing that a trace says.
 
-    python -m pytest -m browser tests/browser
+python -m pytest -m browser tests/browser
 """
 
 from __future__ import annotations

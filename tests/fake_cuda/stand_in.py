@@ -92,9 +92,7 @@ def fake_cuda_machine(
     """
     from triton.runtime.interpreter import InterpretedFunction
 
-    machine = FakeCuda(
-        numbers=numbers, total_bytes=total_bytes, num_devices=num_devices, context_bytes=context_bytes
-    )
+    machine = FakeCuda(numbers=numbers, total_bytes=total_bytes, num_devices=num_devices, context_bytes=context_bytes)
     thread_run, interpret = threading.Thread.run, InterpretedFunction.run
 
     def run_with_modes(thread: threading.Thread) -> None:

@@ -127,9 +127,7 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
     REFUSED,
     ids=[f"{c.__name__}-{next(iter(k.items()))}" for c, k, _ in REFUSED],
 )
-def test_wrong_value_is_refused_in_these_words(
-    config: type[Any], kwargs: dict[str, Any], message: str
-) -> None:
+def test_wrong_value_is_refused_in_these_words(config: type[Any], kwargs: dict[str, Any], message: str) -> None:
     if config is ModelConfig:
         kwargs = {"model": "some/model", **kwargs}
     with pytest.raises(ValueError) as caught:
@@ -239,9 +237,7 @@ def test_max_model_len_given_to_the_scheduler_reaches_the_model() -> None:
 
 
 def test_two_different_max_model_lens_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"^max_model_len must be the same in both configs, got 100 in model_con"
-    ):
+    with pytest.raises(ValueError, match=r"^max_model_len must be the same in both configs, got 100 in model_con"):
         EngineConfig(ModelConfig("m", max_model_len=100), scheduler_config=SchedulerConfig(max_model_len=99))
 
 
@@ -276,9 +272,7 @@ def test_engine_config_refuses_the_wrong_kind_of_layer(layer: str) -> None:
 
 
 def test_builder_sends_each_keyword_to_its_layer() -> None:
-    config = EngineConfig.from_kwargs(
-        model="a/b", dtype="half", block_size=32, max_num_seqs=8, max_model_len=64
-    )
+    config = EngineConfig.from_kwargs(model="a/b", dtype="half", block_size=32, max_num_seqs=8, max_model_len=64)
     assert (config.model_config.model, config.model_config.dtype) == ("a/b", "half")
     assert config.cache_config.block_size == 32
     assert config.scheduler_config.max_num_seqs == 8
@@ -296,9 +290,7 @@ def test_builder_names_the_nearest_keyword() -> None:
 
 
 def test_builder_lists_all_keywords_when_none_is_near() -> None:
-    with pytest.raises(
-        TypeError, match=r"^unknown keyword 'zzz'; valid ones: async_scheduling, attention_backend, "
-    ):
+    with pytest.raises(TypeError, match=r"^unknown keyword 'zzz'; valid ones: async_scheduling, attention_backend, "):
         EngineConfig.from_kwargs(zzz=1)
 
 

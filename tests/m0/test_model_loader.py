@@ -62,9 +62,7 @@ def test_without_a_tokenizer_the_folder_needs_none(tmp_path: Path) -> None:
     assert len(hf_greedy(model, PROMPT, 4)) == 4
 
 
-def test_loading_builds_no_weights_before_they_are_read(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loading_builds_no_weights_before_they_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The low-memory path: parameters are on the meta device when the model is built."""
     from transformers import Qwen3ForCausalLM
 

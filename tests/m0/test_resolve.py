@@ -83,13 +83,9 @@ def test_with_a_gpu_the_device_is_the_gpu(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(("device", "count"), [("cuda", 0), ("cuda:1", 1)])
-def test_a_device_that_is_not_there_is_refused(
-    device: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_is_not_there_is_refused(device: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    with pytest.raises(
-        ValueError, match=rf"^device must exist, got '{device}' where torch finds {count} CUDA"
-    ):
+    with pytest.raises(ValueError, match=rf"^device must exist, got '{device}' where torch finds {count} CUDA"):
         resolve_device(ModelConfig("m", device=device))
 
 
@@ -100,9 +96,7 @@ def rope(kind: str, **more: Any) -> dict[str, Any]:
     return {"rope_type": kind, "rope_theta": 10000.0, **more}
 
 
-LLAMA3 = rope(
-    "llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
-)
+LLAMA3 = rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
 LONGROPE = rope(
     "longrope",
     short_factor=[1.0] * 8,
@@ -123,9 +117,7 @@ LENGTHS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("parameters", "expected"), LENGTHS, ids=[str((r or {}).get("rope_type")) for r, _ in LENGTHS]
-)
+@pytest.mark.parametrize(("parameters", "expected"), LENGTHS, ids=[str((r or {}).get("rope_type")) for r, _ in LENGTHS])
 def test_length_of_the_model(parameters: dict[str, Any] | None, expected: int) -> None:
     hf_config = tiny_hf_config("qwen3", max_position_embeddings=512, rope_parameters=parameters)
     assert resolve_max_model_len(hf_config, None) == expected

@@ -66,9 +66,7 @@ def test_loggers_share_one_handler_and_leave_the_root_alone() -> None:
 @pytest.mark.parametrize(
     ("amx", "avx512", "expected"), [(True, False, True), (False, True, True), (False, False, False)]
 )
-def test_bf16_units_are_either_kind(
-    amx: bool, avx512: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bf16_units_are_either_kind(amx: bool, avx512: bool, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FOLOVLLM_CPU_BF16", raising=False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512, raising=False)

@@ -46,9 +46,7 @@ def distribution(
     return out / out.sum()
 
 
-def make_row(
-    params: SamplingParams, prompt: Sequence[int] = (), output: Sequence[int] = (), **more
-) -> SamplingRow:
+def make_row(params: SamplingParams, prompt: Sequence[int] = (), output: Sequence[int] = (), **more) -> SamplingRow:
     eos = frozenset(more.pop("eos", ()))
     return SamplingRow(params, list(prompt), list(output), eos, make_generator(params, 0, CPU), **more)
 

@@ -133,9 +133,7 @@ def bench(argv: list[str], path: Path, capsys: pytest.CaptureFixture[str]) -> tu
     return data, capsys.readouterr().out
 
 
-def test_latency_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_latency_report(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")  # in a pipe nothing is wrapped
     argv = ["latency", "--shape", TINY, "--dtype", "bfloat16", "--peer", "hf", "--rounds", "2", "--input-len", "6",
             "--output-len", "3"]  # fmt: skip

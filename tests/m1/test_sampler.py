@@ -103,10 +103,7 @@ def test_edits_that_are_over_copy_no_logits() -> None:
 @pytest.mark.parametrize("temperature", [0.0, 1e-9, 9.9e-6])
 def test_a_greedy_row_among_random_ones_is_exact(temperature: float) -> None:
     logits = logits_of(3, 300)
-    rows = [
-        make_row(p)
-        for p in (SamplingParams(), SamplingParams(temperature=temperature), SamplingParams(top_k=5))
-    ]
+    rows = [make_row(p) for p in (SamplingParams(), SamplingParams(temperature=temperature), SamplingParams(top_k=5))]
     for _ in range(20):
         assert sample(logits, rows).token_ids[1] == logits[1].argmax()
 

@@ -61,9 +61,7 @@ WIDE = {
 
 
 @pytest.mark.parametrize("name", WIDE)
-def test_sets_beyond_the_first_look_follow_the_exact_distribution(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sets_beyond_the_first_look_follow_the_exact_distribution(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("folovllm.sample.metadata.NARROW_WIDTH", 64)
     scale, filters = WIDE[name]
     logits = normal_logits(400, scale)
@@ -133,9 +131,7 @@ def test_top_p_that_is_reached_exactly_takes_no_further_token() -> None:
     assert np.count_nonzero(counts) == 2
 
 
-@pytest.mark.parametrize(
-    "filters", [{"top_p": 1e-9}, {"min_p": 1.0}, {"top_k": 1}, {"top_k": 3, "top_p": 1e-9}]
-)
+@pytest.mark.parametrize("filters", [{"top_p": 1e-9}, {"min_p": 1.0}, {"top_k": 1}, {"top_k": 3, "top_p": 1e-9}])
 def test_at_least_one_token_always_stays(filters: dict) -> None:
     logits = normal_logits(40, 1.0)
     counts = draw_many(logits, SamplingParams(**filters), 200)

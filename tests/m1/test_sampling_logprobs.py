@@ -45,9 +45,7 @@ def test_raw_logprobs_are_those_of_the_models_own_logits(
 
 
 def test_a_greedy_token_has_rank_one_also_among_equals() -> None:
-    output = sample(
-        torch.tensor([[0.0, 5.0, 5.0, 1.0]]), [make_row(SamplingParams(temperature=0, logprobs=1))]
-    )
+    output = sample(torch.tensor([[0.0, 5.0, 5.0, 1.0]]), [make_row(SamplingParams(temperature=0, logprobs=1))])
     assert output.logprobs is not None
     assert output.logprobs.ranks.tolist() == [1]
 
@@ -87,9 +85,7 @@ def test_the_sampled_logprob_is_there_to_rank_the_best_of_several(logits: torch.
     [{"temperature": 0.5}, {"top_k": 20, "top_p": 0.8}, {"top_p": 0.7, "min_p": 0.01}, {"min_p": 0.02}],
     ids=str,
 )
-def test_processed_logprobs_are_those_of_the_distribution_drawn_from(
-    logits: torch.Tensor, settings: dict
-) -> None:
+def test_processed_logprobs_are_those_of_the_distribution_drawn_from(logits: torch.Tensor, settings: dict) -> None:
     params = SamplingParams(logprobs=VOCAB, logprobs_mode="processed", **settings)
     expected = distribution(logits[0].tolist(), **settings)
     np.testing.assert_allclose(distribution_of(logits[0], make_row(params)), expected, rtol=1e-4, atol=1e-12)
@@ -128,9 +124,7 @@ def test_processed_logprobs_cover_rows_that_needed_a_wider_look() -> None:
     for row in range(2):
         found = np.zeros(3000)
         found[output.logprobs.token_ids[row, 1:]] = output.logprobs.logprobs[row, 1:].double().exp()
-        np.testing.assert_allclose(
-            found, distribution(logits[row].tolist(), top_p=0.95), rtol=1e-4, atol=1e-12
-        )
+        np.testing.assert_allclose(found, distribution(logits[row].tolist(), top_p=0.95), rtol=1e-4, atol=1e-12)
 
 
 def test_gather_logprobs_reads_given_tokens_as_prompt_logprobs_need(logits: torch.Tensor) -> None:

@@ -96,8 +96,7 @@ def test_rows_do_not_share_counts() -> None:
         SamplingParams(repetition_penalty=2.0),
     ]
     rows = [
-        make_row(p, prompt, output)
-        for p, prompt, output in zip(settings, ([0], [0], [1]), ([2], [2], []), strict=True)
+        make_row(p, prompt, output) for p, prompt, output in zip(settings, ([0], [0], [1]), ([2], [2], []), strict=True)
     ]
     metadata = SamplingMetadata.build(rows, 6, CPU)
     (edited,) = [group for group in metadata.groups if group.edits]

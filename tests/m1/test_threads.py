@@ -39,9 +39,7 @@ def test_generate_from_threads_gives_each_its_own(llm):
     def generate(name: str) -> list[str]:
         texts = []
         for _ in range(3):
-            outputs = llm.generate(
-                ["x"] * len(jobs[name]), [scripted(text) for text in jobs[name]], use_tqdm=False
-            )
+            outputs = llm.generate(["x"] * len(jobs[name]), [scripted(text) for text in jobs[name]], use_tqdm=False)
             texts.append([output.outputs[0].text for output in outputs])
         assert texts[0] == texts[1] == texts[2]
         return texts[0]

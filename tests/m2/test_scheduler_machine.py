@@ -113,9 +113,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert scheduler.schedule().is_empty
 
 
-SETTINGS = settings(
-    stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+SETTINGS = settings(stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(SETTINGS, max_examples=60)
 

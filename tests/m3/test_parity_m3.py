@@ -24,9 +24,7 @@ def random_prompts(count: int, seed: int = 0, longest: int = 45) -> list[list[in
 @pytest.mark.parametrize("mode", MODES)
 def test_greedy_tokens_with_arrivals_aborts_and_preemption(oracle: Oracle, mode: str, block_size: int) -> None:
     """Room for 80 tokens; twelve requests of up to 75."""
-    llm = oracle.make_llm(
-        num_kv_blocks=80 // block_size, block_size=block_size, preemption_mode=mode, max_model_len=80
-    )
+    llm = oracle.make_llm(num_kv_blocks=80 // block_size, block_size=block_size, preemption_mode=mode, max_model_len=80)
     engine, rng = llm.engine, random.Random(block_size)
     coming = [(prompt, rng.randrange(20, 50)) for prompt in random_prompts(12, longest=26)]
     asked: dict[str, tuple[list[int], int]] = {}

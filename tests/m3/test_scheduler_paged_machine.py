@@ -99,9 +99,7 @@ class PagedSchedulerMachine(RuleBasedStateMachine):
             self.desk.run()
 
 
-SETTINGS = settings(
-    stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+SETTINGS = settings(stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 TestPagedScheduler = PagedSchedulerMachine.TestCase
 TestPagedScheduler.settings = settings(SETTINGS, max_examples=80)
 

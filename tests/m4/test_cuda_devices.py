@@ -26,9 +26,7 @@ def tokens_of(engine: LLMEngine) -> list[int]:
     return serve(engine, [(PROMPT, GREEDY)])[0]["outputs"][0]["token_ids"]
 
 
-def test_the_second_device_serves_while_the_first_is_the_current_one(
-    small_oracle: Oracle, fake_cuda: FakeCuda
-) -> None:
+def test_the_second_device_serves_while_the_first_is_the_current_one(small_oracle: Oracle, fake_cuda: FakeCuda) -> None:
     engine = make_engine(small_oracle, "cuda:1", **SMALL)
     assert tokens_of(engine) == small_oracle.greedy(PROMPT, 4)
     assert torch.cuda.current_device() == 0

@@ -113,6 +113,5 @@ def test_bytes_in_use_stay_within_the_share_of_memory_that_was_asked_for(played:
     assert played.peak_bytes <= SHARE * TOTAL_BYTES
 
 
-
 def test_no_kernel_is_compiled_after_the_start(played: Played) -> None:
     assert played.new_variants == Counter()

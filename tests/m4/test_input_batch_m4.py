@@ -168,4 +168,3 @@ def test_the_decodes_at_the_front_are_counted() -> None:
     assert batch.prepare([*decodes, prompt, single], [1, 1, 3, 1], []).metadata.num_decodes == 2
     assert batch.prepare([prompt, *decodes], [3, 1, 1], []).metadata.num_decodes == 0
     assert batch.prepare([*decodes, single], [1, 1, 1], []).metadata.num_decodes == 3
-

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("triton")
 pytestmark = pytest.mark.slow  # ten kernels through a compiler: seven seconds
 
-COMPILE = '''
+COMPILE = """
 import json, re, subprocess, tempfile
 from pathlib import Path
 import triton
@@ -56,7 +56,7 @@ for kernel, arguments, constants, num_warps in CASES:
         usage = subprocess.run([TOOL, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
     found.append([kernel.__name__, *(int(re.search(rf"{what}:(\\d+)", usage)[1]) for what in ("REG", "STACK"))])
 print(json.dumps(found))
-'''
+"""
 
 
 @pytest.mark.skipif(platform.system() != "Linux" or platform.machine() != "x86_64", reason="no assembler beside Triton")

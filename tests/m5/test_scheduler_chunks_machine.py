@@ -93,9 +93,7 @@ class ChunkSchedulerMachine(RuleBasedStateMachine):
             self.desk.run()
 
 
-SETTINGS = settings(
-    stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+SETTINGS = settings(stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 TestChunkScheduler = ChunkSchedulerMachine.TestCase
 TestChunkScheduler.settings = settings(SETTINGS, max_examples=70)
 

@@ -137,9 +137,7 @@ class CachingSchedulerMachine(RuleBasedStateMachine):
             self.desk.run()
 
 
-SETTINGS = settings(
-    stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
+SETTINGS = settings(stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 TestCachingScheduler = CachingSchedulerMachine.TestCase
 TestCachingScheduler.settings = settings(SETTINGS, max_examples=40)
 

@@ -80,7 +80,7 @@ def test_what_does_not_merge_is_named_and_left(root: Path, capsys):
     assert cli.main(["carry"]) == 1
     printed = capsys.readouterr().out
     assert f"milestones/m0/{PATH}" in printed
-    assert '<<<<<<< milestones/m0' in printed
+    assert "<<<<<<< milestones/m0" in printed
     assert 'GREETING = "hi"' in printed
     assert 'GREETING = "good day"' in printed
     assert "LIMIT" not in printed

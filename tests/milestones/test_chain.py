@@ -86,9 +86,7 @@ def test_a_number_that_git_has_for_the_root_is_written_anew_for_a_tree() -> None
 
 
 def test_an_exact_path_beats_a_pattern() -> None:
-    course = make_course(
-        **{"milestones/m0/milestone.toml": M0.replace('"folovllm/base.py"', '"folovllm/*.py"')}
-    )
+    course = make_course(**{"milestones/m0/milestone.toml": M0.replace('"folovllm/base.py"', '"folovllm/*.py"')})
     assert course.arrival["folovllm/base.py"] == 0
     assert course.arrival["folovllm/engine.py"] == 1
     assert course.problems() == []

@@ -31,9 +31,7 @@ def test_list_shows_each_milestone(capsys: pytest.CaptureFixture[str]) -> None:
 def test_show_tells_what_arrives_and_what_changes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["show", "m1"]) == 0
     printed = capsys.readouterr().out
-    assert (
-        printed.index("folovllm/engine.py") < printed.index("changes") < printed.index("folovllm/__init__.py")
-    )
+    assert printed.index("folovllm/engine.py") < printed.index("changes") < printed.index("folovllm/__init__.py")
 
 
 def test_diff_prints_a_patch_and_stat_prints_numbers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,9 +108,7 @@ def test_a_closed_stdout_and_a_reader_that_leaves(tmp_path: Path) -> None:
     assert (gone.returncode, gone.stderr) == (0, "")
 
 
-def test_verify_ends_with_a_table_and_an_exit_code(
-    repository: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_ends_with_a_table_and_an_exit_code(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verify", "--static"]) == 0
     assert "m1  passed" in capsys.readouterr().out
     (repository / "folovllm/base.py").write_text("Engine = 1\n")

@@ -60,9 +60,7 @@ def test_a_checkout_never_writes_into_a_folder_with_files(repository: Path, tmp_
     assert (tmp_path / "mine").read_text() == "precious"
 
 
-def test_the_same_content_is_tagged_with_the_same_hashes_in_every_clone(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_the_same_content_is_tagged_with_the_same_hashes_in_every_clone(repository: Path, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", str(repository), str(clone))
     assert tag(repository) == ["created", "created"]
@@ -111,9 +109,7 @@ def test_a_path_that_is_not_ascii_survives_a_tag(repository: Path) -> None:
     git(repository, "add", "--all")
     git(repository, "commit", "--quiet", "--no-gpg-sign", "--message", "more", env=IDENTITY)
     tag(repository)
-    shown = subprocess.run(
-        ["git", "show", "m0:docs/zh/m0/注意.md"], cwd=repository, capture_output=True, check=True
-    )
+    shown = subprocess.run(["git", "show", "m0:docs/zh/m0/注意.md"], cwd=repository, capture_output=True, check=True)
     assert shown.stdout.decode("utf-8") == "# 注意\n"
 
 

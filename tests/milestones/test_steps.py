@@ -1,6 +1,6 @@
 """Steps: the row of commits inside a milestone, on a course whose m1 arrives in two of them.
 
-    m0 ──▶ M1.1 folovllm/wheel.py and its test ──▶ M1.2 folovllm/engine.py on wheels, and all the rest = m1
+m0 ──▶ M1.1 folovllm/wheel.py and its test ──▶ M1.2 folovllm/engine.py on wheels, and all the rest = m1
 """
 
 from __future__ import annotations

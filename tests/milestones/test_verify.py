@@ -101,9 +101,7 @@ def test_modules_from_elsewhere_fail_the_milestone(problems: Problems) -> None:
 
 def test_a_later_name_is_found_with_its_line() -> None:
     course = make_course(**{"folovllm/base.py": "x = 1\n# as in Engine.run\nEngines = 2\n"})
-    assert static_problems(course, course.get("m0"))[0] == (
-        "folovllm/base.py:2: Engine belongs to a later milestone"
-    )
+    assert static_problems(course, course.get("m0"))[0] == ("folovllm/base.py:2: Engine belongs to a later milestone")
 
 
 def test_each_milestone_is_chosen_once() -> None:

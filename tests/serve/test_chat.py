@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
 from pydantic import BaseModel
 
 from folovllm import LLM, SamplingParams
-from tests.serve.support import ENGINE, Running
+from tests.serve.support import ENGINE, Running, running
 
 Messages = list[dict[str, Any]]
 CONVERSATIONS: list[Messages] = [
@@ -114,6 +115,92 @@ def test_a_stop_string_cuts_and_is_named(client: OpenAI) -> None:
     assert choice.stop_reason == stop
 
 
+def test_what_vllm_adds_to_an_answer(client: OpenAI, offline: LLM) -> None:
+    ask: dict[str, Any] = {"model": "embedded", "messages": CONVERSATIONS[0], "temperature": 0, "max_tokens": 6}
+    more = {"prompt_logprobs": 2, "return_token_ids": True, "return_tokens_as_token_ids": True}
+    answer = client.chat.completions.create(**ask, logprobs=True, top_logprobs=2, extra_body=more).model_dump()
+    params = SamplingParams(temperature=0, max_tokens=6, prompt_logprobs=2)
+    (output,) = offline.chat(CONVERSATIONS[0], params, use_tqdm=False)
+    (choice,) = answer["choices"]
+    assert answer["prompt_token_ids"] == output.prompt_token_ids
+    assert choice["token_ids"] == output.outputs[0].token_ids
+    assert [entry["token"] for entry in choice["logprobs"]["content"]] == [f"token_id:{i}" for i in choice["token_ids"]]
+    assert output.prompt_logprobs is not None
+    first, *rows = answer["prompt_logprobs"]
+    assert first is None
+    for row, expected in zip(rows, output.prompt_logprobs[1:], strict=True):
+        assert {int(token_id): (entry["rank"], entry["decoded_token"]) for token_id, entry in row.items()} == {
+            token_id: (entry.rank, entry.decoded_token) for token_id, entry in expected.items()
+        }
+
+
+def test_token_ids_of_a_stream_add_up(client: OpenAI) -> None:
+    ask: dict[str, Any] = {"model": "embedded", "messages": CONVERSATIONS[0], "temperature": 0, "max_tokens": 12}
+    more = {"return_token_ids": True}
+    whole = client.chat.completions.create(**ask, extra_body=more).model_dump()
+    chunks = [chunk.model_dump() for chunk in client.chat.completions.create(**ask, stream=True, extra_body=more)]
+    parts = [chunk["choices"][0]["token_ids"] for chunk in chunks]
+    assert [token_id for part in parts for token_id in part] == whole["choices"][0]["token_ids"]
+    heads = [chunk["prompt_token_ids"] for chunk in chunks]
+    assert heads == [whole["prompt_token_ids"], *[None] * (len(chunks) - 1)]
+
+
+def test_a_template_of_the_clients_own_is_taken_where_it_is_trusted() -> None:
+    template = "{% for m in messages %}<{{ mood }}|{{ m.content }}>{% endfor %}"
+    asked = {"messages": CONVERSATIONS[0], "chat_template": template, "chat_template_kwargs": {"mood": "calm"}}
+    with running(trust_chat_template=True, engine={"num_kv_blocks": 64}) as server:
+        tokens = httpx.post(f"{server.url}/tokenize", json=asked).json()["tokens"]
+        text = httpx.post(f"{server.url}/detokenize", json={"tokens": tokens}).json()["prompt"]
+        assert text == "<calm|What is prefix caching?>"
+        ask = {**asked, "max_tokens": 2, "return_token_ids": True}
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=ask).json()
+        assert answer["prompt_token_ids"] == tokens
+        broken = httpx.post(f"{server.url}/v1/chat/completions", json={**asked, "chat_template": "{% if %}"})
+        assert (broken.status_code, broken.json()["error"]["param"]) == (400, "chat_template")
+
+
+def test_special_tokens_are_added_where_it_is_asked_for(client: OpenAI, server: Running) -> None:
+    """The embedded tokenizer has none of its own; one that puts a token in front shows that the field arrives."""
+    serving = server.app.state.serving
+    real = serving.tokenizer
+
+    class WithBos:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+        def __call__(self, text: str, *, add_special_tokens: bool = True) -> Any:
+            return {"input_ids": [1] * add_special_tokens + real(text, add_special_tokens=False)["input_ids"]}
+
+    ask: dict[str, Any] = {"model": "embedded", "max_tokens": 1}
+    prompt = {"prompt": "a"}
+    serving.tokenizer = WithBos()
+    try:
+        counts = [
+            client.completions.create(**ask, **prompt, extra_body={"add_special_tokens": wanted}).usage.prompt_tokens
+            for wanted in (True, False)
+        ] + [
+            client.chat.completions.create(
+                **ask, messages=CONVERSATIONS[0], extra_body={"add_special_tokens": wanted}
+            ).usage.prompt_tokens
+            for wanted in (True, False)
+        ]
+    finally:
+        serving.tokenizer = real
+    assert counts[0] == counts[1] + 1
+    assert counts[2] == counts[3] + 1
+
+
+def test_what_a_template_writes_is_not_added_to(client: OpenAI) -> None:
+    """continue_final_message goes on inside the last message, where add_generation_prompt would begin another."""
+    more = {"continue_final_message": True, "add_generation_prompt": False, "return_token_ids": True}
+    begun = [*CONVERSATIONS[0], {"role": "assistant", "content": "Prefix caching keeps"}]
+    answer = client.chat.completions.create(
+        model="embedded", messages=begun, temperature=0, max_tokens=5, extra_body=more
+    )
+    whole = client.chat.completions.create(model="embedded", messages=CONVERSATIONS[0], temperature=0, max_tokens=20)
+    assert whole.choices[0].message.content.startswith("Prefix caching keeps" + answer.choices[0].message.content)
+
+
 class Pet(BaseModel):
     name: Literal["Mimi", "豆豆"]
     age: Literal[1, 2, 3]
@@ -146,6 +233,13 @@ def test_a_schema_comes_back_as_a_pydantic_model(client: OpenAI) -> None:
         ("stream_options", {"include_usage": True}),
         ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}),
         ("structured_outputs", {"regex": "(("}),
+        ("chat_template", "{{ messages[0].content }}"),
+        ("chat_template_kwargs", {"tokenize": True}),
+        ("return_tokens_as_token_ids", True),
+        ("use_beam_search", True),
+        ("truncate_prompt_tokens", 5),
+        ("documents", [{"text": "x"}]),
+        ("echo", True),
         ("messages", []),
         ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
     ],

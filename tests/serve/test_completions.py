@@ -64,6 +64,40 @@ def test_offsets_of_a_stream_count_from_its_beginning(client: OpenAI) -> None:
     assert [token for chunk in chunks for token in chunk.tokens] == whole.tokens
 
 
+def test_what_vllm_adds_to_an_answer(client: OpenAI, offline: LLM) -> None:
+    more = {"prompt_logprobs": 1, "return_token_ids": True, "return_tokens_as_token_ids": True}
+    ask = {"model": "embedded", "prompt": PROMPTS[:2], "temperature": 0, "max_tokens": 5, "logprobs": 2}
+    answer = client.completions.create(**ask, extra_body=more).model_dump()
+    outputs = offline.generate(PROMPTS[:2], SamplingParams(temperature=0, max_tokens=5), use_tqdm=False)
+    for choice, output in zip(answer["choices"], outputs, strict=True):
+        assert choice["prompt_token_ids"] == output.prompt_token_ids
+        assert choice["token_ids"] == output.outputs[0].token_ids
+        assert choice["logprobs"]["tokens"] == [f"token_id:{token_id}" for token_id in choice["token_ids"]]
+        for token, top in zip(choice["logprobs"]["tokens"], choice["logprobs"]["top_logprobs"], strict=True):
+            assert token in top
+        first, *rows = choice["prompt_logprobs"]
+        assert first is None
+        for token_id, row in zip(output.prompt_token_ids[1:], rows, strict=True):
+            assert str(token_id) in row
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs must not be given with stream=true"),
+        ({"prompt_logprobs": 3, "echo": True, "logprobs": 1}, "prompt_logprobs must agree with logprobs under echo"),
+        ({"prompt_logprobs": -2}, "prompt_logprobs"),
+        ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids must not be given without logprobs"),
+        ({"truncate_prompt_tokens": 4}, "truncate_prompt_tokens must be null"),
+        ({"use_beam_search": True}, "use_beam_search"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_by_name(server: Running, more: dict, message: str) -> None:
+    refused = httpx.post(f"{server.url}/v1/completions", json={"prompt": "a", **more})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].startswith(message)
+
+
 def test_best_of_is_chosen_and_not_streamed(client: OpenAI, offline: LLM) -> None:
     ask = {"model": "embedded", "prompt": PROMPTS[0], "seed": 2, "max_tokens": 10, "n": 1}
     answer = client.completions.create(**ask, best_of=4)

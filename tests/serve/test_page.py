@@ -58,9 +58,7 @@ def test_it_talks_with_the_model(page: Browser, server: Running) -> None:
     assert page.problems == []
 
 
-def test_it_stops_and_the_engine_with_it(
-    page: Browser, server: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_stops_and_the_engine_with_it(page: Browser, server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fifth step takes until the stop has been clicked; the answer has no sixth."""
     runner, clicked, steps = server.llm.engine.runner, threading.Event(), itertools.count(1)
     real = runner.execute_model

@@ -13,18 +13,18 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from folovllm.entrypoints.cli.parser import (
+    add_engine_arguments,
     add_model_arguments,
     add_sampling_arguments,
     model_kwargs,
     sampling_params,
 )
+from folovllm.outputs import LEAST_LOGPROB
 
 if TYPE_CHECKING:
     from folovllm.entrypoints.llm import LLM
     from folovllm.outputs import RequestOutput
     from folovllm.sampling_params import SamplingParams
-
-LEAST_LOGPROB = -9999.0
 
 
 def add_parser(commands: Any) -> None:
@@ -47,6 +47,7 @@ def add_parser(commands: Any) -> None:
     )
     add_model_arguments(parser)
     add_sampling_arguments(parser, max_tokens=128, temperature=0.8)
+    add_engine_arguments(parser)  # after --seed, which is that of the sampling here
     parser.set_defaults(run=run)
 
 

@@ -6,10 +6,14 @@ vLLM: utils/argparse_utils.py
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
+import typing
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
+from folovllm.milestone import MILESTONE
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.suggest import did_you_mean
 
@@ -72,8 +76,6 @@ def add_dtype(parser: Any) -> None:
 
 
 def dtype_name(text: str) -> str:
-    from folovllm.config import ModelConfig
-
     try:
         return ModelConfig("embedded", dtype=text).dtype
     except ValueError as error:
@@ -86,10 +88,59 @@ def model_kwargs(args: argparse.Namespace) -> dict[str, Any]:
     from folovllm.model_files import resolve_model_path
 
     names = ("model", "tokenizer", "dtype", "device", "max_model_len", "load_format")
-    kwargs = {name: getattr(args, name) for name in names}
+    kwargs = engine_kwargs(args) | {name: getattr(args, name) for name in names}
+    kwargs.pop("seed", None)  # that of the sampling, by the same name
     EngineConfig.from_kwargs(**kwargs)
     resolve_model_path(args.model, weights=args.load_format != "dummy", tokenizer=args.tokenizer is None)
     return kwargs
+
+
+_CONFIGS = (ModelConfig, CacheConfig, SchedulerConfig)
+_ENGINE_HELP = {
+    "tokenizer": "folder or hub id of another tokenizer",
+    "dtype": "auto, float32, bfloat16 or float16",
+    "device": "cpu, cuda or cuda:<index>; picked when not given",
+    "max_model_len": "longest prompt and output together, in tokens",
+    "block_size": "tokens in a block of the KV cache",
+    "num_kv_blocks": "blocks of the KV cache, whatever memory there is",
+    "gpu_memory_utilization": "share of a GPU's memory that all of it may take",
+    "max_num_seqs": "most sequences in a step",
+    "max_num_batched_tokens": "most tokens in a step",
+    "policy": "who comes first: fcfs or priority",
+}
+_SPELLINGS = {"policy": ["--scheduling-policy"], "num_kv_blocks": ["--num-gpu-blocks-override"]}
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """An option for every field of the engine's configuration, by its name, except for those that the parser has. What
+    is not given is not in the result."""
+    group = parser.add_argument_group("engine")
+    for config in _CONFIGS:
+        hints = typing.get_type_hints(config)
+        for field in dataclasses.fields(config):
+            option = "--" + field.name.replace("_", "-")
+            is_later = field.metadata.get("since", 0) > MILESTONE
+            if is_later or field.name == "model" or option in parser._option_string_actions:
+                continue
+            names = [option, *_SPELLINGS.get(field.name, ())]
+            text = _ENGINE_HELP.get(field.name, "see folovllm/config.py")
+            if field.default not in (None, dataclasses.MISSING):
+                text += f" (default: {field.default})"
+            common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": text}
+            kinds = [
+                kind for kind in (*typing.get_args(hints[field.name]), hints[field.name]) if kind is not type(None)
+            ]
+            if bool in kinds:
+                group.add_argument(*names, action=argparse.BooleanOptionalAction, **common)
+            else:
+                kind = int if int in kinds else float if float in kinds else str
+                group.add_argument(*names, type=kind, metavar="N" if kind is not str else "NAME", **common)
+
+
+def engine_kwargs(args: argparse.Namespace) -> dict[str, Any]:
+    """What was given of the options that add_engine_arguments() made."""
+    fields = [field for config in _CONFIGS for field in dataclasses.fields(config)]
+    return {field.name: getattr(args, field.name) for field in fields if field.name != "model" and field.name in args}
 
 
 # option -> (type, help); the default of each is SamplingParams' own unless a command names another.

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import re
-import typing
 from typing import Any
 
-from folovllm.config import EMBEDDED_MODEL, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-
-_HELP = {
-    "tokenizer": "folder or hub id of another tokenizer",
-    "dtype": "auto, float32, bfloat16 or float16",
-    "device": "cpu, cuda or cuda:<index>; picked when not given",
-    "max_model_len": "longest prompt and output together, in tokens",
-    "block_size": "tokens in a block of the KV cache",
-    "num_kv_blocks": "blocks of the KV cache, whatever memory there is",
-    "gpu_memory_utilization": "share of a GPU's memory that all of it may take",
-    "max_num_seqs": "most sequences in a step",
-    "max_num_batched_tokens": "most tokens in a step",
-    "policy": "who comes first: fcfs or priority",
-}
-_SPELLINGS = {"policy": ["--scheduling-policy"], "num_kv_blocks": ["--num-gpu-blocks-override"]}
+from folovllm.config import EMBEDDED_MODEL, EngineConfig
+from folovllm.entrypoints.cli.parser import add_engine_arguments, engine_kwargs
 
 
 def add_parser(commands: Any) -> None:
@@ -47,6 +32,8 @@ def add_parser(commands: Any) -> None:
         help="sampling defaults: auto takes the checkpoint's generation_config.json, vllm none",
     )
     _add_replica_arguments(parser)
+    text = "take chat templates from requests; a template is a program, though one without access to files"
+    parser.add_argument("--trust-request-chat-template", action="store_true", help=text)
     add_engine_arguments(parser)
     parser.set_defaults(run=run)
 
@@ -97,45 +84,13 @@ def _replica_options(args: argparse.Namespace) -> Any:
     return ReplicaOptions(**given, cluster=cluster)
 
 
-def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    """An option for every field of the engine's configuration, by its name. What is not given is not in the result."""
-    group = parser.add_argument_group("engine")
-    for config in (ModelConfig, CacheConfig, SchedulerConfig):
-        hints = typing.get_type_hints(config)
-        for field in dataclasses.fields(config):
-            option = "--" + field.name.replace("_", "-")
-            if field.name == "model" or option in parser._option_string_actions:
-                continue
-            names = [option, *_SPELLINGS.get(field.name, ())]
-            text = _HELP.get(field.name, "see folovllm/config.py")
-            if field.default not in (None, dataclasses.MISSING):
-                text += f" (default: {field.default})"
-            common: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": text}
-            kinds = [
-                kind for kind in (*typing.get_args(hints[field.name]), hints[field.name]) if kind is not type(None)
-            ]
-            if bool in kinds:
-                group.add_argument(*names, action=argparse.BooleanOptionalAction, **common)
-            else:
-                kind = int if int in kinds else float if float in kinds else str
-                group.add_argument(*names, type=kind, metavar="N" if kind is not str else "NAME", **common)
-
-
 def run(args: argparse.Namespace) -> int:
-    names = [
-        field.name for config in (ModelConfig, CacheConfig, SchedulerConfig) for field in dataclasses.fields(config)
-    ]
-    engine = {name: getattr(args, name) for name in names if name != "model" and name in args}
+    engine = engine_kwargs(args)
     EngineConfig.from_kwargs(model=args.model, **engine)  # a wrong value is refused before anything heavy is imported
     for key in args.api_key:
         if not re.fullmatch(r"[!-~]+", key):
             raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise ValueError(f"`serve` needs the package {error.name}: pip install 'folovllm[serve]'") from error
+    require_packages()
     replicas = _replica_options(args)
     if args.model == EMBEDDED_MODEL and "OMP_NUM_THREADS" not in os.environ:
         import torch
@@ -154,12 +109,23 @@ def run(args: argparse.Namespace) -> int:
         max_body_bytes=args.max_body_bytes,
         salt_by_key=args.salt_by_key,
         generation_config=args.generation_config,
+        trust_chat_template=args.trust_request_chat_template,
     )
     if replicas is not None:
         from folovllm.entrypoints.replicas.launch import serve_replicas
 
         return serve_replicas(options, engine, replicas, notes)
     return serve(options, engine, notes)
+
+
+def require_packages() -> None:
+    """Raises ValueError: the extra `serve` is not installed."""
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"`serve` needs the package {error.name}: pip install 'folovllm[serve]'") from error
 
 
 def _whole(least: int, most: int | None = None) -> Any:

@@ -5,6 +5,7 @@ vLLM: v1/engine/async_llm.py
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -17,9 +18,11 @@ from folovllm.entrypoints.clients.chat import check_no_lora
 from folovllm.entrypoints.clients.inputs import ClientInputs, adopt
 from folovllm.entrypoints.clients.looks import EngineLook, Load, load_of, look_at
 from folovllm.entrypoints.clients.options import engine_options
-from folovllm.entrypoints.clients.params import RequestOutputKind, SamplingParams
+from folovllm.entrypoints.clients.params import RequestOutputKind
+from folovllm.entrypoints.clients.step_thread import Mailbox, StepThread
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams as PlainParams
+from folovllm.utils.ids import next_unused
 
 
 class AsyncLLM(base.AsyncLLM):
@@ -32,6 +35,8 @@ class AsyncLLM(base.AsyncLLM):
 
     def _start(self, engine: LLMEngine) -> None:
         self.inputs = adopt(engine)
+        self._steps: StepThread | None = None
+        self._want_the_end: set[str] = set()  # requests whose consumers read their last output alone
         super()._start(engine)
 
     @property
@@ -59,24 +64,73 @@ class AsyncLLM(base.AsyncLLM):
         *,
         priority: int = 0,
         lora_request: None = None,
+        output_kind: RequestOutputKind | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """As the milestones' AsyncLLM.generate; `output_kind` says what is handed out.
+        """As the milestones' AsyncLLM.generate; `output_kind`, or that of the parameters, says what is handed out.
 
-        Under DELTA each output holds what is new since the one before. Under FINAL_ONLY there is one output.
+        Under DELTA each output holds what is new since the one before. Under FINAL_ONLY there is one output, and the
+        steps before it wake nobody.
 
         Raises:
             ValueError: also DELTA where the winners are known only at the end: beams, and best_of > n.
         """
         check_no_lora(lora_request)
-        kind = RequestOutputKind.CUMULATIVE
-        if isinstance(sampling_params, SamplingParams):
-            kind = sampling_params.output_kind
+        kind = output_kind or getattr(sampling_params, "output_kind", RequestOutputKind.CUMULATIVE)
         if kind is RequestOutputKind.DELTA:
             check_can_stream(sampling_params)
+        if request_id is None:
+            request_id = next_unused("async", self._request_ids, self._mailboxes.__contains__)
+        is_quiet = kind is RequestOutputKind.FINAL_ONLY and request_id not in self._mailboxes
+        if is_quiet:
+            self._want_the_end.add(request_id)
         delta = OutputDelta()
-        async with aclosing(super().generate(prompt, sampling_params, request_id, priority=priority)) as outputs:
-            async for output in outputs:
-                if kind is RequestOutputKind.DELTA:
-                    yield delta.since_last(output)
-                elif kind is RequestOutputKind.CUMULATIVE or output.finished:
-                    yield output
+        try:
+            async with aclosing(super().generate(prompt, sampling_params, request_id, priority=priority)) as outputs:
+                async for output in outputs:
+                    if kind is RequestOutputKind.DELTA:
+                        yield delta.since_last(output)
+                    elif kind is RequestOutputKind.CUMULATIVE or output.finished:
+                        yield output
+        finally:
+            if is_quiet:
+                self._want_the_end.discard(request_id)
+
+    async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._steps is not None:  # of an earlier event loop
+            self._steps.end()
+        await loop.run_in_executor(self._thread, lambda: None)  # it has ended
+        steps = self._steps = StepThread(self.engine, loop, self._is_open)
+        running: asyncio.Future[None] | None = None
+        try:
+            while True:
+                self._wake.clear()
+                commands, self._commands = self._commands, []
+                if commands and steps.submit(commands):
+                    running = loop.run_in_executor(self._thread, steps.run)
+                    running.add_done_callback(lambda _: self._wake.set())
+                if self._closed and not self._commands:
+                    return
+                await self._wake.wait()
+                if running is not None and running.done():
+                    running.result()  # raises what the engine raised
+        finally:
+            steps.end()
+            if running is not None and self._closed:
+                await running
+
+    def _is_open(self, request_id: str, mailbox: Mailbox) -> bool:
+        return self._mailboxes.get(request_id) is mailbox
+
+    def _add(
+        self, mailbox: Mailbox, request_id: str, prompt: Prompt, params: PlainParams | None, priority: int
+    ) -> None:
+        """In the step thread."""
+        if not self._is_open(request_id, mailbox):
+            return  # cancelled before it began
+        assert self._steps is not None
+        try:
+            self.engine.add_request(request_id, prompt, params, priority=priority)
+        except Exception as error:
+            self._steps.loop.call_soon_threadsafe(mailbox.fail, error)
+        else:
+            self._steps.expect(request_id, mailbox, wants_all=request_id not in self._want_the_end)

@@ -11,6 +11,24 @@ from folovllm.engine.chat_messages import plain_messages
 from folovllm.engine.input_processor import Prompt
 from folovllm.utils.checks import check_bool, check_str, wrong
 
+# Arguments of apply_chat_template itself: some have a field of their own, and the others change what it returns.
+_NOT_OF_THE_TEMPLATE = frozenset(
+    (
+        "conversation",
+        "chat_template",
+        "add_generation_prompt",
+        "continue_final_message",
+        "tokenize",
+        "padding",
+        "truncation",
+        "max_length",
+        "return_tensors",
+        "return_dict",
+        "return_assistant_tokens_mask",
+        "tokenizer_kwargs",
+    )
+)
+
 
 def conversation_to_prompt(
     tokenizer: Any | None,
@@ -20,12 +38,14 @@ def conversation_to_prompt(
     continue_final_message: bool = False,
     chat_template: str | None = None,
     template_args: dict[str, Any] | None = None,
+    add_special_tokens: bool = False,
 ) -> Prompt:
-    """Messages through the chat template, straight to token ids, which have no second BOS.
+    """Messages through the chat template, straight to token ids.
 
     add_generation_prompt: end with the beginning of an answer.
     continue_final_message: end inside the last message, which the model goes on with; then no beginning is added.
     chat_template: another template than the tokenizer's own, in Jinja.
+    add_special_tokens: put the tokenizer's own, such as BOS, around what the template writes; most write them already.
 
     Raises:
         ValueError: what is no conversation, a template that refuses it, or no tokenizer or template at all.
@@ -43,6 +63,8 @@ def conversation_to_prompt(
         raise ValueError("messages need a chat template, but this model's tokenizer has none: give chat_template")
     if template_args is not None and not isinstance(template_args, dict):
         raise wrong("chat_template_kwargs", "be a dict", template_args)
+    for name in _NOT_OF_THE_TEMPLATE & (template_args or {}).keys():
+        raise ValueError(f"chat_template_kwargs must not have {name!r}, which is no variable of a template")
     plain = plain_messages(messages)
     text = _render(
         tokenizer,
@@ -55,7 +77,10 @@ def conversation_to_prompt(
             "tokenize": False,
         },
     )
-    return {"prompt": text, "prompt_token_ids": list(tokenizer(text, add_special_tokens=False)["input_ids"])}
+    return {
+        "prompt": text,
+        "prompt_token_ids": list(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]),
+    }
 
 
 def _render(tokenizer: Any, messages: list[dict[str, Any]], arguments: dict[str, Any]) -> str:

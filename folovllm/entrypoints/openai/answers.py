@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from folovllm.engine.stream import OutputDelta
-from folovllm.outputs import CompletionOutput, RequestOutput
+from folovllm.outputs import LEAST_LOGPROB, CompletionOutput, Logprob, RequestOutput
 
 
 def head(prefix: str, kind: str, model: str) -> dict[str, Any]:
@@ -32,26 +31,61 @@ def usage(outputs: Iterable[RequestOutput], *, drop_tokens: bool = False) -> dic
     }
 
 
+def token_text(token_id: int, text: str | None, *, as_id: bool) -> str:
+    """How an answer calls a token. Two tokens may have one text, and half a character has none."""
+    return f"token_id:{token_id}" if as_id else text or ""
+
+
+def finite(logprob: float) -> float:
+    return max(logprob, LEAST_LOGPROB)
+
+
+def prompt_rows(output: RequestOutput) -> list[dict[str, dict[str, Any]] | None] | None:
+    """`prompt_logprobs` as JSON: {token id: its log-probability, rank and text} for each token of the prompt."""
+    if output.prompt_logprobs is None:
+        return None
+    return [
+        None if row is None else {str(token_id): _plain(entry) for token_id, entry in row.items()}
+        for row in output.prompt_logprobs
+    ]
+
+
+def _plain(entry: Logprob) -> dict[str, Any]:
+    return {"logprob": finite(entry.logprob), "rank": entry.rank, "decoded_token": entry.decoded_token}
+
+
 @dataclass
 class Chunks:
     """Cuts outputs, which hold everything so far, into what is new of each choice."""
 
     n: int
     newest: dict[int, RequestOutput] = field(default_factory=dict)
-    _deltas: dict[int, OutputDelta] = field(default_factory=dict)
-    _begun: set[int] = field(default_factory=set)
+    _seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # index -> (characters, tokens)
     _ended: set[int] = field(default_factory=set)
 
     def news(self, place: int, output: RequestOutput) -> Iterator[tuple[int, bool, CompletionOutput]]:
         """(index of the choice, whether it begins, what it gained) of each choice with news."""
         self.newest[place] = output
-        for choice in self._deltas.setdefault(place, OutputDelta()).since_last(output).outputs:
-            index = place * self.n + choice.index
-            ends = choice.finish_reason is not None and index not in self._ended
-            if not (choice.text or choice.token_ids or ends):
+        for whole in output.outputs:
+            index = place * self.n + whole.index
+            begins = index not in self._seen
+            num_chars, num_tokens = self._seen.get(index, (0, 0))
+            ends = whole.finish_reason is not None and index not in self._ended
+            if not (ends or len(whole.text) > num_chars or len(whole.token_ids) > num_tokens):
                 continue
-            begins = index not in self._begun
-            self._begun.add(index)
+            self._seen[index] = len(whole.text), len(whole.token_ids)
             if ends:
                 self._ended.add(index)
-            yield index, begins, choice
+            yield (
+                index,
+                begins,
+                CompletionOutput(  # dataclasses.replace() takes ten times as long, for each token of each stream
+                    index=whole.index,
+                    text=whole.text[num_chars:],
+                    token_ids=whole.token_ids[num_tokens:],
+                    cumulative_logprob=whole.cumulative_logprob,
+                    logprobs=None if whole.logprobs is None else whole.logprobs[num_tokens:],
+                    finish_reason=whole.finish_reason,
+                    stop_reason=whole.stop_reason,
+                ),
+            )

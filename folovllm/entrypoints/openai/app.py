@@ -16,14 +16,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 
 from folovllm import __version__
-from folovllm.entrypoints.clients.chat import conversation_to_prompt
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.errors import APIError, add_error_handlers
 from folovllm.entrypoints.openai.limits import Keys, LargestBody, bearer
 from folovllm.entrypoints.openai.live import looks
 from folovllm.entrypoints.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from folovllm.entrypoints.openai.serving import Serving
-from folovllm.entrypoints.openai.serving_chat import ChatServing, plain
+from folovllm.entrypoints.openai.serving_chat import ChatServing
 from folovllm.entrypoints.openai.serving_completion import CompletionServing
 from folovllm.entrypoints.openai.streams import EventStream, unless_gone
 
@@ -54,10 +53,16 @@ def make_app(
     max_body_bytes: int = 4 * 2**20,
     salt_by_key: bool = False,
     generation_config: str = "auto",
+    trust_chat_template: bool = False,
 ) -> FastAPI:
     """The server around an engine, which is shut down with it. Tests call it by ASGI, without a socket."""
     serving = Serving(
-        llm, model_name, max_queue=max_queue, salt_by_key=salt_by_key, generation_config=generation_config
+        llm,
+        model_name,
+        max_queue=max_queue,
+        salt_by_key=salt_by_key,
+        generation_config=generation_config,
+        trust_chat_template=trust_chat_template,
     )
 
     @asynccontextmanager
@@ -100,22 +105,12 @@ def _add_tokens(app: FastAPI, serving: Serving) -> None:
     def tokens_of(body: TokenizeRequest) -> list[int]:
         if (body.prompt is None) == (body.messages is None):
             raise ValueError("prompt must be given, or messages, and not both")
-        if serving.tokenizer is None:
-            raise ValueError("prompt needs a tokenizer, but skip_tokenizer_init leaves none")
         if body.messages is not None:
-            made: Any = conversation_to_prompt(
-                serving.tokenizer,
-                plain(body.messages),
-                add_generation_prompt=body.add_generation_prompt,
-                continue_final_message=body.continue_final_message,
-            )
-            return list(made["prompt_token_ids"])
-        text = body.prompt or ""
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise ValueError("prompt must be text that UTF-8 can hold, got a lone surrogate") from None
-        return list(serving.tokenizer(text, add_special_tokens=body.add_special_tokens)["input_ids"])
+            return list(serving.conversation(body)["prompt_token_ids"])
+        for name in ("chat_template", "chat_template_kwargs"):
+            if getattr(body, name) is not None:
+                raise ValueError(f"{name} must not be given without messages")
+        return serving.tokens_of(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
 
     @app.post("/tokenize")
     async def tokenize(body: TokenizeRequest) -> dict[str, Any]:

@@ -7,9 +7,12 @@ vLLM: entrypoints/launchers/launcher.py
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -20,6 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from folovllm.config import EMBEDDED_MODEL
+from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.clients.async_llm import AsyncLLM
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.app import make_app
@@ -38,6 +42,7 @@ class ServerOptions:
     max_body_bytes: int = 4 * 2**20
     salt_by_key: bool = False
     generation_config: str = "auto"
+    trust_chat_template: bool = False
 
 
 class DrainingServer(uvicorn.Server):
@@ -80,14 +85,39 @@ def app_for(options: ServerOptions, llm: EngineClient) -> FastAPI:
         max_body_bytes=options.max_body_bytes,
         salt_by_key=options.salt_by_key,
         generation_config=options.generation_config,
+        trust_chat_template=options.trust_chat_template,
     )
 
 
 def run_app(app: FastAPI, listener: socket.socket) -> None:
     """Until a signal ends it."""
-    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on")
-    server = DrainingServer(config, app)
-    asyncio.run(server.serve(sockets=[listener]))
+    _server(app).run(sockets=[listener])
+
+
+@contextmanager
+def in_thread(engine: LLMEngine) -> Iterator[str]:
+    """A server around an engine that exists, in a thread of this process, on a port that is free: its address.
+
+    For measurements and tests. The caller may use the engine where no request runs.
+    """
+    app = make_app(AsyncLLM.from_engine(engine), engine.config.model_config.model)
+    with listen("127.0.0.1", 0) as listener:
+        server = _server(app)
+        thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
+        thread.start()
+        try:
+            while not server.started and thread.is_alive():
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def _server(app: FastAPI) -> DrainingServer:
+    """uvicorn takes uvloop where it is installed. It would take httptools, too, and with that it answers HTTP/1.0 in
+    chunks, which such a client cannot read (uvicorn 0.54); its answers come whole with h11."""
+    return DrainingServer(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", http="h11"), app)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -8,10 +8,12 @@ vLLM: v1/metrics/loggers.py
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from folovllm.entrypoints.clients.engine_client import EngineClient
@@ -71,6 +73,25 @@ class _EngineState(Collector):
         }
 
 
+class _Durations(Collector):
+    """A histogram of seconds. prometheus_client's own takes one value at a time, and here they come in hundreds."""
+
+    def __init__(self, name: str, text: str, label: str, buckets: tuple[float, ...]) -> None:
+        self.name, self.text, self.label, self.buckets = name, text, label, buckets
+        self.counts = [0] * (len(buckets) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.buckets, seconds)] += times
+        self.total += seconds * times
+
+    def collect(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily(f"folovllm:{self.name}", self.text, labels=[_LABEL])
+        names = [*map(str, self.buckets), "+Inf"]
+        family.add_metric([self.label], list(zip(names, accumulate(self.counts), strict=True)), self.total)
+        yield family
+
+
 class Metrics:
     """A registry of its own for each application: two in a process do not meet."""
 
@@ -79,9 +100,10 @@ class Metrics:
         self.llm, self._state = llm, _EngineState(model_name, gate)
         self.registry.register(self._state)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
-            made = Histogram(f"folovllm:{name}", text, [_LABEL], registry=self.registry, buckets=buckets)
-            return made.labels(model_name)
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> _Durations:
+            made = _Durations(name, text, model_name, buckets)
+            self.registry.register(made)
+            return made
 
         self.ttft = histogram("time_to_first_token_seconds", "From arrival to the first token.", _TTFT)
         self.itl = histogram("inter_token_latency_seconds", "Between two tokens of one request.", _ITL)
@@ -116,14 +138,17 @@ class _Observed:
     def see(self, place: int, output: RequestOutput) -> None:
         now = time.perf_counter()
         num_tokens = sum(len(completion.token_ids) for completion in output.outputs)
-        fresh = num_tokens - self.tokens[place]
+        fresh, itl = num_tokens - self.tokens[place], self.metrics.itl
         if fresh > 0:
-            if self.tokens[place] == 0:
-                self.metrics.ttft.observe(now - self.arrived)
-            else:
+            if self.tokens[place] > 0:
                 # Several tokens may come at once, to a reader that was busy: each has its share of the time.
-                for _ in range(fresh):
-                    self.metrics.itl.observe((now - self.last[place]) / fresh)
+                itl.observe((now - self.last[place]) / fresh, fresh)
+            elif output.metrics is not None and output.metrics.ttft is not None and output.finished:
+                # All at once, to a reader that waits for the end: the engine knows when they were made.
+                self.metrics.ttft.observe(output.metrics.ttft)
+                itl.observe(output.metrics.tpot or 0.0, fresh - 1)
+            else:
+                self.metrics.ttft.observe(now - self.arrived)
             self.last[place], self.tokens[place] = now, num_tokens
         if output.finished:
             self.metrics.e2e.observe(now - self.arrived)

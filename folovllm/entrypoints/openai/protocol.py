@@ -75,9 +75,15 @@ class Sampling(Body):
     structured_outputs: StructuredOutputs | None = None
     cache_salt: str | None = None
     priority: int = 0
+    prompt_logprobs: int | None = None
+    return_tokens_as_token_ids: bool | None = None
+    return_token_ids: bool | None = None
     # Fields that clients send with a value that asks for nothing.
     store: Literal[False] | None = None
     user: None = None
+    use_beam_search: Literal[False] | None = None
+    spaces_between_special_tokens: Literal[True] | None = None
+    truncate_prompt_tokens: None = None
 
 
 class CompletionRequest(Sampling):
@@ -87,6 +93,7 @@ class CompletionRequest(Sampling):
     max_tokens: int | None = 16
     logprobs: int | None = None
     echo: bool | None = None
+    add_special_tokens: bool = True
     suffix: None = None
 
 
@@ -113,9 +120,13 @@ class ChatRequest(Sampling):
     top_logprobs: int | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    add_special_tokens: bool = False
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     tools: None = None
     tool_choice: Literal["none"] | None = None
+    echo: Literal[False] | None = None
+    documents: None = None
 
 
 class TokenizeRequest(Body):
@@ -124,9 +135,11 @@ class TokenizeRequest(Body):
     model: str | None = None
     prompt: str | None = None
     messages: list[Message] | None = None
-    add_special_tokens: bool = True
+    add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool = False
 
 

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from folovllm.engine.ceilings import check_ceilings
-from folovllm.engine.input_processor import Prompt
+from folovllm.entrypoints.clients.chat import conversation_to_prompt
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
-from folovllm.entrypoints.clients.params import SamplingParams
+from folovllm.entrypoints.clients.params import RequestOutputKind, SamplingParams
 from folovllm.entrypoints.openai.errors import APIError, failed, refused
 from folovllm.entrypoints.openai.limits import Gate, salt_for
 from folovllm.entrypoints.openai.metrics import Metrics
-from folovllm.entrypoints.openai.protocol import Sampling
+from folovllm.entrypoints.openai.protocol import ChatRequest, Sampling, TokenizeRequest
 from folovllm.entrypoints.structured.params import StructuredOutputsParams
 from folovllm.errors import NoTokenLeftError
 from folovllm.outputs import RequestOutput
@@ -53,6 +53,7 @@ _SAMPLING_FIELDS = [
     "bad_words",
     "allowed_token_ids",
     "logit_bias",
+    "prompt_logprobs",
 ]
 
 
@@ -63,6 +64,7 @@ class Work:
     prompts: list[dict[str, Any]]
     params: PlainParams
     priority: int
+    output_kind: RequestOutputKind
 
 
 class Serving:
@@ -70,6 +72,7 @@ class Serving:
 
     Args:
         salt_by_key: prompts find each other's cached blocks only among requests of one key.
+        trust_chat_template: requests may bring a chat template of their own, which is a program.
         generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
     """
 
@@ -81,8 +84,10 @@ class Serving:
         max_queue: int = 1024,
         salt_by_key: bool = False,
         generation_config: str = "auto",
+        trust_chat_template: bool = False,
     ) -> None:
         self.llm, self.model_name, self.salt_by_key = llm, model_name, salt_by_key
+        self.trust_chat_template = trust_chat_template
         self.created = int(time.time())
         self.gate = Gate(llm, max_queue)
         self.metrics = Metrics(llm, model_name, self.gate)
@@ -109,11 +114,15 @@ class Serving:
 
     def params(self, body: Sampling, **more: Any) -> SamplingParams:
         """Raises ValueError: a wrong value, by name."""
+        if body.stream and body.prompt_logprobs is not None:
+            raise ValueError("prompt_logprobs must not be given with stream=true: they come with a whole answer")
+        if body.return_tokens_as_token_ids and body.logprobs in (None, False):  # type: ignore[attr-defined]
+            raise ValueError("return_tokens_as_token_ids must not be given without logprobs, whose tokens it is about")
         given = {name: getattr(body, name) for name in _SAMPLING_FIELDS}
         values = {**self.defaults, **{name: value for name, value in given.items() if value is not None}, **more}
         return SamplingParams.from_optional(**values, structured_outputs=_form(body))
 
-    def work(self, prompts: list[Prompt], params: SamplingParams, body: Sampling, key: str) -> Work:
+    def work(self, prompts: list[dict[str, Any]], params: SamplingParams, body: Sampling, key: str) -> Work:
         """Check all of it against the engine, tokens and grammars included.
 
         Raises:
@@ -137,23 +146,40 @@ class Serving:
             raise
         ready = []
         for prompt in prompts:
-            tokens = self._tokens(prompt) | ({} if salt is None else {"cache_salt": salt})
+            tokens = prompt | ({} if salt is None else {"cache_salt": salt})
             check_ceilings(inputs.process("check", tokens, plain).sampling_params, engine.config)
             ready.append(tokens)
-        return Work(ready, plain, body.priority)
+        kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
+        return Work(ready, plain, body.priority, kind)
 
-    def _tokens(self, prompt: Prompt) -> dict[str, Any]:
-        if isinstance(prompt, dict):
-            return prompt
-        if not isinstance(prompt, str):
-            return {"prompt_token_ids": prompt}
+    def conversation(self, body: ChatRequest | TokenizeRequest) -> dict[str, Any]:
+        """The messages of a body as a prompt. Raises ValueError: a template that is not trusted, or will not do."""
+        if body.chat_template is not None and not self.trust_chat_template:
+            raise ValueError(
+                "chat_template must be null: it is a program, and this server runs none of its clients'; serve with "
+                "--trust-request-chat-template to take it"
+            )
+        made = conversation_to_prompt(
+            self.tokenizer,
+            [message.model_dump(exclude_none=True) for message in body.messages or ()],
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            chat_template=body.chat_template,
+            template_args=body.chat_template_kwargs,
+            add_special_tokens=bool(body.add_special_tokens),
+        )
+        assert isinstance(made, dict)
+        return made
+
+    def tokens_of(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Raises ValueError: there is no tokenizer, or the text is none."""
         if self.tokenizer is None:
             raise ValueError("prompt must be token ids, got text: skip_tokenizer_init leaves no tokenizer")
         try:
-            prompt.encode()
+            text.encode()
         except UnicodeEncodeError:
             raise ValueError("prompt must be text that UTF-8 can hold, got a lone surrogate") from None
-        return {"prompt": prompt, "prompt_token_ids": list(self.tokenizer(prompt)["input_ids"])}
+        return list(self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
 
     async def outputs(self, work: Work) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         """(which prompt, its output so far), as they come. Of each prompt only the newest output waits.
@@ -176,7 +202,9 @@ class Serving:
 
     async def _one(self, work: Work, place: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         try:
-            stream = self.llm.generate(work.prompts[place], work.params, priority=work.priority)
+            stream = self.llm.generate(
+                work.prompts[place], work.params, priority=work.priority, output_kind=work.output_kind
+            )
             async with aclosing(stream) as outputs:
                 async for output in outputs:
                     yield place, output

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from folovllm.engine.input_processor import Prompt
 from folovllm.engine.stream import check_can_stream
-from folovllm.entrypoints.clients.chat import conversation_to_prompt
-from folovllm.entrypoints.openai.answers import Chunks, head, usage
-from folovllm.entrypoints.openai.protocol import ChatRequest, Message
+from folovllm.entrypoints.openai.answers import Chunks, finite, head, prompt_rows, token_text, usage
+from folovllm.entrypoints.openai.protocol import ChatRequest
 from folovllm.entrypoints.openai.serving import Serving, Work
 from folovllm.outputs import CompletionOutput, Logprob, RequestOutput
-
-
-def plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    return [message.model_dump(exclude_none=True) for message in messages]
 
 
 class ChatServing:
@@ -48,14 +42,7 @@ class ChatServing:
             check_can_stream(params)
         elif body.stream_options is not None:
             raise ValueError("stream_options must not be given without stream=true")
-        prompt: Prompt = conversation_to_prompt(
-            self.serving.tokenizer,
-            plain(body.messages),
-            add_generation_prompt=body.add_generation_prompt,
-            continue_final_message=body.continue_final_message,
-            template_args=body.chat_template_kwargs,
-        )
-        return self.serving.work([prompt], params, body, key)
+        return self.serving.work([self.serving.conversation(body)], params, body, key)
 
     async def whole(self, body: ChatRequest, work: Work) -> dict[str, Any]:
         output: RequestOutput | None = None
@@ -70,11 +57,15 @@ class ChatServing:
                 "logprobs": _logprobs(choice, body),
                 "finish_reason": choice.finish_reason,
                 "stop_reason": choice.stop_reason,
+                **({"token_ids": choice.token_ids} if body.return_token_ids else {}),
             }
             for choice in output.outputs
         ]
         start = head("chatcmpl", "chat.completion", self.serving.model_name)
-        return {**start, "choices": choices, "usage": usage([output])}
+        more: dict[str, Any] = {} if body.prompt_logprobs is None else {"prompt_logprobs": prompt_rows(output)}
+        if body.return_token_ids:
+            more["prompt_token_ids"] = output.prompt_token_ids
+        return {**start, "choices": choices, "usage": usage([output]), **more}
 
     async def chunks(self, body: ChatRequest, work: Work) -> AsyncGenerator[dict[str, Any], None]:
         start = head("chatcmpl", "chat.completion.chunk", self.serving.model_name)
@@ -92,7 +83,11 @@ class ChatServing:
                         "stop_reason": choice.stop_reason,
                     }
                     counted = usage([output]) if options and options.continuous_usage_stats else None
-                    yield {**start, "choices": [entry], "usage": counted}
+                    chunk = {**start, "choices": [entry], "usage": counted}
+                    if body.return_token_ids:
+                        entry["token_ids"] = choice.token_ids
+                        chunk["prompt_token_ids"] = output.prompt_token_ids if begins else None
+                    yield chunk
         if options is not None and options.include_usage:
             yield {**start, "choices": [], "usage": usage(chunks.newest.values())}
 
@@ -100,13 +95,15 @@ class ChatServing:
 def _logprobs(choice: CompletionOutput, body: ChatRequest) -> dict[str, Any] | None:
     if not body.logprobs or choice.logprobs is None:
         return None
-    content = []
+    content, as_id = [], bool(body.return_tokens_as_token_ids)
     for token_id, row in zip(choice.token_ids, choice.logprobs, strict=True):
-        ranked = sorted(row.values(), key=lambda entry: entry.rank or 0)[: body.top_logprobs or 0]
-        content.append({**_entry(row[token_id]), "top_logprobs": [_entry(other) for other in ranked]})
+        ranked = sorted(row.items(), key=lambda item: item[1].rank or 0)[: body.top_logprobs or 0]
+        tops = [_entry(other, entry, as_id=as_id) for other, entry in ranked]
+        content.append({**_entry(token_id, row[token_id], as_id=as_id), "top_logprobs": tops})
     return {"content": content, "refusal": None}
 
 
-def _entry(entry: Logprob) -> dict[str, Any]:
+def _entry(token_id: int, entry: Logprob, *, as_id: bool) -> dict[str, Any]:
     text = entry.decoded_token or ""
-    return {"token": text, "logprob": max(entry.logprob, -9999.0), "bytes": list(text.encode())}
+    token = token_text(token_id, text, as_id=as_id)
+    return {"token": token, "logprob": finite(entry.logprob), "bytes": list(text.encode())}

@@ -6,9 +6,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from folovllm.engine.input_processor import Prompt
 from folovllm.engine.stream import check_can_stream
-from folovllm.entrypoints.openai.answers import Chunks, head, usage
+from folovllm.entrypoints.openai.answers import Chunks, finite, head, prompt_rows, token_text, usage
 from folovllm.entrypoints.openai.protocol import CompletionRequest
 from folovllm.entrypoints.openai.serving import Serving, Work
 from folovllm.outputs import CompletionOutput, Logprob, RequestOutput
@@ -32,14 +31,26 @@ class CompletionServing:
             if not body.echo:
                 raise ValueError("max_tokens must be at least 1, got 0; 0 needs echo=true")
             max_tokens = 1  # the engine generates at least one token, which is left out of the answer
-        params = self.serving.params(
-            body, max_tokens=max_tokens, logprobs=body.logprobs, prompt_logprobs=body.logprobs if body.echo else None
-        )
+        more: dict[str, Any] = {"max_tokens": max_tokens, "logprobs": body.logprobs}
+        if body.echo and body.logprobs is not None:
+            if body.prompt_logprobs not in (None, body.logprobs):
+                raise ValueError(
+                    f"prompt_logprobs must agree with logprobs under echo, got {body.prompt_logprobs} and "
+                    f"{body.logprobs}; give logprobs alone"
+                )
+            more["prompt_logprobs"] = body.logprobs
+        params = self.serving.params(body, **more)
         if body.stream:
             check_can_stream(params)
         elif body.stream_options is not None:
             raise ValueError("stream_options must not be given without stream=true")
-        return self.serving.work(prompts, params, body, key)
+        return self.serving.work([self._tokens(prompt, body) for prompt in prompts], params, body, key)
+
+    def _tokens(self, prompt: str | list[int], body: CompletionRequest) -> dict[str, Any]:
+        if not isinstance(prompt, str):
+            return {"prompt_token_ids": prompt}
+        token_ids = self.serving.tokens_of(prompt, add_special_tokens=body.add_special_tokens)
+        return {"prompt": prompt, "prompt_token_ids": token_ids}
 
     async def whole(self, body: CompletionRequest, work: Work) -> dict[str, Any]:
         newest: dict[int, RequestOutput] = {}
@@ -51,6 +62,9 @@ class CompletionServing:
             for place, output in sorted(newest.items())
             for choice in output.outputs
         ]
+        for choice in choices:
+            if choice["logprobs"] is not None:
+                _shift(choice["logprobs"], 0)
         start = head("cmpl", "text_completion", self.serving.model_name)
         counted = usage((newest[place] for place in sorted(newest)), drop_tokens=body.max_tokens == 0)
         return {**start, "choices": choices, "usage": counted}
@@ -64,8 +78,7 @@ class CompletionServing:
                 for index, begins, choice in chunks.news(place, output):
                     entry = self._choice(body, output, index, choice, begins=begins)
                     if entry["logprobs"] is not None:
-                        _shift(entry["logprobs"], ends.get(index, 0))
-                        ends[index] = ends.get(index, 0) + sum(map(len, entry["logprobs"]["tokens"]))
+                        ends[index] = _shift(entry["logprobs"], ends.get(index, 0))
                     counted = usage([output]) if options and options.continuous_usage_stats else None
                     yield {**start, "choices": [entry], "usage": counted}
         if options is not None and options.include_usage:
@@ -82,13 +95,19 @@ class CompletionServing:
             text = self._prompt_text(output) + text
             token_ids = [*output.prompt_token_ids, *token_ids]
             rows = [*(output.prompt_logprobs or []), *rows]
-        return {
+        made: dict[str, Any] = {
             "index": index,
             "text": text,
-            "logprobs": None if body.logprobs is None else self._logprobs(token_ids, rows, body.logprobs),
+            "logprobs": None if body.logprobs is None else self._logprobs(token_ids, rows, body),
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
+        if body.prompt_logprobs is not None:
+            made["prompt_logprobs"] = prompt_rows(output)
+        if body.return_token_ids:
+            made["token_ids"] = token_ids
+            made["prompt_token_ids"] = output.prompt_token_ids if begins else None
+        return made
 
     def _prompt_text(self, output: RequestOutput) -> str:
         if output.prompt is not None:
@@ -96,8 +115,10 @@ class CompletionServing:
         tokenizer = self.serving.tokenizer
         return "" if tokenizer is None else str(tokenizer.decode(output.prompt_token_ids))
 
-    def _logprobs(self, token_ids: list[int], rows: list[Row], count: int) -> dict[str, Any]:
-        tokens, offsets, offset = [], [], 0
+    def _logprobs(self, token_ids: list[int], rows: list[Row], body: CompletionRequest) -> dict[str, Any]:
+        """`text_offset` has one entry more than there are tokens: where the text ends. _shift() takes it off."""
+        as_id, count = bool(body.return_tokens_as_token_ids), body.logprobs or 0
+        tokens, offsets = [], [0]
         values: list[float | None] = []
         tops: list[dict[str, float] | None] = []
         for token_id, row in zip(token_ids, rows, strict=True):
@@ -107,24 +128,27 @@ class CompletionServing:
                 tops.append(None)
             else:
                 text = row[token_id].decoded_token or ""
-                values.append(max(row[token_id].logprob, -9999.0))
+                values.append(finite(row[token_id].logprob))
+                ranked = sorted(row.items(), key=lambda item: item[1].rank or 0)
+                chosen = ranked if count == -1 else ranked[: max(count, 1)]
                 top: dict[str, float] = {}
-                for entry in sorted(row.values(), key=lambda entry: entry.rank or 0)[: max(count, 1)]:
-                    top.setdefault(entry.decoded_token or "", max(entry.logprob, -9999.0))
-                top.setdefault(text, max(row[token_id].logprob, -9999.0))
+                for other, entry in [*chosen, (token_id, row[token_id])]:
+                    top.setdefault(token_text(other, entry.decoded_token, as_id=as_id), finite(entry.logprob))
                 tops.append(top)
-            tokens.append(text)
-            offsets.append(offset)
-            offset += len(text)
+            tokens.append(token_text(token_id, text, as_id=as_id))
+            offsets.append(offsets[-1] + len(text))
         return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
 
 
-def _shift(logprobs: dict[str, Any], characters: int) -> None:
-    """Offsets of a chunk count from the beginning of the whole text."""
-    logprobs["text_offset"] = [offset + characters for offset in logprobs["text_offset"]]
+def _shift(logprobs: dict[str, Any], begin: int) -> int:
+    """Let the offsets count from the beginning of the whole text, of which `begin` characters came before. Returns
+    where it ends."""
+    *offsets, end = (offset + begin for offset in logprobs["text_offset"])
+    logprobs["text_offset"] = offsets
+    return int(end)
 
 
-def _prompts(body: CompletionRequest) -> list[Prompt]:
+def _prompts(body: CompletionRequest) -> list[str | list[int]]:
     prompt = body.prompt
     if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
         return [prompt]

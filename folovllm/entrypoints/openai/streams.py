@@ -98,6 +98,9 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # json.dumps makes one at each call
+
+
 def _event(data: dict[str, Any]) -> dict[str, Any]:
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    text = _encode(data)
     return {"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True}

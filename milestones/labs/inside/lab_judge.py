@@ -217,7 +217,9 @@ def _asked(tb: TracebackType | None, item: pytest.Function, got: str) -> tuple[l
     test = next(
         node
         for node in ast.walk(ast.parse("\n".join(lines)))
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name and node.end_lineno
+        if isinstance(node, ast.FunctionDef)
+        and node.name == code.co_name
+        and node.end_lineno
         and node.lineno <= found.tb_lineno <= node.end_lineno
     )
     body = test.body[1:] if ast.get_docstring(test) is not None else test.body

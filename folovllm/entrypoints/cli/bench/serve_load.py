@@ -22,7 +22,7 @@ from folovllm.entrypoints.cli.bench.common import (
     source,
 )
 from folovllm.entrypoints.cli.bench.throughput_preset import add_preset, preset_of
-from folovllm.entrypoints.cli.serve import add_engine_arguments
+from folovllm.entrypoints.cli.parser import add_engine_arguments
 
 SIZES = {"num_requests": 64, "input_len": 64, "output_len": 64}
 ENGINE = [field.name for config in (ModelConfig, CacheConfig, SchedulerConfig) for field in dataclasses.fields(config)]

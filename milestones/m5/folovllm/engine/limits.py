@@ -21,9 +21,7 @@ DEFAULT_BATCHED_TOKENS = 2048
 DEFAULT_CHUNKED_TOKENS = {"cpu": 256, "cuda": 16384}
 
 
-def resolve_scheduler_config(
-    config: SchedulerConfig, max_model_len: int, device_type: str = "cpu"
-) -> SchedulerConfig:
+def resolve_scheduler_config(config: SchedulerConfig, max_model_len: int, device_type: str = "cpu") -> SchedulerConfig:
     """A copy with max_model_len and max_num_batched_tokens filled in.
 
     Raises:
