@@ -24,16 +24,28 @@ MANAGED = ("folovllm/**", "tests/**", "examples/**", "docs/*/m*/**")
 # … but these are about the repository as a whole.
 NOT_MANAGED = tuple(f"tests/{name}/**" for name in ("milestones", "docs", "workshop", "campaign", "real", "browser"))
 
-# What stands on top of the last milestone and is in none of them: the server, and what clients of vLLM ask for.
+# What stands on top of the last milestone and is in none of them: the server, what clients of vLLM ask for, and the
+# benchmarks that need a finished engine or another project's.
 AFTER = (
+    "folovllm/bench/ablate.py",
     "folovllm/bench/arrivals.py",
     "folovllm/bench/breakdown.py",
+    "folovllm/bench/compare.py",
     "folovllm/bench/http_server.py",
     "folovllm/bench/in_process.py",
     "folovllm/bench/load_request.py",
+    "folovllm/bench/peers/apart.py",
+    "folovllm/bench/peers/exported.py",
+    "folovllm/bench/peers/llama_cpp.py",
+    "folovllm/bench/peers/nano_vllm.py",
+    "folovllm/bench/peers/openvino.py",
+    "folovllm/bench/peers/workers/**",
     "folovllm/bench/sampler_run.py",
-    "folovllm/entrypoints/cli/bench/sampler_run.py",
     "folovllm/bench/serve_*.py",
+    "folovllm/bench/spread.py",
+    "folovllm/entrypoints/cli/bench/ablate.py",
+    "folovllm/entrypoints/cli/bench/compare.py",
+    "folovllm/entrypoints/cli/bench/sampler_run.py",
     "folovllm/entrypoints/cli/bench/serve_*.py",
     "folovllm/entrypoints/cli/serve.py",
     "folovllm/entrypoints/clients/**",
@@ -43,6 +55,7 @@ AFTER = (
     "folovllm/entrypoints/cli/bench/simulate.py",
     "folovllm/routing.py",
     "folovllm/simulator/**",
+    "tests/bench/**",
     "tests/clients/**",
     "tests/ray/**",
     "tests/serve/**",

@@ -16,7 +16,7 @@ import torch
 from folovllm.bench.ablations import leave_out_draw, left_out, require_ablations
 from folovllm.bench.contestant import Contestant, FoloVLLM, Run, require_mixed, take_turns
 from folovllm.bench.lengths import Lengths
-from folovllm.bench.peers.registry import PEERS, require_peers
+from folovllm.bench.peers.registry import make_peers, require_peers
 from folovllm.bench.peers.setup import PeerSetup
 from folovllm.bench.preset_draws import PRESETS, Preset
 from folovllm.bench.probe import Probe, exceeds_caches
@@ -76,9 +76,8 @@ def run(
             leave_out_draw(ours.engine)
         ours.sampling = preset.sampling
         contestants: list[Contestant] = [ours]
-        for peer in peers:
-            tick(f"loading {peer}")
-            contestants += PEERS[peer](setup)
+        others, missing = make_peers(peers, setup, tick)
+        contestants += others
         require_mixed(contestants, "preset")
         probe = Probe(ours.engine.device, ours.engine.dtype)
         tick("measuring the machine")
@@ -108,7 +107,8 @@ def run(
         "prompts' operations at the measured matmul rate; share: floor over seconds.",
         probe.describe(),
     ]
-    if peers:
+    notes += missing
+    if others:
         notes.append("Peers pick the likeliest token instead of drawing one. speedup: their seconds over ours.")
     if without:
         notes.append(f"Our engine without: {', '.join(without)}.")

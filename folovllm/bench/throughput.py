@@ -15,7 +15,7 @@ from typing import Any
 
 from folovllm.bench.contestant import Contestant, FoloVLLM, Run, require_mixed, take_turns
 from folovllm.bench.lengths import Lengths
-from folovllm.bench.peers.registry import PEERS, require_peers
+from folovllm.bench.peers.registry import make_peers, require_peers
 from folovllm.bench.peers.setup import PeerSetup
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import BenchModel, progress_bar, require_at_least, vocab_size
@@ -66,9 +66,8 @@ def run(
         with progress_bar(1 + len(peers)) as tick:
             tick("loading folovllm")
             contestants: list[Contestant] = [FoloVLLM(model, dtype, device, max_model_len)]
-            for peer in peers:
-                tick(f"loading {peer}")
-                contestants += PEERS[peer](setup)
+            others, missing = make_peers(peers, setup, tick)
+            contestants += others
         if mixed:
             require_mixed(contestants, "mixed")
         vocab = vocab_size(model)
@@ -94,6 +93,7 @@ def run(
         "speedup: this row's seconds over folovllm's.",
         "batch: prompts that the peer takes at a time; folovllm schedules by itself.",
     ]
+    notes += missing
     columns = COLUMNS
     if rows[0]["kv_reserved_tokens"] is None:
         columns = [column for column in COLUMNS if column not in KV_COLUMNS]
@@ -124,6 +124,7 @@ def mixed_range(longest: int, least: int) -> tuple[int, int]:
 
 
 def _samples(results: list[Run], lengths: Lengths) -> dict[str, list[float]]:
+    """Of one row: the column -> each round's figure, for `folovllm bench compare`."""
     return {
         "seconds": [result.seconds for result in results],
         "prefill_tokens_per_s": [sum(lengths.prompts) / result.prefill_seconds for result in results],

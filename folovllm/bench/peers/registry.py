@@ -13,7 +13,7 @@ from pkgutil import iter_modules
 
 from folovllm.bench import peers
 from folovllm.bench.contestant import Contestant
-from folovllm.bench.peers.setup import PeerSetup
+from folovllm.bench.peers.setup import PeerMissingError, PeerSetup
 
 # One contestant for each row of the table. An attribute `batch_size` is shown there.
 PeerMaker = Callable[[PeerSetup], list[Contestant]]
@@ -37,3 +37,18 @@ def require_peers(names: Sequence[str]) -> None:
             raise ValueError(f"peer must be one of {', '.join(PEERS)}, got {name!r}")
         if list(names).count(name) > 1:
             raise ValueError(f"peer must name each peer once, got {name!r} twice")
+
+
+def make_peers(
+    names: Sequence[str], setup: PeerSetup, tick: Callable[[str], None]
+) -> tuple[list[Contestant], list[str]]:
+    """The contestants of those that are installed; for each of the others a line that says how to install it."""
+    made: list[Contestant] = []
+    missing: list[str] = []
+    for name in names:
+        tick(f"loading {name}")
+        try:
+            made += PEERS[name](setup)
+        except PeerMissingError as error:
+            missing.append(f"{name} is not here: {error}")
+    return made, missing

@@ -1,4 +1,4 @@
-"""What a peer is made from. vLLM: none"""
+"""What a peer is made from, and the error of one that is not installed. vLLM: none"""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from folovllm.bench.workload import BenchModel
+
+
+class PeerMissingError(ValueError):
+    """The peer is not installed here; the text says how it can be. The others go on without it."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ from typing import Any, Self
 import torch
 
 from folovllm.bench.contestant import Contestant, Run, Step
-from folovllm.bench.peers.setup import PeerSetup
+from folovllm.bench.peers.setup import PeerMissingError, PeerSetup
 from folovllm.bench.pipe import Pipe
 from folovllm.bench.workload import BenchModel, require_at_least
 from folovllm.model_files import resolve_model_path
@@ -105,7 +105,9 @@ class VLLM:
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
         answer = self._pipe.ask(request)
         if answer.get("stage") == "import":
-            raise wrong("peer_python", "be able to import vllm", self.python, f"{answer['error']}; {_HOW_TO}")
+            raise PeerMissingError(
+                wrong("peer_python", "be able to import vllm", self.python, f"{answer['error']}; {_HOW_TO}")
+            )
         if "error" in answer:
             raise RuntimeError(f"vLLM failed: {answer['error']}; its last words:\n{self._pipe.last_words()}")
         return answer
@@ -115,7 +117,9 @@ def find_python(python: str | None) -> str:
     """The Python that has vLLM: the one given, else the one the environment names."""
     value = python or os.environ.get(PYTHON_VARIABLE)
     if not value:
-        raise wrong("peer_python", "name the Python of a virtual environment that has vLLM", value, _HOW_TO)
+        raise PeerMissingError(
+            wrong("peer_python", "name the Python of a virtual environment that has vLLM", value, _HOW_TO)
+        )
     if shutil.which(value) is None:
         raise wrong("peer_python", "be a Python that can be run", value, _HOW_TO)
     return value

@@ -1,0 +1,221 @@
+"""Two JSON files of the same benchmark: which figures moved, and by more than their own rounds do?
+
+    a.json  rows, samples  ─┐  rows of the same load  ─▶  b over a, an interval (spread.py), a verdict
+    b.json  rows, samples  ─┘
+
+Files of different benchmarks, models or loads are refused: their ratio would be a number without a meaning. Another
+machine, or one that other work kept busy, is a warning. What the rounds cannot show is what differed between the two
+runs as wholes, such as a warmer CPU; for that, run both again the other way round.
+
+vLLM: benchmarks/ compares by hand (.buildkite/performance-benchmarks)
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from folovllm.bench.report import Report, Row, format_number
+from folovllm.bench.spread import Spread, apart
+from folovllm.utils.checks import wrong
+
+COLUMNS = ["row", "figure", "a", "b", "b_over_a", "low", "high", "sure", "verdict"]
+# Columns that say what was asked for, and not what came of it.
+LOAD = (
+    "engine", "milestone", "workload", "prompts", "dtype", "requests", "batch", "prompt_tokens", "output_tokens",
+    "context", "blocks", "waiting", "part", "feature", "max_num_batched_tokens", "kv_cache_dtype", "backend",
+)  # fmt: skip
+# How the names of measured columns end; of the first, more is better, of the others less.
+RATES, TIMES = ("_per_s",), ("seconds", "_s", "_ms", "_us")
+MACHINE = ("cpu", "cores", "threads", "units", "gpus", "system")
+STYLES = {"better": "green", "worse": "red", "noise": "dim", "too few rounds": "yellow", "no rounds": "yellow"}
+# Options that do not change what is measured.
+QUIET = ("--json", "--rounds", "--peer", "--peer-python", "--out")
+
+
+def load(path: str) -> dict[str, Any]:
+    """A benchmark's JSON.
+
+    Raises:
+        ValueError: no such file, or not one that a benchmark wrote.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise wrong("file", "be JSON that a benchmark wrote with --json", path, str(error)) from None
+    lacking = [key for key in ("command", "columns", "rows") if not isinstance(data, dict) or key not in data]
+    if lacking:
+        raise wrong("file", "be JSON that a benchmark wrote with --json", path, f"it lacks {', '.join(lacking)}")
+    found: dict[str, Any] = data
+    return found
+
+
+def run(path_a: str, path_b: str, *, command: str) -> Comparison:
+    """Every measured figure of the rows that both files have.
+
+    Raises:
+        ValueError: the files are of different benchmarks, models or loads; the text says in what.
+    """
+    a, b = load(path_a), load(path_b)
+    require_same("benchmark", path_b, kind(a), kind(b))
+    require_same("title", path_b, a.get("title"), b.get("title"))
+    rows = [row for pair in matched(a, b, path_b) for row in compare_rows(a, b, *pair)]
+    if not rows:
+        raise wrong("b", "have a measured figure that a has too", path_b, "their rows share no such column")
+    notes = [
+        f"a: {path_a} ({a.get('date', 'no date')}), b: {path_b} ({b.get('date', 'no date')}).",
+        "b_over_a: the middle one of every round of b over every round of a; low to high holds the true ratio, as sure "
+        "as the column says. better or worse: 1 is outside. noise: 1 is inside. Under 95% there are too few rounds to "
+        "tell: take four or more of each (--rounds).",
+        *warnings(a, b),
+    ]
+    return Comparison("compare", f"Compared: {a.get('title', kind(a))}", command, COLUMNS, rows, notes)
+
+
+class Comparison(Report):
+    """A report whose table has colours."""
+
+    def render(self) -> Table:
+        table = Table(box=None, pad_edge=False)
+        for name in ("", "figure", "a", "b", "b / a", "interval", "sure", ""):
+            table.add_column(name, justify="left" if name in ("", "figure") else "right")
+        above = None
+        for row in self.rows:
+            label = row["row"] if row["row"] != above else ""
+            above, style = row["row"], STYLES[row["verdict"]]
+            known = row["low"] is not None
+            table.add_row(
+                label,
+                row["figure"].replace("_", " "),
+                format_number(row["a"]),
+                format_number(row["b"]),
+                Text(f"{row['b_over_a']:.3f}", style=style),
+                f"{row['low']:.3f} – {row['high']:.3f}" if known else "–",
+                f"{row['sure']:.0%}" if known else "–",
+                Text(row["verdict"], style=style),
+            )
+        return table
+
+    def _is_shared(self, key: str) -> bool:
+        return False  # all of it is in the table
+
+
+def kind(data: dict[str, Any]) -> str:
+    """The benchmark's name in its command: `folovllm bench decode ...` -> decode."""
+    words = shlex.split(data["command"])
+    if "bench" not in words:
+        return str(data.get("name", ""))
+    after = words[words.index("bench") + 1 :]
+    if "milestones" not in words:
+        return after[0] if after else ""
+    workload = [second for first, second in pairwise(after) if first == "--workload"]
+    return "milestones " + (workload[0] if workload else "requests")
+
+
+def require_same(what: str, path: str, a: object, b: object) -> None:
+    if a != b:
+        raise wrong("b", f"have the {what} of a, {a!r}", b, f"{path} was measured on something else")
+
+
+def matched(a: dict[str, Any], b: dict[str, Any], path: str) -> Iterator[tuple[int, int]]:
+    """Indices of rows of the same load. Peers that only one file has are left out; a load that differs is refused."""
+    of_b = {load_of(row): number for number, row in enumerate(b["rows"])}
+    pairs = [(number, of_b[key]) for number, row in enumerate(a["rows"]) if (key := load_of(row)) in of_b]
+    if pairs:
+        yield from pairs
+        return
+    ours, theirs = dict(load_of(a["rows"][0])), dict(load_of(b["rows"][0]))
+    for column in sorted(ours.keys() | theirs.keys()):
+        require_same(column.replace("_", " "), path, ours.get(column), theirs.get(column))
+
+
+def load_of(row: Row) -> tuple[tuple[str, Any], ...]:
+    return tuple((column, row[column]) for column in LOAD if column in row)
+
+
+def compare_rows(a: dict[str, Any], b: dict[str, Any], at_a: int, at_b: int) -> Iterator[Row]:
+    row_a, row_b = a["rows"][at_a], b["rows"][at_b]
+    names = [str(row_a[column]) for column in ("engine", "milestone", "feature", "part") if column in row_a]
+    varies = [c for c in LOAD[4:] if c in row_a and len({row.get(c) for row in a["rows"]}) > 1]
+    label = " ".join([*names, *(f"{column} {row_a[column]}" for column in varies)]) or "–"
+    for column in a["columns"]:
+        old, new = row_a.get(column), row_b.get(column)
+        if direction(column) == 0 or not is_positive(old) or not is_positive(new):
+            continue
+        rounds = samples_of(a, at_a, column), samples_of(b, at_b, column)
+        found = apart(*rounds) if all(rounds) else None
+        yield {
+            "row": label,
+            "figure": column,
+            "a": old,
+            "b": new,
+            "b_over_a": found.ratio if found else new / old,
+            "low": found.low if found else None,
+            "high": found.high if found else None,
+            "sure": found.level if found else None,
+            "verdict": verdict(found, direction(column)),
+        }
+
+
+def direction(column: str) -> int:
+    """1 where more is better, -1 where less is, 0 for a column that is no measured speed."""
+    if column.endswith(RATES):
+        return 1
+    return -1 if column.endswith(TIMES) and column != "floor_s" else 0
+
+
+def verdict(found: Spread | None, towards: int) -> str:
+    if found is None:
+        return "no rounds"
+    if found.verdict not in ("above", "below"):
+        return found.verdict
+    return "better" if (found.verdict == "above") == (towards > 0) else "worse"
+
+
+def is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def samples_of(data: dict[str, Any], number: int, column: str) -> list[float]:
+    """Each round's figure of a row; empty in a file that has none, as older ones."""
+    samples = data.get("samples") or data.get("details", {}).get("samples") or []
+    values = samples[number].get(column, []) if number < len(samples) else []
+    return [float(value) for value in values] if all(map(is_positive, values)) else []
+
+
+def warnings(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """What may be behind a difference besides the code."""
+    found = []
+    for key in MACHINE:
+        old, new = (data["hardware"].get(key) if isinstance(data.get("hardware"), dict) else None for data in (a, b))
+        if old != new:
+            found.append(f"Warning: not the same {key}: {old!r} in a, {new!r} in b.")
+    for key in sorted(a.get("versions", {}).keys() | b.get("versions", {}).keys()):
+        old, new = a.get("versions", {}).get(key), b.get("versions", {}).get(key)
+        if old != new:
+            found.append(f"Other versions: {key} {old} in a, {new} in b.")
+    if (old := options(a)) != (new := options(b)):
+        found.append(f"Other options: {shlex.join(old) or 'none'} in a, {shlex.join(new) or 'none'} in b.")
+    for name, data in (("a", a), ("b", b)):
+        load = data.get("other_load")
+        if isinstance(load, dict) and load.get("is_busy"):
+            found.append(f"Warning: other processes kept the machine busy while {name} ran.")
+    return found
+
+
+def options(data: dict[str, Any]) -> list[str]:
+    """The command's words without those that do not change what is measured, each option with its values, sorted."""
+    words: list[list[str]] = []
+    for word in shlex.split(data["command"]):
+        if word.startswith("--"):
+            words.append(word.split("=", 1))
+        elif words:
+            words[-1].append(word)
+    return [part for option in sorted(words) if option[0] not in QUIET for part in option]

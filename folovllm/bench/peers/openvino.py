@@ -1,0 +1,20 @@
+"""OpenVINO GenAI as a peer, on a CPU: its continuous batching pipeline reads our weights as GGUF. vLLM: none"""
+
+from __future__ import annotations
+
+from folovllm.bench.contestant import Contestant
+from folovllm.bench.peers.apart import Kind, start
+from folovllm.bench.peers.setup import PeerSetup
+from folovllm.utils.devices import default_device
+
+OPENVINO = Kind("openvino", "openvino_engine", ("openvino_genai", "gguf", "numpy"), "openvino-genai gguf numpy")
+
+
+def _make(setup: PeerSetup) -> list[Contestant]:
+    """Raises ValueError where ours runs on a GPU."""
+    if (device := setup.device or default_device()) != "cpu":
+        raise ValueError(f"peer must be one that runs on {device}, got 'openvino', which is set up for CPUs here")
+    return [start(OPENVINO, setup)]
+
+
+PEERS = {"openvino": _make}

@@ -1,0 +1,60 @@
+"""A peer behind a pipe: runs in the environment that has the peer in it, and hands each request to one engine file.
+
+    in   {"engine": "llama_cpp_engine", "dtype": ..., ...}           once
+    out  {"ready": true, "version": ...}
+    in   {"prompts": [[1, 2], ...], "num_tokens": [32, ...]}
+    out  {"steps": [[seconds, tokens, prefill], ...], "tokens": [[...], ...]}
+
+One line of JSON each; a failure is {"error": ..., "stage": ...}, the end of the input ends the process. The engine
+files lie beside this one and are imported by name. Nothing of folovllm may be: that environment need not have it.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from importlib import import_module
+from typing import Any, TextIO
+
+
+def main() -> int:
+    answers = private_stdout()
+    settings: dict[str, Any] = json.loads(sys.stdin.readline())
+    stage = "import"
+    try:
+        engine_file = import_module(settings.pop("engine"))
+        for name in engine_file.NEEDS:
+            import_module(name)
+        stage = "load"
+        engine = engine_file.Engine(**settings)
+        answer(answers, ready=True, version=engine.version)
+        stage = "run"
+        for line in sys.stdin:
+            request = json.loads(line)
+            steps, tokens = engine.generate(request["prompts"], request["num_tokens"])
+            answer(answers, steps=steps, tokens=tokens)
+    except Exception as error:
+        traceback.print_exc()
+        answer(answers, error=f"{type(error).__name__}: {error}", stage=stage)
+        return 1
+    return 0
+
+
+def private_stdout() -> TextIO:
+    """The pipe to the parent, for this file only: what a peer prints goes to stderr from here on."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def answer(answers: TextIO, **fields: Any) -> None:
+    answers.write(json.dumps(fields) + "\n")
+    answers.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
