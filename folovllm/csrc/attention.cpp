@@ -22,18 +22,20 @@ namespace {
 
 constexpr int64_t PART = 256;
 constexpr int TOGETHER = 4;  // query heads that read a key at the same time
+constexpr int AHEAD = 16;    // keys
+constexpr int LINE = 64;     // bytes of a cache line
 
 template <typename T, typename C>
 void store_kv(const T *k, const T *v, int64_t k_stride, int64_t v_stride, C *keys, C *values, const int64_t *slots,
               int64_t tokens, int64_t row) {
-    for (int64_t token = 0; token < tokens; token++) {
+    pool::each_row(tokens, row, [=](int64_t token) {
         const T *from_k = k + token * k_stride, *from_v = v + token * v_stride;
         C *to_k = keys + slots[token] * row, *to_v = values + slots[token] * row;
         for (int64_t i = 0; i < row; i += LANES) {
             store(to_k + i, load(from_k + i));
             store(to_v + i, load(from_v + i));
         }
-    }
+    });
 }
 
 // One part for the query heads q [heads, size]: scores, then sum and maximum, then weighted values.
@@ -47,14 +49,30 @@ void attend(const T *q, const C *keys, const C *values, const int32_t *table, in
         int64_t place = first + i;
         rows[i] = (table[place / block_size] * block_size + place % block_size) * token_stride;
     }
-    for (int64_t i = 0; i < count; i++) {
-        vec sums[HEADS] = {};
-        for (int64_t d = 0; d < size; d += LANES) {
-            vec key = load(keys + rows[i] + d);
+    float wide[HEADS * size];
+    for (int64_t d = 0; d < HEADS * size; d += LANES) store(wide + d, load(q + d) * scale);
+    // A row of K or V is short, and the next one lies far away: nothing but this asks for it in time. All values come
+    // while the keys are multiplied; into the second cache, for they are more than the first one holds.
+    const auto ask = [&](const C *row) {
+        for (int64_t byte = 0; byte < size * (int64_t)sizeof(C); byte += LINE)
+            __builtin_prefetch((const char *)row + byte, 0, 2);
+    };
+    for (int64_t i = 0; i < count && i < AHEAD; i++) ask(keys + rows[i]);
+    for (int64_t first = 0; first < count; first += LANES) {
+        vec products[HEADS][LANES] = {};
+        for (int64_t j = 0; j < LANES && first + j < count; j++) {
+            const int64_t i = first + j;
+            if (i + AHEAD < count) ask(keys + rows[i + AHEAD]);
+            ask(values + rows[i]);
+            vec of_key[HEADS] = {};
+            for (int64_t d = 0; d < size; d += LANES) {
+                vec key = load(keys + rows[i] + d);
 #pragma GCC unroll 4
-            for (int h = 0; h < HEADS; h++) sums[h] += load(q + h * size + d) * key;
+                for (int h = 0; h < HEADS; h++) of_key[h] += load(wide + h * size + d) * key;
+            }
+            for (int h = 0; h < HEADS; h++) products[h][j] = of_key[h];
         }
-        for (int h = 0; h < HEADS; h++) weights[h][i] = sum(sums[h]) * scale;
+        for (int h = 0; h < HEADS; h++) store(weights[h] + first, sums(products[h]));
     }
     for (int h = 0; h < HEADS; h++) {
         float highest = -__builtin_inff();

@@ -17,6 +17,8 @@
 //
 // vLLM: csrc/cpu/sgl-kernels/gemm.cpp
 
+#include <omp.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -27,15 +29,16 @@ namespace {
 
 constexpr int WIDTH = 2 * LANES;
 constexpr int MAX_ROWS = LANES == 16 ? 12 : 6;  // 2 * MAX_ROWS results, of 32 registers or 16
-constexpr int PIECE = 128;                      // steps of k: 16 KiB of a float32 panel with AVX-512
+constexpr int PIECE = 128;                     // steps of k: 16 KiB of a float32 panel with AVX-512
 constexpr int64_t ENOUGH = 1 << 18;             // multiply-adds for which a second thread pays
 constexpr int64_t CHUNK = 2 << 20;              // bytes of x that stay in a cache while all panels pass by
+constexpr int LINE = 64;                        // bytes of a cache line
 constexpr int AHEAD = 4096;                     // bytes. The hardware's own prefetching ends at each page
 
 // One panel, or two that follow each other: two streams from memory are faster than one. `out` holds ROWS * WIDTH
-// results of the one, then of the other.
-template <int ROWS, int PANELS, typename X, typename W, bool FROM_MEMORY>
-void tile(const X *x, const W *w, int64_t size, float *out, bool go_on, int64_t next_panel) {
+// results of the one, then of the other. Meanwhile LINES cache lines a step and panel are asked for, from `ahead` on.
+template <int ROWS, int PANELS, int LINES, typename X, typename W>
+void tile(const X *x, const W *w, int64_t size, float *out, bool go_on, int64_t next_panel, const char *ahead) {
     vec low[PANELS][ROWS], high[PANELS][ROWS];
 #pragma GCC unroll 2
     for (int p = 0; p < PANELS; p++)
@@ -45,14 +48,13 @@ void tile(const X *x, const W *w, int64_t size, float *out, bool go_on, int64_t 
             low[p][r] = go_on ? load(from) : vec{};
             high[p][r] = go_on ? load(from + LANES) : vec{};
         }
-    for (int64_t k = 0; k < size; k++, w += WIDTH, x += ROWS) {
+    for (int64_t k = 0; k < size; k++, w += WIDTH, x += ROWS, ahead += LINES * LINE) {
 #pragma GCC unroll 2
         for (int p = 0; p < PANELS; p++) {
             const W *mine = w + p * next_panel;
-            if (FROM_MEMORY) {
-                __builtin_prefetch((const char *)mine + AHEAD);
-                if (sizeof(W) * WIDTH > 64) __builtin_prefetch((const char *)mine + AHEAD + 64);
-            }
+#pragma GCC unroll 2
+            for (int line = 0; line < LINES; line++)
+                __builtin_prefetch(ahead + p * next_panel * sizeof(W) + line * LINE);
             const auto a = load(mine), b = load(mine + LANES);
 #pragma GCC unroll 12
             for (int r = 0; r < ROWS; r++) {
@@ -71,13 +73,14 @@ void tile(const X *x, const W *w, int64_t size, float *out, bool go_on, int64_t 
         }
 }
 
-template <typename X, typename W, bool FROM_MEMORY>
-void tile(int rows, int panels, const X *x, const W *w, int64_t size, float *out, bool go_on, int64_t next_panel) {
+template <int LINES, typename X, typename W>
+void tile(int rows, int panels, const X *x, const W *w, int64_t size, float *out, bool go_on, int64_t next_panel,
+          const char *ahead) {
     switch (rows * panels * (panels == 2 ? -1 : 1)) {  // two panels: a negative number
 #define CASE(N) \
-    case N: return tile<N, 1, X, W, FROM_MEMORY>(x, w, size, out, go_on, next_panel);
+    case N: return tile<N, 1, LINES>(x, w, size, out, go_on, next_panel, ahead);
 #define PAIR(N) \
-    case -2 * N: return tile<N, 2, X, W, FROM_MEMORY>(x, w, size, out, go_on, next_panel);
+    case -2 * N: return tile<N, 2, LINES>(x, w, size, out, go_on, next_panel, ahead);
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) PAIR(1) PAIR(2) PAIR(3)
 #ifdef __AVX512F__
         CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) PAIR(4) PAIR(5) PAIR(6)
@@ -85,33 +88,46 @@ void tile(int rows, int panels, const X *x, const W *w, int64_t size, float *out
     }
 }
 
-// Block by block of rows, and in a block the rows' numbers for one k side by side.
-void rearrange(const float *x, float *packed, int64_t rows, int64_t in, int64_t per_block, int64_t block) {
-    const int64_t first = block * per_block, count = std::min(per_block, rows - first);
-    for (int64_t k = 0; k < in; k++)
-        for (int64_t r = 0; r < count; r++) packed[first * in + k * count + r] = x[(first + r) * in + k];
+// What one row has for one step: a float, or a pair of bfloat16 numbers, of which the last may be half.
+inline float step_of(const float *row, int64_t k, int64_t) { return row[k]; }
+inline bf16_pair step_of(const bf16 *row, int64_t k, int64_t in) {
+    return {row[2 * k], 2 * k + 1 < in ? row[2 * k + 1] : bf16{0}};
 }
 
-void rearrange(const bf16 *x, bf16_pair *packed, int64_t rows, int64_t in, int64_t per_block, int64_t block) {
-    const int64_t first = block * per_block, count = std::min(per_block, rows - first), steps = (in + 1) / 2;
-    for (int64_t k = 0; k < steps; k++)
-        for (int64_t r = 0; r < count; r++) {
-            const bf16 *pair = x + (first + r) * in + 2 * k;
-            packed[first * steps + k * count + r] = {pair[0], 2 * k + 1 < in ? pair[1] : bf16{0}};
-        }
+// Block by block of rows, and in a block the rows' numbers for one step side by side: 32 bits each, by squares of LANES
+// rows and steps. What a square has beyond its rows is written over by the next step.
+template <typename X, typename T>
+void rearrange(const T *x, X *packed, int64_t rows, int64_t in, int64_t per_block, int64_t block) {
+    static_assert(sizeof(X) == 4);
+    constexpr int64_t NUMBERS = sizeof(X) / sizeof(T);  // of a row, in a step
+    const int64_t first = block * per_block, count = std::min(per_block, rows - first);
+    const int64_t steps = (in + NUMBERS - 1) / NUMBERS, whole = in / NUMBERS / LANES * LANES;
+    const T *from = x + first * in;
+    X *to = packed + first * steps;
+    int64_t k = 0;
+    for (; count > 1 && k < whole && (k + LANES - 1) * count + LANES <= count * steps; k += LANES) {
+        words square[LANES] = {};
+        for (int64_t r = 0; r < count; r++) memcpy(&square[r], from + r * in + k * NUMBERS, sizeof(words));
+        transpose(square);
+        for (int i = 0; i < LANES; i++) memcpy(to + (k + i) * count, &square[i], sizeof(words));
+    }
+    for (; k < steps; k++)
+        for (int64_t r = 0; r < count; r++) to[k * count + r] = step_of(from + r * in, k, in);
 }
 
 // The results of one panel, [rows, WIDTH], to their columns of out [rows, outs]. The last panel may stick out.
 template <typename T>
-void put_results(float *results, const float *bias, T *out, int64_t rows, int64_t outs, int64_t panel) {
-    int64_t first = panel * WIDTH, width = outs - first < WIDTH ? outs - first : WIDTH;
+void put_results(const float *results, const float *bias, T *out, int64_t rows, int64_t outs, int64_t panel) {
+    const int64_t first = panel * WIDTH, width = outs - first < WIDTH ? outs - first : WIDTH;
+    float added[WIDTH] = {};
+    if (bias) memcpy(added, bias + first, width * sizeof(float));
+    const vec low = load(added), high = load(added + LANES);
     for (int64_t r = 0; r < rows; r++) {
-        float *sums = results + r * WIDTH;
-        for (int64_t i = 0; bias && i < width; i++) sums[i] += bias[first + i];
-        T row[WIDTH];
-        store(row, load(sums));
-        store(row + LANES, load(sums + LANES));
-        memcpy(out + r * outs + first, row, width * sizeof(T));
+        T *to = out + r * outs + first, row[WIDTH];
+        T *place = width == WIDTH ? to : row;
+        store(place, load(results + r * WIDTH) + low);
+        store(place + LANES, load(results + r * WIDTH + LANES) + high);
+        if (width < WIDTH) memcpy(to, row, width * sizeof(T));
     }
 }
 
@@ -125,6 +141,7 @@ struct Linear {
     T *out;
     int64_t rows, in, outs, panels, pair;  // in: steps
     int64_t per_block, per_chunk, chunks;  // rows, rows, and how many chunks there are
+    int64_t threads;                       // that take tasks
 
     static float *results(size_t size) {  // of the calling thread
         static thread_local std::vector<float> memory;
@@ -143,29 +160,36 @@ struct Linear {
         constexpr bool CONVERTED = sizeof(X) != sizeof(W);
         const int64_t panel = first_panel(task), begin = first_row(task), count = num_rows(task);
         const int64_t piece = count > per_block ? PIECE : in;
-        const bool widen = CONVERTED && count > per_block;  // once for all rows
         float *sums = results(pair * count * WIDTH), wide[CONVERTED ? PIECE * WIDTH : 1];
+        constexpr int LINES = WIDTH * sizeof(W) / LINE;  // of one step of a panel
         for (int64_t k = 0; k < in && !state.settled(); k += piece) {
             const int64_t size = std::min(piece, in - k);
             const W *w = weight + (panel * in + k) * WIDTH;
+            if (count <= per_block) {
+                tile<LINES>(count, num_panels(task), packed + begin * in, w, size, sums, false, in * WIDTH,
+                            (const char *)w + AHEAD);
+                continue;
+            }
+            // The next piece comes while this one is multiplied by the first rows, a line a step. Threads take panels in
+            // turn, so behind the last piece that is probably another thread's panel further on.
+            const W *next = k + piece < in ? w + piece * WIDTH : weight + (panel + threads) * in * WIDTH;
             if constexpr (CONVERTED)
-                for (int64_t i = 0; widen && i < 2 * size; i++) {
-                    __builtin_prefetch((const char *)(w + i * LANES) + AHEAD);
-                    store(wide + i * LANES, load(w + i * LANES));
-                }
-            for (int64_t row = 0; row < count; row += per_block) {
+                for (int64_t i = 0; i < 2 * size; i++) store(wide + i * LANES, load(w + i * LANES));
+            for (int64_t row = 0, block = 0; row < count; row += per_block, block++) {
                 const int64_t together = std::min(per_block, count - row);
                 const X *mine = packed + (begin + row) * in + k * together;
-                float *to = sums + row * WIDTH;
+                const char *ahead = (const char *)next + block * size * LINE;
+                const auto multiply = [&](const auto *piece_of_w) {
+                    float *to = sums + row * WIDTH;
+                    if (block < LINES)
+                        tile<1>(together, 1, mine, piece_of_w, size, to, k > 0, 0, ahead);
+                    else
+                        tile<0>(together, 1, mine, piece_of_w, size, to, k > 0, 0, ahead);
+                };
                 if constexpr (CONVERTED)
-                    if (widen) {
-                        tile<float, float, false>(together, 1, mine, wide, size, to, k > 0, 0);
-                        continue;
-                    }
-                if (row == 0)
-                    tile<X, W, true>(together, num_panels(task), mine, w, size, to, k > 0, in * WIDTH);
+                    multiply((const float *)wide);
                 else
-                    tile<X, W, false>(together, 1, mine, w, size, to, k > 0, 0);
+                    multiply(w);
             }
         }
     }
@@ -192,6 +216,7 @@ void linear(const T *x, const W *weight, const float *bias, T *out, int64_t rows
     body.pair = 2 * rows <= MAX_ROWS ? 2 : 1;
     body.per_chunk = blocks_of_chunk * per_block;
     body.chunks = (rows + body.per_chunk - 1) / body.per_chunk;
+    body.threads = omp_get_max_threads();
     pool::each_twice(body.tasks(), rows * in * outs > ENOUGH, body);
 }
 

@@ -80,7 +80,7 @@ struct Prefill {
 
     Memory memory(int64_t rows) const {
         static thread_local std::vector<float> own;
-        const int64_t needed = rows * (size + padded() + 2) + TILE * (size + padded() + MAX_ROWS);
+        const int64_t needed = rows * (size + padded() + 2) + TILE * (size + padded() + MAX_ROWS) + LANES;
         if ((int64_t)own.size() < needed) own.resize(needed);
         Memory m;
         m.q = own.data();
@@ -102,14 +102,13 @@ struct Prefill {
             at[j] = (slot * num_kv_heads + kv_head) * size;
         }
         // By squares: tokens lie a power of two apart, so a column of all of them would not fit into the first cache.
-        for (int64_t panel = 0; panel < TILE; panel += WIDTH)
+        for (int64_t j = 0; j < TILE; j += LANES)
             for (int64_t d = 0; d < size; d += LANES) {
-                float square[WIDTH][LANES];
-                for (int64_t j = 0; j < WIDTH; j++)
-                    store(square[j], panel + j < count ? load(keys + at[panel + j] + d) : vec{});
-                float *to = m.k + panel * size + d * WIDTH;
-                for (int i = 0; i < LANES; i++)
-                    for (int j = 0; j < WIDTH; j++) to[i * WIDTH + j] = square[j][i];
+                words square[LANES];
+                for (int64_t i = 0; i < LANES; i++) square[i] = j + i < count ? (words)load(keys + at[j + i] + d) : words{};
+                transpose(square);
+                float *to = m.k + j / WIDTH * WIDTH * size + d * WIDTH + j % WIDTH;
+                for (int i = 0; i < LANES; i++) store(to + i * WIDTH, (vec)square[i]);
             }
         for (int64_t d = 0; d < padded(); d += LANES) {
             float *to = m.v + d / WIDTH * WIDTH * TILE + d % WIDTH;
@@ -169,9 +168,13 @@ struct Prefill {
             const T *from[MAX_ROWS];
             for (int64_t r = 0, row = block; r < here; r++, row++)
                 from[r] = q + (begin + row / group()) * q_stride + (kv_head * group() + row % group()) * size;
-            float *to = m.q + block * size;
-            for (int64_t d = 0; d < size; d++, to += here)
-                for (int64_t r = 0; r < here; r++) to[r] = get(from[r] + d) * scale;
+            float *to = m.q + block * size;  // what a square has beyond its rows is written over by the next step
+            for (int64_t d = 0; d < size; d += LANES) {
+                words square[LANES] = {};
+                for (int64_t r = 0; r < here; r++) square[r] = (words)(load(from[r] + d) * scale);
+                transpose(square);
+                for (int i = 0; i < LANES; i++) store(to + (d + i) * here, (vec)square[i]);
+            }
         }
         std::fill(m.sums, m.sums + rows * padded(), 0.0f);
         std::fill(m.highest, m.highest + rows, -__builtin_inff());

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #ifdef __AVX512BF16__
 #include <immintrin.h>
@@ -85,6 +86,55 @@ static inline float max(vec x) {
     for (int width = LANES / 2; width > 0; width /= 2)
         for (int i = 0; i < width; i++) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
     return lanes[0];
+}
+
+// Of two vectors whose lanes are cut into groups of S: the even groups of both side by side, or the odd ones.
+template <int S, bool ODD, int... L>
+static inline words groups(words a, words b, std::integer_sequence<int, L...>) {
+#ifdef __clang__
+    return __builtin_shufflevector(a, b, (L & S ? LANES + L - (ODD ? 0 : S) : L + (ODD ? S : 0))...);
+#else
+    return __builtin_shuffle(a, b, (words){(L & S ? LANES + L - (ODD ? 0 : S) : L + (ODD ? S : 0))...});
+#endif
+}
+
+template <int S>
+static inline void exchange(words *rows) {
+    constexpr auto lanes = std::make_integer_sequence<int, LANES>();
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+        if (!(i & S)) {
+            const words a = rows[i], b = rows[i + S];
+            rows[i] = groups<S, false>(a, b, lanes);
+            rows[i + S] = groups<S, true>(a, b, lanes);
+        }
+}
+
+// A square of LANES vectors, turned: lane j of vector i becomes lane i of vector j. Single, then pairs, then fours.
+static inline void transpose(words *rows) {
+    exchange<1>(rows);
+    exchange<2>(rows);
+    exchange<4>(rows);
+    if constexpr (LANES > 8) exchange<8>(rows);
+}
+
+template <int S>
+static inline void add_groups(const vec *from, vec *to, int count) {
+    constexpr auto lanes = std::make_integer_sequence<int, LANES>();
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) {
+        const words a = (words)from[2 * i], b = (words)from[2 * i + 1];
+        to[i] = (vec)groups<S, false>(a, b, lanes) + (vec)groups<S, true>(a, b, lanes);
+    }
+}
+
+// The sums of LANES vectors, side by side. `rows` is written over.
+static inline vec sums(vec *rows) {
+    add_groups<1>(rows, rows, LANES / 2);
+    add_groups<2>(rows, rows, LANES / 4);
+    add_groups<4>(rows, rows, LANES / 8);
+    if constexpr (LANES > 8) add_groups<8>(rows, rows, 1);
+    return rows[0];
 }
 
 // e^x to about one unit in the last place: 2^n * e^r with |r| <= ln(2) / 2, and a polynomial for e^r (Cephes' expf).

@@ -12,6 +12,7 @@ import torch
 
 from folovllm.attention.backend import AttentionBackend
 from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
+from folovllm.utils.devices import empty_in_huge_pages
 
 
 class KVCache:
@@ -34,7 +35,9 @@ class KVCache:
         shape = self.backend.kv_cache_shape(num_blocks, block_size)
         for layer in self.layers:
             # Not cleared: no token is ever read before it has been written.
-            layer.bind(self.backend, torch.empty(shape, dtype=dtype, device=device))
+            on_cpu = device.type == "cpu"
+            tensor = empty_in_huge_pages(shape, dtype) if on_cpu else torch.empty(shape, dtype=dtype, device=device)
+            layer.bind(self.backend, tensor)
 
     @property
     def tensors(self) -> list[torch.Tensor]:

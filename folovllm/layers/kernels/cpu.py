@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from folovllm.utils.cpu_kernels import DTYPE_NAMES, FLOAT, INT, POINTER, function, library
+from folovllm.utils.devices import empty_in_huge_pages
 
 LINEAR = [POINTER] * 4 + [INT] * 3
 SIGNATURES: dict[str, list[Any]] = {
@@ -56,7 +57,7 @@ def pack(weight: torch.Tensor, *, pairs: bool = False) -> torch.Tensor:
     outs, size = weight.shape
     width, columns = panel_width(), 2 if pairs else 1
     panels, steps = outs // width, size // columns
-    packed = weight.new_zeros(-(-outs // width), -(-size // columns), width, columns)
+    packed = empty_in_huge_pages((-(-outs // width), -(-size // columns), width, columns), weight.dtype).zero_()
     whole = weight[: panels * width, : steps * columns]
     packed[:panels, :steps] = whole.unflatten(0, (panels, width)).unflatten(2, (steps, columns)).transpose(1, 2)
     if left := outs - panels * width:
