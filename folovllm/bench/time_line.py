@@ -172,8 +172,8 @@ def attention_seconds(gpu: Gpu, contexts: Sequence[int], kv_heads: int, head_byt
     """One launch: the programs that the kernel makes of this batch, the longest first, by the model that its splits
     were chosen with (attention/splits.py).
 
-    So many of them as have places run at a time and share the bandwidth, each up to what it can ask for; the next one begins where one
-    ends. When the last have begun, those that are left cannot use all of it: that is the tail.
+    Those that have a place share the bandwidth, each up to what it can ask for; the next one begins where one ends.
+    When the last have begun, those that are left cannot use all of it: that is the tail.
     """
     splits = choose_splits(len(contexts), kv_heads, max(contexts), TILE_TOKENS)
     programs = list_programs(sorted(contexts, reverse=True), kv_heads, splits, head_bytes, TILE_TOKENS)

@@ -83,7 +83,7 @@ def compile_variant(variant: Variant) -> dict[str, Any]:
     if variant.kernel == "decode":
         kernel = paged_decode._paged_decode
         group_pad = max(16, triton.next_power_of_2(variant.group))
-        num_warps = paged_decode.decode_warps(group_pad, itemsize)
+        num_warps = paged_decode.decode_warps(group_pad, head_pad, itemsize)
         constants |= {
             "GROUP_PAD": group_pad, "BLOCK_SIZE": variant.block_size,
             "BLOCK_N": block_n, "SPLIT": variant.detail > 1, "ORDERED": True, "INTERPRETED": False,

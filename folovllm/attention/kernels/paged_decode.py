@@ -155,9 +155,10 @@ def _merge(
     tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=columns < HEAD_SIZE)
 
 
-def decode_warps(group_pad: int, element_size: int) -> int:
-    """Float32 is multiplied by the threads themselves: more than 16 rows of it want the registers of twice as many."""
-    return 8 if element_size > 2 and group_pad > 16 else 4
+def decode_warps(group_pad: int, head_pad: int, element_size: int, from_8_bits: bool = False) -> int:
+    """Float32 stands in the threads' registers to be multiplied: more than 16 rows of it want those of twice as many
+    threads. So do 16 rows of the largest heads where K and V are converted from 8 bits, which takes registers too."""
+    return 8 if element_size > 2 and (group_pad > 16 or (from_8_bits and head_pad > 128)) else 4
 
 
 def paged_decode(
@@ -208,7 +209,7 @@ def paged_decode(
         *key_cache.stride()[:3], *value_cache.stride()[:3],
         GROUP=group, GROUP_PAD=group_pad, HEAD_SIZE=head_size, HEAD_PAD=head_pad,
         BLOCK_SIZE=block_size, BLOCK_N=block_n, SPLIT=splits > 1, ORDERED=order is not None, INTERPRETED=INTERPRETED,
-        num_warps=decode_warps(group_pad, itemsize), num_stages=STAGES,
+        num_warps=decode_warps(group_pad, head_pad, itemsize, key_cache.element_size() == 1), num_stages=STAGES,
     )  # fmt: skip
     if splits > 1:
         _merge[(num_heads, num_seqs)](
