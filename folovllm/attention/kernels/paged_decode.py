@@ -36,6 +36,7 @@ import torch
 import triton
 import triton.language as tl
 
+from folovllm.attention.kernels.dependent import LAUNCH, wait_for_predecessor
 from folovllm.attention.kernels.tile import (
     INTERPRETED,
     LOG2E,
@@ -74,6 +75,7 @@ def _paged_decode(
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, ORDERED: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
+    wait_for_predecessor()
     # KV heads first: neighbours in the grid run together, and their reads are neighbours in memory. Sequences last: all
     # splits of the longest start first.
     kv_head, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -140,6 +142,7 @@ def _merge(
     Split s divided its result by its own sum, 2^lse[s]. The sum over all tokens is the sum of these, so the weight of
     split s is 2^lse[s] / sum of 2^lse. Dividing numerator and denominator by the largest keeps them in range.
     """
+    wait_for_predecessor()
     head, seq = tl.program_id(0), tl.program_id(1).to(tl.int64)
     seq_len = tl.load(seq_lens_ptr + seq)
     split, columns = tl.arange(0, MOST_SPLITS), tl.arange(0, HEAD_PAD)
@@ -210,11 +213,12 @@ def paged_decode(
         GROUP=group, GROUP_PAD=group_pad, HEAD_SIZE=head_size, HEAD_PAD=head_pad,
         BLOCK_SIZE=block_size, BLOCK_N=block_n, SPLIT=splits > 1, ORDERED=order is not None, INTERPRETED=INTERPRETED,
         num_warps=decode_warps(group_pad, head_pad, itemsize, key_cache.element_size() == 1), num_stages=STAGES,
+        **LAUNCH,
     )  # fmt: skip
     if splits > 1:
         _merge[(num_heads, num_seqs)](
             partial, lse, out, seq_lens, splits, out.stride(0), out.stride(1),
             HEAD_SIZE=head_size, HEAD_PAD=head_pad, BLOCK_N=block_n,
-            MOST_SPLITS=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS, num_warps=4,
+            MOST_SPLITS=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS, num_warps=4, **LAUNCH,
         )  # fmt: skip
     return out
