@@ -38,12 +38,16 @@ class SequenceData:
 
     prompt_token_ids: list[int]
     output_token_ids: list[int] = field(default_factory=list)
+    num_prompt_tokens: int = field(init=False)  # counted once: every token asks how long its sequence is
+
+    def __post_init__(self) -> None:
+        self.num_prompt_tokens = len(self.prompt_token_ids)
 
     def get_len(self) -> int:
-        return len(self.prompt_token_ids) + len(self.output_token_ids)
+        return self.num_prompt_tokens + len(self.output_token_ids)
 
     def get_prompt_len(self) -> int:
-        return len(self.prompt_token_ids)
+        return self.num_prompt_tokens
 
     def get_output_len(self) -> int:
         return len(self.output_token_ids)
@@ -85,10 +89,10 @@ class Sequence:
 
     def get_len(self) -> int:
         data = self.data  # not through data.get_len(): asked for several times a token, and the call is half of it
-        return len(data.prompt_token_ids) + len(data.output_token_ids)
+        return data.num_prompt_tokens + len(data.output_token_ids)
 
     def get_prompt_len(self) -> int:
-        return self.data.get_prompt_len()
+        return self.data.num_prompt_tokens
 
     def get_output_len(self) -> int:
         return len(self.data.output_token_ids)

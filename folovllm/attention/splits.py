@@ -27,8 +27,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-PLACES = 396
-"""Programs that an H100 or H200 runs at once: 3 on each of 132 SMs, as 72 KB of shared memory each allow."""
+SMS = 132
+"""Of an H100 or H200."""
+PROGRAMS_PER_SM = 3
+"""As 72 KB of shared memory each allow."""
+PLACES = SMS * PROGRAMS_PER_SM
+"""Programs that run at once."""
 MAX_SPLITS = 64
 WAVES = 1.45
 """How often a batch at least fills the places, if its whole sequences fill more than a quarter of them. A last wave
@@ -98,11 +102,20 @@ class TailModel:
         token_bytes: K and V of a token for one KV head. result_bytes: what a split writes for it, if there are several.
         """
         lens = sorted(seq_lens, reverse=True) if longest_first else seq_lens
-        programs = []
-        for seq_len in lens:
-            per_split = tokens_per_split(seq_len, splits, block_n)
-            for first in range(0, seq_len, per_split):
-                tokens = min(per_split, seq_len - first)
-                programs += [tokens * token_bytes + (splits > 1) * result_bytes] * num_kv_heads
+        programs = list_programs(lens, num_kv_heads, splits, token_bytes, block_n, result_bytes)
         ideal = self.start + sum(lens) * num_kv_heads * token_bytes / self.bandwidth
         return ideal / self.seconds(programs)
+
+
+def list_programs(
+    seq_lens: Iterable[int], num_kv_heads: int, splits: int, token_bytes: int, block_n: int = 64,
+    result_bytes: int = 1032,
+) -> list[int]:  # fmt: skip
+    """Bytes that each program of a decode reads and writes, in the order in which they start."""
+    programs = []
+    for seq_len in seq_lens:
+        per_split = tokens_per_split(seq_len, splits, block_n)
+        for first in range(0, seq_len, per_split):
+            tokens = min(per_split, seq_len - first)
+            programs += [tokens * token_bytes + (splits > 1) * result_bytes] * num_kv_heads
+    return programs

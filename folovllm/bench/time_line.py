@@ -17,11 +17,11 @@ vLLM: none
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from folovllm.attention.splits import SMS, TailModel, choose_splits, list_programs
 from folovllm.bench.presets import PRESETS
 from folovllm.bench.report import Report, Row
 from folovllm.bench.shapes import SHAPES
@@ -32,7 +32,6 @@ ITEM = 2  # bytes of a bfloat16
 BLOCK_SIZE = 16
 BUDGET = 2048  # tokens of a step, prompts' and decodes'
 
-SMS = 132
 COPY_SHARE = 0.9  # of the bandwidth of a large copy, that a product's smaller reads reach
 ATTENTION_SHARE = 0.95
 DRAW_SHARE = 0.85
@@ -45,8 +44,6 @@ FINER = 0.45  # and then takes this part of a full wave
 LAUNCH = 2.3e-6  # a small kernel of a graph, its beginning and end
 PRODUCT_LAUNCH = 1.5e-6
 ATTENTION_LAUNCH = 2.5e-6
-PROGRAMS_PER_SM = 4
-PROGRAM_RATE = 32_768 / 2.6e-6  # bytes/s of one program of attention: a tile of K and V for each wait on memory
 TILE_TOKENS = 64
 HOST_LINK = 25e9  # bytes/s from the host's memory
 
@@ -172,22 +169,12 @@ def draw_seconds(gpu: Gpu, rows: int, vocab: int) -> float:
 
 
 def attention_seconds(gpu: Gpu, contexts: Sequence[int], kv_heads: int, head_bytes: int) -> float:
-    """One launch, a program for each sequence and KV head, not split.
+    """One launch: the programs that the kernel makes of this batch, the longest first, by the model that its splits
+    were chosen with (attention/splits.py).
 
-    So many programs at a time share the bandwidth evenly, each up to what it can take; the next one begins where one
-    ends. When the last have begun, those that are left cannot use all of it: that is the tail.
+    Those that have a place share the bandwidth, each up to what it can ask for; the next one begins where one ends.
+    When the last have begun, those that are left cannot use all of it: that is the tail.
     """
-    bandwidth = ATTENTION_SHARE * gpu.bandwidth
-    waiting = [
-        math.ceil(context / TILE_TOKENS) * TILE_TOKENS * head_bytes for context in contexts for _ in range(kv_heads)
-    ][::-1]
-    running: list[float] = []  # when each ends, in bytes that every running program has read by then
-    now = read = 0.0
-    while waiting or running:
-        while waiting and len(running) < SMS * PROGRAMS_PER_SM:
-            heapq.heappush(running, read + waiting.pop())
-        rate = min(PROGRAM_RATE, bandwidth / len(running))
-        now, read = now + (running[0] - read) / rate, running[0]
-        while running and running[0] <= read:
-            heapq.heappop(running)
-    return now
+    splits = choose_splits(len(contexts), kv_heads, max(contexts), TILE_TOKENS)
+    programs = list_programs(sorted(contexts, reverse=True), kv_heads, splits, head_bytes, TILE_TOKENS)
+    return TailModel(ATTENTION_SHARE * gpu.bandwidth).seconds(programs)

@@ -43,10 +43,9 @@ class KVCacheManager:
         return -(-num_tokens // self.block_size)
 
     def has_slot(self, seq: Sequence) -> bool:
-        """Whether the sequence has a block for the next token's keys and values, and no other table names it."""
-        table = seq.block_ids
-        place = seq.num_computed_tokens // self.block_size
-        return place < len(table) and self.pool.may_write(table[place])
+        """Whether the next token's keys and values go into a block that is begun, and that no other table names."""
+        num_tokens = seq.num_computed_tokens
+        return num_tokens % self.block_size > 0 and self.pool.may_write(seq.block_ids[num_tokens // self.block_size])
 
     def allocate_slots(self, wants: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
         """Make room for the tokens that each sequence computes next, (sequence, how many): for all of them or for none.

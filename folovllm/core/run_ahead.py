@@ -104,4 +104,4 @@ def _ends_with_next_token(seq: Sequence, max_model_len: int) -> bool:
     data, max_tokens = seq.data, seq.sampling_params.max_tokens
     num_output = len(data.output_token_ids)
     by_params = max_tokens is not None and num_output + 1 >= max_tokens
-    return by_params or len(data.prompt_token_ids) + num_output + 1 >= max_model_len
+    return by_params or data.num_prompt_tokens + num_output + 1 >= max_model_len

@@ -61,16 +61,14 @@ class Scheduler(SchedulerState):
         output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
         # Prefills that this step does not end, and the blocks that their rest will take.
         self._num_partial = self._owed_blocks = 0
-        must_wait, place, self._prefills = False, 0, []
-        while place < len(self.running):  # grows shorter from its end, as the newest give way
-            request = self.running[place]
+        must_wait, self._prefills = False, []
+        for request in self.running:  # grows shorter from its end, as the newest give way
             if not self._decode_in_place(request, output):
                 for group in lacking(request, request.get_seqs(RUNNING)):
                     if is_decode(group):
                         must_wait |= self._decode(request, group, output)
                     else:
                         self._prefills.append((request, group))
-            place += 1
         for request, group, share in share_out(self._prefills, self._left(output), self.threshold):
             must_wait |= self._prefill(request, group, output, share)
         if not must_wait and (self.swapped or self.waiting):
@@ -105,12 +103,10 @@ class Scheduler(SchedulerState):
     def _decode_in_place(self, request: Request, output: SchedulerOutput) -> bool:
         """The usual case: one sequence, one token, and its last block has room. Most requests do nothing else in most
         steps, and it takes a tenth of the time of asking for blocks."""
-        if len(request.sequences) + request.num_unmade > 1:
+        seq, *siblings = request.sequences.values()
+        if siblings or request.num_unmade or output.total_num_scheduled_tokens >= self.max_num_batched_tokens:
             return False
-        if output.total_num_scheduled_tokens >= self.max_num_batched_tokens:
-            return False
-        (seq,) = request.sequences.values()
-        if seq.data.get_len() - seq.num_computed_tokens != 1 or not self.kv.has_slot(seq):
+        if seq.get_len() - seq.num_computed_tokens != 1 or not self.kv.has_slot(seq):
             return False
         output.add(seq, 1)
         return True

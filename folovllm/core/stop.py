@@ -25,6 +25,6 @@ def check_stop(seq: Sequence, eos_token_ids: frozenset[int], max_model_len: int)
             return SequenceStatus.FINISHED_STOPPED
     if params.max_tokens is not None and num_output >= params.max_tokens:
         return SequenceStatus.FINISHED_LENGTH_CAPPED
-    if len(seq.data.prompt_token_ids) + num_output >= max_model_len:
+    if seq.data.num_prompt_tokens + num_output >= max_model_len:
         return SequenceStatus.FINISHED_LENGTH_CAPPED
     return None

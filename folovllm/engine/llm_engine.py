@@ -232,9 +232,9 @@ class LLMEngine:
         outputs, num_tokens = self.output_processor.process_outputs(self._requests, rows, output, gained)
         for request_output in outputs:
             request_output.num_cached_tokens = self._requests[request_output.request_id].num_cached_tokens or 0
-            self._outbox.put(request_output)
             if request_output.finished:
                 del self._requests[request_output.request_id]
+        self._outbox.put(outputs)
         self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:

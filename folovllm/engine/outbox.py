@@ -21,8 +21,8 @@ class Outbox:
         self._failures: dict[str, Exception] = {}
         self._claimed: set[str] = set()
 
-    def put(self, output: RequestOutput) -> None:
-        self._outputs.append(output)
+    def put(self, outputs: list[RequestOutput]) -> None:
+        self._outputs += outputs
 
     def put_back(self, outputs: list[RequestOutput]) -> None:
         """Outputs that were taken and not given out."""

@@ -115,6 +115,9 @@ class InputBatch:
         if row is not None:
             self._free_rows.append(row)
 
+    def _rows_of(self, seqs: list[Sequence]) -> np.ndarray:
+        return np.array([self._row_of[seq.seq_id] for seq in seqs], np.int64)
+
     def set_blocks(self, seq: Sequence) -> None:
         """Copy a sequence's block table, which has changed. One without a row is no error: add() copies its table."""
         row = self._row_of.get(seq.seq_id)
@@ -136,7 +139,7 @@ class InputBatch:
         pad_to: for steps of one token each, the number of sequences that the arrays shall have. The added ones read and
         write slot 0: it lies in the null block, which no sequence uses.
         """
-        rows = np.fromiter((self._row_of[seq.seq_id] for seq in seqs), np.int64, len(seqs))
+        rows = self._rows_of(seqs)
         num_new = np.array(num_scheduled_tokens)
         start = self.num_computed[rows]
         seq_lens = start + num_new
@@ -209,7 +212,7 @@ class InputBatch:
         """After the step: what was computed is in the cache, and the sequences of `drawn` are one token longer each.
         The tokens are given now, or later to fill() with what is returned here; then last_tokens must have them."""
         self.num_computed[inputs.rows] += inputs.num_new
-        rows = np.fromiter((self._row_of[seq.seq_id] for seq in drawn), np.int64, len(drawn))
+        rows = self._rows_of(drawn)
         expected = Expected(rows, self.num_tokens[rows], self._serials[rows])
         self.num_tokens[rows] += 1
         if token_ids is not None:

@@ -74,7 +74,7 @@ def test_no_field_of_a_configuration_makes_another_error(folder: Path) -> None:
                 messages.append(str(error))
             change(folder, **{field: original[field]})
     assert ("hidden_size", 3) in loaded  # the weights would tell
-    assert len(loaded) > 50  # it is not a loop of refusals
+    assert len(loaded) > 40  # it is not a loop of refusals
     assert not [text for text in messages if "\n" in text]
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from folovllm.attention.splits import PLACES, TailModel
 from folovllm.bench.presets import PRESETS
 from folovllm.bench.time_line import (
     ATTENTION_LAUNCH,
     ATTENTION_SHARE,
     GPUS,
-    PROGRAM_RATE,
     Gpu,
     attention_seconds,
     contexts_of_first_full_step,
@@ -22,6 +22,7 @@ from folovllm.bench.time_line import (
 from tests.m1.bench_support import bench_report
 
 H200 = GPUS["h200"]
+MODEL = TailModel(ATTENTION_SHARE * H200.bandwidth)
 
 
 def test_the_step_is_the_first_in_which_all_decode() -> None:
@@ -48,18 +49,20 @@ def test_bytes_and_operations_by_hand() -> None:
 
 
 def test_full_of_equal_programs_attention_reads_at_the_whole_bandwidth() -> None:
-    """66 sequences of 8 KV heads are the 528 programs that run at once."""
-    seconds = attention_seconds(H200, [640] * 66, kv_heads=8, head_bytes=512)
-    assert seconds == pytest.approx(66 * 640 * 4096 / (ATTENTION_SHARE * 4.3e12))
+    """99 sequences of 8 KV heads fill the places twice, and both times the programs begin."""
+    assert 2 * PLACES == 99 * 8
+    seconds = attention_seconds(H200, [640] * 99, kv_heads=8, head_bytes=512)
+    assert seconds == pytest.approx(99 * 640 * 4096 / (0.95 * 4.3e12) + 2 * MODEL.start)
 
 
 def test_a_program_alone_is_no_faster_than_a_program() -> None:
-    assert attention_seconds(H200, [64], kv_heads=1, head_bytes=512) == pytest.approx(64 * 512 / PROGRAM_RATE)
+    alone = MODEL.start + 64 * 512 / MODEL.program_bandwidth
+    assert attention_seconds(H200, [64], kv_heads=1, head_bytes=512) == pytest.approx(alone)
 
 
-def test_a_long_sequence_at_the_end_is_a_tail() -> None:
+def test_a_sequence_that_is_much_longer_than_the_others_is_a_tail() -> None:
     even = attention_seconds(H200, [640] * 132, kv_heads=8, head_bytes=512)
-    tail = attention_seconds(H200, [640] * 131 + [6400], kv_heads=8, head_bytes=512)
+    tail = attention_seconds(H200, [640] * 131 + [9600], kv_heads=8, head_bytes=512)
     assert tail > 1.5 * even
 
 

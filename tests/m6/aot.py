@@ -37,6 +37,8 @@ class Variant(NamedTuple):
 VARIANTS = [
     *(Variant("decode", "bf16", size, splits) for size in (64, 128, 256) for splits in (1, 8)),
     *(Variant("prefill", "bf16", size, rows) for size in (64, 128, 256) for rows in (10, 60, 2000)),
+    *(Variant("decode", "fp32", size, splits) for size in (16, 32, 64, 80, 128, 256) for splits in (1, 8)),
+    *(Variant("prefill", "fp32", size, rows) for size in (16, 32, 64, 80, 128, 256) for rows in (10, 2000)),
     Variant("decode", "fp16", 80, 1),
     Variant("prefill", "fp16", 128, 2000),
     Variant("store", "bf16", 128, 0),
@@ -65,9 +67,9 @@ def compile_variant(variant: Variant) -> dict[str, Any]:
         constants |= {
             "GROUP_PAD": 16, "BLOCK_N": tile_tokens(head_pad, itemsize), "SPLIT": variant.detail > 1, "ORDERED": True,
         }  # fmt: skip
-        warps = paged_decode.decode_warps(16, itemsize)
+        warps = paged_decode.decode_warps(16, head_pad, itemsize, from_8_bits=True)
         return compile_kernel(paged_decode._paged_decode, variant.dtype, constants, warps, **BYTES)
-    block_m, block_n, warps = paged_prefill.choose_tiles(variant.detail, head_pad, itemsize)
+    block_m, block_n, warps = paged_prefill.choose_tiles(variant.detail, head_pad, itemsize, from_8_bits=True)
     constants |= {"BLOCK_M": block_m, "BLOCK_N": block_n, "BY_POSITION": False}
     return compile_kernel(paged_prefill._paged_prefill, variant.dtype, constants, warps, **BYTES)
 

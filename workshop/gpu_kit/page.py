@@ -106,7 +106,7 @@ def _decode(record: Record) -> list[str]:
 def _preset(record: Record) -> list[str]:
     base, rows = record.report("preset"), []
     for part in record.parts:
-        if not part.get("report") or not part["name"].startswith(("preset", "beside", "without-")):
+        if not part.get("report") or not part["name"].startswith(("preset", "beside", "with")):
             continue
         for row in part["report"]["rows"]:
             name = row["engine"] if part["name"] == "beside" else part["title"]

@@ -36,6 +36,7 @@ import torch
 import triton
 import triton.language as tl
 
+from folovllm.attention.kernels.dependent import LAUNCH, wait_for_predecessor
 from folovllm.attention.kernels.tile import (
     INTERPRETED,
     LOG2E,
@@ -74,6 +75,7 @@ def _paged_decode(
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, ORDERED: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
+    wait_for_predecessor()
     # KV heads first: neighbours in the grid run together, and their reads are neighbours in memory. Sequences last: all
     # splits of the longest start first.
     kv_head, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -140,6 +142,7 @@ def _merge(
     Split s divided its result by its own sum, 2^lse[s]. The sum over all tokens is the sum of these, so the weight of
     split s is 2^lse[s] / sum of 2^lse. Dividing numerator and denominator by the largest keeps them in range.
     """
+    wait_for_predecessor()
     head, seq = tl.program_id(0), tl.program_id(1).to(tl.int64)
     seq_len = tl.load(seq_lens_ptr + seq)
     split, columns = tl.arange(0, MOST_SPLITS), tl.arange(0, HEAD_PAD)
@@ -155,9 +158,10 @@ def _merge(
     tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=columns < HEAD_SIZE)
 
 
-def decode_warps(group_pad: int, element_size: int) -> int:
-    """Float32 is multiplied by the threads themselves: more than 16 rows of it want the registers of twice as many."""
-    return 8 if element_size > 2 and group_pad > 16 else 4
+def decode_warps(group_pad: int, head_pad: int, element_size: int, from_8_bits: bool = False) -> int:
+    """Float32 stands in the threads' registers to be multiplied: more than 16 rows of it want those of twice as many
+    threads. So do 16 rows of the largest heads where K and V are converted from 8 bits, which takes registers too."""
+    return 8 if element_size > 2 and (group_pad > 16 or (from_8_bits and head_pad > 128)) else 4
 
 
 def paged_decode(
@@ -208,12 +212,13 @@ def paged_decode(
         *key_cache.stride()[:3], *value_cache.stride()[:3],
         GROUP=group, GROUP_PAD=group_pad, HEAD_SIZE=head_size, HEAD_PAD=head_pad,
         BLOCK_SIZE=block_size, BLOCK_N=block_n, SPLIT=splits > 1, ORDERED=order is not None, INTERPRETED=INTERPRETED,
-        num_warps=decode_warps(group_pad, itemsize), num_stages=STAGES,
+        num_warps=decode_warps(group_pad, head_pad, itemsize, key_cache.element_size() == 1), num_stages=STAGES,
+        **LAUNCH,
     )  # fmt: skip
     if splits > 1:
         _merge[(num_heads, num_seqs)](
             partial, lse, out, seq_lens, splits, out.stride(0), out.stride(1),
             HEAD_SIZE=head_size, HEAD_PAD=head_pad, BLOCK_N=block_n,
-            MOST_SPLITS=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS, num_warps=4,
+            MOST_SPLITS=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS, num_warps=4, **LAUNCH,
         )  # fmt: skip
     return out

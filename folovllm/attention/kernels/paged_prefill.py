@@ -124,15 +124,18 @@ MOST_ROWS = (16, 64)
 """Of the small tiles and of the middling ones, for sequences with no more rows. With more they have the large tiles."""
 
 
-def choose_tiles(rows: int, head_pad: int, element_size: int, small: bool = False) -> tuple[int, int, int]:
+def choose_tiles(
+    rows: int, head_pad: int, element_size: int, small: bool = False, from_8_bits: bool = False
+) -> tuple[int, int, int]:
     """(BLOCK_M, BLOCK_N, warps). rows: of the longest sequence, its queries times the heads of a group.
-    small: on GPUs smaller than Hopper's (tile.py)."""
+    small: on GPUs smaller than Hopper's (tile.py). from_8_bits: K and V are converted, which takes registers."""
     few = tile_tokens(head_pad, element_size, small)
     if element_size > 2:
         # Matrix units would round float32. So the threads multiply it themselves, and a tile must fit their registers.
         if head_pad > 128:
-            return (16, 16, 4) if small else (32, 16, 8)
-        return (16 if rows <= MOST_ROWS[0] else 32), min(few, 32 if head_pad <= 32 else 16), 4
+            return (16, 16, 8) if from_8_bits else (16, 16, 4) if small else (32, 16, 8)
+        block_m, block_n = 16 if rows <= MOST_ROWS[0] else 32, min(few, 32 if head_pad <= 32 else 16)
+        return block_m, block_n, 8 if from_8_bits and block_m > 16 else 4
     if rows <= MOST_ROWS[0]:
         return 16, min(few, 64 if head_pad <= 128 else 16), 4
     if head_pad > 128:
@@ -179,7 +182,11 @@ def paged_prefill(
         return out
     rows = max_query_len * group
     block_m, block_n, num_warps = choose_tiles(
-        MOST_ROWS[-1] if batch_invariant else rows, head_pad, product_size(q, key_cache), wants_small_tiles(q.device)
+        MOST_ROWS[-1] if batch_invariant else rows,
+        head_pad,
+        product_size(q, key_cache),
+        wants_small_tiles(q.device),
+        from_8_bits=key_cache.element_size() == 1,
     )
     num_tiles = triton.cdiv(rows + (block_m - 1 if batch_invariant else 0), block_m)
     _paged_prefill[(num_tiles, num_kv_heads, num_seqs)](

@@ -18,6 +18,8 @@ import torch
 import triton
 import triton.language as tl
 
+from folovllm.attention.kernels.dependent import LAUNCH, wait_for_predecessor
+
 
 @triton.jit
 def to_e4m3(x):
@@ -38,6 +40,7 @@ def _store_kv_fp8(
     stride_k, stride_kh, stride_v, stride_vh,
     HEAD_SIZE: tl.constexpr, ROW: tl.constexpr, ROW_PAD: tl.constexpr,
 ):  # fmt: skip
+    wait_for_predecessor()
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + token).to(tl.int64)
     numbers = tl.arange(0, ROW_PAD)
@@ -77,5 +80,5 @@ def store_kv_fp8(
     _store_kv_fp8[(num_tokens,)](
         k, v, key_cache, value_cache, slot_mapping,
         k.stride(0), k.stride(1), v.stride(0), v.stride(1),
-        HEAD_SIZE=head_size, ROW=row, ROW_PAD=triton.next_power_of_2(row), num_warps=4,
+        HEAD_SIZE=head_size, ROW=row, ROW_PAD=triton.next_power_of_2(row), num_warps=4, **LAUNCH,
     )  # fmt: skip

@@ -138,12 +138,16 @@ def attend_tile(
     v = tl.load(v_ptr + (blocks * stride_vb + offsets * stride_vt)[:, None] + columns[None, :], mask=mask, other=0.0)
     k, v = k.to(q.dtype), v.to(q.dtype)  # another one in the interpreter, and for a cache of 8 bits
     # ieee: float32 is multiplied as it is. The default rounds it to 10 bits, which would change greedy tokens.
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    # tf32x3: as two numbers of 10 bits, whose products are added up: 20 bits and matrix units. A number of 8 bits is
+    # one of 10 already; converted to float32 for the threads to multiply, K and V would take more registers than there
+    # are.
+    PRECISION: tl.constexpr = "tf32x3" if k_ptr.dtype.element_ty.is_fp8() else "ieee"
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
     visible = exists[None, :] & (positions[None, :] <= last_seen[:, None])
     scores = tl.where(visible, scores, -float("inf"))
     new_max = tl.maximum(running_max, tl.max(scores, 1))
     weights = tl.exp2(scores - new_max[:, None])
     rescale = tl.exp2(running_max - new_max)
     running_sum = running_sum * rescale + tl.sum(weights, 1)
-    acc = tl.dot(weights.to(v.dtype), v, acc * rescale[:, None], input_precision="ieee")
+    acc = tl.dot(weights.to(v.dtype), v, acc * rescale[:, None], input_precision=PRECISION)
     return new_max, running_sum, acc

@@ -224,7 +224,7 @@ class LLMEngine:
         seq.add_token_id(step.token_id)
         ended = check_stop(seq, self.eos_token_ids, self.max_model_len)
         output = self.output_processor.process(request, seq, step, ended)
-        self._outbox.put(output)
+        self._outbox.put([output])
         if output.finished:
             del self._requests[request.request_id]
 

@@ -80,6 +80,9 @@ class InputBatch:
         if row is not None:
             self._free_rows.append(row)
 
+    def _rows_of(self, seqs: list[Sequence]) -> np.ndarray:
+        return np.array([self._row_of[seq.seq_id] for seq in seqs], np.int64)
+
     def prepare(self, seqs: list[Sequence], num_scheduled_tokens: list[int]) -> StepInputs:
         """Make the inputs of a step in which sequence i computes num_scheduled_tokens[i] tokens.
 
@@ -87,7 +90,7 @@ class InputBatch:
 
             start 0 7 · num_new 3 1 ─▶ flat rows 0 0 0 1 · positions 0 1 2 7 ─▶ token_ids[row, position], slots
         """
-        rows = np.fromiter((self._row_of[seq.seq_id] for seq in seqs), np.int64, len(seqs))
+        rows = self._rows_of(seqs)
         num_new = np.array(num_scheduled_tokens)
         start = self.num_computed[rows]
         seq_lens = start + num_new

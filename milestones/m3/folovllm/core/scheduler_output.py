@@ -41,7 +41,7 @@ class SchedulerOutput:
         self.scheduled_seqs.append(seq)
         self.num_scheduled_tokens.append(num_tokens)
         self.total_num_scheduled_tokens += num_tokens
-        if seq.num_computed_tokens < len(seq.data.prompt_token_ids):
+        if seq.num_computed_tokens < seq.data.num_prompt_tokens:
             self.num_prompt_tokens += num_tokens
 
     def add_copies(self, pairs: BlockPairs) -> None:

@@ -84,6 +84,9 @@ class InputBatch:
         if row is not None:
             self._free_rows.append(row)
 
+    def _rows_of(self, seqs: list[Sequence]) -> np.ndarray:
+        return np.array([self._row_of[seq.seq_id] for seq in seqs], np.int64)
+
     def set_blocks(self, seq: Sequence) -> None:
         """Copy a sequence's block table, which has changed. One without a row is no error: add() copies its table."""
         row = self._row_of.get(seq.seq_id)
@@ -100,7 +103,7 @@ class InputBatch:
         A sequence draws from the logits of its last token, if the step gets that far; a forked child from its
         parent's.
         """
-        rows = np.fromiter((self._row_of[seq.seq_id] for seq in seqs), np.int64, len(seqs))
+        rows = self._rows_of(seqs)
         num_new = np.array(num_scheduled_tokens)
         start = self.num_computed[rows]
         seq_lens = start + num_new
@@ -142,7 +145,7 @@ class InputBatch:
     def advance(self, inputs: StepInputs, drawn: list[Sequence], token_ids: np.ndarray) -> None:
         """After the step: what was computed is in the cache, and token_ids stand at the ends of the `drawn` rows."""
         self.num_computed[inputs.rows] += inputs.num_new
-        rows = np.fromiter((self._row_of[seq.seq_id] for seq in drawn), np.int64, len(drawn))
+        rows = self._rows_of(drawn)
         self.token_ids[rows, self.num_tokens[rows]] = token_ids
         self.num_tokens[rows] += 1
 

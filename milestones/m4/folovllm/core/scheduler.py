@@ -50,12 +50,10 @@ class Scheduler(SchedulerState):
     def schedule(self) -> SchedulerOutput:
         """The next step."""
         output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
-        preempted, place = False, 0
-        while place < len(self.running):  # grows shorter from its end, as the newest give way
-            request = self.running[place]
+        preempted = False
+        for request in self.running:  # grows shorter from its end, as the newest give way
             if not self._decode_in_place(request, output):
                 preempted |= self._continue(request, request.get_seqs(RUNNING), output)
-            place += 1
         if not preempted and (self.swapped or self.waiting):
             moved = self._let_in(output)
             if output.is_empty and not moved and self.running:
@@ -86,12 +84,10 @@ class Scheduler(SchedulerState):
     def _decode_in_place(self, request: Request, output: SchedulerOutput) -> bool:
         """The usual case: one sequence, one token, and its last block has room. Most requests do nothing else in most
         steps, and it takes a tenth of the time of asking for blocks."""
-        if len(request.sequences) + request.num_unmade > 1:
+        seq, *siblings = request.sequences.values()
+        if siblings or request.num_unmade or output.total_num_scheduled_tokens >= self.max_num_batched_tokens:
             return False
-        if output.total_num_scheduled_tokens >= self.max_num_batched_tokens:
-            return False
-        (seq,) = request.sequences.values()
-        if seq.data.get_len() - seq.num_computed_tokens != 1 or not self.kv.has_slot(seq):
+        if seq.get_len() - seq.num_computed_tokens != 1 or not self.kv.has_slot(seq):
             return False
         output.add(seq, 1)
         return True

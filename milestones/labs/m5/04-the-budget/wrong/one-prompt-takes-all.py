@@ -2,16 +2,14 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
         self._num_partial = self._owed_blocks = 0
-        must_wait, place, self._prefills = False, 0, []
-        while place < len(self.running):
-            request = self.running[place]
+        must_wait, self._prefills = False, []
+        for request in self.running:
             if not self._decode_in_place(request, output):
                 for group in lacking(request, request.get_seqs(RUNNING)):
                     if is_decode(group):
                         must_wait |= self._decode(request, group, output)
                     else:
                         self._prefills.append((request, group))
-            place += 1
         for request, group in self._prefills:
             must_wait |= self._prefill(request, group, output)
         if not must_wait and (self.swapped or self.waiting):
