@@ -126,10 +126,12 @@ def main() -> None:
     ]
     samples = [{key: [row[key] for row in found[name]] for key in COLUMNS[1:]} for name in NAMES]
     command = "python -m workshop.replicas_bench"
-    report = Report("replicas-routers", title, command, COLUMNS, rows, notes, details=fixed, samples=samples, seed=args.seed)
-    report.print(Console())
+    report = Report(
+        "replicas-routers", title, command, COLUMNS, rows, notes, details=fixed, samples=samples, seed=args.seed
+    )
+    report.show(Console())
     if args.json is not None:
-        report.write(args.json)
+        report.save(args.json)
 
 
 if __name__ == "__main__":
