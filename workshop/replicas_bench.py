@@ -129,9 +129,9 @@ def main() -> None:
     report = Report(
         "replicas-routers", title, command, COLUMNS, rows, notes, details=fixed, samples=samples, seed=args.seed
     )
-    report.print(Console())
+    report.show(Console())
     if args.json is not None:
-        report.write(args.json)
+        report.save(args.json)
 
 
 if __name__ == "__main__":

@@ -59,8 +59,8 @@ def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _replica_options(args: argparse.Namespace) -> Any:
     """None where one engine in this process is meant."""
-    names = ("replicas", "min_replicas", "max_replicas", "target_ongoing_requests", "router", "ray_address")
-    names += ("router_margin", "replica_cpus", "replica_gpus")
+    names = ["replicas", "min_replicas", "max_replicas", "target_ongoing_requests", "router", "router_margin"]
+    names += ["ray_address", "replica_cpus", "replica_gpus"]
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if not given:
         return None

@@ -20,6 +20,7 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from folovllm.engine.input_processor import Prompt
+from folovllm.entrypoints.clients.inputs import ClientInputs
 from folovllm.entrypoints.clients.looks import EngineLook, Load
 from folovllm.entrypoints.openai.errors import APIError
 from folovllm.entrypoints.replicas.replica import FrontEngine, FrontInputs, ReplicaFacts
@@ -71,7 +72,7 @@ class ReplicatedLLM:
     def __init__(self, fleet: Fleet, router: Router, facts: ReplicaFacts, scaling: Scaling | None = None) -> None:
         self.fleet, self.router, self.scaling = fleet, router, scaling
         self.engine = FrontEngine(facts)
-        self.inputs: FrontInputs = FrontInputs(self.engine)
+        self.inputs: ClientInputs = FrontInputs(self.engine)
         self.block_size = facts.config.cache_config.block_size
         self._requests: dict[str, int] = dict.fromkeys(fleet.names, 0)  # unfinished, of each replica
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -117,9 +117,7 @@ class RayFleet:
 
         if not ray.is_initialized():
             return
-        if self._is_ours:
-            serve.shutdown()
-        else:
+        if not self._is_ours:  # one that is ours ends as a whole, and Serve with it
             for name in self._handles:
                 serve.delete(f"{self._front}-{name}", _blocking=False)
         self._handles = {}
@@ -185,7 +183,6 @@ def _connect(cluster: ClusterOptions, most: int) -> bool:
     """Join the cluster, or start one on this machine; whether it was started."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_SERVE_LOG_TO_STDERR", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # what it cannot do while it ends is no news
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
     from ray import serve
