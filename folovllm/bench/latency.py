@@ -100,7 +100,7 @@ def run(
 
         runs = take_turns(contestants, rounds, work, tick, lambda warm_up: probe.measure(warm_up=warm_up))
     samples = {contestant.name: Samples.of(results) for contestant, results in zip(contestants, runs, strict=True)}
-    weight_bytes = _weight_bytes(model, ours)
+    weight_bytes = weight_bytes_of(ours)
     from_memory = exceeds_caches(weight_bytes, probe.device)
     rows = [
         {"dtype": dtype, "prompt_tokens": input_len, "output_tokens": output_len}
@@ -122,7 +122,8 @@ def run(
     return Report("latency", f"Latency, {model.label}", command, COLUMNS, ordered, notes, samples=kept)
 
 
-def _weight_bytes(model: BenchModel, ours: FoloVLLM) -> int:
+def weight_bytes_of(ours: FoloVLLM) -> int:
+    """What one decode step must read."""
     from folovllm.hf_config import load_hf_config
 
     return bytes_per_decode_step(load_hf_config(ours.engine.model_config), ours.engine.dtype)

@@ -99,7 +99,8 @@ class Chat(Preset):
         rng = random.Random(self.seed)
         instruction = self._ids(rng, self.prefix_len, exactly=True)
         said = [instruction] * -(-self.num_requests // self.num_turns)
-        prompts, outputs = [], []
+        prompts: list[list[int]] = []
+        outputs: list[int] = []
         while len(prompts) < self.num_requests:
             place = len(prompts) % len(said)
             prompts.append(said[place] + self._ids(rng, self.longest_prompt))

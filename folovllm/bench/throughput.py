@@ -14,9 +14,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from folovllm.bench.contestant import Contestant, FoloVLLM, Run, require_mixed, take_turns
+from folovllm.bench.latency import weight_bytes_of
 from folovllm.bench.lengths import Lengths
 from folovllm.bench.peers.registry import make_peers, require_peers
 from folovllm.bench.peers.setup import PeerSetup
+from folovllm.bench.probe import Probe, exceeds_caches
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import BenchModel, progress_bar, require_at_least, vocab_size
 
@@ -32,6 +34,8 @@ COLUMNS = [
     "decode_tokens_per_s",
     "output_tokens_per_s",
     "speedup",
+    "bandwidth_gb_per_s",
+    "roofline",
     "kv_reserved_tokens",
     "kv_used_tokens",
 ]
@@ -65,12 +69,13 @@ def run(
     with setup.cleanup:
         with progress_bar(1 + len(peers)) as tick:
             tick("loading folovllm")
-            contestants: list[Contestant] = [FoloVLLM(model, dtype, device, max_model_len)]
+            ours = FoloVLLM(model, dtype, device, max_model_len)
+            contestants: list[Contestant] = [ours]
             others, missing = make_peers(peers, setup, tick)
             contestants += others
         if mixed:
             require_mixed(contestants, "mixed")
-        vocab = vocab_size(model)
+        vocab, probe = vocab_size(model), Probe(ours.engine.device, ours.engine.dtype)
 
         def work(number: int) -> tuple[list[list[int]], list[int]]:
             # A fresh set in each round, so that nothing can be remembered; one request is enough to warm up.
@@ -78,7 +83,7 @@ def run(
             return lengths.make_prompts(vocab, f"{seed} {number}" if seed else number, count), lengths.outputs[:count]
 
         with progress_bar((rounds + 1) * len(contestants)) as tick:
-            runs = take_turns(contestants, rounds, work, tick)
+            runs = take_turns(contestants, rounds, work, tick, lambda warm_up: probe.measure(warm_up=warm_up))
     base = statistics.median(result.seconds for result in runs[0])
     rows: list[Row] = [
         {"engine": contestant.name, "dtype": dtype, "requests": num_requests}
@@ -86,11 +91,20 @@ def run(
         | _row(results, lengths)
         for contestant, results in zip(contestants, runs, strict=True)
     ]
+    weight_bytes = weight_bytes_of(ours)
+    from_memory = exceeds_caches(weight_bytes, probe.device)
+    rows[0]["bandwidth_gb_per_s"] = probe.bandwidth / 1e9
+    if from_memory:
+        rows[0]["roofline"] = statistics.median(_roofline(result, weight_bytes, probe.bandwidth) for result in runs[0])
     for row in rows[1:]:
         row["speedup"] = row["seconds"] / base
     notes = [
-        f"{medians(rounds, 'round')} after a warm-up, one process, in turn.",
+        f"{medians(rounds, 'round')} after a warm-up, in turn.",
         "speedup: this row's seconds over folovllm's.",
+        "roofline: of folovllm's decode, the time to read the weights once a step, at the bandwidth measured between "
+        "the runs, over the time it took; K and V are not counted."
+        if from_memory
+        else "The weights are small enough to stay in caches: no roofline.",
         "batch: prompts that the peer takes at a time; folovllm schedules by itself.",
     ]
     notes += missing
@@ -142,9 +156,17 @@ def _row(results: list[Run], lengths: Lengths) -> Row:
         "output_tokens": _mean(lengths.outputs),
         **medians,
         "speedup": None,
+        "bandwidth_gb_per_s": None,
+        "roofline": None,
         "kv_reserved_tokens": round(statistics.median(reserved)) if reserved else None,
         "kv_used_tokens": round(statistics.median(used)) if used else None,
     }
+
+
+def _roofline(run: Run, weight_bytes: int, bandwidth: float) -> float:
+    """Of the steps that only decode: the floor of their weights over what they took."""
+    steps = sum(not step.prefill for step in run)
+    return steps * weight_bytes / bandwidth / run.decode_seconds
 
 
 def _mean(values: list[int]) -> int | float:

@@ -2,7 +2,7 @@
 
 A file is docs/benchmarks/data/NAME.json:
 {"name", "command", "versions": {...}, "hardware": {...} or text, "date",
- "columns": [...], "rows": [{...}], "notes"?}
+ "columns": [...], "rows": [{...}], "notes"?, "other_load"?: {...} or null}
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _LABELS = {
         "hardware": "Machine",
         "versions": "Versions",
         "date": "Date",
+        "busy": "Other programs used {used:.1f} of {cores} cores ({share:.0%}) meanwhile",
         "sep": ", ",
     },
     "zh": {
@@ -35,6 +36,7 @@ _LABELS = {
         "hardware": "机器",
         "versions": "版本",
         "date": "日期",
+        "busy": "同时其他程序占用了 {cores} 个核里的 {used:.1f} 个（{share:.0%}）",
         "sep": "，",
     },
 }
@@ -155,6 +157,9 @@ def _caption(data: dict[str, Any], lang: str, same: list[str]) -> list[str]:
     parts += [f"{labels[key]}: {_inline(data[key], labels['sep'])}" for key in ("hardware", "versions", "date")]
     if notes := data.get("notes"):
         parts.append(_inline(notes, " "))
+    if (load := data.get("other_load")) and load["is_busy"]:
+        used = load["cpu_seconds"] / load["wall_seconds"]
+        parts.append(labels["busy"].format(used=used, cores=load["cores"], share=load["share"]))
     return ["<br>\n".join(parts), "{ .measured }"]
 
 

@@ -188,6 +188,15 @@ def test_a_benchmark_becomes_a_table_with_its_origin(convert: Callable[[str], st
     assert "Machine: cpu a CPU, cores 2<br>" in text
 
 
+@pytest.mark.parametrize(("busy", "said"), [(True, True), (False, False)])
+def test_a_caption_says_that_others_were_busy(busy: bool, said: bool) -> None:
+    load = {"cpu_seconds": 12.0, "wall_seconds": 10.0, "cores": 4, "share": 0.3, "is_busy": busy}
+    facts = {"command": "c", "hardware": "h", "versions": {}, "date": "d", "columns": ["a"], "rows": [{"a": 1}]}
+    text = bench_table.table({**facts, "other_load": load})
+    assert ("Other programs used 1.2 of 4 cores (30%) meanwhile" in text) == said
+    assert "meanwhile" not in bench_table.table({**facts, "other_load": None})
+
+
 def test_where_and_nocaption_narrow_a_table(convert: Callable[[str], str]) -> None:
     text = shown(convert, "::: bench decode columns=batch,ratio where=batch=1 nocaption")
     assert text.splitlines() == ["| batch | ratio |", "|--:|--:|", "| 1 | 1.50 |"]
