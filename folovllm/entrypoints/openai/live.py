@@ -35,11 +35,10 @@ def look(serving: Serving) -> dict[str, Any]:
 def block_map(serving: Serving) -> str:
     """A letter for each cell: f free, c cached, u in use, s shared: the busiest of its blocks."""
     pool = serving.llm.engine.scheduler.kv.pool
-    # Copies made in one go: a step may be changing the pool in its thread.
-    refs = np.array(pool._refs[1:])
+    refs = np.array(pool.all_refs())
     state = np.minimum(refs, 2) + (refs > 0)
     if isinstance(pool, CachedBlockPool):
-        cached = np.fromiter(frozenset(pool._cached), np.int64) - 1
+        cached = np.array(pool.cached_blocks(), np.int64) - 1
         state[cached] = np.maximum(state[cached], 1)
     per_cell = -(-len(state) // CELLS)
     padded = np.pad(state, (0, -len(state) % per_cell))
