@@ -32,8 +32,7 @@ MEASURE = """(() => {
 ACTS = {
     "slider, one step on": "for (let i = 0; i < 200; i++) measure(() => app.select(5000 + i));",
     "slider, anywhere": "for (let i = 0; i < 100; i++) measure(() => app.select((i * 7919) % 10000));",
-    "zoom in and out": "app.select(5000);"
-    "for (let i = 0; i < 100; i++) measure(() => app.zoom(i % 20 < 10 ? 0.5 : 2));",
+    "zoom in and out": "app.select(5000);for (let i = 0; i < 100; i++) measure(() => app.zoom(i % 20 < 10 ? 0.5 : 2));",
     "scroll, all of it": "app.show(0, 10000); const box = app.panels[0].parts[0].box;"
     "for (let i = 0; i < 100; i++) measure(() => { box.scrollTop = i * 700; });",
     "drag, 100 steps wide": "for (let i = 0; i < 100; i++) measure(() => app.show(4000 + 7 * i, 4100 + 7 * i));",
