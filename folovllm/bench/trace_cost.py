@@ -6,6 +6,10 @@
 Two equal engines take turns step by step, so that a slow moment of the machine slows both; which of them is traced
 changes from round to round, so that no engine's luck counts for one side.
 
+The difference of two steps is a small one of two large numbers, and drowns where a machine is busy. So the time that
+passes inside the tracer is taken as well, by the clock: `tracer_us`, and `share` of a step without it. It lacks what
+the tracer pushes out of the processor's caches, which `cost` has.
+
 vLLM: none
 """
 
@@ -15,22 +19,29 @@ import gc
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from folovllm.bench.report import Report, Row, counted, medians
 from folovllm.bench.step import EMBEDDED, PROMPT_TOKENS, WARM_UP_STEPS
-from folovllm.bench.workload import progress_bar, random_prompts, require_at_least, vocab_size
+from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least, vocab_size
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
 from folovllm.tracing.attach import attach
+from folovllm.tracing.tracer import Tracer
+from folovllm.tracing.wraps import Wraps
 from folovllm.tracing.writer import TraceWriter
 
-COLUMNS = ["batch", "steps", "off_ms", "on_ms", "cost", "cost_low", "cost_high", "bytes_per_step"]
+COLUMNS = ["batch", "steps", "off_ms", "on_ms", "cost", "cost_low", "cost_high", "tracer_us", "share", "bytes_per_step"]
+# What the engine's calls lead to.
+METHODS = ("scheduled", "launched", "drawn", "finish_step", "kept", "evicted", "ended")
 
 
-def run(batch_sizes: Sequence[int], *, command: str, steps: int = 100, rounds: int = 6) -> Report:
+def run(
+    batch_sizes: Sequence[int], *, command: str, model: BenchModel = EMBEDDED, steps: int = 100, rounds: int = 6
+) -> Report:
     """`cost`: how much longer the median step takes with a tracer, of all rounds; `low` and `high`: of single ones."""
     for batch in batch_sizes:
         require_at_least(1, batch_sizes=batch)
@@ -39,32 +50,39 @@ def run(batch_sizes: Sequence[int], *, command: str, steps: int = 100, rounds: i
     rows: list[Row] = []
     with progress_bar(1 + rounds * len(batch_sizes)) as tick, tempfile.TemporaryDirectory() as folder:
         tick("loading")
-        engines = [_engine(max(batch_sizes), steps) for _ in range(2)]
+        engines = [_engine(model, max(batch_sizes), steps) for _ in range(2)]
         for batch in batch_sizes:
             off: list[list[float]] = []
             on: list[list[float]] = []
+            inside: list[float] = []
             num_bytes = 0
             for number in range(rounds):
                 tick(f"batch {batch}, round {number + 1}/{rounds}")
                 plain, traced = engines if number % 2 else reversed(engines)
                 writer = TraceWriter(Path(folder) / "run.jsonl")
-                without, with_tracer, num_bytes = _measure(plain, traced, writer, batch, steps, f"{batch}-{number}")
+                name, vocabulary = f"{batch}-{number}", vocab_size(model)
+                without, with_tracer, within, num_bytes = _measure(
+                    plain, traced, writer, batch, steps, name, vocabulary
+                )
                 off.append(without)
                 on.append(with_tracer)
-            rows.append(_row(batch, off, on, num_bytes / steps))
+                inside += within
+            rows.append(_row(batch, off, on, inside, num_bytes / steps))
     notes = [
         f"{medians(rounds * steps, 'decode step')} of each kind, {steps} in each of {counted(rounds, 'round')}, with "
         "and without in turn, step by step.",
         "cost: the median step with a tracer over that without, less 1; low and high: of single rounds.",
-        f"The embedded model in {str(engines[0].dtype).removeprefix('torch.')}, greedy, prompts of {PROMPT_TOKENS} "
-        "tokens.",
+        "tracer us: the median time inside the tracer, of a step; share: of the step without it.",
+        f"{model.label} in {str(engines[0].dtype).removeprefix('torch.')}, greedy, prompts of {PROMPT_TOKENS} tokens.",
     ]
     return Report("trace", "What a trace costs", command, COLUMNS, rows, notes)
 
 
-def _engine(batch: int, steps: int) -> LLMEngine:
+def _engine(model: BenchModel, batch: int, steps: int) -> LLMEngine:
     config = config_for_llm(
-        None,
+        model.path,
+        load_format=model.load_format,
+        skip_tokenizer_init=True,
         max_num_seqs=batch,
         max_num_batched_tokens=max(2048, batch * PROMPT_TOKENS),
         max_model_len=PROMPT_TOKENS + 1 + WARM_UP_STEPS + steps + 1,
@@ -73,11 +91,12 @@ def _engine(batch: int, steps: int) -> LLMEngine:
 
 
 def _measure(
-    plain: LLMEngine, traced: LLMEngine, writer: TraceWriter, batch: int, steps: int, name: str
-) -> tuple[list[float], list[float], int]:
-    """Seconds of each step without and with a tracer, and the bytes that these steps wrote."""
+    plain: LLMEngine, traced: LLMEngine, writer: TraceWriter, batch: int, steps: int, name: str, vocabulary: int
+) -> tuple[list[float], list[float], list[float], int]:
+    """Seconds of each step without and with a tracer, those inside the tracer, and the bytes that these steps wrote."""
     attached = attach(traced, writer)
-    prompts = random_prompts(batch, PROMPT_TOKENS, vocab_size(EMBEDDED), seed=batch)
+    spent = _timed(attached.tracer)
+    prompts = random_prompts(batch, PROMPT_TOKENS, vocabulary, seed=batch)
     params = SamplingParams(temperature=0, max_tokens=plain.max_model_len, ignore_eos=True)
     names = [f"{name}-{number}" for number in range(batch)]
     for engine in (plain, traced):
@@ -88,19 +107,40 @@ def _measure(
         _seconds(plain)
         _seconds(traced)
     before = writer.num_bytes
-    pairs = []
+    spent.clear()
+    pairs, inside = [], []
     for number in range(steps):  # which is first changes as well
         if number % 2:
             on, off = _seconds(traced), _seconds(plain)
         else:
             off, on = _seconds(plain), _seconds(traced)
         pairs.append((off, on))
+        inside.append(sum(spent))
+        spent.clear()
     num_bytes = writer.num_bytes - before
     for engine in (plain, traced):
         for request_id in names:
             engine.abort_request(request_id)
     attached.close()
-    return [off for off, _ in pairs], [on for _, on in pairs], num_bytes
+    return [off for off, _ in pairs], [on for _, on in pairs], inside, num_bytes
+
+
+def _timed(tracer: Tracer) -> list[float]:
+    """Gets the seconds of each call of the tracer from here on."""
+    spent: list[float] = []
+
+    def timed(method: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any) -> None:
+            start = time.perf_counter()
+            method(*args)
+            spent.append(time.perf_counter() - start)
+
+        return called
+
+    wraps = Wraps()
+    for name in METHODS:
+        wraps.around(tracer, name, timed)
+    return spent
 
 
 def _seconds(engine: LLMEngine) -> float:
@@ -109,7 +149,7 @@ def _seconds(engine: LLMEngine) -> float:
     return time.perf_counter() - start
 
 
-def _row(batch: int, off: list[list[float]], on: list[list[float]], bytes_per_step: float) -> Row:
+def _row(batch: int, off: list[list[float]], on: list[list[float]], inside: list[float], bytes_per_step: float) -> Row:
     costs = [statistics.median(b) / statistics.median(a) - 1 for a, b in zip(off, on, strict=True)]
     all_off = statistics.median(seconds for samples in off for seconds in samples)
     all_on = statistics.median(seconds for samples in on for seconds in samples)
@@ -121,5 +161,7 @@ def _row(batch: int, off: list[list[float]], on: list[list[float]], bytes_per_st
         "cost": all_on / all_off - 1,
         "cost_low": min(costs),
         "cost_high": max(costs),
+        "tracer_us": statistics.median(inside) * 1e6,
+        "share": statistics.median(inside) / all_off,
         "bytes_per_step": round(bytes_per_step),
     }

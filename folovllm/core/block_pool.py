@@ -24,6 +24,7 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.num_free = num_blocks
+        self.num_shared = 0  # blocks that more than one table names
         self._refs = [0] * (num_blocks + 1)
         # The list is closed through the null block, which is always there: no special case for its ends.
         self._next: list[int] = [*range(1, num_blocks + 1), NULL_BLOCK]
@@ -33,13 +34,12 @@ class BlockPool:
     def num_used(self) -> int:
         return self.num_blocks - self.num_free
 
-    @property
-    def num_shared(self) -> int:
-        """Blocks that more than one sequence uses. Looks at all of them."""
-        return sum(refs > 1 for refs in self._refs)
-
     def refs(self, block_id: int) -> int:
         return self._refs[block_id]
+
+    def all_refs(self) -> list[int]:
+        """References of blocks 1 .. num_blocks: a copy, made in one go, so that another thread may ask for it."""
+        return self._refs[1:]
 
     def may_write(self, block_id: int) -> bool:
         """Whether a sequence that names this block may write into it: no other table names it."""
@@ -80,6 +80,7 @@ class BlockPool:
         for block_id in block_ids:
             if self._refs[block_id] == 0:
                 raise ValueError(f"block_id {block_id} is free: nobody's to share")
+            self.num_shared += self._refs[block_id] == 1
             self._refs[block_id] += 1
 
     def free_blocks(self, block_ids: Iterable[int]) -> None:
@@ -88,6 +89,7 @@ class BlockPool:
             if self._refs[block_id] == 0:
                 raise ValueError(f"block_id {block_id} is free already")
             self._refs[block_id] -= 1
+            self.num_shared -= self._refs[block_id] == 1
             if self._refs[block_id] == 0:
                 self._put_back(block_id)
                 self.num_free += 1
@@ -124,6 +126,8 @@ class BlockPool:
         if counted != self._refs:
             wrong = {i: (n, self._refs[i]) for i, n in enumerate(counted) if n != self._refs[i]}
             raise RuntimeError(f"block references differ, {{block: (tables that name it, references)}}: {wrong}")
+        if self.num_shared != sum(refs > 1 for refs in counted):
+            raise RuntimeError(f"{self.num_shared} blocks are counted as shared, of {counted}")
         free = list(self.get_all_free_blocks())
         unreferenced = {block_id for block_id in range(1, self.num_blocks + 1) if self._refs[block_id] == 0}
         if len(free) != self.num_free or len(free) != len(unreferenced) or set(free) != unreferenced:

@@ -55,6 +55,10 @@ class CachedBlockPool(BlockPool):
         """Whether this block can be found, in use or not."""
         return block_id in self._cached
 
+    def cached_blocks(self) -> list[int]:
+        """All that can be found: a copy, made in one go, so that another thread may ask for it."""
+        return list(self._cached)
+
     def get_cached_block(
         self, block_hash: bytes, parent: int, token_ids: Sequence[int], cache_salt: str | None
     ) -> int | None:

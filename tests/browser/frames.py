@@ -1,6 +1,7 @@
 """How long a frame of the trace page takes, with 10,000 steps of 256 sequences: python -m tests.browser.frames
 
-A frame is one whole drawing of all canvases, after a step of the slider, in headless Chromium without a GPU.
+A frame is one whole drawing of all canvases, after a move of the slider, a zoom or a scroll, in headless Chromium
+without a GPU.
 """
 
 from __future__ import annotations
@@ -29,10 +30,13 @@ MEASURE = """(() => {
   return [times.length, times[times.length >> 1], times[Math.floor(times.length * 0.95)], times[times.length - 1]];
 })()"""
 ACTS = {
-    "all of it, one step on": "for (let i = 0; i < 200; i++) measure(() => app.select(5000 + i));",
-    "all of it, anywhere": "for (let i = 0; i < 100; i++) measure(() => app.select((i * 7919) % 10000));",
-    "100 steps wide": "app.show(4000, 4100); for (let i = 0; i < 100; i++) measure(() => app.select(4000 + i));",
-    "time axis, all of it": "app.setAxis(true); for (let i = 0; i < 100; i++) measure(() => app.select(i * 97));",
+    "slider, one step on": "for (let i = 0; i < 200; i++) measure(() => app.select(5000 + i));",
+    "slider, anywhere": "for (let i = 0; i < 100; i++) measure(() => app.select((i * 7919) % 10000));",
+    "zoom in and out": "app.select(5000);for (let i = 0; i < 100; i++) measure(() => app.zoom(i % 20 < 10 ? 0.5 : 2));",
+    "scroll, all of it": "app.show(0, 10000); const box = app.panels[0].parts[0].box;"
+    "for (let i = 0; i < 100; i++) measure(() => { box.scrollTop = i * 700; });",
+    "drag, 100 steps wide": "for (let i = 0; i < 100; i++) measure(() => app.show(4000 + 7 * i, 4100 + 7 * i));",
+    "axis of time": "app.setAxis(true); for (let i = 0; i < 100; i++) measure(() => app.select(i * 97));",
 }
 
 

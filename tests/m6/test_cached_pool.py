@@ -226,3 +226,14 @@ def test_whatever_is_taken_found_and_given_back(num_blocks: int, seed: int) -> N
                 table.append(found)
             tables.append(table)
         pool.check_invariants(tables)
+
+
+def test_what_others_ask_of_the_pool_is_a_copy() -> None:
+    pool = CachedBlockPool(4)
+    blocks = pool.get_new_blocks(2)
+    pool.touch(blocks[:1])
+    pool.cache_block(blocks[0], b"hash", NULL_BLOCK, [1], None)
+    refs, cached = pool.all_refs(), pool.cached_blocks()
+    assert (refs, cached, pool.num_shared) == ([2, 1, 0, 0], [blocks[0]], 1)
+    pool.free_blocks([blocks[0], *blocks])
+    assert (refs, pool.all_refs(), pool.num_shared) == ([2, 1, 0, 0], [0, 0, 0, 0], 0)

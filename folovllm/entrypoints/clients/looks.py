@@ -55,10 +55,10 @@ def load_of(engine: LLMEngine) -> Load:
 def _block_map(engine: LLMEngine) -> str:
     pool = engine.scheduler.kv.pool
     # Copies made in one go: a step may be changing the pool in its thread.
-    refs = np.array(pool._refs[1:])
+    refs = np.array(pool.all_refs())
     state = np.minimum(refs, 2) + (refs > 0)
     if isinstance(pool, CachedBlockPool):
-        cached = np.fromiter(frozenset(pool._cached), np.int64) - 1
+        cached = np.array(pool.cached_blocks(), np.int64) - 1
         state[cached] = np.maximum(state[cached], 1)
     return _bar(state, CELLS)
 
