@@ -27,7 +27,7 @@ from folovllm.simulator.replica import Setup
 from folovllm.simulator.simulator import Simulator
 
 PERCENTS = (50, 95)
-CALIBRATION_SIZES = (1, 2, 4, 8, 12)
+CALIBRATION_SIZES = (1, 3, 8)
 LONGEST = 1024
 ROOMY, TINY = 2000, 64
 """Blocks of 16 tokens: more than any load needs, and fewer than the one with preemption does."""

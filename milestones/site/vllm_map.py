@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from milestones.chain import comes_after
 from milestones.site import source
 from milestones.site.errors import DirectiveError
 from milestones.site.vllm_files import VllmFiles
@@ -85,10 +86,17 @@ def _milestones() -> list[tuple[int, list[str]]]:
     return [(m.number, m.patterns) for m in read]
 
 
+AFTER_ALL = 99
+"""In place of a milestone's number: the file stands on top of the last one (AFTER in chain.py)."""
+
+
 def arrival(path: str) -> int:
     """The milestone that brings `path`; an exact path beats a pattern."""
     exact = [k for k, patterns in _milestones() if path in patterns]
-    return (exact or [k for k, patterns in _milestones() if any(matches(p, path) for p in patterns)])[0]
+    found = exact or [k for k, patterns in _milestones() if any(matches(p, path) for p in patterns)]
+    if not found and comes_after(path):
+        return AFTER_ALL
+    return found[0]
 
 
 def notes() -> dict[str, dict[str, str]]:
@@ -116,7 +124,8 @@ def render(words: tuple[str, ...], files: VllmFiles, lang: str) -> str:
             raise DirectiveError(f"folovllm/{name} has no `vLLM:` line in its head")
         paths = [f"{v0} {_code(c.path)}" if c.v0 else _code(c.path) for c in counterparts(head, files)]
         number = arrival(f"folovllm/{name}")
-        cells = [_code(name), f"[M{number}](m{number}/index.md)", "<br>".join(paths) or "—"]
+        brought = "—" if number == AFTER_ALL else f"[M{number}](m{number}/index.md)"
+        cells = [_code(name), brought, "<br>".join(paths) or "—"]
         lines.append(f"| {' | '.join(cells)} | {texts.get(name, {}).get(lang, '')} |")
     return "\n".join(lines)
 

@@ -28,8 +28,8 @@ MEASURED = "this"
 MEASURED_BLOCKS = 2000
 """Blocks of the cache where the device is this machine and none are given."""
 DESCRIPTION = (
-    "The real scheduler and cache with a cost model where the model was: devices and models that are not here, up to a "
-    "million requests. Settings that take several values are simulated in each combination."
+    "The real scheduler and cache with a cost model where the model was: devices and models that are not here. "
+    "Settings that take several values are simulated in each combination."
 )
 
 
