@@ -1,7 +1,7 @@
 """The engine and those it is compared with, behind one small interface: run prompts, say what each step took.
 
-Each is used as its users use it, ours through LLMEngine.step(); peers/ has the others. They take turns, round by round,
-so that a slow minute of the machine slows all of them.
+Each is used as its users use it, ours as LLM makes it and through LLMEngine.step(); peers/ has the others. They take
+turns, round by round, so that a slow minute of the machine slows all of them.
 
 vLLM: none
 """
@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from folovllm.bench.workload import BenchModel
-from folovllm.engine.defaults import config_for_llm
-from folovllm.engine.llm_engine import LLMEngine
+from folovllm.entrypoints.llm import LLM
 from folovllm.sampling_params import SamplingParams
 
 
@@ -74,7 +73,7 @@ class MixedContestant(Protocol):
 
 
 class FoloVLLM:
-    """LLMEngine: requests are added together, and it schedules them as it does. Greedy unless told otherwise."""
+    """LLM's engine: requests are added together, and it schedules them as it does. Greedy unless told otherwise."""
 
     name = "folovllm"
 
@@ -87,17 +86,16 @@ class FoloVLLM:
         **options: Any,
     ) -> None:
         """`options`: more of the engine's settings, by their names."""
-        self.engine = LLMEngine(
-            config_for_llm(
-                model.path,
-                dtype=dtype,
-                device=device,
-                max_model_len=max_model_len,
-                load_format=model.load_format,
-                skip_tokenizer_init=True,
-                **options,
-            )
-        )
+        # With the defaults of a run that nobody reads along, as the peers have theirs: the budget of a step, above all.
+        self.engine = LLM(
+            model.path,
+            dtype=dtype,
+            device=device,
+            max_model_len=max_model_len,
+            load_format=model.load_format,
+            skip_tokenizer_init=True,
+            **options,
+        ).engine
         self.sampling: dict[str, Any] = {"temperature": 0.0}
         """Fields of SamplingParams: how tokens are drawn."""
         self._runs = 0

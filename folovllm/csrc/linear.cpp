@@ -7,8 +7,8 @@
 //     x       k=0: x[0..rows)   k=1: x[0..rows)   ...      one number a row and step, multiplied by both vectors
 //
 // So a weight is read once, in order, whatever the number of rows: that is all the time a decode step needs for it. With
-// many rows a panel is cut along k, so that a piece of it stays in the first cache for all of them. With few rows there
-// are registers for two panels at a time.
+// many rows a panel is cut along k, so that a piece of it stays in the first cache for all of them; meanwhile the next
+// one is asked for. With few rows there are registers for two panels at a time.
 //
 // Every result is one chain of multiply-adds over k in rising order. It does not depend on how many rows there are, nor
 // on which thread computes it: a row has the same bits alone and in any batch.

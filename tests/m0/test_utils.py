@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import random
 from types import SimpleNamespace
 
@@ -157,3 +158,25 @@ def test_tensors_are_moved_in_order_and_the_originals_stay() -> None:
 def test_a_tensor_that_is_on_the_device_already_is_not_copied() -> None:
     tensor = torch.tensor([1])
     assert move_to_device([tensor], torch.device("cpu"))[0] is tensor
+
+
+@pytest.mark.parametrize("numbers", [10, 1_000_000])
+def test_memory_in_huge_pages_is_a_tensor_like_any_other(numbers: int) -> None:
+    made = devices.empty_in_huge_pages((2, numbers), torch.float32)
+    assert (made.shape, made.dtype, made.is_contiguous()) == ((2, numbers), torch.float32, True)
+    made.zero_()[1].fill_(3.0)
+    view = made[1, -1:]
+    del made  # the memory stays as long as somebody sees it
+    assert view.item() == 3.0
+
+
+def test_a_large_tensor_begins_with_a_huge_page() -> None:
+    made = [devices.empty_in_huge_pages((1_500_000,), torch.bfloat16) for _ in range(3)]
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        pytest.skip("the system has no huge pages to ask for")
+    assert [tensor.data_ptr() % devices.HUGE_PAGE for tensor in made] == [0, 0, 0]
+
+
+def test_a_system_that_refuses_huge_pages_gives_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    assert devices.empty_in_huge_pages((3, 1_000_000), torch.float32).shape == (3, 1_000_000)
