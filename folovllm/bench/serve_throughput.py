@@ -127,7 +127,7 @@ def _over_http(
     client: Pipe, address: str, prompts: list[list[int]], output_len: int, *, stream: bool
 ) -> tuple[float, int]:
     """Raises RuntimeError: a request was refused, or did not get its tokens."""
-    asked = {"max_tokens": output_len, "temperature": 0, "ignore_eos": True}
+    asked: dict[str, Any] = {"max_tokens": output_len, "temperature": 0, "ignore_eos": True}
     if stream:
         asked |= {"stream": True, "stream_options": {"include_usage": True}}
     parts = urlsplit(address)
