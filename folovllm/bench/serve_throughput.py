@@ -81,14 +81,13 @@ def run(
         ways["HTTP, streamed"] = lambda prompts: _over_http(client, address, prompts, output_len, stream=True)
         found = _take_turns(ways, rounds, num_requests, input_len, engine.runner.vocab_size)
     total = num_requests * output_len
-    base = statistics.median(seconds for seconds, _ in found["offline"])
     rows: list[Row] = []
     for way, results in found.items():
         seconds = statistics.median(seconds for seconds, _ in results)
         events = statistics.median(events for _, events in results)
         share = statistics.median(one / other for (one, _), (other, _) in zip(found["offline"], results, strict=True))
         rows.append({"way": way, "seconds": seconds, "output_tokens_per_s": total / seconds})
-        rows[-1] |= {"of_offline": share if seconds is not base else None, "events": round(events) or None}
+        rows[-1] |= {"of_offline": None if way == "offline" else share, "events": round(events) or None}
     notes = [
         f"{medians(rounds, 'round')} after a warm-up, in turn. {num_requests} requests, all sent at once, at most "
         f"{max_num_seqs} in a step; {input_len} tokens in, {output_len} out.",
@@ -128,7 +127,7 @@ def _over_http(
     client: Pipe, address: str, prompts: list[list[int]], output_len: int, *, stream: bool
 ) -> tuple[float, int]:
     """Raises RuntimeError: a request was refused, or did not get its tokens."""
-    asked = {"max_tokens": output_len, "temperature": 0, "ignore_eos": True}
+    asked: dict[str, Any] = {"max_tokens": output_len, "temperature": 0, "ignore_eos": True}
     if stream:
         asked |= {"stream": True, "stream_options": {"include_usage": True}}
     parts = urlsplit(address)

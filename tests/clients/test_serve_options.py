@@ -9,14 +9,16 @@ import pytest
 
 from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
 from folovllm.entrypoints.cli.main import build_parser, main
+from folovllm.entrypoints.cli.parser import model_kwargs, sampling_params
 
 FIELDS = [field.name for config in (ModelConfig, CacheConfig, SchedulerConfig) for field in dataclasses.fields(config)]
 
 
+@pytest.mark.parametrize("command", ["serve", "generate"])
 @pytest.mark.parametrize("name", sorted(set(FIELDS) - {"model"}))
-def test_every_field_of_the_engine_is_an_option(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_field_of_the_engine_is_an_option(name: str, command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["serve", "--help"])
+        main([command, "--help"])
     assert f"--{name.replace('_', '-')}" in capsys.readouterr().out
 
 
@@ -26,6 +28,13 @@ def test_only_what_is_given_goes_to_the_engine() -> None:
     given = {name: getattr(args, name) for name in FIELDS if name in args}
     expected = {"max_num_seqs": 4, "enable_prefix_caching": False, "policy": "priority", "swap_space": 0.5}
     assert given == {"model": "m", **expected}
+
+
+def test_generate_gives_them_to_the_engine_and_keeps_its_own_seed() -> None:
+    args = build_parser().parse(["generate", "Hi", "--batch-invariant", "--seed", "3", "--block-size", "4"])
+    kwargs = model_kwargs(args)
+    assert (kwargs["batch_invariant"], kwargs["block_size"], "seed" in kwargs) == (True, 4, False)
+    assert sampling_params(args).seed == 3
 
 
 @pytest.mark.parametrize(

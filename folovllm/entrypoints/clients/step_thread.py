@@ -9,7 +9,7 @@ The milestones' AsyncLLM goes back to the event loop after each step. Under a se
 step, until all answers have been written. Here it goes on, and what it makes meanwhile takes the place of what waits.
 
 Both share one interpreter, so a loop that writes all the time still slows the steps. It therefore rests REST times as
-long as a round of writing took, and the engine keeps most of the time. A round of 64 streams takes some 4 ms: where a
+long as a round of writing took, LONGEST_REST at most. Say a round of 64 streams takes some 4 ms: where a
 step takes 40 ms nothing is held back, and where it takes 3 ms several tokens go out as one piece. First outputs, last
 outputs and errors do not wait.
 

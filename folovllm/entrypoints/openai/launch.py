@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -100,7 +100,8 @@ def in_thread(engine: LLMEngine) -> Iterator[str]:
 
     For measurements and tests. The caller may use the engine where no request runs.
     """
-    app = make_app(AsyncLLM.from_engine(engine), engine.config.model_config.model)
+    llm = cast("AsyncLLM", AsyncLLM.from_engine(engine))
+    app = make_app(llm, engine.config.model_config.model)
     with listen("127.0.0.1", 0) as listener:
         server = _server(app)
         thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
