@@ -88,7 +88,7 @@ def run(
     for row in rows[1:]:
         row["speedup"] = row["seconds"] / base
     notes = [
-        f"{medians(rounds, 'round')} after a warm-up, one process, in turn.",
+        f"{medians(rounds, 'round')} after a warm-up, in turn.",
         "speedup: this row's seconds over folovllm's.",
         "batch: prompts that the peer takes at a time; folovllm schedules by itself.",
     ]

@@ -24,7 +24,7 @@ BEGIN = "<!-- Written by python -m milestones.bench.page. What stands between he
 END = "<!-- End of what python -m milestones.bench.page writes. -->"
 WORDS = {
     "en": {
-        "columns": "engine,requests,seconds,prefill_tokens_per_s,decode_tokens_per_s,output_tokens_per_s,speedup:.2f",
+        "columns": "engine,dtype,requests,seconds,prefill_tokens_per_s,decode_tokens_per_s,output_tokens_per_s,speedup:.2f",
         "not_shown": "What this does not show: ",
         "machine": "Machine: ",
         "cores": " cores",
@@ -32,7 +32,7 @@ WORDS = {
         "sep": ", ",
     },
     "zh": {
-        "columns": "engine=引擎,requests=请求数,seconds=秒,prefill_tokens_per_s=预填充 token/s,"
+        "columns": "engine=引擎,dtype,requests=请求数,seconds=秒,prefill_tokens_per_s=预填充 token/s,"
         "decode_tokens_per_s=解码 token/s,output_tokens_per_s=输出 token/s,speedup:.2f",
         "not_shown": "这些表没有说的：",
         "machine": "机器：",
