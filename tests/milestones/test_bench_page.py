@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from milestones.bench import page
 from milestones.bench.peers_chart import Dot, Line, ablation_lines, draw, peer_lines
+from milestones.site import bench_page as page
 from milestones.site.figures import drawing
 
 
 def test_the_page_and_its_figures_are_what_the_measurements_make() -> None:
     stale = [path.name for path, text in page.files().items() if path.read_text(encoding="utf-8") != text]
-    assert not stale, f"python -m milestones.bench.page writes {', '.join(stale)}"
+    assert not stale, f"python -m milestones.site.bench_page writes {', '.join(stale)}"
 
 
 def test_an_edited_page_is_found_and_written_again(

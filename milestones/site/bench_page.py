@@ -3,8 +3,8 @@
     docs/benchmarks/machines.toml  ─┐     docs/en/benchmarks.md, docs/zh/benchmarks.md   between two marks
     docs/benchmarks/data/*.json    ─┴──▶  docs/figures/bench-*.svg                        a drawing for each machine
 
-    python -m milestones.bench.page            # write them
-    python -m milestones.bench.page --check    # fail where they are not what the measurements make; a test does so too
+    python -m milestones.site.bench_page            # write them
+    python -m milestones.site.bench_page --check    # fail where they are others; a test does so too
 
 The tables themselves are directives: the site fills them from the same JSON while it is built.
 """
@@ -20,11 +20,12 @@ from milestones.bench.peers_chart import ablation_lines, draw, peer_lines
 from milestones.site.bench_table import load
 
 ROOT = Path(__file__).resolve().parents[2]
-BEGIN = "<!-- Written by python -m milestones.bench.page. What stands between here and the next mark is lost. -->"
-END = "<!-- End of what python -m milestones.bench.page writes. -->"
+BEGIN = "<!-- Written by python -m milestones.site.bench_page. What stands between here and the next mark is lost. -->"
+END = "<!-- End of what python -m milestones.site.bench_page writes. -->"
 WORDS = {
     "en": {
-        "columns": "engine,dtype,requests,seconds,prefill_tokens_per_s,decode_tokens_per_s,output_tokens_per_s,speedup:.2f",
+        "columns": "engine,dtype,requests,seconds,prefill_tokens_per_s,decode_tokens_per_s,output_tokens_per_s,"
+        "speedup:.2f",
         "not_shown": "What this does not show: ",
         "machine": "Machine: ",
         "cores": " cores",
@@ -127,7 +128,7 @@ def main(arguments: list[str]) -> int:
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     if "--check" in arguments:
         for path in stale:
-            print(f"{path.relative_to(ROOT)} is not what the measurements make: python -m milestones.bench.page")
+            print(f"{path.relative_to(ROOT)} is not what the measurements make: python -m milestones.site.bench_page")
         return 1 if stale else 0
     for path in stale:
         path.write_text(wanted[path], encoding="utf-8")
