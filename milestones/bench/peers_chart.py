@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from folovllm.bench.compare import samples_of
 from folovllm.bench.spread import LEVEL, in_turn
 
 WIDTH, LEFT, RIGHT, TOP, ROW = 860, 300, 40, 96, 34
@@ -63,9 +64,9 @@ def peer_lines(reports: Sequence[dict[str, Any]]) -> list[Line]:
 
 
 def _dot(report: dict[str, Any], number: int, column: str, ours: dict[str, Any], row: dict[str, Any]) -> Dot:
-    samples = report.get("samples") or report.get("details", {}).get("samples") or []
-    if len(samples) > number and samples[0].get(column) and samples[number].get(column):
-        found = in_turn(samples[number][column], samples[0][column])  # ours over the peer's, round by round
+    rounds = samples_of(report, number, column), samples_of(report, 0, column)
+    if all(rounds):
+        found = in_turn(*rounds)  # ours over the peer's, round by round
         return Dot(found.ratio, found.low, found.high) if found.level >= LEVEL else Dot(found.ratio)
     return Dot(ours[column] / row[column])
 
