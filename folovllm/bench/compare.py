@@ -185,9 +185,11 @@ def is_positive(value: object) -> bool:
 
 def samples_of(data: dict[str, Any], number: int, column: str) -> list[float]:
     """Each round's figure of a row; empty in a file that has none, as older ones."""
-    samples = data.get("samples") or data.get("details", {}).get("samples") or []
-    values = samples[number].get(column, []) if number < len(samples) else []
-    return [float(value) for value in values] if all(map(is_positive, values)) else []
+    for samples in (data.get("samples") or [], (data.get("details") or {}).get("samples") or []):
+        values = samples[number].get(column, []) if number < len(samples) else []
+        if values and all(map(is_positive, values)):
+            return [float(value) for value in values]
+    return []
 
 
 def warnings(a: dict[str, Any], b: dict[str, Any]) -> list[str]:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from folovllm.bench.workload import BenchModel
-from folovllm.entrypoints.llm import LLM
+from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
 
 
@@ -86,16 +87,19 @@ class FoloVLLM:
         **options: Any,
     ) -> None:
         """`options`: more of the engine's settings, by their names."""
-        # With the defaults of a run that nobody reads along, as the peers have theirs: the budget of a step, above all.
-        self.engine = LLM(
-            model.path,
-            dtype=dtype,
-            device=device,
-            max_model_len=max_model_len,
-            load_format=model.load_format,
-            skip_tokenizer_init=True,
-            **options,
-        ).engine
+        # As LLM has it, for nobody reads along; the peers have the steps of a run offline, too.
+        options = {"performance_mode": "throughput", **options}
+        self.engine = LLMEngine(
+            config_for_llm(
+                model.path,
+                dtype=dtype,
+                device=device,
+                max_model_len=max_model_len,
+                load_format=model.load_format,
+                skip_tokenizer_init=True,
+                **options,
+            )
+        )
         self.sampling: dict[str, Any] = {"temperature": 0.0}
         """Fields of SamplingParams: how tokens are drawn."""
         self._runs = 0

@@ -17,19 +17,40 @@ vLLM: none
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from folovllm.request import SequenceStatus
+from folovllm.core.scheduler import Scheduler
+from folovllm.request import Sequence, SequenceStatus
+from folovllm.simulator.cost_model import CostModel
+from folovllm.simulator.meter import Meter
 
-if TYPE_CHECKING:
-    from folovllm.simulator.replica import Replica
+
+class Counts(Protocol):
+    stretched: int
+
+
+class Host(Protocol):
+    """The replica whose steps these are."""
+
+    scheduler: Scheduler
+    cost: CostModel
+    meter: Meter
+    now: float
+    previous_end: float
+
+    @property
+    def counts(self) -> Counts: ...
+
+    def count(self, steps: int, rows: int, seconds: float) -> None: ...
+
+    def finish(self, seq: Sequence, status: SequenceStatus) -> None: ...
 
 
 class Stretch:
     """From a moment on at which all that runs lacks one token, until settle(). Step j, counted from 0, computes token
     starts[i] + j of sequence i; a sequence is brought to where it is only when somebody looks at it."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Host) -> None:
         self.replica, self.kv = replica, replica.scheduler.kv
         self.seqs = [seq for request in replica.scheduler.running for seq in request.sequences.values()]
         self.starts = [seq.num_computed_tokens for seq in self.seqs]

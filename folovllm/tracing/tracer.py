@@ -26,12 +26,12 @@ from typing import Any
 from folovllm.core.cached_block_pool import CachedBlockPool
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.engine.detokenizer import CONTEXT_TOKENS
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.tracing.schema import PARTS, UNTOLD, Arrival, Header
 from folovllm.tracing.writer import TraceWriter, encode
 
 PROMPT_CHARACTERS, PROMPT_IDS = 2000, 500
+CONTEXT_TOKENS = 5  # as many of the prompt as the detokenizer looks back at
 RUNNING = SequenceStatus.RUNNING
 
 _REASONS = {

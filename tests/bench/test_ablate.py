@@ -11,6 +11,7 @@ import torch
 from folovllm import LLM, SamplingParams
 from folovllm.bench import ablate
 from folovllm.bench.ablate import FEATURES
+from folovllm.bench.compare import samples_of
 from folovllm.models.packing import PACKED
 from folovllm.utils.cpu_kernels import unavailable_reason
 from tests.helpers import make_hf_folder
@@ -35,8 +36,8 @@ def test_every_feature_has_a_row_and_what_a_cpu_lacks_says_so(tmp_path: Path) ->
 
 def test_a_ratio_is_the_middle_one_of_the_rounds(tmp_path: Path) -> None:
     data = bench_report([*ARGV, "--features", "prefix-caching", "--rounds", "3"], tmp_path / "x.json")
-    (row,), (samples,) = data["rows"], data.get("samples") or data["details"]["samples"]
-    ratios = sorted(less / whole for whole, less in zip(samples["seconds"], samples["seconds_without"], strict=True))
+    (row,), whole, less = data["rows"], samples_of(data, 0, "seconds"), samples_of(data, 0, "seconds_without")
+    ratios = sorted(without / with_it for with_it, without in zip(whole, less, strict=True))
     assert (row["low"], row["ratio"], row["high"]) == pytest.approx(tuple(ratios))
 
 

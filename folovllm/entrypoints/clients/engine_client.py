@@ -12,6 +12,7 @@ from folovllm.config import EngineConfig, ModelConfig
 from folovllm.engine.input_processor import Prompt
 from folovllm.entrypoints.clients.inputs import ClientInputs
 from folovllm.entrypoints.clients.looks import EngineLook, Load
+from folovllm.entrypoints.clients.params import RequestOutputKind
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
 
@@ -38,7 +39,7 @@ class EngineClient(Protocol):
 
     def generate(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None, *,
-        priority: int = 0,
+        priority: int = 0, output_kind: RequestOutputKind | None = None,
     ) -> AsyncGenerator[RequestOutput, None]: ...  # fmt: skip
 
     def load(self) -> Load: ...

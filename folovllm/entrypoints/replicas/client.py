@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from folovllm.engine.input_processor import Prompt
 from folovllm.entrypoints.clients.inputs import ClientInputs
 from folovllm.entrypoints.clients.looks import EngineLook, Load
+from folovllm.entrypoints.clients.params import RequestOutputKind
 from folovllm.entrypoints.openai.errors import APIError
 from folovllm.entrypoints.replicas.replica import FrontEngine, FrontInputs, ReplicaFacts
 from folovllm.entrypoints.replicas.scaling import Scaling
@@ -114,13 +115,18 @@ class ReplicatedLLM:
         request_id: str | None = None,
         *,
         priority: int = 0,
+        output_kind: RequestOutputKind | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """As AsyncLLM.generate. Every request is checked here, before a replica hears of it.
+        """As AsyncLLM.generate, but without DELTA, which no server asks for. Every request is checked here, before a
+        replica hears of it.
 
         Raises:
+            ValueError: output_kind is DELTA.
             APIError: no replica is up.
             ReplicaDiedError: the replica died under this request.
         """
+        if output_kind is RequestOutputKind.DELTA:
+            raise ValueError("output_kind must be CUMULATIVE or FINAL_ONLY where replicas serve, got DELTA")
         self._watch()
         request_id = request_id or uuid.uuid4().hex
         request = self.inputs.process(request_id, prompt, sampling_params)
@@ -138,7 +144,8 @@ class ReplicatedLLM:
         try:
             async with aclosing(stream.outputs()) as outputs:
                 async for output in outputs:
-                    yield output
+                    if output.finished or output_kind is not RequestOutputKind.FINAL_ONLY:
+                        yield output
         except ReplicaDiedError:
             self._down(name)
             raise
