@@ -85,7 +85,7 @@ class Comparison(Report):
     def render(self) -> Table:
         table = Table(box=None, pad_edge=False)
         for name in ("", "figure", "a", "b", "b / a", "interval", "sure", ""):
-            table.add_column(name, justify="left" if name in ("", "figure") else "right")
+            table.add_column(name, justify="left" if name in ("", "figure") else "right", no_wrap=name == "figure")
         above = None
         for row in self.rows:
             label = row["row"] if row["row"] != above else ""

@@ -141,8 +141,14 @@ class Traces:
         mode = simulator.setup.config.preemption_mode
         for number, replica in enumerate(self._replicas):
             file = path if number == 0 else path.with_stem(f"{path.stem}-{number}")
-            header = make_header(
-                replica.scheduler, model=model, device=device, dtype=dtype, preemption_mode=mode, clock="simulated"
+            header = make_header(  # without texts: a simulated prompt has a length and no tokens
+                replica.scheduler,
+                model=model,
+                device=device,
+                dtype=dtype,
+                preemption_mode=mode,
+                clock="simulated",
+                texts=False,
             )
             replica.tracer = Tracer(TraceWriter(file), replica.scheduler, header, 0.0)
             replica.stretch = False
