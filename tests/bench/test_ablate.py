@@ -23,6 +23,7 @@ ARGV = ["ablate", "--shape", "qwen3-tiny", "--dtype", "float32", "--device", "cp
 CPU = torch.device("cpu")
 
 
+@pytest.mark.exhaustive
 def test_every_feature_has_a_row_and_what_a_cpu_lacks_says_so(tmp_path: Path) -> None:
     data = bench_report(ARGV, tmp_path / "x.json")
     rows = {row["feature"]: row for row in data["rows"]}
