@@ -54,7 +54,9 @@ def test_no_register_is_spilled_and_an_sm_has_room(compiled: Kernels) -> None:
 
 def test_keys_and_values_of_8_bits_come_while_tiles_before_them_are_multiplied(compiled: Kernels) -> None:
     for name, kernel in compiled.items():
-        if name.startswith(("decode", "prefill")):
+        if name == "prefill-fp32-16-2000":  # a thread has less than the 4 bytes that the copy unit takes
+            assert kernel["waits"] == []
+        elif name.startswith(("decode", "prefill")):
             assert kernel["waits"], f"{name} copies nothing ahead"
             assert min(kernel["waits"]) > 0, f"{name} waits for K and V that it has just asked for"
             if "-fp32-" not in name:  # 16 bytes a thread; tiles for float32 have fewer for each

@@ -25,6 +25,18 @@ STAGES = 3
 GROUP_ROWS = 8  # tiles of rows that go through the weight together: they find its tiles in the L2 cache
 
 
+@triton.jit
+def _add_products(
+    acc, x_rows, weight_rows, k, in_features, row_exists, column_exists, INTERPRETED: tl.constexpr
+):  # fmt: skip
+    exists = (k < in_features)[None, :]
+    x = tl.load(x_rows + k[None, :], mask=row_exists[:, None] & exists, other=0.0)
+    weight = tl.load(weight_rows + k[None, :], mask=column_exists[:, None] & exists, other=0.0)
+    if INTERPRETED:  # its products take the raw bits of bfloat16
+        x, weight = x.to(tl.float32), weight.to(tl.float32)
+    return tl.dot(x, tl.trans(weight), acc, input_precision="ieee")
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def _linear_kernel(
     x_ptr, weight_ptr, bias_ptr, out_ptr, num_rows, in_features, out_features, stride_x,
@@ -41,13 +53,19 @@ def _linear_kernel(
     x_rows = x_ptr + (rows.to(tl.int64) * stride_x)[:, None]
     weight_rows = weight_ptr + (columns.to(tl.int64) * in_features)[:, None]
     k = tl.arange(0, BLOCK_K)
-    for start in range(0, in_features, BLOCK_K):
-        exists = (start + k < in_features)[None, :]
-        x = tl.load(x_rows + (start + k)[None, :], mask=row_exists[:, None] & exists, other=0.0)
-        weight = tl.load(weight_rows + (start + k)[None, :], mask=column_exists[:, None] & exists, other=0.0)
-        if INTERPRETED:  # its products take the raw bits of bfloat16
-            x, weight = x.to(tl.float32), weight.to(tl.float32)
-        acc = tl.dot(x, tl.trans(weight), acc, input_precision="ieee")
+    # The interpreter's range takes no tensor as the end; a compiled `while` would not fetch the next tiles ahead.
+    if INTERPRETED:
+        start = 0
+        while start < in_features:
+            acc = _add_products(
+                acc, x_rows, weight_rows, start + k, in_features, row_exists, column_exists, INTERPRETED
+            )
+            start += BLOCK_K
+    else:
+        for start in range(0, in_features, BLOCK_K):
+            acc = _add_products(
+                acc, x_rows, weight_rows, start + k, in_features, row_exists, column_exists, INTERPRETED
+            )
     if HAS_BIAS:
         acc += tl.load(bias_ptr + columns, mask=column_exists, other=0.0).to(tl.float32)[None, :]
     out_ptrs = out_ptr + (rows.to(tl.int64) * out_features)[:, None] + columns[None, :]
