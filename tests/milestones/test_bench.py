@@ -261,7 +261,7 @@ def test_two_milestones_answer_three_requests_with_the_same_tokens(
     data = json.loads(path.read_text())
     assert (data["name"], data["columns"]) == ("m1-m2", requests.COLUMNS)
     assert data["command"].startswith("python -m milestones bench m1 m2 --requests 3")
-    assert {"name", "title", "command", "versions", "hardware", "date", "columns", "rows", "notes"} == set(data)
+    assert {"title", "versions", "hardware", "date", "rows", "notes", "samples", "other_load"} < set(data)
     m1, m2 = data["rows"]
     assert (m1["milestone"], m2["milestone"], m2["running_seqs"]) == ("m1", "m2", 2)
     assert m2["kv_used_tokens"] <= m2["kv_reserved_tokens"] == 20  # two slots of ten tokens
