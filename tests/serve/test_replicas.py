@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -186,12 +187,22 @@ def test_a_prefix_is_computed_on_one_replica_and_found_there() -> None:
 
 
 def test_replicas_come_and_go_with_the_load() -> None:
-    scaling = Scaling(1, 2, target=1, up_after=0.0, down_after=0.0)
+    scaling = Scaling(1, 2, target=1, up_after=0.0, down_after=1e9)  # fewer only when the test says so
     with replicated(1, scaling=scaling) as (server, fleet):
         client = server.client()
-        streams = [client.completions.create(model="embedded", prompt="a", stream=True, **LONG) for _ in range(2)]
-        wait_for(lambda: fleet.names == ("replica-0", "replica-1"))
-        for stream in streams:
-            assert list(stream)[-1].choices[0].finish_reason == "length"
+
+        def ask_until_grown() -> list[str]:
+            """One answer is shorter than the second engine's start: the load has to last."""
+            reasons: list[str] = []
+            while not reasons or (len(fleet.names) == 1 and len(reasons) < 200):  # an end, should it never grow
+                stream = client.completions.create(model="embedded", prompt="a", stream=True, **LONG)
+                reasons.append(list(stream)[-1].choices[0].finish_reason)
+            return reasons
+
+        with ThreadPoolExecutor(2) as threads:
+            asking = [threads.submit(ask_until_grown) for _ in range(2)]
+            wait_for(lambda: fleet.names == ("replica-0", "replica-1"))
+        assert {reason for one in asking for reason in one.result()} == {"length"}
+        scaling.down_after = 0.0
         wait_for(lambda: len(fleet.names) == 1)
         assert client.completions.create(model="embedded", prompt="a", max_tokens=2).choices
