@@ -139,7 +139,7 @@ def run_solution(root: Path, args: argparse.Namespace) -> int:
     _heading(console, lab, exercise, say(lab.language, "solution_of", file=exercise.file))
     for function in exercise.functions:
         source = blank.source_of(text, function, exercise.file)
-        console.print(python(source.rstrip()))
+        console.print(python(source.rstrip(), wrap=False), soft_wrap=True)  # a broken line could not be copied
         console.print()
     console.print(say(lab.language, "solution_apply"), style="dim")
     return 0

@@ -26,8 +26,8 @@ _BULLET = re.compile(r"^( *)([-*]|\d+\.) +")
 Piece = tuple[str, str]  # text, style
 
 
-def python(code: str) -> Syntax:
-    return Syntax(code, "python", theme=THEME, background_color="default", word_wrap=True)
+def python(code: str, *, wrap: bool = True) -> Syntax:
+    return Syntax(code, "python", theme=THEME, background_color="default", word_wrap=wrap)
 
 
 def joined(text: str) -> str:

@@ -41,7 +41,7 @@ def test_sequences_lie_end_to_end():
 def test_a_slot_is_found_through_the_table():
     a = sequence("a", num_tokens=10, num_computed=9, blocks=[3, 7, 5])
     slots = step((a, 1)).metadata.slot_mapping.tolist()
-    expect(slots, [5 * 4 + 1], mistakes={"entry-for-block": [9], "position-off-by-one": [22]})
+    expect(slots, [5 * 4 + 1], mistakes={"entry-for-block": [9], "slot-off-by-one": [22]})
 
 
 @invariant(2)
