@@ -29,8 +29,8 @@ _PATH = re.compile(
     r"(?P<v0>\b[Vv]0's )?(?<![\w/.])(?P<path>(?:[\w-]+/)*[\w-]+\.(?:py|cu|cpp|hpp|cmake)\b|(?:[\w-]+/)+(?![\w.]))"
 )
 _WORDS = {
-    "en": ("here", "since", "vLLM", "what vLLM has beyond", "V0's"),
-    "zh": ("这里", "始于", "vLLM", "vLLM 还有什么", "V0 的"),
+    "en": ("here", "since", "after M{last}", "vLLM", "what vLLM has beyond", "V0's"),
+    "zh": ("这里", "始于", "M{last} 之后", "vLLM", "vLLM 还有什么", "V0 的"),
 }
 
 
@@ -93,10 +93,11 @@ AFTER_ALL = 99
 def arrival(path: str) -> int:
     """The milestone that brings `path`; an exact path beats a pattern."""
     exact = [k for k, patterns in _milestones() if path in patterns]
-    found = exact or [k for k, patterns in _milestones() if any(matches(p, path) for p in patterns)]
-    if not found and comes_after(path):
+    if exact:
+        return exact[0]
+    if comes_after(path):
         return AFTER_ALL
-    return found[0]
+    return next(k for k, patterns in _milestones() if any(matches(p, path) for p in patterns))
 
 
 def notes() -> dict[str, dict[str, str]]:
@@ -115,7 +116,7 @@ def in_group(words: tuple[str, ...]) -> list[str]:
 
 def render(words: tuple[str, ...], files: VllmFiles, lang: str) -> str:
     """The table of one group: a row for each file."""
-    here, since, there, beyond, v0 = _WORDS[lang]
+    here, since, on_top, there, beyond, v0 = _WORDS[lang]
     lines = [f"| {here} | {since} | {there} | {beyond} |", "|---|---|---|---|"]
     texts = notes()
     for name in in_group(words):
@@ -124,7 +125,8 @@ def render(words: tuple[str, ...], files: VllmFiles, lang: str) -> str:
             raise DirectiveError(f"folovllm/{name} has no `vLLM:` line in its head")
         paths = [f"{v0} {_code(c.path)}" if c.v0 else _code(c.path) for c in counterparts(head, files)]
         number = arrival(f"folovllm/{name}")
-        brought = "—" if number == AFTER_ALL else f"[M{number}](m{number}/index.md)"
+        after = on_top.format(last=_milestones()[-1][0])
+        brought = after if number == AFTER_ALL else f"[M{number}](m{number}/index.md)"
         cells = [_code(name), brought, "<br>".join(paths) or "—"]
         lines.append(f"| {' | '.join(cells)} | {texts.get(name, {}).get(lang, '')} |")
     return "\n".join(lines)

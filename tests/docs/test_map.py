@@ -8,10 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from milestones.chain import Course
 from milestones.site.errors import DirectiveError
 from milestones.site.source import ROOT
 from milestones.site.vllm_files import parse_list, vllm_files
-from milestones.site.vllm_map import Counterpart, counterparts, head_of, in_group, mapped_files, notes, render
+from milestones.site.vllm_map import (
+    AFTER_ALL,
+    Counterpart,
+    arrival,
+    counterparts,
+    head_of,
+    in_group,
+    mapped_files,
+    notes,
+    render,
+)
+from milestones.sources import working_tree
 from workshop.vllm_files import names_in
 
 FEW = parse_list(
@@ -105,6 +117,15 @@ def test_the_files_that_moved_are_where_the_page_says() -> None:
         rows = re.findall(r"(?m)^\| `([\w/]+\.py)` \| `([\w/]+\.py)` \|$", page)
         assert len(rows) == 3
         assert [(files.has(old), files.has(new)) for old, new in rows] == [(False, True)] * 3
+
+
+def test_a_file_arrives_where_the_course_brings_it_and_the_server_after_all() -> None:
+    course = Course.load(working_tree(ROOT))
+    said = {path: arrival(f"folovllm/{path}") for path in mapped_files()}
+
+    assert said == {path: course.arrival.get(f"folovllm/{path}", AFTER_ALL) for path in said}
+    assert "after M6" in render(("entrypoints/cli/serve.py",), FEW, "en")
+    assert "M6 之后" in render(("entrypoints/cli/serve.py",), FEW, "zh")
 
 
 def test_a_row_says_file_milestone_counterparts_and_what_is_beyond() -> None:
