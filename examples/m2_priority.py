@@ -51,4 +51,4 @@ console.print(f"{JOBS} jobs, two at a time, and a question that comes before ste
 console.print(table)
 waits = [served["question"][0] - 5 for served in (fcfs, priority)]
 console.print(f"the question waits {waits[0]} steps first come first served, {waits[1]} by priority")
-console.print("(nobody who runs is sent away for it: it takes the next free place)")
+console.print("(no running request is sent away for it: it takes the next free place)")
