@@ -187,26 +187,30 @@ def test_a_prefix_is_computed_on_one_replica_and_found_there() -> None:
 
 
 @contextmanager
-def asking(server: Running, fleet: LocalFleet, count: int = 2) -> Iterator[None]:
-    """That many requests at a time until a second replica stands. One alone is shorter than an engine's start."""
+def asking(server: Running, count: int = 2) -> Iterator[None]:
+    """That many requests at a time, for as long as this is open: one alone is shorter than an engine's start."""
+    over = threading.Event()
 
     def ask() -> list[str]:
         reasons: list[str] = []
-        while not reasons or (len(fleet.names) == 1 and len(reasons) < 200):  # an end, should it never stand
+        while not over.is_set():
             stream = server.client().completions.create(model="embedded", prompt="a", stream=True, **LONG)
             reasons.append(list(stream)[-1].choices[0].finish_reason)
         return reasons
 
     with ThreadPoolExecutor(count) as threads:
         asked = [threads.submit(ask) for _ in range(count)]
-        yield
+        try:
+            yield
+        finally:
+            over.set()
     assert {reason for one in asked for reason in one.result()} == {"length"}
 
 
 def test_replicas_come_and_go_with_the_load() -> None:
     scaling = Scaling(1, 2, target=1, up_after=0.0, down_after=1e9)  # fewer only when the test says so
     with replicated(1, scaling=scaling) as (server, fleet):
-        with asking(server, fleet):
+        with asking(server):
             wait_for(lambda: fleet.names == ("replica-0", "replica-1"))
         scaling.down_after = 0.0
         wait_for(lambda: len(fleet.names) == 1)
@@ -228,6 +232,6 @@ def test_a_replica_that_cannot_be_started_ends_no_scaling(
             return await add()
 
         monkeypatch.setattr(fleet, "add", refuse_twice)
-        with asking(server, fleet):
+        with asking(server):
             wait_for(lambda: fleet.names == ("replica-0", "replica-1"))
         assert caplog.text.count("no room") == 2
