@@ -7,8 +7,8 @@
 A system call for each record is the dearest thing about it. Behind a step, whose kernels have pushed what it needs out
 of the processor's caches, it takes several times as long as a copy into mapped memory. And the copy is as safe against
 a crash: the pages of a mapped file belong to the operating system, and a process that is killed leaves them behind. So
-records go into a second, small file that is mapped, and from there into the trace: when it is full, and at the end, when it is
-removed.
+records go into a second, small file that is mapped, and from there into the trace: when it is full, and at the end,
+when it is removed.
 
 It is a second file because a mapping of the trace itself would kill the process where somebody cuts that file short.
 
