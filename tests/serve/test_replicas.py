@@ -114,7 +114,7 @@ def test_metrics_health_and_the_page_know_each_replica(pair: tuple[Running, Loca
     assert httpx.get(f"{server.url}/health").json() == {"replicas": {"replica-0": "up", "replica-1": "up"}}
     with httpx.stream("GET", f"{server.url}/live") as events:
         look = json.loads(next(events.iter_lines()).removeprefix("data: "))
-    assert look["replicas"] == ["replica-0", "replica-1"]
+    assert [(each["name"], each["state"]) for each in look["replicas"]] == [("replica-0", "up"), ("replica-1", "up")]
     assert look["kv_blocks_total"] == 2 * 256
 
 

@@ -59,9 +59,14 @@ class Chunks:
     """Cuts outputs, which hold everything so far, into what is new of each choice."""
 
     n: int
+    num_prompts: int
     newest: dict[int, RequestOutput] = field(default_factory=dict)
     _seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # index -> (characters, tokens)
     _ended: set[int] = field(default_factory=set)
+
+    def are_over(self) -> bool:
+        """Whether nothing more comes, of any prompt."""
+        return len(self.newest) == self.num_prompts and all(output.finished for output in self.newest.values())
 
     def news(self, place: int, output: RequestOutput) -> Iterator[tuple[int, bool, CompletionOutput]]:
         """(index of the choice, whether it begins, what it gained) of each choice with news."""

@@ -123,7 +123,9 @@ def _server(app: FastAPI) -> DrainingServer:
 
 def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol by its name: asyncio sets TCP_NODELAY only where a socket tells it. Without that, the first event of
+    # an answer waits for the client to acknowledge the head, which on a connection used before takes it 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

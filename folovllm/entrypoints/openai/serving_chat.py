@@ -10,6 +10,7 @@ from folovllm.engine.stream import check_can_stream
 from folovllm.entrypoints.openai.answers import Chunks, finite, head, prompt_rows, token_text, usage
 from folovllm.entrypoints.openai.protocol import ChatRequest
 from folovllm.entrypoints.openai.serving import Serving, Work
+from folovllm.entrypoints.openai.streams import Burst
 from folovllm.outputs import CompletionOutput, Logprob, RequestOutput
 
 
@@ -67,12 +68,13 @@ class ChatServing:
             more["prompt_token_ids"] = output.prompt_token_ids
         return {**start, "choices": choices, "usage": usage([output]), **more}
 
-    async def chunks(self, body: ChatRequest, work: Work) -> AsyncGenerator[dict[str, Any], None]:
+    async def chunks(self, body: ChatRequest, work: Work) -> AsyncGenerator[Burst, None]:
         start = head("chatcmpl", "chat.completion.chunk", self.serving.model_name)
         options = body.stream_options
-        chunks = Chunks(work.params.n)
+        chunks = Chunks(work.params.n, len(work.prompts))
         async with aclosing(self.serving.outputs(work)) as outputs:
             async for place, output in outputs:
+                events: list[dict[str, Any]] = []
                 for index, begins, choice in chunks.news(place, output):
                     delta = {"role": "assistant", "content": choice.text} if begins else {"content": choice.text}
                     entry = {
@@ -87,9 +89,12 @@ class ChatServing:
                     if body.return_token_ids:
                         entry["token_ids"] = choice.token_ids
                         chunk["prompt_token_ids"] = output.prompt_token_ids if begins else None
-                    yield chunk
-        if options is not None and options.include_usage:
-            yield {**start, "choices": [], "usage": usage(chunks.newest.values())}
+                    events.append(chunk)
+                is_last = chunks.are_over()
+                if is_last and options is not None and options.include_usage:
+                    events.append({**start, "choices": [], "usage": usage(chunks.newest.values())})
+                if events:
+                    yield Burst(events, is_last)
 
 
 def _logprobs(choice: CompletionOutput, body: ChatRequest) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from folovllm.engine.stream import check_can_stream
 from folovllm.entrypoints.openai.answers import Chunks, finite, head, prompt_rows, token_text, usage
 from folovllm.entrypoints.openai.protocol import CompletionRequest
 from folovllm.entrypoints.openai.serving import Serving, Work
+from folovllm.entrypoints.openai.streams import Burst
 from folovllm.outputs import CompletionOutput, Logprob, RequestOutput
 
 Row = dict[int, Logprob] | None
@@ -69,21 +70,25 @@ class CompletionServing:
         counted = usage((newest[place] for place in sorted(newest)), drop_tokens=body.max_tokens == 0)
         return {**start, "choices": choices, "usage": counted}
 
-    async def chunks(self, body: CompletionRequest, work: Work) -> AsyncGenerator[dict[str, Any], None]:
+    async def chunks(self, body: CompletionRequest, work: Work) -> AsyncGenerator[Burst, None]:
         start = head("cmpl", "text_completion", self.serving.model_name)
         options = body.stream_options
-        chunks, ends = Chunks(work.params.n), dict[int, int]()
+        chunks, ends = Chunks(work.params.n, len(work.prompts)), dict[int, int]()
         async with aclosing(self.serving.outputs(work)) as outputs:
             async for place, output in outputs:
+                events: list[dict[str, Any]] = []
                 for index, begins, choice in chunks.news(place, output):
                     entry = self._choice(body, output, index, choice, begins=begins)
                     if entry["logprobs"] is not None:
                         ends[index] = _shift(entry["logprobs"], ends.get(index, 0))
                     counted = usage([output]) if options and options.continuous_usage_stats else None
-                    yield {**start, "choices": [entry], "usage": counted}
-        if options is not None and options.include_usage:
-            counted = usage(chunks.newest.values(), drop_tokens=body.max_tokens == 0)
-            yield {**start, "choices": [], "usage": counted}
+                    events.append({**start, "choices": [entry], "usage": counted})
+                is_last = chunks.are_over()
+                if is_last and options is not None and options.include_usage:
+                    counted = usage(chunks.newest.values(), drop_tokens=body.max_tokens == 0)
+                    events.append({**start, "choices": [], "usage": counted})
+                if events:
+                    yield Burst(events, is_last)
 
     def _choice(
         self, body: CompletionRequest, output: RequestOutput, index: int, choice: CompletionOutput, *, begins: bool

@@ -13,6 +13,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from starlette.requests import Request
@@ -53,8 +54,17 @@ async def _end(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@dataclass(slots=True)
+class Burst:
+    """Events that are ready at the same time. They go out in one write: each write is a call to the system, and at each
+    one the engine's steps get in between."""
+
+    events: list[dict[str, Any]]
+    is_last: bool = False
+
+
 class EventStream(Response):
-    """`events` as server-sent events, and [DONE] at the end.
+    """`bursts` as server-sent events, and [DONE] at the end.
 
     Nothing is sent before the first of them, so that a request which is refused gets a status of its own. An error
     after that comes as an event.
@@ -62,9 +72,9 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[dict[str, Any], None]) -> None:
+    def __init__(self, bursts: AsyncGenerator[Burst, None]) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-        self.events = events
+        self.bursts = bursts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         pump, gone = asyncio.create_task(self._pump(scope, receive, send)), asyncio.create_task(_disconnect(receive))
@@ -76,31 +86,32 @@ class EventStream(Response):
             await _end(pump, gone)
 
     async def _pump(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self.events) as events:
+        async with aclosing(self.bursts) as bursts:
             try:
-                first = await anext(events, None)
+                burst = await anext(bursts, _END)
             except APIError as error:
                 await error.response()(scope, receive, send)
                 return
             headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
-                if first is not None:
-                    await send(_event(first))
-                async for event in events:
-                    await send(_event(event))
+                while not burst.is_last:
+                    await send(_message(burst))
+                    burst = await anext(bursts, _END)
             except APIError as error:
-                await send(_event(error.body()))
+                burst = Burst([error.body()], is_last=True)
             except OSError:
                 return  # the socket is closed
             except Exception as error:
-                await send(_event(failed(error).body()))
-            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+                burst = Burst([failed(error).body()], is_last=True)
+            await send(_message(burst))
 
 
+_END = Burst([], is_last=True)
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # json.dumps makes one at each call
 
 
-def _event(data: dict[str, Any]) -> dict[str, Any]:
-    text = _encode(data)
-    return {"type": "http.response.body", "body": f"data: {text}\n\n".encode(), "more_body": True}
+def _message(burst: Burst) -> dict[str, Any]:
+    text = "".join(f"data: {_encode(event)}\n\n" for event in burst.events)
+    done = "data: [DONE]\n\n" if burst.is_last else ""
+    return {"type": "http.response.body", "body": f"{text}{done}".encode(), "more_body": not burst.is_last}
