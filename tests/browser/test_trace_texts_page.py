@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(find_chromium() is None, reason="no Chromium: apt-get install chromium"),
 ]
 
-SAID = "</script><img src=x onerror=\"window.ran=1;alert(1)\"><script>window.ran=2</script><!--{{DATA}}\u2028&lt;b>'\""
+SAID = '</script><img src=x onerror="window.ran=1;alert(1)"><script>window.ran=2</script><!--{{DATA}}\u2028&lt;b>\'"'
 """Token 7, which is the only one that a Simulated draws."""
 ASKED = "<svg onload=window.ran=3></textarea></title>"
 

@@ -22,6 +22,7 @@ def add_parser(commands: Any) -> None:
     for file in files:
         if hasattr(file, "add_parser"):
             file.add_parser(kinds)
-    for file in files:  # last: the commands are there by now
+    # Last: the commands are there by now. One that wraps what they run comes behind those that set it.
+    for file in sorted(files, key=lambda file: getattr(file, "WRAPS_COMMANDS", False)):
         if hasattr(file, "extend"):
             file.extend(kinds.choices)
