@@ -19,7 +19,7 @@ vLLM: v1/metrics/perf.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from folovllm.core.scheduler_output import SchedulerOutput
@@ -131,6 +131,11 @@ class Linear:
     def seconds(self, tokens: int, seqs: int, kv_tokens: int, pairs: int) -> float:
         seconds = self.step + tokens * self.token + seqs * self.seq + kv_tokens * self.kv_token + pairs * self.pair
         return seconds + (tokens - self.knee) * self.more if tokens > self.knee else seconds
+
+    def times(self, factor: float) -> Linear:
+        """With all that takes seconds multiplied."""
+        names = ("step", "token", "seq", "kv_token", "pair", "more")
+        return replace(self, **{name: getattr(self, name) * factor for name in names})
 
     @classmethod
     def fit(cls, shapes: Sequence[StepShape], seconds: Sequence[float]) -> Linear:
