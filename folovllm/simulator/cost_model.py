@@ -176,4 +176,5 @@ def _solve(shapes: Sequence[StepShape], seconds: Sequence[float], knee: int) -> 
                 least, best = error, [0.0] * 6
                 for column, value in zip(used, found, strict=True):
                     best[column] = float(value / scale[column])
-    return least, Linear(*best, knee=knee)
+    step, token, seq, kv_token, pair, more = best
+    return least, Linear(step, token, seq, kv_token, pair, more, knee)
