@@ -19,7 +19,7 @@ vLLM: v1/metrics/perf.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from folovllm.core.scheduler_output import SchedulerOutput
@@ -132,6 +132,11 @@ class Linear:
         seconds = self.step + tokens * self.token + seqs * self.seq + kv_tokens * self.kv_token + pairs * self.pair
         return seconds + (tokens - self.knee) * self.more if tokens > self.knee else seconds
 
+    def times(self, factor: float) -> Linear:
+        """With all that takes seconds multiplied."""
+        names = ("step", "token", "seq", "kv_token", "pair", "more")
+        return replace(self, **{name: getattr(self, name) * factor for name in names})
+
     @classmethod
     def fit(cls, shapes: Sequence[StepShape], seconds: Sequence[float]) -> Linear:
         """The non-negative numbers with the least sum of squared relative errors. A step that another program held up
@@ -171,4 +176,5 @@ def _solve(shapes: Sequence[StepShape], seconds: Sequence[float], knee: int) -> 
                 least, best = error, [0.0] * 6
                 for column, value in zip(used, found, strict=True):
                     best[column] = float(value / scale[column])
-    return least, Linear(*best, knee=knee)
+    step, token, seq, kv_token, pair, more = best
+    return least, Linear(step, token, seq, kv_token, pair, more, knee)

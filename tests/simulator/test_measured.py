@@ -13,7 +13,7 @@ import pytest
 from folovllm.bench.arrivals import Arrivals
 from folovllm.bench.workload import bench_model
 from folovllm.entrypoints.cli.main import main
-from folovllm.simulator import validate
+from folovllm.simulator import real, validate
 from folovllm.simulator.cost_model import Linear, StepShape
 from folovllm.simulator.load import Job, Load
 from folovllm.simulator.real import MeasuredStep, RealRun, calibrate, make_engine
@@ -101,3 +101,10 @@ def test_steps_are_compared_one_by_one():
     steps = [MeasuredStep(StepShape(1, 1, 1, 1), seconds) for seconds in (2.0, 1.0, 4.0)]
     found = validate.compare_steps(Linear(2.0, 0.0, 0.0, 0.0, 0.0), steps)
     assert found == {"step_off": 0.5, "busy_off": 6 / 7 - 1}
+
+
+def test_what_holds_steps_up_is_part_of_the_mean():
+    """Twenty steps of 1 s and one of 4 s: no step is said to take 4, but all together are said to take 24."""
+    steps = [MeasuredStep(StepShape(1, 1, 1, 1), seconds) for seconds in [1.0] * 20 + [4.0]]
+    cost = real.fit(steps)
+    assert sum(cost.seconds(*step.shape) for step in steps) == pytest.approx(24.0)

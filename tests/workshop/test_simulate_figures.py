@@ -1,0 +1,50 @@
+"""The simulator's figures show what the stored simulations say, and the simulator still says it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from folovllm.entrypoints.cli.main import main
+from workshop.simulate_figures import LOADS, PICTURES, draw, picture_file, stored
+
+MEASURED = {"real_s", "cpu_s", "faster", "faster_cpu"}
+"""What depends on the machine that simulates."""
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_each_figure_is_drawn_from_its_file(name: str) -> None:
+    """Else: python -m workshop.simulate_figures draw"""
+    figure = PICTURES[name]
+    assert picture_file(name).read_text(encoding="utf-8") == draw(figure, stored(figure.data)["rows"])
+
+
+def test_a_bar_is_as_long_as_its_share_of_the_longest() -> None:
+    rows = [{"setting": "budget 1", "ttft_p95_ms": 50.0, "itl_p99_ms": 9.0},
+            {"setting": "budget 2", "ttft_p95_ms": 100.0, "itl_p99_ms": 9.0}]  # fmt: skip
+    lines = draw(PICTURES["simulate-budget"], rows).splitlines()
+    assert [line.split('width="')[1].split('"')[0] for line in lines if 'height="24"' in line] == [
+        "100", "200", "200", "200"
+    ]  # fmt: skip
+
+
+def test_the_simulator_still_says_what_is_stored(tmp_path: Path) -> None:
+    """Else: python -m workshop.simulate_figures run"""
+    argv = shlex.split(stored("simulate-block")["command"])[1:]
+    first, last = argv.index("--block-size") + 1, argv.index("--json")
+    out = tmp_path / "out.json"
+    assert main([*argv[:first], "256", "--json", str(out), *argv[last + 2 :]]) == 0
+    (row,), before = json.loads(out.read_text())["rows"], stored("simulate-block")["rows"][-1]
+    assert before.pop("setting") == "block size 256"
+    for column in row.keys() & before.keys() - MEASURED:
+        assert row[column] == pytest.approx(before[column], rel=1e-9), column
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_a_stored_load_names_its_command_and_file(load: str) -> None:
+    command = stored(f"simulate-{load}")["command"]
+    assert command.startswith("folovllm bench simulate ")
+    assert command.endswith(f"--json docs/benchmarks/data/simulate-{load}.json")
