@@ -72,7 +72,9 @@ class InProcessServer:
         name = f"load-{self._names}"
         has_text = self.llm.engine.tokenizer is not None
         params = SamplingParams(**request.sampling, max_tokens=request.max_tokens, ignore_eos=True, detokenize=has_text)
-        prompt = self.as_text(request.prompt) if has_text and self.breakdown is not None else request.prompt
+        prompt = request.prompt
+        if has_text and self.breakdown is not None and not isinstance(prompt, str):
+            prompt = self.as_text(prompt)
         times, began = RequestTimes(), time.perf_counter()
         try:
             async for output in self.llm.generate(prompt, params, name):

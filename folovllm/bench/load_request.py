@@ -13,9 +13,9 @@ from folovllm.bench.metrics import RequestTimes
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """`sampling`: fields of SamplingParams."""
+    """`prompt` is token ids, or a text that the server splits. `sampling`: fields of SamplingParams."""
 
-    prompt: list[int]
+    prompt: list[int] | str
     max_tokens: int
     sampling: dict[str, Any] = field(default_factory=dict)
 

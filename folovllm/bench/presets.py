@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from folovllm.bench import cache_use
 from folovllm.bench.ablations import leave_out_draw, left_out, require_ablations
-from folovllm.bench.contestant import Contestant, FoloVLLM, Run, require_mixed, take_turns
+from folovllm.bench.cache_use import CountingFoloVLLM
+from folovllm.bench.contestant import Contestant, Run, require_mixed, take_turns
 from folovllm.bench.lengths import Lengths
 from folovllm.bench.peers.registry import make_peers, require_peers
 from folovllm.bench.peers.setup import PeerSetup
@@ -27,8 +29,8 @@ from folovllm.utils.devices import default_device
 
 COLUMNS = [
     "engine", "dtype", "requests", "prompt_tokens", "output_tokens", "seconds", "output_tokens_per_s",
-    "total_tokens_per_s", "speedup", "steps", "running_seqs", "kv_read_gb", "weights_read_gb", "prefill_tflop",
-    "floor_s", "share",
+    "total_tokens_per_s", "speedup", "steps", "running_seqs", *cache_use.COLUMNS, "kv_read_gb",
+    "weights_read_gb", "prefill_tflop", "floor_s", "share",
 ]  # fmt: skip
 __all__ = ["COLUMNS", "PRESETS", "Preset", "run"]
 WARM_UP = 8  # requests, with as many tokens of output each
@@ -71,7 +73,7 @@ def run(
         tick("loading folovllm")
         with left_out(without, torch.device(device or default_device())) as lacking:
             settings = {**(options or {}), **lacking}
-            ours = FoloVLLM(model, dtype, device, max_model_len, **settings)
+            ours = CountingFoloVLLM(model, dtype, device, max_model_len, **settings)
         if "sampling" in without:
             leave_out_draw(ours.engine)
         ours.sampling = preset.sampling
@@ -100,11 +102,13 @@ def run(
         _row(contestant.name, common, facts, results, base if contestant is not ours else None)
         for contestant, results in zip(contestants, runs, strict=True)
     ]
+    rows[0] |= cache_use.cells(ours.uses[1:])  # the first warmed up
     notes = [
         f"All requests at once, drawn from seed {preset.seed}; {medians(rounds, 'round').lower()} after a warm-up, in "
         f"turn. {_sampling(preset)}; no request ends before its length; max_model_len {max_model_len}.",
         "floor: the K and V of every decode step and the weights of every step at the measured bandwidth, then the "
         "prompts' operations at the measured matmul rate; share: floor over seconds.",
+        cache_use.NOTE,
         probe.describe(),
     ]
     notes += missing
@@ -175,4 +179,4 @@ def _row(name: str, common: Row, facts: Row, runs: list[Run], base: float | None
         "running_seqs": None if base else max(step.tokens for run in runs for step in run),
         "share": facts["floor_s"] / seconds if facts["from_memory"] else None,
     }
-    return {column: row[column] for column in COLUMNS}
+    return {column: row.get(column) for column in COLUMNS}

@@ -34,7 +34,7 @@ WARM_UP = 2  # requests before the first load, which find everything loaded and 
 
 @dataclass(frozen=True)
 class Work:
-    """Requests of a load: prompts and outputs of a preset, or random ones of equal lengths."""
+    """Requests of a load: those of a file, of a preset, or random ones of equal lengths."""
 
     num_requests: int = 64
     input_len: int = 64
@@ -42,12 +42,16 @@ class Work:
     seed: int = 0
     preset: Preset | None = None
     """Carries its own numbers and seed; the four before it then say nothing."""
+    given: tuple[LoadRequest, ...] = ()
+    """As they are, whatever the rest says."""
 
     def __post_init__(self) -> None:
         require_at_least(1, num_requests=self.num_requests, input_len=self.input_len, output_len=self.output_len)
 
     def draw(self) -> list[LoadRequest]:
         """The same for the same numbers and seed, to the token."""
+        if self.given:
+            return list(self.given)
         if self.preset is not None:
             drawn = zip(*self.preset.draw(), strict=True)
             return [LoadRequest(prompt, length, self.preset.sampling) for prompt, length in drawn]
@@ -58,6 +62,8 @@ class Work:
         ]
 
     def describe(self) -> str:
+        if self.given:
+            return f"{len(self.given)} requests of a file, {sum(each.max_tokens for each in self.given):,} tokens out"
         if self.preset is None:
             return f"{self.num_requests} requests, {self.input_len} tokens in, {self.output_len} out"
         requests = self.draw()
@@ -75,8 +81,12 @@ class Measured:
 
 
 def shifted(requests: Sequence[LoadRequest], by: int) -> list[LoadRequest]:
-    """Other ids in each load, so that what the one before left in the cache of prefixes helps none."""
-    return [replace(request, prompt=[each + by for each in request.prompt]) for request in requests]
+    """Other ids in each load, so that what the one before left in the cache of prefixes helps none. A text stays as it
+    is: whoever gives texts wants these."""
+    return [
+        request if isinstance(request.prompt, str) else replace(request, prompt=[each + by for each in request.prompt])
+        for request in requests
+    ]
 
 
 async def measure(
@@ -87,7 +97,10 @@ async def measure(
     seed: int,
     breakdown: Breakdown | None = None,
 ) -> Measured:
-    usable = [replace(request, prompt=server.usable(request.prompt)) for request in requests]
+    usable = [
+        request if isinstance(request.prompt, str) else replace(request, prompt=server.usable(request.prompt))
+        for request in requests
+    ]
     before, peaks = await server.counters(), [0.0]
     watching = asyncio.create_task(_watch(server, peaks)) if before is not None else None
     began = time.perf_counter()
@@ -173,6 +186,8 @@ def run(
         found = asyncio.run(_run(server, work, loads, rounds, goals, breakdown, tick))
     seed = work.preset.seed if work.preset else work.seed
     notes = [f"{medians(rounds, 'round')}, after {WARM_UP} requests to warm up. Seed {seed}."]
+    if work.given:
+        notes.append("The same texts in each load: a server that keeps prefixes finds them from the second on.")
     if goals:
         text = ", ".join(f"{name} within {limit:g} ms" for name, limit in goals.items())
         notes.append(f"Goodput counts requests with {text}.")

@@ -36,7 +36,8 @@ from folovllm.tracing.writer import TraceWriter
 
 COLUMNS = ["batch", "steps", "off_ms", "on_ms", "cost", "cost_low", "cost_high", "tracer_us", "share", "bytes_per_step"]
 # What the engine's calls lead to.
-METHODS = ("scheduled", "launched", "drawn", "finish_step", "kept", "evicted", "ended")
+METHODS = ("scheduled", "launched", "drawn", "finish_step")
+EVENTS = ("kept", "evicted", "ended")
 
 
 def run(
@@ -140,6 +141,8 @@ def _timed(tracer: Tracer) -> list[float]:
     wraps = Wraps()
     for name in METHODS:
         wraps.around(tracer, name, timed)
+    for name in EVENTS:
+        wraps.around(tracer.changes, name, timed)
     return spent
 
 

@@ -85,14 +85,17 @@ class BlockPool:
 
     def free_blocks(self, block_ids: Iterable[int]) -> None:
         """One table less names these blocks. Those that no table names any more go to the end of the free list."""
+        refs = self._refs
         for block_id in block_ids:
-            if self._refs[block_id] == 0:
+            left = refs[block_id] - 1
+            if left < 0:
                 raise ValueError(f"block_id {block_id} is free already")
-            self._refs[block_id] -= 1
-            self.num_shared -= self._refs[block_id] == 1
-            if self._refs[block_id] == 0:
+            refs[block_id] = left
+            if left == 0:
                 self._put_back(block_id)
                 self.num_free += 1
+            elif left == 1:
+                self.num_shared -= 1
 
     def get_all_free_blocks(self) -> Iterator[int]:
         """In the order in which they will be handed out."""

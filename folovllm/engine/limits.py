@@ -15,7 +15,7 @@ DEFAULT_BATCHED_TOKENS = 2048
 # With chunked prefill, tokens of a step by what the engine is for (vLLM: EngineArgs.get_batch_defaults, by usage).
 #
 # interactivity: enough to keep the arithmetic units busy while the weights are read once, and few enough that decodes
-#   do not wait long for a chunk. On the CPUs that were measured 64 are enough, on an H200 some hundreds.
+#   do not wait long for a chunk. On the CPUs that were measured 64 are enough; for an H200 some 200 are worked out.
 # throughput: nobody reads along, so a gap costs nothing. On a CPU a product of 1,024 rows takes 15% less time a row
 #   than one of 256 (measured on a Zen 5). On a GPU a step with a prompt in it runs without a CUDA graph, and the host
 #   is slower than a small model: of the 143,000 prompt tokens of a published load, 9 such steps are made instead of

@@ -6,7 +6,9 @@
                attention   K and V of all contexts  4 * heads * head_dim * layers for each pair of query and key
                head        its weights              rows * 2 * its weights
 
-    linear     a + b * tokens + c * sequences + d * K/V tokens + e * pairs, fitted to steps that were measured
+    linear     a + b * tokens + c * sequences + d * K/V tokens + e * pairs + f * tokens beyond a knee, fitted to steps
+               that were measured. While the tokens are few, the weights are read once for all of them, and one more
+               costs little. Behind the knee each has its arithmetic.
 
 Four numbers say what a step computes: a decode of a sequence whose context has 100 tokens, its own included, is
 (1 token, 1 sequence, 100 K/V tokens, 100 pairs). A prompt's chunk of 4 tokens behind 96 is (4, 1, 100, 394).
@@ -109,6 +111,10 @@ class Roofline:
         return count
 
 
+KNEES = (4, 8, 16, 32)
+"""Tokens of a step behind which one more may cost more; the fit chooses."""
+
+
 @dataclass(frozen=True)
 class Linear:
     """Seconds of a step, and of each thing in it."""
@@ -118,9 +124,13 @@ class Linear:
     seq: float
     kv_token: float
     pair: float
+    more: float = 0.0
+    """Of each token beyond the knee, on top of what each token takes."""
+    knee: int = 0
 
     def seconds(self, tokens: int, seqs: int, kv_tokens: int, pairs: int) -> float:
-        return self.step + tokens * self.token + seqs * self.seq + kv_tokens * self.kv_token + pairs * self.pair
+        seconds = self.step + tokens * self.token + seqs * self.seq + kv_tokens * self.kv_token + pairs * self.pair
+        return seconds + (tokens - self.knee) * self.more if tokens > self.knee else seconds
 
     @classmethod
     def fit(cls, shapes: Sequence[StepShape], seconds: Sequence[float]) -> Linear:
@@ -134,29 +144,31 @@ class Linear:
             raise ValueError(f"steps must be at least 10 to be fitted, got {len(shapes)}")
         kept = list(range(len(shapes)))
         for _ in range(2):
-            found = cls(*_solve([shapes[i] for i in kept], [seconds[i] for i in kept]))
+            solved = [_solve([shapes[i] for i in kept], [seconds[i] for i in kept], knee) for knee in KNEES]
+            found = min(solved, key=lambda pair: pair[0])[1]
             wrongs = [(abs(found.seconds(*shapes[i]) / seconds[i] - 1), i) for i in kept]
             kept = [i for _, i in sorted(wrongs)[: len(kept) - len(kept) // 10]]
         return found
 
 
-def _solve(shapes: Sequence[StepShape], seconds: Sequence[float]) -> list[float]:
-    """Non-negative least squares over five columns: of all sets of columns that may be used, the best whose numbers
-    are all non-negative."""
+def _solve(shapes: Sequence[StepShape], seconds: Sequence[float], knee: int) -> tuple[float, Linear]:
+    """Non-negative least squares over six columns: of all sets of columns that may be used, the best whose numbers are
+    all non-negative. Returns the sum of squared relative errors, too."""
     from itertools import combinations
 
     import numpy
 
-    rows = numpy.array([(1, *shape) for shape in shapes], dtype=float) / numpy.array(seconds)[:, None]
+    columns = [(1, *shape, max(0, shape.tokens - knee)) for shape in shapes]
+    rows = numpy.array(columns, dtype=float) / numpy.array(seconds)[:, None]
     scale = rows.max(axis=0).clip(min=1e-300)
-    best, least = [0.0] * 5, float("inf")
-    for size in range(1, 6):
-        for columns in combinations(range(5), size):
-            part = rows[:, columns] / scale[list(columns)]
+    best, least = [0.0] * 6, float("inf")
+    for size in range(1, 7):
+        for used in combinations(range(6), size):
+            part = rows[:, used] / scale[list(used)]
             found, *_ = numpy.linalg.lstsq(part, numpy.ones(len(rows)), rcond=None)
             error = float(((part @ found - 1) ** 2).sum())
             if (found >= 0).all() and error < least:
-                least, best = error, [0.0] * 5
-                for column, value in zip(columns, found, strict=True):
+                least, best = error, [0.0] * 6
+                for column, value in zip(used, found, strict=True):
                     best[column] = float(value / scale[column])
-    return best
+    return least, Linear(*best, knee=knee)

@@ -26,10 +26,13 @@ class Gaps:
     def __init__(self) -> None:
         self._bins: dict[int, int] = {}
         self.count = 0
+        self._place, self._low, self._high = 0, 0.0, 0.0  # the newest bin and its ends
 
     def add(self, seconds: float, count: int = 1) -> None:
-        place = round(math.log(max(seconds, 1e-9)) / BIN)
-        self._bins[place] = self._bins.get(place, 0) + count
+        if not self._low < seconds < self._high:  # else as in the step before, as a rule
+            self._place = round(math.log(max(seconds, 1e-9)) / BIN)
+            self._low, self._high = math.exp((self._place - 0.499) * BIN), math.exp((self._place + 0.499) * BIN)
+        self._bins[self._place] = self._bins.get(self._place, 0) + count
         self.count += count
 
     def percentile(self, percent: float) -> float | None:

@@ -12,6 +12,7 @@ vLLM: none
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
+from functools import lru_cache
 from typing import cast
 
 from folovllm.core.block_hash import HashChain
@@ -37,19 +38,25 @@ def make_request(request_id: str, job: Job, arrival_time: float) -> Request:
     return request
 
 
+@lru_cache(maxsize=1024)
+def prefix_names(group: str, count: int) -> list[bytes]:
+    """Of the first `count` blocks that all jobs of a group share: made once, since each of its jobs asks for them."""
+    return [b"group " + group.encode() + b" %d" % place for place in range(count)]
+
+
 class NamedBlocks(HashChain):
     """The chain of a job without tokens."""
 
     def __init__(self, data: SequenceData, request_id: str, job: Job, block_size: int) -> None:
         self.data, self.block_size, self.cache_salt = data, block_size, None
         self._shared = job.prefix_tokens // block_size
-        self._group = b"group " + (job.group or "").encode() + b" "
+        self._prefix = prefix_names(job.group or "", self._shared)
         # A request's number begins with a digit, so that it is no chat's name.
         own = request_id if job.chat is None else f"chat {job.chat}"
         self._own = own.encode() + b" "
 
     def block_hash(self, place: int) -> bytes:
-        return (self._group if place < self._shared else self._own) + b"%d" % place
+        return self._prefix[place] if place < self._shared else self._own + b"%d" % place
 
     def tokens(self, place: int) -> Many[int]:
         return ()

@@ -15,7 +15,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from folovllm.bench.arrivals import Arrivals
 from folovllm.bench.metrics import RequestTimes
@@ -31,7 +31,10 @@ from folovllm.simulator.replica import Setup
 
 GROUP_SIZES = (1, 2, 4, 8, 16, 32)
 """Of the calibration: requests that come together, and then decode together."""
-CALIBRATION = Load((16, 640), (8, 8))
+SHORT, LONG = Load((4, 40), (12, 12)), Load((16, 640), (16, 16))
+"""Short prompts: decodes of the whole group, and small chunks. Long ones: whole budgets, and long contexts."""
+MOST_LONG = 8
+"""Requests of a group with long prompts: more of them tell nothing else, and take as long as all the rest."""
 
 
 @dataclass(frozen=True)
@@ -140,9 +143,10 @@ def calibrate(run: RealRun, seed: int, sizes: Sequence[int] = GROUP_SIZES) -> li
     before = len(run.steps)
     rows, longest = run.engine.scheduler.max_num_seqs, run.engine.max_model_len
     for number, size in enumerate(sizes):
-        if size <= rows:
-            load = Load((16, min(CALIBRATION.prompt[1], longest // 2)), CALIBRATION.output)
-            run.play(load.jobs(size, Arrivals(), seed * len(sizes) + number))
+        for load in (SHORT, LONG):
+            if size <= (rows if load is SHORT else min(rows, MOST_LONG)):
+                fitting = replace(load, prompt=(load.prompt[0], min(load.prompt[1], longest // 2)))
+                run.play(fitting.jobs(size, Arrivals(), seed * len(sizes) + number))
     return run.steps[before:]
 
 

@@ -68,7 +68,6 @@ class Counts:
     busy: float = 0.0
     """Seconds in which a step was under way."""
     rows: int = 0
-    most_running: int = 0
 
 
 @dataclass
@@ -126,7 +125,8 @@ class Replica:
         if self.stretch and self._all_decode and self._quiet is None:
             self._quiet = Stretch(self)
         if self._quiet is not None:
-            while (end := self._quiet.next_end()) is not None:
+            waiting = bool(self.scheduler.waiting)
+            while (end := self._quiet.next_end(waiting=waiting)) is not None:
                 if end >= until:
                     self._end, self._in_flight = end, True
                     return end
@@ -141,17 +141,13 @@ class Replica:
         shape = StepShape.of(self._output)
         seconds = self.cost.seconds(*shape) if shape.tokens else 0.0
         self._end = began + seconds
-        self.count(1, shape.seqs, seconds)
+        counts = self.counts
+        counts.steps += 1
+        counts.busy += seconds
+        counts.rows += shape.seqs
         if self.tracer is not None:
             self.tracer.launched(began)
         return self._end
-
-    def count(self, steps: int, rows: int, seconds: float) -> None:
-        """Of steps that were scheduled: `rows` and `seconds` of all of them."""
-        self.counts.steps += steps
-        self.counts.busy += seconds
-        self.counts.rows += rows
-        self.counts.most_running = max(self.counts.most_running, rows // steps if steps else 0)
 
     def end(self) -> None:
         """The step that was begun is over: its tokens are there. Nothing where none was."""

@@ -26,7 +26,10 @@ from folovllm.simulator.meter import Meter
 
 
 class Counts(Protocol):
+    steps: int
     stretched: int
+    busy: float
+    rows: int
 
 
 class Host(Protocol):
@@ -40,8 +43,6 @@ class Host(Protocol):
 
     @property
     def counts(self) -> Counts: ...
-
-    def count(self, steps: int, rows: int, seconds: float) -> None: ...
 
     def finish(self, seq: Sequence, status: SequenceStatus) -> None: ...
 
@@ -64,41 +65,50 @@ class Stretch:
         for i, seq in enumerate(self.seqs):
             self._opens[-self.starts[i] % size].append(i)
             data, most = seq.data, seq.sampling_params.max_tokens
-            left = limit - len(data.prompt_token_ids) - len(data.output_token_ids)
-            if most is not None:
-                left = min(left, most - len(data.output_token_ids))
+            made = len(data.output_token_ids)
+            left = limit - data.num_prompt_tokens - made
+            if most is not None and most - made < left:
+                left = most - made
             self._ends.setdefault(left - 1, []).append(i)
 
-    def next_end(self) -> float | None:
-        """When the next step would end. None: the scheduler must be asked, for one may join, or give way."""
-        scheduler = self.replica.scheduler
-        if not self.count or (scheduler.waiting and len(scheduler.running) < scheduler.max_num_seqs):
+    def next_end(self, *, waiting: bool) -> float | None:
+        """When the next step would end. None: the scheduler must be asked, for one may join, or give way.
+
+        waiting: whether a request does. It was asked once, since none comes while steps are taken.
+        """
+        count, replica = self.count, self.replica
+        if not count or (waiting and count < replica.scheduler.max_num_seqs):
             return None
-        if len(self._opens[self.j % self.kv.block_size]) > self.kv.pool.num_free:
+        opening = self._opens[self.j % self.kv.block_size]
+        if opening and len(opening) > self.kv.pool.num_free:
             return None
-        pairs = self.kv_tokens + self.count
-        return self.replica.now + self.replica.cost.seconds(self.count, self.count, pairs, pairs)
+        pairs = self.kv_tokens + count
+        return replica.now + replica.cost.seconds(count, count, pairs, pairs)
 
     def step(self, end: float) -> bool:
         """Take the step that ends then. Returns whether a request has ended by it."""
-        replica, kv, seqs, opens = self.replica, self.kv, self.seqs, self._opens
-        for i in opens[self.j % kv.block_size]:
+        replica, kv, seqs = self.replica, self.kv, self.seqs
+        size, opens = kv.block_size, self._opens
+        for i in opens[self.j % size]:
             self._give(i)
             kv.allocate_slots([(seqs[i], 1)])
-        replica.meter.itl.add(end - replica.now, self.count)
-        replica.count(1, self.count, end - replica.now)
-        replica.counts.stretched += 1
+        counts, seconds = replica.counts, end - replica.now
+        counts.steps += 1
+        counts.stretched += 1
+        counts.busy += seconds
+        counts.rows += self.count
+        replica.meter.itl.add(seconds, self.count)
         replica.now = replica.previous_end = end
         self.kv_tokens += self.count
         self.j += 1
-        for i in opens[self.j % kv.block_size]:  # who will need a block for the next step has just filled one
+        for i in opens[self.j % size]:  # who will need a block for the next step has just filled one
             self._give(i)
             kv.cache_blocks(seqs[i])
         ending = self._ends.pop(self.j - 1, None)
         for i in ending or ():
             self._give(i)
             self._alive[i] = False
-            opens[-self.starts[i] % kv.block_size].remove(i)
+            opens[-self.starts[i] % size].remove(i)
             self.count, self.kv_tokens = self.count - 1, self.kv_tokens - seqs[i].num_computed_tokens
             replica.finish(seqs[i], SequenceStatus.FINISHED_LENGTH_CAPPED)
         return ending is not None

@@ -133,11 +133,11 @@ def attach_scheduler(tracer: Tracer, wraps: Wraps, clock: Clock) -> None:
         tracer.arrived(request, clock())
 
     def preempted(status: SequenceStatus, request: Request, victims: list[Sequence], output: SchedulerOutput) -> None:
-        tracer.preempted(victims, swapped=status is SequenceStatus.SWAPPED)
+        tracer.changes.preempted(victims, swapped=status is SequenceStatus.SWAPPED)
 
     def resumed(moves: Any, seqs: list[Sequence], keep_free: int = 0) -> None:
         if moves is not None:
-            tracer.resumed(seqs)
+            tracer.changes.resumed(seqs)
 
     def look_at_pool() -> None:
         if isinstance(kv.pool, CachedBlockPool):
@@ -146,27 +146,27 @@ def attach_scheduler(tracer: Tracer, wraps: Wraps, clock: Clock) -> None:
 
     def kept(is_kept: bool, block_id: int, *_: Any) -> None:
         if is_kept:
-            tracer.kept(block_id)
+            tracer.changes.kept(block_id)
 
     def evicting(evict: Callable[[int], None]) -> Callable[[int], None]:
         def evicted(block_id: int) -> None:
             before = kv.pool.num_evicted  # type: ignore[attr-defined]
             evict(block_id)
             if kv.pool.num_evicted > before:  # type: ignore[attr-defined]
-                tracer.evicted(block_id)
+                tracer.changes.evicted(block_id)
 
         return evicted
 
     wraps.around(scheduler, "schedule", scheduling)
     wraps.after(scheduler, "add_request", arrived)
-    wraps.after(scheduler, "fork", lambda _, request, parent, child: tracer.branched(parent, child))
+    wraps.after(scheduler, "fork", lambda _, request, parent, child: tracer.changes.branched(parent, child))
     wraps.after(scheduler, "start_over", lambda _: tracer.restarted())
     wraps.after(scheduler.preempter, "preempt", preempted)
     wraps.after(kv, "swap_in", resumed)
-    wraps.after(kv, "forget", lambda _, seq: tracer.ended(seq))
+    wraps.after(kv, "forget", lambda _, seq: tracer.changes.ended(seq))
     wraps.after(kv, "clear", lambda _: look_at_pool())  # it has made another pool
     if isinstance(kv, PrefixCachingManager):
-        wraps.after(kv, "reset_prefix_cache", lambda _: tracer.forgot())
+        wraps.after(kv, "reset_prefix_cache", lambda _: tracer.changes.forgot())
     look_at_pool()
 
 

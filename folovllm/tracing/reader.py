@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 
 from folovllm.tracing.schema import End, Header, Record, StepRecord, TraceFormatError, parse_record
+from folovllm.tracing.tail import read_with_tail
 
 
 @dataclass
@@ -60,13 +62,12 @@ class TornLine(Exception):  # noqa: N818  named after what happened
 
 def read_records(path: Path) -> Iterator[Record]:
     """The records in order. Raises TornLine behind the last whole one if a part of a line follows it."""
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            where = f"{path}: line {number}"
-            if not line.endswith(b"\n"):
-                raise TornLine
-            try:
-                data = json.loads(line)
-            except ValueError as error:
-                raise TraceFormatError(f"{where}: is not JSON ({error}): is this a trace?") from error
-            yield parse_record(data, where)
+    for number, line in enumerate(BytesIO(read_with_tail(path)), start=1):
+        where = f"{path}: line {number}"
+        if not line.endswith(b"\n"):
+            raise TornLine
+        try:
+            data = json.loads(line)
+        except ValueError as error:
+            raise TraceFormatError(f"{where}: is not JSON ({error}): is this a trace?") from error
+        yield parse_record(data, where)

@@ -1,7 +1,6 @@
-"""The file of a trace: each record is one write of one line, so a crash loses at most the record that was on its way.
+"""The file of a trace: each record has left the process before the next is begun, so a crash loses at most the last.
 
-A thread that writes would lose more: what still stands in its queue. And a line of some hundred bytes only goes into
-the operating system's cache; `folovllm bench trace` measures what that takes.
+A thread that writes would lose more: what still stands in its queue.
 
 vLLM: none
 """
@@ -13,6 +12,7 @@ import os
 import weakref
 from pathlib import Path
 
+from folovllm.tracing.tail import Tail
 from folovllm.utils.checks import wrong
 from folovllm.utils.logging import init_logger
 
@@ -35,25 +35,31 @@ class TraceWriter:
         if self.path.is_dir():
             raise ValueError(f"trace must be a file, got {str(self.path)!r}, which is a folder")
         try:
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
         except OSError as error:
             raise ValueError(f"trace must be a file that can be written, got {str(self.path)!r}: {error}") from error
-        self._close = weakref.finalize(self, os.close, self._fd)  # also where the engine is dropped without a word
-        self.num_bytes = 0
+        self._tail = Tail(self.path, fd)
+        self._close = weakref.finalize(self, _close, self._tail)  # also where the engine is dropped without a word
 
-    def write(self, record: str) -> None:
-        """One record, as JSON in ASCII. Nothing once it is closed. A full disk ends the trace, and not the engine."""
-        if not self._close.alive:
-            return
-        line = f"{record}\n".encode("ascii")
+    @property
+    def num_bytes(self) -> int:
+        return self._tail.num_bytes
+
+    def write(self, line: str) -> None:
+        """One record, as JSON in ASCII, with its end of line. Nothing once this is closed. A full disk ends the trace,
+        and not the engine."""
+        data = line.encode("ascii")
         try:
-            written = os.write(self._fd, line)
-            if written != len(line):
-                raise OSError("the disk is full")
-            self.num_bytes += written
+            self._tail.add(data)
         except OSError as error:
             logger.warning("trace %s ends here: %s", self.path, error)
-            self.close()
 
     def close(self) -> None:
         self._close()
+
+
+def _close(tail: Tail) -> None:
+    try:
+        tail.close()
+    except OSError as error:
+        logger.warning("trace %s ends here: %s", tail.trace, error)

@@ -129,7 +129,6 @@ class GraphOutputs:
 class CudaGraphs:
     """One graph for each of `sizes`, recorded at once; the KV cache must be bound by then.
 
-
     Attributes:
         draws: whether the graphs draw, with the sampling kernel; else they end with the logits.
         graph_bytes: device memory that recording each of them took: of the pool, and for its list of launches.

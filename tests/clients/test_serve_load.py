@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from folovllm.bench.load_request import CacheCounters, LoadRequest
 from folovllm.bench.metrics import RequestTimes
 from folovllm.bench.preset_draws import PRESETS
 from folovllm.bench.serve_load import WARM_UP, Work, run
+from folovllm.bench.serve_prompts import read_prompts
 from folovllm.entrypoints.cli.main import main
 
 SMALL = ["--shape", "qwen3-tiny", "--dtype", "float32", "--input-len", "8", "--output-len", "4"]
@@ -152,3 +155,77 @@ def test_what_cannot_be_is_refused_by_name(argv: list[str], message: str, capsys
 def test_only_an_address_will_do(url: str) -> None:
     with pytest.raises(ValueError, match="url must be like"):
         Target.of(url, None)
+
+
+def prompts_file(tmp_path: Path, *lines: str) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+ONE = '{"prompt": "Once upon a time", "output_tokens": 3}'
+TWO = '{"prompt": "从前有一只小猫", "output_tokens": 5}'
+
+
+def test_a_file_s_prompts_are_sent_as_they_are_in_every_round(tmp_path: Path) -> None:
+    given = read_prompts(prompts_file(tmp_path, ONE, "", TWO))
+    server = Scripted()
+    server.ask = lambda request: _answer(server, request)  # type: ignore[method-assign]
+    run(server, Work(given=given), [Arrivals(max_concurrency=1)], command="c", rounds=2)
+    assert server.asked[WARM_UP:] == [*given, *given]
+    assert [(each.prompt, each.max_tokens) for each in given] == [("Once upon a time", 3), ("从前有一只小猫", 5)]
+
+
+async def _answer(server: Scripted, request: LoadRequest) -> RequestTimes:
+    server.asked.append(request)
+    return RequestTimes([0.1], num_tokens=request.max_tokens, e2el=0.1)
+
+
+def test_output_len_takes_the_place_of_the_file_s(tmp_path: Path) -> None:
+    assert [each.max_tokens for each in read_prompts(prompts_file(tmp_path, ONE, TWO), 9)] == [9, 9]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: Expecting property name"),
+        ('{"prompt": "", "output_tokens": 3}', "line 2: it must be like"),
+        ('{"prompt": "a"}', "line 2: output_tokens must be given"),
+        ('{"prompt": "a", "output_tokens": 0}', "line 2: output_tokens must be"),
+    ],
+)
+def test_a_wrong_line_is_named_by_its_number(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_prompts(prompts_file(tmp_path, ONE, line))
+
+
+def test_a_file_without_requests_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has none"):
+        read_prompts(prompts_file(tmp_path, ""))
+    with pytest.raises(ValueError, match="dataset must be a file"):
+        read_prompts(tmp_path / "nowhere")
+
+
+def test_a_file_is_a_load_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = prompts_file(tmp_path, ONE, TWO)
+    argv = ["serve-load", "--model", "embedded", "--dataset", str(path), "--request-rate", "inf"]
+    assert main(["bench", *argv, "--json", "-"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["answered"], round(row["output_tokens_per_s"] * row["seconds"])) == (2, 8)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--model", "embedded", "--preset", "chat"], "dataset must not be given with preset"),
+        (["--model", "embedded", "--input-len", "4"], "input_len must not be given with dataset"),
+        (["--shape", "qwen3-tiny"], "dataset must come with url or model"),
+        (["--model", "embedded", "--num-requests", "3"], r"num_requests must be in \[1, 2\]"),
+    ],
+)
+def test_a_file_bears_no_second_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], message: str
+) -> None:
+    path = prompts_file(tmp_path, ONE, TWO)
+    assert main(["bench", "serve-load", "--dataset", str(path), *more]) == 2
+    assert re.search(message, capsys.readouterr().err)

@@ -114,7 +114,7 @@ def test_a_record_is_small_where_nothing_changes(text_model_folder, tmp_path) ->
     engine = caching_engine(text_model_folder, block_size=16)
     run_engine(engine, tmp_path / "run.jsonl", [SamplingParams(temperature=0, max_tokens=9)] * 2)
     third = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[4])
-    assert set(third) == {"type", "step", "t", "times", "free", "findable", "tokens"}
+    assert set(third) == {"type", "step", "t", "times", "free", "tokens"}
 
 
 def test_times_of_a_step_lie_one_behind_the_other(tmp_path) -> None:

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
+from folovllm.entrypoints.replicas.client import ReplicatedLLM
+from folovllm.routing import RoundRobin
 from tests.serve.browser import PROGRAM, Browser
-from tests.serve.support import Running, wait_for
+from tests.serve.fleet import LocalFleet, facts_of
+from tests.serve.support import Running, running, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here")]
 
@@ -130,6 +133,25 @@ def test_the_engine_is_seen_live(page: Browser, server: Running) -> None:
     stream.close()
     wait_for(lambda: page.run("$('v-running').textContent") == "0")
     assert page.run("$('v-blocks').textContent") == "0 / 4,096"
+
+
+def test_each_replica_has_its_name_and_one_that_is_down_says_so(tab: Browser) -> None:
+    fleet = LocalFleet(2, dtype="float32", num_kv_blocks=256, max_num_seqs=4)
+    with running(llm=ReplicatedLLM(fleet, RoundRobin(), facts_of(fleet))) as server:
+        tab.look(1280, 800)
+        tab.open(server.url)
+        text = "[...row.children].map((each) => each.textContent).join(': ')"
+        rows = f"[...document.querySelectorAll('#replicas li')].map((row) => {text})"
+        wait_for(lambda: tab.run(rows) == ["replica-0: 0 running, 0 waiting", "replica-1: 0 running, 0 waiting"])
+        fleet.dead.add("replica-0")
+        wait_for(lambda: tab.run(rows) == ["replica-0: down", "replica-1: 0 running, 0 waiting"])
+        tab.keep("replicas")
+        tab.call("Page.navigate", url="about:blank")  # its stream ends, and the server with it
+
+
+def test_one_engine_has_no_list_of_replicas(page: Browser) -> None:
+    wait_for(lambda: page.run("$('v-running').textContent") == "0")
+    assert page.run("[$('replicas-title').hidden, $('replicas').children.length]") == [True, 0]
 
 
 @pytest.mark.parametrize("width", [320, 390])

@@ -186,23 +186,52 @@ def test_a_prefix_is_computed_on_one_replica_and_found_there() -> None:
         assert hits == 8 * 64
 
 
+@contextmanager
+def asking(server: Running, count: int = 2) -> Iterator[None]:
+    """That many requests at a time, for as long as this is open: one alone is shorter than an engine's start."""
+    over = threading.Event()
+
+    def ask() -> list[str]:
+        reasons: list[str] = []
+        while not over.is_set():
+            stream = server.client().completions.create(model="embedded", prompt="a", stream=True, **LONG)
+            reasons.append(list(stream)[-1].choices[0].finish_reason)
+        return reasons
+
+    with ThreadPoolExecutor(count) as threads:
+        asked = [threads.submit(ask) for _ in range(count)]
+        try:
+            yield
+        finally:
+            over.set()
+    assert {reason for one in asked for reason in one.result()} == {"length"}
+
+
 def test_replicas_come_and_go_with_the_load() -> None:
     scaling = Scaling(1, 2, target=1, up_after=0.0, down_after=1e9)  # fewer only when the test says so
     with replicated(1, scaling=scaling) as (server, fleet):
-        client = server.client()
-
-        def ask_until_grown() -> list[str]:
-            """One answer is shorter than the second engine's start: the load has to last."""
-            reasons: list[str] = []
-            while not reasons or (len(fleet.names) == 1 and len(reasons) < 200):  # an end, should it never grow
-                stream = client.completions.create(model="embedded", prompt="a", stream=True, **LONG)
-                reasons.append(list(stream)[-1].choices[0].finish_reason)
-            return reasons
-
-        with ThreadPoolExecutor(2) as threads:
-            asking = [threads.submit(ask_until_grown) for _ in range(2)]
+        with asking(server):
             wait_for(lambda: fleet.names == ("replica-0", "replica-1"))
-        assert {reason for one in asking for reason in one.result()} == {"length"}
         scaling.down_after = 0.0
         wait_for(lambda: len(fleet.names) == 1)
-        assert client.completions.create(model="embedded", prompt="a", max_tokens=2).choices
+        assert server.client().completions.create(model="embedded", prompt="a", max_tokens=2).choices
+
+
+def test_a_replica_that_cannot_be_started_ends_no_scaling(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scaling = Scaling(1, 2, target=1, up_after=0.0, down_after=1e9)
+    with replicated(1, scaling=scaling) as (server, fleet):
+        add, refusals = fleet.add, 0
+
+        async def refuse_twice() -> str:
+            nonlocal refusals
+            refusals += 1
+            if refusals <= 2:
+                raise ValueError("replicas could not be started: no room")
+            return await add()
+
+        monkeypatch.setattr(fleet, "add", refuse_twice)
+        with asking(server):
+            wait_for(lambda: fleet.names == ("replica-0", "replica-1"))
+        assert caplog.text.count("no room") == 2

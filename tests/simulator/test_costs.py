@@ -91,6 +91,16 @@ def test_a_fit_finds_the_numbers_that_made_the_steps():
         assert getattr(found, name) == pytest.approx(getattr(truth, name), rel=1e-6)
 
 
+def test_a_fit_finds_the_knee_behind_which_tokens_cost_more():
+    """Eight tokens are nearly free beside the weights that are read for them; the ninth is not."""
+    truth = Linear(0.006, 5e-5, 0.0, 0.0, 0.0, more=2e-4, knee=8)
+    shapes = [StepShape(tokens, 1, 10, 10) for tokens in range(1, 100, 3)]
+    found = Linear.fit(shapes, [truth.seconds(*shape) for shape in shapes])
+    assert found.knee == 8
+    assert found.more == pytest.approx(2e-4)
+    assert truth.seconds(9, 1, 0, 0) - truth.seconds(8, 1, 0, 0) == pytest.approx(25e-5)
+
+
 def test_a_fit_is_never_negative_and_shrugs_off_a_step_that_was_held_up():
     truth = Linear(0.005, 3e-4, 0.0, 0.0, 0.0)
     shapes = [StepShape(tokens, 1, tokens, tokens) for tokens in range(1, 40)]
@@ -98,7 +108,7 @@ def test_a_fit_is_never_negative_and_shrugs_off_a_step_that_was_held_up():
     seconds[7] *= 20
     found = Linear.fit(shapes, seconds)
     assert found.seconds(20, 1, 20, 20) == pytest.approx(truth.seconds(20, 1, 20, 20), rel=0.01)
-    assert min(found.step, found.token, found.seq, found.kv_token, found.pair) >= 0
+    assert min(found.step, found.token, found.seq, found.kv_token, found.pair, found.more) >= 0
 
 
 def test_too_few_steps_are_refused():

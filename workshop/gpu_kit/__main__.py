@@ -15,8 +15,8 @@ from typing import BinaryIO
 from rich.console import Console
 
 from workshop.gpu_kit.page import headline, page
-from workshop.gpu_kit.parts import Part, make_parts
-from workshop.gpu_kit.process import Ended, run_limited
+from workshop.gpu_kit.parts import Part, make_parts, slack
+from workshop.gpu_kit.process import Ended, end_parts_when_told_to, run_limited
 from workshop.gpu_kit.record import Record, Result, tail_of
 
 MINUTES = 8.0
@@ -47,7 +47,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m workshop.gpu_kit", description=__doc__)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:<index>, or cpu for a rehearsal (with --tiny)")
     parser.add_argument("--tiny", action="store_true", help="all parts on a model of nothing: do the commands work?")
-    parser.add_argument("--minutes", type=float, metavar="N", default=MINUTES, help="for all of it (default: 8)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help=f"for all of it (default: {MINUTES:g}; on a CPU {slack('cpu')} times that)",
+    )
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="these parts alone")
     parser.add_argument("--out", type=Path, metavar="FOLDER", default=Path("gpu-report"), help="default: gpu-report")
     args = parser.parse_args(argv)
@@ -55,6 +60,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"device must be cpu, cuda or cuda:<index>, got {args.device!r}")
     if args.device == "cpu" and not args.tiny:
         parser.error("device must be a GPU for the real sizes, got 'cpu': add --tiny to rehearse")
+    if args.minutes is None:
+        args.minutes = MINUTES * slack(args.device)
     if args.minutes <= 0:
         parser.error(f"minutes must be positive, got {args.minutes:g}")
     return args
@@ -112,4 +119,5 @@ def judge(ended: Ended, limit: float, said: str, *, may_refuse: bool) -> tuple[s
 
 
 if __name__ == "__main__":
+    end_parts_when_told_to()
     sys.exit(main())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -45,10 +46,14 @@ def run_limited(argv: Sequence[str], limit: float, log: BinaryIO, env: Mapping[s
             kill_family(process.pid)
             process.wait()
         else:
-            kill_group(
-                process.pid
-            )  # its number may be another's by now, but as long as the group lives, not the group's
+            # Its number may be another's by now, but as long as the group lives, not the group's.
+            kill_group(process.pid)
     return Ended(code, time.monotonic() - start)
+
+
+def end_parts_when_told_to() -> None:
+    """Let SIGTERM, by which `timeout` ends what takes too long, end the command that runs as an interrupt does."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def kill_family(leader: int) -> None:

@@ -30,6 +30,9 @@ from folovllm.entrypoints.replicas.wire import Ask, Growing
 from folovllm.outputs import RequestOutput
 from folovllm.routing import Router, prefix_hashes
 from folovllm.sampling_params import SamplingParams
+from folovllm.utils.logging import init_logger
+
+logger = init_logger(__name__)
 
 PERIOD = 0.5
 """Seconds between two looks at a replica."""
@@ -208,7 +211,11 @@ class ReplicatedLLM:
             here = len(self._requests)
             wanted = self.scaling.wanted(here, sum(self._requests.values()), time.monotonic())
             for _ in range(wanted - here):
-                name = await self.fleet.add()
+                try:
+                    name = await self.fleet.add()
+                except Exception as error:  # such as a machine that left the cluster; the load may ask again
+                    logger.warning("No further replica could be started; %d go on: %s", len(self._requests), error)
+                    break
                 self._requests[name] = 0
                 self._watch()
             if wanted < here:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
@@ -38,6 +39,10 @@ def add_parser(kinds: Any) -> None:
     command.add_argument("--api-key", metavar="KEY", help="the key that the server asks for")
     add_model(command)
     add_preset(command)
+    text = (
+        'requests of a file: a line {"prompt": "a text", "output_tokens": N} for each, as vllm bench serve reads them'
+    )
+    command.add_argument("--dataset", type=Path, metavar="FILE", help=text)
     command.add_argument("--num-requests", "--num-prompts", type=int, metavar="N", help="of each load (default: 64)")
     command.add_argument("--input-len", type=int, metavar="N", help="prompt tokens of a request (default: 64)")
     command.add_argument("--output-len", type=int, metavar="N", help="new tokens of a request (default: 64)")
@@ -68,12 +73,32 @@ def run(args: argparse.Namespace) -> int:
 
     goals = parse_goals(args.goodput)
     given = {name: getattr(args, name) for name in SIZES if getattr(args, name) is not None}
-    work = Work(**given, seed=args.seed, preset=None if args.preset is None else preset_of(args))
+    if args.dataset is None:
+        work = Work(**given, seed=args.seed, preset=None if args.preset is None else preset_of(args))
+    else:
+        work = Work(seed=args.seed, given=_dataset(args))
     loads = loads_of(args, work)
     prepare(args)
     if args.url is None:
         return _run_here(args, work, loads, goals)
     return _run_there(args, work, loads, goals)
+
+
+def _dataset(args: argparse.Namespace) -> Any:
+    """The first num_requests of the file. Raises ValueError: an option that says otherwise what is asked, or a line."""
+    from folovllm.bench.serve_prompts import read_prompts
+
+    if args.preset is not None:
+        raise ValueError("dataset must not be given with preset: each brings its own prompts")
+    if args.input_len is not None:
+        raise ValueError("input_len must not be given with dataset: its prompts are as long as they are")
+    if args.url is None and args.model is None:
+        raise ValueError("dataset must come with url or model: its texts need a tokenizer, and a shape has none")
+    found = read_prompts(args.dataset, args.output_len)
+    wanted = len(found) if args.num_requests is None else args.num_requests
+    if not 1 <= wanted <= len(found):
+        raise ValueError(f"num_requests must be in [1, {len(found)}], what {args.dataset} has, got {wanted}")
+    return found[:wanted]
 
 
 def loads_of(args: argparse.Namespace, work: Any) -> list[Any]:

@@ -12,6 +12,7 @@ const TEXTS = {
     blocks: "KV blocks", used: "in use", shared: "shared", cached: "kept for a hit", free: "free",
     offline: "The server does not answer. The page tries again.", tokens: "tokens", cut: "stopped",
     length: "the limit of tokens was reached", prompt: "prompt of %1, of which %2 from the cache",
+    replicas: "Replicas", up: "%1 running, %2 waiting", down: "down",
   },
   zh: {
     engine: "引擎", settings: "设置", theme: "浅色或深色", temperature: "温度", top_p: "Top-p", max_tokens: "最多 token 数",
@@ -21,6 +22,7 @@ const TEXTS = {
     blocks: "KV 块", used: "使用中", shared: "共享", cached: "留待命中", free: "空闲",
     offline: "服务器没有应答，页面会重试。", tokens: "个 token", cut: "已停止",
     length: "达到 token 上限", prompt: "提示词 %1 个 token，其中 %2 个来自缓存",
+    replicas: "副本", up: "运行 %1，等待 %2", down: "已停止",
   },
 };
 const FIELDS = ["temperature", "top_p", "max_tokens", "seed", "system", "key"];
@@ -43,6 +45,7 @@ function translate() {
   for (const element of document.querySelectorAll("[data-placeholder]")) element.placeholder = text(element.dataset.placeholder);
   $("language").textContent = language === "en" ? "中文" : "English";
   $("language").lang = language === "en" ? "zh" : "en";
+  if (newest) showReplicas(newest.replicas);
   if (!conversation.length) showEmpty();
 }
 
@@ -218,7 +221,22 @@ function show(look) {
   $("v-blocks").textContent = `${number(look.kv_blocks_used)} / ${number(look.kv_blocks_total)}`;
   speeds.push(look.tokens_per_s);
   if (speeds.length > 120) speeds.shift();
+  showReplicas(look.replicas);
   draw();
+}
+
+// One engine has no name, and no list. A replica that was just started may have no figures yet.
+function showReplicas(replicas) {
+  $("replicas-title").hidden = !replicas.length;
+  $("replicas").replaceChildren(...replicas.map((replica) => {
+    const row = document.createElement("li");
+    const name = document.createElement("b"), said = document.createElement("span");
+    row.className = replica.state;
+    name.textContent = replica.name;
+    said.textContent = text(replica.state).replace("%1", replica.running ?? "–").replace("%2", replica.waiting ?? "–");
+    row.append(name, said);
+    return row;
+  }));
 }
 
 async function watch() {

@@ -13,11 +13,12 @@ DEFAULT_BATCHED_TOKENS = 2048
 
 
 # With chunked prefill: enough tokens to keep the arithmetic units busy while the weights are read once, and few enough
-# that decodes do not wait long for a chunk. On the CPUs that were measured 64 are enough, on an H200 some hundreds. But
-# there a step with a prompt in it runs without a CUDA graph, and the host is slower than a small model: of the 143,000
-# prompt tokens of a published load, 9 such steps are made instead of 75, which is predicted to win 2%. The price is the
-# longest gap between two tokens of a decode, as long as a step of 16,384 tokens takes: some 50 ms for 0.6e9 parameters
-# at 400e12 operations a second, half a second for 7e9. Who minds gaps sets max_num_batched_tokens=2048.
+# that decodes do not wait long for a chunk. On the CPUs that were measured 64 are enough; for an H200 some 200 are
+# worked out. But there a step with a prompt in it runs without a CUDA graph, and the host is slower than a small model:
+# of the 143,000 prompt tokens of a published load, 9 such steps are made instead of 75, which is predicted to win 2%.
+# The price is the longest gap between two tokens of a decode, as long as a step of 16,384 tokens takes: some 50 ms for
+# 0.6e9 parameters at 400e12 operations a second, half a second for 7e9. Who minds gaps sets
+# max_num_batched_tokens=2048.
 DEFAULT_CHUNKED_TOKENS = {"cpu": 256, "cuda": 16384}
 
 

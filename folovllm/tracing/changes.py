@@ -1,0 +1,225 @@
+"""What has changed since the record before: the part of a record that is not times, counts and tokens.
+
+Sequences get their numbers here. What is remembered is of sequences that are alive: a block table as the last record
+left it, and who decoded. Most steps change nothing, and a few comparisons tell.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.request import Request, Sequence, SequenceStatus
+from folovllm.tracing.schema import UNTOLD, Arrival
+
+PROMPT_CHARACTERS, PROMPT_IDS = 2000, 500
+CONTEXT_TOKENS = 5  # as many of the prompt as the detokenizer looks back at
+RUNNING = SequenceStatus.RUNNING
+
+_REASONS = {
+    SequenceStatus.FINISHED_STOPPED: "stop",
+    SequenceStatus.FINISHED_LENGTH_CAPPED: "length",
+    SequenceStatus.FINISHED_ABORTED: "abort",
+    SequenceStatus.FINISHED_IGNORED: "ignored",
+}
+
+News = dict[str, Any]
+"""Fields of a record, by their names in schema.py."""
+
+
+class Changes:
+    """Told of each event as it happens; take() is then what a step's record says of them."""
+
+    def __init__(self, *, tells_texts: bool) -> None:
+        self._tells_texts = tells_texts
+        self._num_requests = self._num_seqs = 0
+        self._requests: dict[str, tuple[int, Request]] = {}  # by id, of the unfinished ones
+        self._numbers: dict[Sequence, int] = {}
+        self._tables: dict[Sequence, list[int]] = {}  # as the last record left them
+        self._decoding: list[Sequence] = []
+        self._decoders: set[Sequence] = set()  # the same, but for those that have given way since
+        self.told: News = {}
+        """Events since the last record was begun; empty as a rule."""
+        self._gone: list[Sequence] = []
+        self._moved: list[Sequence] = []
+
+    def arrived(self, request: Request, at: int) -> None:
+        """at: microseconds, as the record has them."""
+        params, prompt, ids = request.sampling_params, request.prompt, request.prompt_token_ids
+        number, self._num_requests = self._num_requests, self._num_requests + 1
+        self._requests[request.request_id] = number, request
+        arrival = Arrival(
+            request=number,
+            id=request.request_id,
+            t=at,
+            prompt_tokens=len(ids),
+            prompt=None,
+            max_tokens=params.max_tokens,
+            num_seqs=params.num_seqs,
+            priority=request.priority,
+        )
+        if self._tells_texts:
+            arrival.prompt = None if prompt is None else prompt[:PROMPT_CHARACTERS]
+            arrival.prompt_ids = ids[:PROMPT_IDS] if prompt is None else []
+            arrival.context = ids[-CONTEXT_TOKENS:]
+        self._tell("arrived", asdict(arrival))
+        self._number(request.first_seq())
+
+    def preempted(self, victims: Iterable[Sequence], *, swapped: bool) -> None:
+        for seq in victims:
+            self._tell("preempted", (self._number(seq), "swap" if swapped else "recompute"))
+            self._moved.append(seq)
+            self._decoders.discard(seq)
+
+    def resumed(self, seqs: Iterable[Sequence]) -> None:
+        for seq in seqs:
+            self._tell("resumed", self._number(seq))
+            self._moved.append(seq)
+
+    def branched(self, parent: Sequence, child: Sequence) -> None:
+        """A beam has got a fork, which shares all that the beam has computed."""
+        self._tell("branched", (self._number(parent), self._number(child)))
+        self._moved.append(child)
+
+    def kept(self, block_id: int) -> None:
+        """A block can be found from here on."""
+        self._tell("kept", block_id)
+
+    def evicted(self, block_id: int) -> None:
+        self._tell("evicted", block_id)
+
+    def forgot(self) -> None:
+        """The prefix cache was reset."""
+        self.told.pop("kept", None)
+        self.told.pop("evicted", None)
+        self.told["forgotten"] = True
+
+    def ended(self, seq: Sequence) -> None:
+        """A sequence has a finished status, and its blocks are free."""
+        self._tell("ended", (self._number(seq), _REASONS[seq.status]))
+        self._gone.append(seq)
+        known = self._requests.get(seq.request_id)
+        if known is not None and known[1].is_finished():
+            del self._requests[seq.request_id]
+
+    def restarted(self) -> None:
+        """A step was cut short, and the scheduler has started over."""
+        self._tables, self._decoding, self._decoders, self._moved = {}, [], set(), []
+        for name in ("preempted", "resumed", "branched", "kept", "evicted", "forgotten"):
+            self.told.pop(name, None)
+        self.told["restarted"] = True
+
+    def are_in(self, output: SchedulerOutput) -> bool:
+        """Whether anything has changed with this step. If not, the same sequences decode, in the same blocks."""
+        return bool(
+            self.told
+            or self._gone
+            or output.grown_seqs
+            or output.forks
+            or output.num_prompt_tokens
+            or output.total_num_scheduled_tokens != len(output.scheduled_seqs)
+            or output.scheduled_seqs != self._decoding  # by identity, without a call for each
+        )
+
+    def take(self, output: SchedulerOutput) -> tuple[News, list[int] | None]:
+        """What the record of this step says, and which of its rows decode (None: all)."""
+        news: News = {}
+        decode_rows = self._add_rows(news, output)
+        self._add_tables(news, output)
+        for name, pairs in (
+            ("copies", output.blocks_to_copy),
+            ("swapped_out", output.blocks_to_swap_out),
+            ("swapped_in", output.blocks_to_swap_in),
+        ):
+            if pairs:
+                news[name] = pairs
+        if "ended" in self.told:
+            self.told["left"] = self.told.pop("ended")  # before this step
+        news |= self.told
+        self.told = {}
+        return news, None if len(decode_rows) == len(output.rows) else decode_rows
+
+    def take_ended(self) -> News:
+        """What ended by the step that is finished."""
+        return {"ended": self.told.pop("ended")} if "ended" in self.told else {}
+
+    def first_tokens(self, output: SchedulerOutput, token_ids: list[int | None], decode_rows: list[int]) -> News:
+        """Tokens of the rows that do not decode."""
+        decoding, first = set(decode_rows), []
+        for row, (seq, token_id) in enumerate(zip(output.rows, token_ids, strict=True)):
+            if row not in decoding and token_id is not None:
+                first.append((self._number(seq), token_id if self._tells_texts else UNTOLD))
+        return {"first": first} if first else {}
+
+    def _tell(self, name: str, what: Any) -> None:
+        self.told.setdefault(name, []).append(what)
+
+    def _number(self, seq: Sequence) -> int:
+        number = self._numbers.get(seq)
+        if number is None:
+            number, self._num_seqs = self._num_seqs, self._num_seqs + 1
+            self._numbers[seq] = number
+            request, _ = self._requests.get(seq.request_id, (-1, None))
+            self._tell("seqs", (number, request, seq.seq_id))
+        return number
+
+    def _add_rows(self, news: News, output: SchedulerOutput) -> list[int]:
+        """Who computes what. Returns which rows decode."""
+        prefill, found, decoding, decode_rows = [], [], [], []
+        # These have what they have found.
+        back = {*self.told.get("resumed", ()), *(child for _, child in self.told.get("branched", ()))}
+        decoders = self._decoders
+        for row, (seq, num_tokens) in enumerate(zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True)):
+            if num_tokens == 1 and seq in decoders:  # it goes on: most rows
+                decoding.append(seq)
+                decode_rows.append(row)
+                continue
+            start = seq.num_computed_tokens
+            if seq not in self._tables:
+                self._moved.append(seq)
+                if start and self._number(seq) not in back:
+                    found.append((self._number(seq), start))
+            if num_tokens == 1 and start >= len(seq.data.prompt_token_ids):
+                decoding.append(seq)
+                decode_rows.append(row)
+            else:
+                prefill.append((self._number(seq), start, num_tokens))
+        if prefill:
+            news["prefill"] = prefill
+        if found:
+            news["found"] = found
+        if decoding != self._decoding:
+            news["decode"] = [self._number(seq) for seq in decoding]
+            self._decoding, self._decoders = decoding, set(decoding)
+        if output.forks:
+            news["forks"] = [(self._number(parent), self._number(child)) for parent, child in output.forks]
+            self._moved += [child for _, child in output.forks]
+        return decode_rows
+
+    def _add_tables(self, news: News, output: SchedulerOutput) -> None:
+        """Block tables that differ from what the record before left."""
+        tables = []
+        for seq in dict.fromkeys([*self._gone, *self._moved, *output.grown_seqs]):
+            before = self._tables.setdefault(seq, [])
+            after = seq.block_ids if seq.status is RUNNING else []
+            place = len(before)
+            if after[:place] != before:  # else it has grown at its end, if at all
+                place = next((i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(after))
+            elif len(after) == place:
+                continue
+            added = after[place:]
+            tables.append((self._number(seq), place, added))
+            before[place:] = added
+        if tables:
+            news["tables"] = tables
+        for seq in dict.fromkeys([*self._gone, *self._moved]):
+            if seq.status is not RUNNING:
+                self._tables.pop(seq, None)  # should it come back, what it then finds is news
+        for seq in dict.fromkeys(self._gone):
+            self._numbers.pop(seq, None)
+            self._decoders.discard(seq)
+        self._gone, self._moved = [], []

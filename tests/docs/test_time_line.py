@@ -1,0 +1,96 @@
+"""The page of a decode step's time line says what its model predicts, in both languages, and that it predicts."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from folovllm.attention.splits import PLACES
+from folovllm.bench.time_line import (
+    ATTENTION_LAUNCH,
+    ATTENTION_SHARE,
+    COPY_SHARE,
+    DRAW_SHARE,
+    GPUS,
+    HOST_LINK,
+    LAUNCH,
+    PRODUCT_LAUNCH,
+    attention_seconds,
+    contexts_of_first_full_step,
+    draw_seconds,
+    predict,
+    product_bytes,
+    product_seconds,
+)
+
+ROOT = Path(__file__).parents[2]
+H200 = GPUS["h200"]
+CONTEXTS = contexts_of_first_full_step()
+ROWS, VOCAB = len(CONTEXTS), 151_936
+PRODUCTS = [(4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)]  # of a layer of Qwen3-0.6B: [outputs, inputs]
+
+
+@pytest.fixture(params=["en", "zh"])
+def page(request: pytest.FixtureRequest) -> str:
+    return (ROOT / "docs" / request.param / "m4/time-line.md").read_text(encoding="utf-8")
+
+
+def us(seconds: float, digits: int = 0) -> str:
+    return f"{seconds * 1e6:,.{digits}f}"
+
+
+def test_the_table_is_what_the_model_predicts_today() -> None:
+    said = json.loads((ROOT / "docs/benchmarks/data/decode-time-line-h200.json").read_text())
+    parts = predict(H200, CONTEXTS)
+    total = sum(row["us"] for row in parts)
+    for row, computed in zip(said["rows"], parts, strict=True):
+        assert row == pytest.approx({**computed, "share": computed["us"] / total})
+    assert f"together {total:,.0f} us" in said["notes"][0]
+
+
+def test_it_says_that_it_predicts(page: str) -> None:
+    assert ("**prediction** for an H200. Nothing was measured" in page) or ("**预测**，没有一个是测出来的" in page)
+    said = json.loads((ROOT / "docs/benchmarks/data/decode-time-line-h200.json").read_text())
+    assert "predicted" in said["title"]
+    assert list(said["hardware"]) == ["predicted for"]
+    assert said["notes"][0].startswith("A prediction: nothing was measured.")
+
+
+def test_what_the_text_says_of_attention(page: str) -> None:
+    num_bytes, launch = sum(CONTEXTS) * 4096, attention_seconds(H200, CONTEXTS, 8, 512)
+    reading = num_bytes / (ATTENTION_SHARE * H200.bandwidth)
+    for said in (
+        f"{sum(CONTEXTS) / ROWS:.0f}", f"{num_bytes / 1e6:.0f} MB", f"{us(reading)} µs",
+        f"{us(ATTENTION_LAUNCH, 1)} µs", f"{us(launch + ATTENTION_LAUNCH)} µs", f"{us(launch - reading)} µs",
+        f"{ATTENTION_SHARE:.0%}", str(PLACES),
+    ):  # fmt: skip
+        assert said in page, said
+
+
+def test_what_the_text_says_of_products(page: str) -> None:
+    waves = [us(product_seconds(H200, ROWS, n, k) - PRODUCT_LAUNCH, 1) for n, k in PRODUCTS]
+    places = [page.index(wave) for wave in waves]
+    assert all(0 < later - earlier < 12 for earlier, later in pairwise(places)), waves
+    layer = sum(product_bytes(ROWS, n, k) for n, k in PRODUCTS)
+    for said in (f"{2 * sum(n * k for n, k in PRODUCTS) / 1e6:.1f} MB", f"{layer / 1e6:.0f} MB",
+                 f"{us(layer / (COPY_SHARE * H200.bandwidth))} µs", f"{us(PRODUCT_LAUNCH, 1)} µs"):  # fmt: skip
+        assert said in page, said
+
+
+def test_what_the_text_says_of_the_rest(page: str) -> None:
+    rows = {row["part"]: row for row in predict(H200, CONTEXTS)}
+    small = rows["small kernels"]["megabytes"] * 1e6 / 28
+    head = product_bytes(ROWS, VOCAB, 1024)
+    for said in (
+        f"{small / ROWS:,.0f}", f"{us(small / H200.bandwidth, 1)} µs", f"{us(LAUNCH, 1)} µs",
+        f"{rows['small kernels']['us']:.0f} µs",
+        f"{2 * VOCAB * 1024 / 1e6:.0f} MB", f"{us(head / (COPY_SHARE * H200.bandwidth))} µs",
+        us(product_seconds(H200, ROWS, VOCAB, 1024) - PRODUCT_LAUNCH),
+        f"{us(2 * ROWS * VOCAB / (DRAW_SHARE * H200.bandwidth))} µs", f"{us(draw_seconds(H200, 1, VOCAB))} µs",
+        f"{rows['upload']['megabytes'] * 1e3:.0f} KB",
+    ):  # fmt: skip
+        assert said in page, said
+    assert rows["upload"]["us"] == pytest.approx((rows["upload"]["megabytes"] * 1e6 / HOST_LINK + 7 * LAUNCH) * 1e6)

@@ -1,0 +1,109 @@
+"""AsyncLLM and event loops: one at a time, and the next when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from folovllm import AsyncLLM
+from tests.m2.async_support import Gate, endless, go, last, say, until
+from tests.m2.support import assert_idle
+
+
+def test_one_that_outlives_its_event_loop_serves_in_the_next(engine):
+    llm = AsyncLLM.from_engine(engine)
+    assert go(say(llm, "first")) == "first"
+
+    async def leave_things_behind():
+        tasks = [asyncio.create_task(last(llm.generate("x", endless()))) for _ in range(12)]
+        await until(lambda: llm.stats().running > 0)
+        return tasks  # still running when the event loop ends, perhaps in the middle of a step
+
+    go(leave_things_behind())
+    assert go(say(llm, "second")) == "second"
+    go(leave_things_behind())
+    go(llm.shutdown())
+    assert_idle(engine)
+
+
+def test_a_step_that_an_event_loop_left_running_is_waited_for_in_the_next(engine, monkeypatch):
+    gate = Gate(engine, monkeypatch)
+    llm = AsyncLLM.from_engine(engine)
+    step_was_over = []
+    add_request = engine.add_request
+
+    def add(*args, **kwargs):
+        step_was_over.append(gate.open.is_set())
+        add_request(*args, **kwargs)
+
+    async def leave_in_the_middle_of_a_step():
+        task = asyncio.create_task(say(llm, "first"))
+        await until(gate.inside.is_set)
+        return task
+
+    async def go_on():
+        task = asyncio.create_task(say(llm, "second"))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        gate.open.set()
+        text = await task
+        await llm.shutdown()
+        return text
+
+    go(leave_in_the_middle_of_a_step())
+    monkeypatch.setattr(engine, "add_request", add)
+    assert go(go_on()) == "second"
+    assert step_was_over == [True]
+    assert_idle(engine)
+
+
+def test_while_an_event_loop_is_served_another_is_refused_and_nothing_kept(engine):
+    """It would wait for ever: the task that steps the engine runs in the first, or does not run at all."""
+    llm, first = AsyncLLM.from_engine(engine), asyncio.new_event_loop()
+    refused = pytest.raises(RuntimeError, match="^AsyncLLM serves one event loop at a time, and this is another: ")
+    try:
+        assert first.run_until_complete(say(llm, "first")) == "first"
+        for _ in range(2):  # the id is free again
+            with refused:
+                go(say(llm, "second", request_id="r"))
+        with refused:
+            go(llm.shutdown())
+        assert llm._mailboxes == {}
+        assert first.run_until_complete(say(llm, "again", request_id="r")) == "again"
+        first.run_until_complete(llm.shutdown())
+    finally:
+        first.close()
+    assert_idle(engine)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_closed_event_loop_has_let_go_with_all_who_waited_in_it(engine):
+    llm, first = AsyncLLM.from_engine(engine), asyncio.new_event_loop()
+    outputs = llm.generate("x", endless(max_tokens=60), request_id="r")
+    assert not first.run_until_complete(anext(outputs)).finished
+    first.close()  # with the task that steps the engine in it, which nobody has cancelled
+
+    async def second():
+        text = await say(llm, "second", request_id="r")  # the id is free: nobody can ask for the other any more
+        await llm.shutdown()
+        return text
+
+    assert go(second()) == "second"
+    assert_idle(engine)
+
+
+def test_who_outlives_the_task_that_steps_does_not_wait_for_ever(engine):
+    async def main():
+        llm = AsyncLLM.from_engine(engine)
+        task = asyncio.create_task(last(llm.generate("x", endless())))
+        await until(lambda: llm.stats().running > 0)
+        llm._task.cancel()
+        with pytest.raises(RuntimeError, match="^the task that steps the engine was cancelled$"):
+            await task
+        text = await say(llm, "next")  # which begins a new one
+        await llm.shutdown()
+        return text
+
+    assert go(main()) == "next"
+    assert_idle(engine)

@@ -1,0 +1,69 @@
+"""`folovllm serve --trace`: the program itself, asked over HTTP and told to end; what it leaves is a whole trace."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from folovllm.entrypoints.cli.main import main
+from folovllm.tracing.reader import Trace, read_trace
+from folovllm.tracing.tail import tail_path
+
+SECRET = "a private prompt"
+
+
+def serve_and_ask(path: Path, *options: str, how: signal.Signals) -> None:
+    """A server with three requests of 5 tokens, two of them answers to one prompt; then the signal."""
+    command = [sys.executable, "-m", "folovllm", "serve", "--port", "0", "--num-kv-blocks", "64", "--trace", str(path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        url = re.search(r"http://[\d.:]+", next(line for line in process.stderr if "serves" in line))
+        assert url is not None
+        for count in (1, 2):
+            body = {"prompt": SECRET, "max_tokens": 5, "ignore_eos": True, "n": count}
+            httpx.post(f"{url.group()}/v1/completions", json=body, timeout=300).raise_for_status()
+        process.send_signal(how)
+        process.stderr.read()
+        assert process.wait() == (0 if how is signal.SIGTERM else -how)
+
+
+def drawn(trace: Trace) -> int:
+    return sum(len(step.tokens) + len(step.first) for step in trace.steps)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_server_that_is_told_to_end_leaves_a_whole_trace_that_can_be_viewed(tmp_path) -> None:
+    path = tmp_path / "run.jsonl"
+    serve_and_ask(path, how=signal.SIGTERM)
+    trace = read_trace(path)
+    assert trace.end is not None
+    assert not trace.is_torn
+    assert not tail_path(path).exists()
+    assert [arrival.num_seqs for step in trace.steps for arrival in step.arrived] == [1, 2]
+    assert drawn(trace) == 5 + 2 * 5
+    assert sum(len(step.ended) for step in trace.steps) == 3
+    assert main(["trace", "view", str(path)]) == 0
+    assert main(["trace", "export", str(path), "--perfetto", str(tmp_path / "run.json")]) == 0
+    page = path.with_suffix(".html").read_text()
+    assert SECRET not in page  # what a server computes belongs to others
+    assert SECRET not in path.read_text()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_server_that_is_killed_leaves_all_finished_steps(tmp_path) -> None:
+    path = tmp_path / "run.jsonl"
+    serve_and_ask(path, "--trace-texts", how=signal.SIGKILL)
+    trace = read_trace(path)
+    assert trace.end is None
+    assert drawn(trace) == 5 + 2 * 5
+    assert trace.steps[0].arrived[0].prompt == SECRET
+    assert main(["trace", "view", str(path)]) == 0
+    assert SECRET in path.with_suffix(".html").read_text()
