@@ -20,6 +20,8 @@ PYTEST  = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
 ARGS   ?=
+# Without bytecode on disk each of some hundred processes would compile torch and transformers anew: 9 CPU seconds each.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo serve test exhaustive campaign real serve-test ray-test gpu check lint types imports milestones labs docs snippets browser clean
 

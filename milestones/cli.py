@@ -215,8 +215,8 @@ def run_verify(root: Path, args: argparse.Namespace) -> int:
         for result in results:
             result.problems += verification.static_problems(course, result.milestone)
     else:
-        with report.progress() as progress:
+        with report.progress() as progress, verification.preloaded_python() as python:
             results = verification.verify(
-                root, course, chosen, run_all=args.all, with_steps=args.steps, progress=progress
+                root, course, chosen, run_all=args.all, with_steps=args.steps, progress=progress, python=python
             )
     return 0 if report.print_results(course.problems(), results) else 1

@@ -24,15 +24,14 @@ from pathlib import Path
 
 from milestones.chain import Course
 from milestones.handout import hand_out
+from milestones.preloaded import serving
 from milestones.site import snippets
-from milestones.site.preloaded import SHIM
 from milestones.site.source import ROOT
 from milestones.sources import working_tree
 from milestones.trees import write_tree
 
-MODULES = (
-    "torch,transformers,transformers.models.qwen3.modeling_qwen3,folovllm"  # imported once for all scripts of a tree
-)
+# Imported once for all scripts of a tree.
+MODULES = ("torch", "transformers", "transformers.models.qwen3.modeling_qwen3", "folovllm")
 LIMIT_S = 600  # for what hangs; a busy machine may be slow
 SHELL = """\
 #!/bin/sh
@@ -122,12 +121,7 @@ def _scripts(page: str, plan: snippets.Plan, failures: list[Failure]) -> Iterato
 def _run_tree(scratch: Path, name: str, scripts: dict[tuple[str, str], Script]) -> Iterator[Failure]:
     folder = scratch / (name or "root")
     _plant(name, folder)
-    programs, address = scratch / f"bin-{name}", str(scratch / f"socket-{name}")
-    programs.mkdir()
-    shim = SHIM.format(python=sys.executable, address=address)
-    for program, text in (("python", shim), ("folovllm", SHELL.format(folder=programs))):
-        (programs / program).write_text(text, encoding="utf-8")
-        (programs / program).chmod(0o755)
+    programs = scratch / f"bin-{name}"
     environment = {
         **os.environ,
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
@@ -137,20 +131,12 @@ def _run_tree(scratch: Path, name: str, scripts: dict[tuple[str, str], Script]) 
         "PYTHONUTF8": "1",
         "TMPDIR": str(scratch),
     }
-    server = subprocess.Popen(
-        [sys.executable, "-P", str(Path(snippets.__file__).with_name("preloaded.py")), address, MODULES],
-        cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert server.stdin is not None
-    assert server.stdout is not None
-    try:
-        server.stdout.readline()
+    with serving(programs, MODULES, environment, folder):
+        (programs / "folovllm").write_text(SHELL.format(folder=programs), encoding="utf-8")
+        (programs / "folovllm").chmod(0o755)
         for script in scripts.values():
             command = ["python", "-"] if script.language == "python" else ["bash", "-eu", "-c", script.code]
             yield from _run_script(script, command, folder, environment)
-    finally:
-        server.stdin.close()
-        server.wait()
 
 
 def _plant(name: str, folder: Path) -> None:

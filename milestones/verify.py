@@ -6,10 +6,12 @@ its modules are imported there, and its tests m0..mK run there, in processes of 
 pristine: written out from this repository. A slow test runs in the tree of its own milestone and at the root; the trees
 between them leave it out. With `--steps` each step on the way (steps.py) is proved as well: its
 modules are imported, and the tests that came with it run. A milestone's last step is the milestone itself.
+The processes are forks of one that has imported MODULES and nothing of this project, see preloaded.py.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,7 @@ from pathlib import Path
 from milestones import guard
 from milestones.chain import Course, is_managed
 from milestones.labs.exercise import exercise_problems, load_exercises
+from milestones.preloaded import serving
 from milestones.sources import Snapshot
 from milestones.spec import Milestone, MilestoneError
 from milestones.steps import Stage, stages, step_problems
@@ -35,6 +38,14 @@ TIMEOUT = 15 * 60  # seconds for one milestone's tests
 # The largest grids are run once, at the root: `make exhaustive`.
 PART = "not exhaustive"
 AT_A_TIME = 2
+# Imported once for all trees. What the tests' conftest.py sets before it imports them, SHARED sets here.
+MODULES = ("torch", "transformers", "transformers.models.qwen3.modeling_qwen3", "pytest")
+SHARED = {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 
 
 @dataclass
@@ -62,16 +73,18 @@ def verify(
     run_all: bool = False,
     with_steps: bool = False,
     progress: Callable[[str], None] = lambda text: None,
+    python: str = sys.executable,
 ) -> list[Result]:
-    """Verify `chosen`, and the steps on the way to them. Where a milestone equals the root, the root's own test run
-    has run its tests: they are only collected, unless `run_all`. Two at a time: their tests use one core each."""
+    """Verify `chosen`, and the steps on the way to them, with processes of `python`. Where a milestone equals the root,
+    the root's own test run has run its tests: they are only collected, unless `run_all`. Two at a time: their tests use
+    one core each."""
 
     def verify_one(milestone: Milestone) -> Result:
         start = time.monotonic()
         result = Result(milestone, problems=static_problems(course, milestone))
         tree = build_tree(course, milestone)
         with tempfile.TemporaryDirectory(prefix=f"folovllm-{milestone.id}-") as scratch:
-            bench = Bench(root, Path(scratch).resolve(), tree)
+            bench = Bench(root, Path(scratch).resolve(), tree, python)
             progress(f"{milestone.id}: importing every module")
             bench.import_modules(result)
             same = equals_root(course, tree)
@@ -91,18 +104,38 @@ def verify(
         if with_steps:
             for milestone in latest_first:
                 row = [stage for stage in stages(course, milestone) if not stage.is_last]
-                steps = [pool.submit(prove, root, stage, progress) for stage in row]
+                steps = [pool.submit(prove, root, stage, progress, python) for stage in row]
                 tasks[milestone.id] = [*steps, *tasks[milestone.id]]
         return [task.result() for milestone in chosen for task in tasks[milestone.id]]
 
 
-def prove(root: Path, stage: Stage, progress: Callable[[str], None] = lambda text: None) -> Result:
+@contextlib.contextmanager
+def preloaded_python() -> Iterator[str]:
+    """A `python` for `verify` that has MODULES when it starts."""
+    import torch
+
+    environment = {**SHARED, **{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}}
+    if not torch.cuda.is_available():  # Triton's own kernels are made for its interpreter as it is imported
+        environment.setdefault("TRITON_INTERPRET", "1")
+    with (
+        tempfile.TemporaryDirectory(prefix="folovllm-verify-") as scratch,
+        serving(Path(scratch).resolve() / "bin", MODULES, environment) as python,
+    ):
+        yield str(python)
+
+
+def prove(
+    root: Path,
+    stage: Stage,
+    progress: Callable[[str], None] = lambda text: None,
+    python: str = sys.executable,
+) -> Result:
     """Run a step's tree: every module is imported, and the tests that came with the step pass."""
     start = time.monotonic()
     result = Result(stage.milestone, stage.label, note=stage.step.title)
     progress(f"{stage.label}: importing every module, running {len(stage.tests)} files of tests")
     with tempfile.TemporaryDirectory(prefix=f"folovllm-{stage.label}-") as scratch:
-        bench = Bench(root, Path(scratch).resolve(), stage.tree)
+        bench = Bench(root, Path(scratch).resolve(), stage.tree, python)
         if stage.tests:
             bench.run_tests(result, stage.tests, with_imports=True)
         else:
@@ -154,7 +187,8 @@ def broken_exercises(course: Course, milestone: Milestone, tree: Snapshot) -> li
 class Bench:
     """A folder with one tree in it, and processes that see that tree and nothing else of this project."""
 
-    def __init__(self, root: Path, scratch: Path, tree: Snapshot) -> None:
+    def __init__(self, root: Path, scratch: Path, tree: Snapshot, python: str = sys.executable) -> None:
+        self.python = python
         self.tree = scratch / "tree"
         self.report = scratch / "report.json"
         plugins = scratch / "plugins"
@@ -173,7 +207,7 @@ class Bench:
     def run(self, *args: str, **env: str) -> tuple[int, str]:
         try:
             done = subprocess.run(
-                [sys.executable, *args],
+                [self.python, *args],
                 cwd=self.tree,
                 env={**self.env, **env},
                 stdin=subprocess.DEVNULL,

@@ -57,8 +57,9 @@ class Grade:
         return self.failure.get("mistake")
 
 
-def grade(exercise: Exercise, folder: Path, tree: Snapshot) -> Grade:
-    """Judge the `folovllm` in `folder`; `tree` is the milestone as this repository has it, for pristine helpers."""
+def grade(exercise: Exercise, folder: Path, tree: Snapshot, python: str = sys.executable) -> Grade:
+    """Judge the `folovllm` in `folder` with a process of `python`; `tree` is the milestone as this repository has it,
+    for pristine helpers."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="folovllm-judge-", ignore_cleanup_errors=True) as name:
         scratch = Path(name).resolve()
@@ -73,13 +74,13 @@ def grade(exercise: Exercise, folder: Path, tree: Snapshot) -> Grade:
         if any(re.search(rb"^\s*(from|import) tests\b", source, re.MULTILINE) for source in sources):
             helpers = {path: file for path, file in tree.items() if path.startswith("tests/") and path.endswith(".py")}
             write_tree(helpers, scratch / "pristine")
-        code, output = _run(scratch, folder, exercise.seconds)
+        code, output = _run(python, scratch, folder, exercise.seconds)
         result = _read(exercise, scratch, code, output)
     result.seconds = time.monotonic() - start
     return result
 
 
-def _run(scratch: Path, folder: Path, seconds: int) -> tuple[int, str]:
+def _run(python: str, scratch: Path, folder: Path, seconds: int) -> tuple[int, str]:
     env = {
         **{k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "PYTHON"))},
         "PYTHONPATH": os.pathsep.join([str(scratch), str(scratch / "pristine")]),
@@ -94,7 +95,7 @@ def _run(scratch: Path, folder: Path, seconds: int) -> tuple[int, str]:
     }
     options = ["-x", "-q", "--assert=plain", "--import-mode=importlib", "-p", "no:cacheprovider"]
     options += ["-p", "no:faulthandler", "-p", "lab_judge"]  # it has a fault handler of its own
-    command = [sys.executable, "-m", "pytest", *options, "-c", "pytest.ini", "--rootdir", ".", "judge.py"]
+    command = [python, "-m", "pytest", *options, "-c", "pytest.ini", "--rootdir", ".", "judge.py"]
     output = scratch / "output.txt"
     with output.open("wb") as sink:  # a file: a process that a test left behind cannot keep us waiting on a pipe
         process = subprocess.Popen(

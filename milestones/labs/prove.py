@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +19,14 @@ from pathlib import Path
 from milestones.chain import Course
 from milestones.labs.exercise import Exercise, exercise_problems, load_exercises
 from milestones.labs.grade import INSIDE, Grade, grade
+from milestones.preloaded import serving
 from milestones.sources import File, Snapshot
 from milestones.spec import MilestoneError
 from milestones.trees import write_tree
 
 AT_A_TIME = min(os.cpu_count() or 2, 4)
+# Imported once for all judges: most of a judge's seconds would be these.
+MODULES = ("torch", "transformers", "pytest")
 
 
 @dataclass
@@ -37,13 +40,21 @@ class Proof:
 
 
 def prove(
-    course: Course, chosen: list[Exercise], progress: Callable[[str], None] = lambda text: None
+    course: Course,
+    chosen: list[Exercise],
+    progress: Callable[[str], None] = lambda text: None,
+    modules: Sequence[str] = MODULES,
 ) -> tuple[list[Proof], list[str]]:
-    """Proofs of `chosen`, and the problems of whole milestones: a blanked tree that does not import."""
+    """Proofs of `chosen`, and the problems of whole milestones: a blanked tree that does not import. The judges share
+    a process that has imported `modules`, see `preloaded`; each runs in a fork of it."""
     trees = {number: course.tree(number) for number in sorted({e.milestone for e in chosen})}
     rows = {number: load_exercises(course.snapshot, number) for number in trees}
     proofs = [Proof(e, exercise_problems([e], trees[e.milestone])) for e in chosen]
-    with tempfile.TemporaryDirectory(prefix="folovllm-prove-") as name, ThreadPoolExecutor(AT_A_TIME) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="folovllm-prove-") as name,
+        serving(Path(name, "bin"), modules, _without_path()) as python,
+        ThreadPoolExecutor(AT_A_TIME) as pool,
+    ):
         scratch = Path(name).resolve()
         imports = [pool.submit(_imports, scratch / f"m{n}", trees[n], rows[n]) for n in trees]
         running = []
@@ -51,7 +62,8 @@ def prove(
             if not proof.problems:
                 e = proof.exercise
                 folder = scratch / f"m{e.milestone}-{e.folder}"
-                running.append(pool.submit(_prove, proof, folder, trees[e.milestone], rows[e.milestone], progress))
+                others = trees[e.milestone], rows[e.milestone]
+                running.append(pool.submit(_prove, proof, folder, *others, str(python), progress))
         for task in running:
             task.result()
         problems = [f"m{n}: {problem}" for n, task in zip(trees, imports, strict=True) if (problem := task.result())]
@@ -68,7 +80,20 @@ def blanked_tree(tree: Snapshot, exercises: list[Exercise]) -> dict[str, File]:
     return blanked
 
 
-def _prove(proof: Proof, folder: Path, tree: Snapshot, row: list[Exercise], progress: Callable[[str], None]) -> None:
+def _without_path() -> dict[str, str]:
+    """The environment of the process that is forked: each judge's own says where its modules come from."""
+    shared = {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", "HF_HUB_OFFLINE": "1"}
+    return {**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, **shared}
+
+
+def _prove(
+    proof: Proof,
+    folder: Path,
+    tree: Snapshot,
+    row: list[Exercise],
+    python: str,
+    progress: Callable[[str], None],
+) -> None:
     e = proof.exercise
     later = [other for other in row if other.folder > e.folder]
     solved = blanked_tree(tree, later)  # as the learner's tree is when this one has just been solved
@@ -77,7 +102,7 @@ def _prove(proof: Proof, folder: Path, tree: Snapshot, row: list[Exercise], prog
 
     def judge(content: str) -> Grade:
         (folder / e.file).write_text(content, encoding="utf-8", newline="")
-        return grade(e, folder, tree)
+        return grade(e, folder, tree, python)
 
     progress(f"{e.id}: its solution")
     result = judge(text)

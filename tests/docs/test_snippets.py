@@ -142,7 +142,7 @@ def test_what_fails_is_named_with_its_page_and_its_last_words(
     monkeypatch.setattr(snippets, "pages", lambda root: [tmp_path / "page.md"])
     monkeypatch.setattr(run_snippets, "ROOT", tmp_path)
     monkeypatch.setattr(run_snippets, "_plant", lambda name, folder: folder.mkdir())
-    monkeypatch.setattr(run_snippets, "MODULES", "json")
+    monkeypatch.setattr(run_snippets, "MODULES", ("json",))
     assert run_snippets.run() == 1
     said = capfd.readouterr().err
     assert "page.md:1\n" in said
