@@ -12,6 +12,7 @@
 //
 // vLLM: csrc/cpu/cpu_attn_impl.hpp; Dao et al., "Flash-Decoding for long-context inference" (2023).
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -28,13 +29,16 @@ constexpr int LINE = 64;     // bytes of a cache line
 template <typename T, typename C>
 void store_kv(const T *k, const T *v, int64_t k_stride, int64_t v_stride, C *keys, C *values, const int64_t *slots,
               int64_t tokens, int64_t row) {
-    pool::each_row(tokens, row, [=](int64_t token) {
-        const T *from_k = k + token * k_stride, *from_v = v + token * v_stride;
-        C *to_k = keys + slots[token] * row, *to_v = values + slots[token] * row;
-        for (int64_t i = 0; i < row; i += LANES) {
-            store(to_k + i, load(from_k + i));
-            store(to_v + i, load(from_v + i));
-        }
+    // K and V in turn. Pages that were never touched are cleared at the first store: so two threads wait for two pages,
+    // and not both for the same one.
+    constexpr int64_t RUN = 16;  // tokens
+    pool::each((tokens + RUN - 1) / RUN * 2, tokens * row > (1 << 15), [=](int64_t task) {
+        const T *from = task % 2 ? v : k;
+        C *to = task % 2 ? values : keys;
+        const int64_t stride = task % 2 ? v_stride : k_stride, first = task / 2 * RUN;
+        for (int64_t token = first; token < std::min(first + RUN, tokens); token++)
+            for (int64_t i = 0; i < row; i += LANES)
+                store(to + slots[token] * row + i, load(from + token * stride + i));
     });
 }
 

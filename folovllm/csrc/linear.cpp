@@ -31,7 +31,7 @@ constexpr int WIDTH = 2 * LANES;
 constexpr int MAX_ROWS = LANES == 16 ? 12 : 6;  // 2 * MAX_ROWS results, of 32 registers or 16
 constexpr int PIECE = 128;                     // steps of k: 16 KiB of a float32 panel with AVX-512
 constexpr int64_t ENOUGH = 1 << 18;             // multiply-adds for which a second thread pays
-constexpr int64_t CHUNK = 2 << 20;              // bytes of x that stay in a cache while all panels pass by
+constexpr int64_t CHUNK = 2 << 20;              // bytes of x, about, that stay in a cache while all panels pass by
 constexpr int LINE = 64;                        // bytes of a cache line
 constexpr int AHEAD = 4096;                     // bytes. The hardware's own prefetching ends at each page
 
@@ -214,7 +214,9 @@ void linear(const T *x, const W *weight, const float *bias, T *out, int64_t rows
     pool::each(blocks, rows * in > ENOUGH / 8, [=](int64_t block) { rearrange(x, packed, rows, in, per_block, block); });
     Linear<X, W, T> body = {packed, weight, bias, out, rows, steps, outs, (outs + WIDTH - 1) / WIDTH, 1, per_block};
     body.pair = 2 * rows <= MAX_ROWS ? 2 : 1;
-    body.per_chunk = blocks_of_chunk * per_block;
+    // As many chunks as come nearest to that size, all alike: a last one of a few rows would read every weight for them.
+    body.chunks = std::max<int64_t>(1, (2 * blocks + blocks_of_chunk) / (2 * blocks_of_chunk));
+    body.per_chunk = (blocks + body.chunks - 1) / body.chunks * per_block;
     body.chunks = (rows + body.per_chunk - 1) / body.per_chunk;
     body.threads = omp_get_max_threads();
     pool::each_twice(body.tasks(), rows * in * outs > ENOUGH, body);

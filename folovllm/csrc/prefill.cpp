@@ -10,8 +10,10 @@
 //     K  TILE tokens   turned, so that the same number of TILE keys lies side by side      scores  = q @ K.T
 //     V  TILE tokens   copied, so that the numbers of one value lie side by side           values += exp(scores) @ V
 //
-// Both are small products, of up to MAX_ROWS rows by two vectors, in registers. Tiles lie at the same places of every
-// sequence, and no row knows how many others there are. So its bits are the same however a prompt is cut.
+// Both are small products, of up to MAX_ROWS rows by two vectors, in registers. Where the CPU multiplies pairs of
+// bfloat16 numbers, q and K stay pairs; the exponentials and V are multiplied in float32. Keys that no row of a block
+// sees are left out. Tiles lie at the same places of every sequence, and no row knows how many others there are. So its
+// bits are the same however a prompt is cut.
 //
 // Slots that no token has written are never read.
 //
@@ -19,6 +21,7 @@
 // al., "FlashAttention" (2022).
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "pool.h"
@@ -32,8 +35,8 @@ constexpr int TILE = 64;                        // keys
 constexpr int ROWS_OF_TASK = 256;               // for which a tile of K and V is copied once
 
 // out[r] = keep[r] * out[r] + the sum over k of x[r * ROW + k * STEP] * w[k], WIDTH numbers each. keep may be null: 0.
-template <int ROWS, int ROW, int STEP>
-void multiply(const float *x, const float *w, int64_t size, const float *keep, float *out, int64_t out_stride) {
+template <int ROWS, int ROW, int STEP, typename X>
+void multiply(const X *x, const X *w, int64_t size, const float *keep, float *out, int64_t out_stride) {
     vec low[ROWS], high[ROWS];
 #pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++) {
@@ -41,11 +44,11 @@ void multiply(const float *x, const float *w, int64_t size, const float *keep, f
         high[r] = keep ? load(out + r * out_stride + LANES) * keep[r] : vec{};
     }
     for (int64_t k = 0; k < size; k++, w += WIDTH) {
-        const vec a = load(w), b = load(w + LANES);
+        const auto a = load(w), b = load(w + LANES);
 #pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++) {
-            low[r] += x[r * ROW + k * STEP] * a;
-            high[r] += x[r * ROW + k * STEP] * b;
+            low[r] = multiply_add(low[r], x[r * ROW + k * STEP], a);
+            high[r] = multiply_add(high[r], x[r * ROW + k * STEP], b);
         }
     }
 #pragma GCC unroll 12
@@ -65,14 +68,23 @@ struct Prefill {
     float scale;
     T *out;
 
+#ifdef __AVX512BF16__
+    static constexpr bool IN_PAIRS = std::is_same_v<T, bf16> && std::is_same_v<C, bf16>;
+#else
+    static constexpr bool IN_PAIRS = false;
+#endif
+    using Step = std::conditional_t<IN_PAIRS, bf16_pair, float>;  // what a head of q or K has for one step of a product
+
     int64_t group() const { return num_heads / num_kv_heads; }
+    int64_t steps() const { return IN_PAIRS ? size / 2 : size; }
     int64_t padded() const { return (size + WIDTH - 1) / WIDTH * WIDTH; }
     int64_t queries_of_task() const { return std::max<int64_t>(1, ROWS_OF_TASK / group()); }
 
     // Where a task's numbers lie, in memory of its thread.
     struct Memory {
-        float *q;       // [blocks of rows, size, rows of a block], scaled
-        float *k, *v;   // [TILE / WIDTH, size, WIDTH], [padded / WIDTH, TILE, WIDTH]
+        Step *q;        // [blocks of rows, steps, rows of a block]; floats are scaled
+        Step *k;        // [TILE / WIDTH, steps, WIDTH]
+        float *v;       // [padded / WIDTH, TILE, WIDTH]
         float *scores;  // [MAX_ROWS, TILE]
         float *sums;    // [rows, padded]
         float *highest, *total;  // [rows]
@@ -80,17 +92,30 @@ struct Prefill {
 
     Memory memory(int64_t rows) const {
         static thread_local std::vector<float> own;
-        const int64_t needed = rows * (size + padded() + 2) + TILE * (size + padded() + MAX_ROWS) + LANES;
+        const int64_t needed = rows * (steps() + padded() + 2) + TILE * (steps() + padded() + MAX_ROWS) + LANES;
         if ((int64_t)own.size() < needed) own.resize(needed);
+        static_assert(sizeof(Step) == sizeof(float));
         Memory m;
-        m.q = own.data();
-        m.k = m.q + rows * size;
-        m.v = m.k + TILE * size;
+        m.q = (Step *)own.data();
+        m.k = m.q + rows * steps();
+        m.v = (float *)(m.k + TILE * steps());
         m.scores = m.v + TILE * padded();
         m.sums = m.scores + TILE * MAX_ROWS;
         m.highest = m.sums + rows * padded();
         m.total = m.highest + rows;
         return m;
+    }
+
+    // What a head has for the LANES steps from `step` on, 32 bits each, or for fewer at its end.
+    template <typename N>
+    words take(const N *head, int64_t step, float scale) const {
+        if constexpr (!IN_PAIRS) return (words)(load(head + step) * scale);
+        words found = {};
+        if (step + LANES <= steps())
+            memcpy(&found, head + 2 * step, sizeof found);
+        else
+            memcpy(&found, head + 2 * step, sizeof found / 2);  // heads are multiples of 16
+        return found;
     }
 
     // K and V of `count` tokens from `first` on; zeros behind them.
@@ -103,12 +128,13 @@ struct Prefill {
         }
         // By squares: tokens lie a power of two apart, so a column of all of them would not fit into the first cache.
         for (int64_t j = 0; j < TILE; j += LANES)
-            for (int64_t d = 0; d < size; d += LANES) {
+            for (int64_t d = 0; d < steps(); d += LANES) {
                 words square[LANES];
-                for (int64_t i = 0; i < LANES; i++) square[i] = j + i < count ? (words)load(keys + at[j + i] + d) : words{};
+                for (int64_t i = 0; i < LANES; i++) square[i] = j + i < count ? take(keys + at[j + i], d, 1) : words{};
                 transpose(square);
-                float *to = m.k + j / WIDTH * WIDTH * size + d * WIDTH + j % WIDTH;
-                for (int i = 0; i < LANES; i++) store(to + i * WIDTH, (vec)square[i]);
+                Step *to = m.k + j / WIDTH * WIDTH * steps() + d * WIDTH + j % WIDTH;
+                for (int64_t i = 0; i < std::min<int64_t>(LANES, steps() - d); i++)
+                    memcpy(to + i * WIDTH, &square[i], sizeof(words));
             }
         for (int64_t d = 0; d < padded(); d += LANES) {
             float *to = m.v + d / WIDTH * WIDTH * TILE + d % WIDTH;
@@ -121,18 +147,22 @@ struct Prefill {
     template <int ROWS>
     void attend(int64_t row, int64_t position, int64_t first, const Memory &m) const {
         float keep[ROWS];
-        for (int64_t panel = 0; panel < TILE; panel += WIDTH)
-            multiply<ROWS, 1, ROWS>(m.q + row * size, m.k + panel * size, size, nullptr, m.scores + panel, TILE);
+        const int64_t most = position + (row % group() + ROWS - 1) / group() - first + 1;  // keys the last row sees
+        const int64_t keys = std::min<int64_t>(TILE, most), whole = (keys + LANES - 1) / LANES * LANES;
+        for (int64_t panel = 0; panel < keys; panel += WIDTH)
+            multiply<ROWS, 1, ROWS>(m.q + row * steps(), m.k + panel * steps(), steps(), nullptr, m.scores + panel, TILE);
         for (int r = 0; r < ROWS; r++) {
             float *scores = m.scores + r * TILE;
             const int64_t seen = position + (row % group() + r) / group() - first + 1;  // keys of this tile
-            for (int64_t j = std::max<int64_t>(seen, 0); j < TILE; j++) scores[j] = -__builtin_inff();
+            if constexpr (IN_PAIRS)
+                for (int64_t j = 0; j < whole; j += LANES) store(scores + j, load(scores + j) * scale);
+            for (int64_t j = std::max<int64_t>(seen, 0); j < whole; j++) scores[j] = -__builtin_inff();
             const float before = m.highest[row + r];
             vec each = splat(before);
-            for (int j = 0; j < TILE; j += LANES) each = load(scores + j) > each ? load(scores + j) : each;
+            for (int64_t j = 0; j < whole; j += LANES) each = load(scores + j) > each ? load(scores + j) : each;
             const float highest = max(each);
             vec total = {};
-            for (int j = 0; j < TILE; j += LANES) {
+            for (int64_t j = 0; j < whole; j += LANES) {
                 vec e = exp_(load(scores + j) - highest);
                 store(scores + j, e);
                 total += e;
@@ -143,7 +173,7 @@ struct Prefill {
             m.total[row + r] = m.total[row + r] * keep[r] + sum(total);
         }
         for (int64_t d = 0; d < padded(); d += WIDTH)
-            multiply<ROWS, TILE, 1>(m.scores, m.v + d * TILE, TILE, keep, m.sums + row * padded() + d, padded());
+            multiply<ROWS, TILE, 1>(m.scores, m.v + d * TILE, keys, keep, m.sums + row * padded() + d, padded());
     }
 
     void attend(int rows, int64_t row, int64_t position, int64_t first, const Memory &m) const {
@@ -168,12 +198,13 @@ struct Prefill {
             const T *from[MAX_ROWS];
             for (int64_t r = 0, row = block; r < here; r++, row++)
                 from[r] = q + (begin + row / group()) * q_stride + (kv_head * group() + row % group()) * size;
-            float *to = m.q + block * size;  // what a square has beyond its rows is written over by the next step
-            for (int64_t d = 0; d < size; d += LANES) {
+            Step *to = m.q + block * steps();  // what a square has beyond its rows is written over by the next step
+            for (int64_t d = 0; d < steps(); d += LANES) {
                 words square[LANES] = {};
-                for (int64_t r = 0; r < here; r++) square[r] = (words)(load(from[r] + d) * scale);
+                for (int64_t r = 0; r < here; r++) square[r] = take(from[r], d, scale);
                 transpose(square);
-                for (int i = 0; i < LANES; i++) store(to + (d + i) * here, (vec)square[i]);
+                for (int64_t i = 0; i < std::min<int64_t>(LANES, steps() - d); i++)
+                    memcpy(to + (d + i) * here, &square[i], sizeof(words));
             }
         }
         std::fill(m.sums, m.sums + rows * padded(), 0.0f);

@@ -15,6 +15,7 @@ from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.kernels.cpu import DTYPES, HEAD_SIZE_STEP, decode, prefill, store_kv
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.utils.cpu_kernels import unavailable_reason
+from folovllm.utils.recycled_memory import RESULTS
 
 
 class Lists:
@@ -60,7 +61,7 @@ class CPUBackend(PagedTorchBackend):
             return super().forward(q, kv_cache, metadata)
         if self._lists is None or self._lists.metadata is not metadata:
             self._lists = Lists(metadata)
-        lists, out = self._lists, torch.empty_like(q, memory_format=torch.contiguous_format)
+        lists, out = self._lists, RESULTS.empty(q.shape, q.dtype)
         where = (lists.seq_lens, lists.block_tables, self.scale, out)
         if len(lists.decodes):
             decode(q, kv_cache, lists.queries, lists.decodes, *where)

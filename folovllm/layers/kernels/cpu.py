@@ -17,6 +17,7 @@ import torch
 
 from folovllm.utils.cpu_kernels import DTYPE_NAMES, FLOAT, INT, POINTER, function, library
 from folovllm.utils.devices import empty_in_huge_pages
+from folovllm.utils.recycled_memory import RESULTS
 
 LINEAR = [POINTER] * 4 + [INT] * 3
 SIGNATURES: dict[str, list[Any]] = {
@@ -77,7 +78,7 @@ def linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, out
 
     x is float32, or bfloat16 where the weight was packed in pairs; bias is float32.
     """
-    out = x.new_empty(len(x), outs)
+    out = RESULTS.empty((len(x), outs), x.dtype)
     name = "linear_bf16_pairs" if packed.shape[3] == 2 else f"linear_{DTYPE_NAMES[packed.dtype]}"
     _linear(name)(x.data_ptr(), packed.data_ptr(), _pointer(bias), out.data_ptr(), len(x), x.shape[1], outs)
     return out
@@ -85,7 +86,7 @@ def linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, out
 
 def add_rms_norm(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """The norm of `x` [num_tokens, size], or of `residual`, to which x is added first, in place."""
-    out = torch.empty_like(x)
+    out = RESULTS.empty(x.shape, x.dtype)
     _kernel("add_rms_norm", x.dtype)(
         x.data_ptr(), _pointer(residual), weight.data_ptr(), out.data_ptr(), len(x), x.shape[1], eps
     )
@@ -124,7 +125,7 @@ def norm_rotary(
 def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     """`gate_up` [num_tokens, 2 * size] -> silu(gate) * up [num_tokens, size]."""
     size = gate_up.shape[1] // 2
-    out = gate_up.new_empty(len(gate_up), size)
+    out = RESULTS.empty((len(gate_up), size), gate_up.dtype)
     _kernel("silu_mul", gate_up.dtype)(gate_up.data_ptr(), out.data_ptr(), len(gate_up), size)
     return out
 

@@ -1,0 +1,54 @@
+"""Memory for the large results of a prompt step, kept and handed out again.
+
+A product over 1,024 tokens writes 8 to 25 MB, which are dropped a moment later. The C library gives such a piece back
+to the system, and the next product gets fresh pages, each with a page fault at its first touch: thousands in a layer.
+Here the memory stays, in huge pages.
+
+    empty() ─▶ tensor, views of it ── the last one is dropped ─▶ free ─▶ empty()
+       └── none is free and large enough: new memory, in the place of the largest free one
+
+So there are as many pieces as results were in use at a time, and nothing is handed out that anybody still holds.
+
+vLLM: none; its documentation advises another allocator (LD_PRELOAD) for its CPU backend
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+from collections.abc import Sequence
+
+import torch
+
+from folovllm.utils.devices import HUGE_PAGE, empty_in_huge_pages
+
+
+class RecycledMemory:
+    def __init__(self) -> None:
+        self._free: list[torch.Tensor] = []
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """An uninitialised CPU tensor. Less than a huge page is left to torch."""
+        size = math.prod(shape) * dtype.itemsize
+        if size < HUGE_PAGE:
+            return torch.empty(tuple(shape), dtype=dtype)
+        memory = self._take(size)
+        # The result's storage holds this object, and so does every view of it: when it goes, nobody is left.
+        lease = (ctypes.c_char * size).from_address(memory.data_ptr())
+        weakref.finalize(lease, self._free.append, memory).atexit = False
+        return torch.frombuffer(lease, dtype=dtype).view(tuple(shape))
+
+    def _take(self, size: int) -> torch.Tensor:
+        """The smallest free piece that is large enough, or a new one."""
+        self._free.sort(key=len)
+        for place, memory in enumerate(self._free):
+            if len(memory) >= size:
+                return self._free.pop(place)
+        if self._free:
+            self._free.pop()
+        return empty_in_huge_pages((size,), torch.uint8)
+
+
+RESULTS = RecycledMemory()
+"""Of all models in this process."""

@@ -1,0 +1,53 @@
+"""Memory of large results is handed out again when nobody holds it, and not before."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from folovllm.utils.devices import HUGE_PAGE
+from folovllm.utils.recycled_memory import RecycledMemory
+
+ROW = HUGE_PAGE // 4  # float32 numbers in a huge page
+
+
+def test_a_dropped_result_gives_its_memory_to_the_next():
+    memory = RecycledMemory()
+    first = memory.empty((2, ROW), torch.float32)
+    place = first.data_ptr()
+    del first
+    assert memory.empty((4, ROW), torch.bfloat16).data_ptr() == place
+
+
+def test_memory_is_not_handed_out_while_a_view_is_left():
+    memory = RecycledMemory()
+    first = memory.empty((2, ROW), torch.float32).fill_(1)
+    row = first.view(-1)[ROW:].unflatten(0, (2, -1))
+    del first
+    gc.collect()
+    memory.empty((2, ROW), torch.float32).fill_(2)
+    assert row.unique().tolist() == [1]
+
+
+def test_the_smallest_piece_that_fits_is_taken():
+    memory = RecycledMemory()
+    large, small = memory.empty((3, ROW), torch.float32), memory.empty((1, ROW), torch.float32)
+    places = large.data_ptr(), small.data_ptr()
+    del large, small
+    first, second = memory.empty((1, ROW), torch.float32), memory.empty((1, ROW), torch.float32)
+    assert (second.data_ptr(), first.data_ptr()) == places
+
+
+def test_growing_results_leave_no_trail_of_small_pieces():
+    memory = RecycledMemory()
+    for rows in range(1, 9):
+        memory.empty((rows, ROW), torch.float32)
+    assert [len(piece) for piece in memory._free] == [8 * HUGE_PAGE]
+
+
+def test_shape_and_dtype_are_what_was_asked_for():
+    memory = RecycledMemory()
+    for shape, dtype in [((3, ROW), torch.bfloat16), ((0, 4), torch.float32), ((5, 2, 3), torch.float32)]:
+        result = memory.empty(shape, dtype)
+        assert (result.shape, result.dtype, result.is_contiguous()) == (torch.Size(shape), dtype, True)
