@@ -4,6 +4,11 @@ Correct first, then fast. Each is a process of its own: a CUDA error that sticks
 another's memory. `limit` is the most that a part gets; `need` is what the ones before must leave for it, so that a slow
 part takes its time from what is left over and not from those behind it. All needs together are less than the minutes
 that the kit has: it ends in time whatever the parts do, and what takes no longer than its need is never cut.
+
+Needs are reckoned and not measured, for an H100 and 16 cores. A start is 10 s: imports, weights, graphs. The workload
+is 134,000 tokens, 8 s at the predicted 17,000 a second, behind a warm-up of one request: 20 s with its start. A kernel
+compiles in 1.2 s of a core: the 166 of tests/gpu in 33 s on six workers, which leaves as long again for the tests. With
+dependent launches only those that store and decode are compiled anew, about a third of them.
 """
 
 from __future__ import annotations
@@ -23,7 +28,8 @@ from workshop.gpu_kit import races, recorder
 WITHOUT = ["graphs", "ahead", "sampling", "attention", "norm", "rotary", "silu"]
 # Off by default: right by what the compiler makes of it, and measured nowhere yet.
 EARLY = {"FOLOVLLM_DEPENDENT_LAUNCH": "yes"}
-EARLY_TESTS = ["tests/gpu/test_attention_gpu.py", "tests/gpu/test_engine_gpu.py", "tests/gpu/test_model_gpu.py"]
+EARLY_TESTS = ["tests/gpu/test_attention_gpu.py", "tests/gpu/test_engine_gpu.py", "tests/gpu/test_model_gpu.py",
+               "-k", "not torch_varlen and not paged_torch and not dense"]  # fmt: skip
 # Limits, needs and the minutes of all are for a GPU's machine with 16 cores. A rehearsal may have two, and the question
 # there is whether the commands work.
 REHEARSAL = 8
@@ -161,7 +167,7 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
             "tests of attention and the engine with dependent launches",
             [*MODULE, "pytest", *EARLY_TESTS, "-q", "--tb=short", *sizes.tests],
             limit=60,
-            need=20,
+            need=28,
             output=folder / "tests-dependent",
             env=EARLY,
         ),
