@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
 import time
@@ -48,7 +47,7 @@ def running(
     config = uvicorn.Config(app, log_level="warning", access_log=False)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = DrainingServer(config, app)
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+        thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
         thread.start()
         try:
             wait_for(lambda: server.started)
