@@ -48,9 +48,7 @@ class CountingFoloVLLM(FoloVLLM):
 
     def _counts(self) -> tuple[int, int, int]:
         stats = self.engine.stats()
-        # The cache of prefixes comes with m6.
-        found = getattr(stats, "prefix_cache_queries", 0), getattr(stats, "prefix_cache_hits", 0)
-        return *found, stats.preemptions
+        return stats.prefix_cache_queries, stats.prefix_cache_hits, stats.preemptions
 
 
 def cells(uses: Sequence[CacheUse]) -> Row:

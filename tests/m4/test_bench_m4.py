@@ -73,8 +73,6 @@ def test_preset_report(tmp_path: Path) -> None:
     assert ours["output_tokens_per_s"] == pytest.approx(18 / ours["seconds"])
     assert hf["speedup"] == pytest.approx(hf["seconds"] / ours["seconds"])
     assert (ours["running_seqs"], hf["running_seqs"]) == (3, None)
-    assert (ours["preemptions"], hf["preemptions"], hf["kv_peak_share"]) == (0, None, None)
-    assert 0 < ours["kv_peak_share"] < 1
     assert ours["share"] is None  # weights of half a megabyte never leave the caches
     # Three requests, five decode steps each, over contexts of 21 to 25 tokens.
     assert data["details"]["kv_token_reads"] == 3 * (21 + 22 + 23 + 24 + 25)
