@@ -78,12 +78,11 @@ class CachedBlockPool(BlockPool):
         for place in range(num_cached, num_full):
             block_hash, token_ids = chain.block_hash(place), chain.tokens(place)
             parent = table[place - 1] if place else NULL_BLOCK
-            if self.cache_block(table[place], block_hash, parent, token_ids, chain.cache_salt):
-                continue
             found = self.get_cached_block(block_hash, parent, token_ids, chain.cache_salt)
             if found is None:
-                return place, changed  # nor can the blocks behind it be found
-            if found != table[place]:
+                if not self.cache_block(table[place], block_hash, parent, token_ids, chain.cache_salt):
+                    return place, changed  # nor can the blocks behind it be found
+            elif found != table[place]:
                 self.touch([found])
                 self.free_blocks([table[place]])
                 table[place] = found
