@@ -16,6 +16,7 @@ if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
     pytest.skip(f"Triton kernels: {reason}", allow_module_level=True)
 
 from folovllm.attention.backends.triton_invariant import TritonInvariantBackend
+from folovllm.attention.kernels import paged_prefill
 from folovllm.layers.kernels.matmul import linear
 from folovllm.models.batch_invariant_cuda import make_batch_invariant_cuda
 from folovllm.models.fused import fuse
@@ -94,6 +95,31 @@ def test_a_query_is_the_same_by_prompt_by_chunk_and_by_decode_alone_and_in_compa
             assert torch.equal(beside[2], other[3:40])
     decodes = attend(*((0, position, position + 1) for position in range(40, LENGTH, 7)))
     assert torch.equal(torch.cat(decodes), whole[40:LENGTH:7])
+
+
+class Launches:
+    """In place of the kernel: keeps the options of each launch."""
+
+    def __init__(self) -> None:
+        self.options: set[tuple[object, ...]] = set()
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Launches:
+        return self
+
+    def __call__(self, *args: object, **options: object) -> None:
+        self.options.add(tuple(options[name] for name in ("BLOCK_M", "BLOCK_N", "num_warps", "BY_POSITION")))
+
+
+def test_one_tile_placed_by_position_whatever_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the interpreter cannot tell: its rows have the same bits wherever they stand in a tile."""
+    monkeypatch.setattr(paged_prefill, "_paged_prefill", launches := Launches())
+    cache = torch.empty(9, 16, 2, 32, device=KERNEL_DEVICE)
+    tables, ends = torch.zeros(2, 8, dtype=torch.int32), torch.full([2], 100, dtype=torch.int32)
+    for longest in (1, 7, 8, 9, 40, 100):
+        q, starts = torch.empty(2 * longest, 4, 32), torch.tensor([0, longest, 2 * longest], dtype=torch.int32)
+        paged_prefill.paged_prefill(q, cache, cache, tables, starts, ends, longest, 1.0, batch_invariant=True)
+    assert {options[-1] for options in launches.options} == {True}
+    assert len(launches.options) == 1
 
 
 @pytest.mark.exhaustive
