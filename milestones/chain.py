@@ -39,6 +39,7 @@ AFTER = (
     "folovllm/bench/peers/llama_cpp.py",
     "folovllm/bench/peers/nano_vllm.py",
     "folovllm/bench/peers/openvino.py",
+    "folovllm/bench/peers/transformers_apart.py",
     "folovllm/bench/peers/workers/**",
     "folovllm/bench/sampler_run.py",
     "folovllm/bench/serve_*.py",

@@ -21,6 +21,7 @@ from folovllm.bench.peers.setup import PeerSetup
 from folovllm.bench.probe import Probe, exceeds_caches
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import BenchModel, progress_bar, require_at_least, vocab_size
+from folovllm.config import CacheConfig
 
 COLUMNS = [
     "engine",
@@ -69,7 +70,10 @@ def run(
     with setup.cleanup:
         with progress_bar(1 + len(peers)) as tick:
             tick("loading folovllm")
-            ours = FoloVLLM(model, dtype, device, max_model_len)
+            # Room for these requests, as vLLM's peer has it, and one block more for each that runs ahead. In a larger
+            # cache each round would take blocks that none has used before, and the first use of memory is dear.
+            room = num_requests * (-(-max_model_len // CacheConfig().block_size) + 1)
+            ours = FoloVLLM(model, dtype, device, max_model_len, num_kv_blocks=room)
             contestants: list[Contestant] = [ours]
             others, missing = make_peers(peers, setup, tick)
             contestants += others
@@ -78,9 +82,10 @@ def run(
         vocab, probe = vocab_size(model), Probe(ours.engine.device, ours.engine.dtype)
 
         def work(number: int) -> tuple[list[list[int]], list[int]]:
-            # A fresh set in each round, so that nothing can be remembered; one request is enough to warm up.
-            count = num_requests if number else 1
-            return lengths.make_prompts(vocab, f"{seed} {number}" if seed else number, count), lengths.outputs[:count]
+            # A fresh set in each round, so that nothing can be remembered. The warm-up takes as many requests: what
+            # they use of buffers and blocks is then used for the first time before the clock runs.
+            prompts = lengths.make_prompts(vocab, f"{seed} {number}" if seed else number, num_requests)
+            return prompts, lengths.outputs
 
         with progress_bar((rounds + 1) * len(contestants)) as tick:
             runs = take_turns(contestants, rounds, work, tick, lambda warm_up: probe.measure(warm_up=warm_up))

@@ -73,9 +73,13 @@ class _Clock:
         pass
 
 
+def batch_sizes(setup: PeerSetup) -> list[int]:
+    """One prompt at a time, and as many as were asked for."""
+    return sorted({1, min(setup.batch_size, setup.num_requests)})
+
+
 def _make(setup: PeerSetup) -> list[Contestant]:
-    sizes = sorted({1, min(setup.batch_size, setup.num_requests)})
-    return [HuggingFace(setup.hf_model, size) for size in sizes]
+    return [HuggingFace(setup.hf_model, size) for size in batch_sizes(setup)]
 
 
 PEERS = {"hf": _make}

@@ -124,12 +124,16 @@ def passes(start: float, timestamps: list[list[float]]) -> Run:
     return run
 
 
-def _make(setup: PeerSetup) -> list[Contestant]:
+def require_psutil(setup: PeerSetup) -> None:
     """Raises ValueError where transformers could not ask how much memory is free, and would refuse every cache."""
     if (setup.device or default_device()) == "cpu" and find_spec("psutil") is None:
         raise ValueError(
             "peer must be one that runs here, got 'hf-continuous': on a CPU it needs psutil (pip install psutil)"
         )
+
+
+def _make(setup: PeerSetup) -> list[Contestant]:
+    require_psutil(setup)
     return [HuggingFaceContinuous(setup.hf_model)]
 
 

@@ -1,6 +1,7 @@
 """Which peers there are: every file of this folder that has a PEERS, a dictionary from a name to what makes it.
 
-They are looked for and not listed, so that a peer arrives as a file, and this one stays as it is.
+They are looked for and not listed, so that a peer arrives as a file, and this one stays as it is. Of two files with
+the same name for a peer, the one that comes later in the alphabet has it.
 
 vLLM: none
 """

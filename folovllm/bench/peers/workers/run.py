@@ -6,7 +6,8 @@
     out  {"steps": [[seconds, tokens, prefill], ...], "tokens": [[...], ...]}
 
 One line of JSON each; a failure is {"error": ..., "stage": ...}, the end of the input ends the process. The engine
-files lie beside this one and are imported by name. Nothing of folovllm may be: that environment need not have it.
+files lie beside this one and are imported by name. Nothing of folovllm may be: that environment need not have it, but
+for transformers_engine.py, whose Python is ours.
 
 vLLM: none
 """
@@ -34,8 +35,7 @@ def main() -> int:
         answer(answers, ready=True, version=engine.version)
         stage = "run"
         for line in sys.stdin:
-            request = json.loads(line)
-            steps, tokens = engine.generate(request["prompts"], request["num_tokens"])
+            steps, tokens = engine.generate(**json.loads(line))
             answer(answers, steps=steps, tokens=tokens)
     except Exception as error:
         traceback.print_exc()

@@ -1,0 +1,59 @@
+"""transformers' peers in processes of their own: the same weights, the same counts, and errors that come through."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from folovllm.bench.peers.hf import HuggingFace
+from folovllm.bench.peers.registry import PEERS
+from folovllm.bench.peers.setup import PeerSetup
+from folovllm.bench.peers.transformers_apart import OwnProcess
+from folovllm.bench.workload import BenchModel
+from tests.helpers import make_hf_folder
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> Iterator[PeerSetup]:
+    model = BenchModel("tiny", str(make_hf_folder(tmp_path, "qwen3")), "auto")
+    made = PeerSetup(model, "float32", "cpu", 64, 3, 2)
+    with made.cleanup:
+        yield made
+
+
+@pytest.mark.parametrize(("name", "sizes"), [("hf", [1, 2]), ("hf-continuous", [None])])
+def test_each_runs_in_another_process_and_gives_what_was_asked_for(
+    name: str, sizes: list[int | None], setup: PeerSetup
+) -> None:
+    peers = PEERS[name](setup)
+    assert "hf_model" not in vars(setup)  # no second copy of the weights in this process
+    assert [getattr(peer, "batch_size", None) for peer in peers] == sizes
+    for peer in peers:
+        assert isinstance(peer, OwnProcess)
+        assert peer.name == name
+        assert peer._pipe.process.pid != os.getpid()
+        run = peer.run_mixed([[1, 2, 3], [4], [5, 6]], [3, 1, 2])
+        assert run.tokens == 6
+        assert run[0].prefill
+        assert all(step.seconds > 0 for step in run)
+        assert peer.run([[7, 8]], 4).tokens == 4
+
+
+def test_what_fails_over_there_is_told_here(setup: PeerSetup) -> None:
+    (peer, _) = PEERS["hf"](setup)
+    with pytest.raises(RuntimeError, match=r"hf failed: IndexError: .*its last words"):
+        peer.run([[10**6]], 2)
+    setup.model = BenchModel("gone", "/no/such/folder", "auto")
+    with pytest.raises(RuntimeError, match=r"hf failed: ModelLoadError: .*no such folder"):
+        PEERS["hf"](setup)
+
+
+def test_the_milestones_own_peers_stay_in_this_process(setup: PeerSetup) -> None:
+    from folovllm.bench.peers import hf
+
+    (one, two) = hf.PEERS["hf"](setup)
+    assert isinstance(one, HuggingFace)
+    assert (one.batch_size, two.batch_size) == (1, 2)  # type: ignore[attr-defined]
