@@ -64,7 +64,7 @@ class Tracer:
         writer.write(encode({"type": "header", **asdict(header)}) + "\n")
 
     def microseconds(self, reading: float) -> int:
-        return int((reading - self._began) * 1e6)
+        return round((reading - self._began) * 1e6)
 
     def arrived(self, request: Request, at: float) -> None:
         self.changes.arrived(request, self.microseconds(at))
@@ -120,10 +120,10 @@ class Tracer:
         """A step as one line. A JSON encoder takes twice as long, and most records are numbers only."""
         began, readings = self._began, step.readings
         # Differences of whole microseconds, so that they add up.
-        t = last = int((readings[0] - began) * 1e6)
+        t = last = round((readings[0] - began) * 1e6)
         times = []
         for reading in readings[1:]:
-            at = int((reading - began) * 1e6)
+            at = round((reading - began) * 1e6)
             times.append(at - last if at > last else 0)
             last = at
         times += [0] * (len(PARTS) - len(times))  # parts that it never came to took nothing

@@ -11,7 +11,7 @@ import pytest
 from folovllm.bench import compare
 from folovllm.entrypoints.cli.main import main
 
-OLD_FILE = "docs/benchmarks/data/throughput-peers-zen4-bf16.json"
+OLD_FILE = "docs/benchmarks/data/throughput-peers-zen5-bf16.json"
 
 
 def result(seconds: list[float], **changes: Any) -> dict[str, Any]:
