@@ -1,4 +1,4 @@
-"""`bench throughput`: our cache has the room that a peer's has, and nothing is used for the first time under the clock."""
+"""`bench throughput`: our cache has the room that a peer's has, and the warm-up uses all of it once."""
 
 from __future__ import annotations
 
