@@ -24,7 +24,9 @@ def setup(tmp_path: Path) -> Iterator[PeerSetup]:
         yield made
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("hf", [1, 2]), ("hf-continuous", [None])])
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("hf", [1, 2]), pytest.param("hf-continuous", [None], marks=pytest.mark.exhaustive)]
+)
 def test_each_runs_in_another_process_and_gives_what_was_asked_for(
     name: str, sizes: list[int | None], setup: PeerSetup
 ) -> None:
@@ -42,6 +44,7 @@ def test_each_runs_in_another_process_and_gives_what_was_asked_for(
         assert peer.run([[7, 8]], 4).tokens == 4
 
 
+@pytest.mark.exhaustive
 def test_what_fails_over_there_is_told_here(setup: PeerSetup) -> None:
     (peer, _) = PEERS["hf"](setup)
     with pytest.raises(RuntimeError, match=r"hf failed: IndexError: .*its last words"):

@@ -10,6 +10,7 @@ from pkgutil import iter_modules
 
 import pytest
 
+from folovllm.bench import probe
 from folovllm.bench.contestant import FoloVLLM, Run, Step, take_turns
 from folovllm.bench.lengths import Lengths
 from folovllm.bench.peers import registry
@@ -24,6 +25,12 @@ from tests.m1.bench_support import bench, refusal
 
 pytestmark = pytest.mark.slow
 TINY = "qwen3-tiny"
+
+
+@pytest.fixture(autouse=True)
+def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "PROBE_BYTES", 2**20)
+    monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
 
 
 # Lengths.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from folovllm.bench import scheduler, step, throughput
+from folovllm.bench import probe, scheduler, step, throughput
 from folovllm.bench.contestant import FoloVLLM
 from folovllm.bench.workload import BenchModel
 from tests.helpers import make_hf_folder
@@ -16,6 +16,12 @@ from tests.m1.bench_support import bench, refusal
 
 pytestmark = pytest.mark.slow
 TINY = "qwen3-tiny"
+
+
+@pytest.fixture(autouse=True)
+def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "PROBE_BYTES", 2**20)
+    monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
 
 
 # The scheduler alone.
