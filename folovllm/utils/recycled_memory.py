@@ -25,8 +25,10 @@ from folovllm.utils.devices import HUGE_PAGE, empty_in_huge_pages
 
 
 class RecycledMemory:
+    """Any number of threads may ask, and drop: each change of `_free` is one operation of its dictionary."""
+
     def __init__(self) -> None:
-        self._free: list[torch.Tensor] = []
+        self._free: dict[int, torch.Tensor] = {}  # by address
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """An uninitialised CPU tensor. Less than a huge page is left to torch."""
@@ -36,17 +38,17 @@ class RecycledMemory:
         memory = self._take(size)
         # The result's storage holds this object, and so does every view of it: when it goes, nobody is left.
         lease = (ctypes.c_char * size).from_address(memory.data_ptr())
-        weakref.finalize(lease, self._free.append, memory).atexit = False
+        weakref.finalize(lease, self._free.__setitem__, memory.data_ptr(), memory).atexit = False
         return torch.frombuffer(lease, dtype=dtype).view(tuple(shape))
 
     def _take(self, size: int) -> torch.Tensor:
         """The smallest free piece that is large enough, or a new one."""
-        self._free.sort(key=len)
-        for place, memory in enumerate(self._free):
-            if len(memory) >= size:
-                return self._free.pop(place)
-        if self._free:
-            self._free.pop()
+        pieces = sorted(self._free.values(), key=len)  # a copy: what is dropped meanwhile is free the next time
+        for memory in pieces:
+            if len(memory) >= size and self._free.pop(memory.data_ptr(), None) is not None:  # no other thread has it
+                return memory
+        if pieces:
+            self._free.pop(pieces[-1].data_ptr(), None)
         return empty_in_huge_pages((size,), torch.uint8)
 
 

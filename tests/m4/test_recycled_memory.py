@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
@@ -39,11 +40,41 @@ def test_the_smallest_piece_that_fits_is_taken():
     assert (second.data_ptr(), first.data_ptr()) == places
 
 
+def test_a_result_may_be_dropped_by_another_thread_while_a_piece_is_looked_for(monkeypatch):
+    memory = RecycledMemory()
+    held = [memory.empty((rows, ROW), torch.float32) for rows in (3, 2, 1)]
+    late = [held.pop()]
+    held.clear()
+    length = torch.Tensor.__len__
+
+    def drop_late(tensor: torch.Tensor) -> int:
+        late.clear()
+        return length(tensor)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(torch.Tensor, "__len__", drop_late)
+        first = memory.empty((2, ROW), torch.float32)
+    assert len(memory._free) == 2  # the one that is too large, and the late one
+    assert first.data_ptr() not in memory._free
+
+
+def test_threads_never_hold_the_same_memory():
+    memory = RecycledMemory()
+
+    def work(number: int) -> bool:
+        return all(
+            bool((memory.empty((1 + turn % 3, ROW), torch.float32).fill_(number) == number).all()) for turn in range(60)
+        )
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(work, range(4)))
+
+
 def test_growing_results_leave_no_trail_of_small_pieces():
     memory = RecycledMemory()
     for rows in range(1, 9):
         memory.empty((rows, ROW), torch.float32)
-    assert [len(piece) for piece in memory._free] == [8 * HUGE_PAGE]
+    assert [len(piece) for piece in memory._free.values()] == [8 * HUGE_PAGE]
 
 
 def test_shape_and_dtype_are_what_was_asked_for():
