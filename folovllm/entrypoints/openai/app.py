@@ -18,7 +18,7 @@ from fastapi.responses import FileResponse, JSONResponse
 from folovllm import __version__
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.errors import APIError, add_error_handlers
-from folovllm.entrypoints.openai.limits import Keys, LargestBody, bearer
+from folovllm.entrypoints.openai.limits import ASSETS, Keys, LargestBody, bearer
 from folovllm.entrypoints.openai.live import looks
 from folovllm.entrypoints.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from folovllm.entrypoints.openai.serving import Serving
@@ -173,7 +173,7 @@ def _add_page(app: FastAPI, serving: Serving) -> None:
 
     @app.get("/assets/{name}", include_in_schema=False)
     async def asset(name: str) -> Response:
-        if name not in ("chat.js", "chat.css"):
+        if name not in ASSETS:
             raise APIError(404, f"there is no {name!r} here")
         return FileResponse(STATIC / name)
 

@@ -18,7 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.errors import APIError
 
-OPEN_PATHS = ("/", "/health", "/assets/chat.js", "/assets/chat.css")
+ASSETS = ("chat.js", "live.js", "chat.css")
+"""What the page is made of, in static/."""
+OPEN_PATHS = ("/", "/health", *(f"/assets/{name}" for name in ASSETS))
 """They tell nothing of anyone: the page without its data, and whether the server lives."""
 
 
