@@ -40,6 +40,8 @@ class AttentionMetadata:
     decode_order: torch.Tensor | None = None
     """[leading_decodes] int32, each of their places once, the longest first: in this order a kernel starts them. None:
     as they come."""
+    last_rows_only: bool = False
+    """Of what the model returns, only each sequence's last row is read. It may leave out what only others need."""
 
     @property
     def leading_decodes(self) -> int:

@@ -11,9 +11,9 @@
 //     V  TILE tokens   copied, so that the numbers of one value lie side by side           values += exp(scores) @ V
 //
 // Both are small products, of up to MAX_ROWS rows by two vectors, in registers. Where the CPU multiplies pairs of
-// bfloat16 numbers, q and K stay pairs; the exponentials and V are multiplied in float32. Keys that no row of a block
-// sees are left out. Tiles lie at the same places of every sequence, and no row knows how many others there are. So its
-// bits are the same however a prompt is cut.
+// bfloat16 numbers, all four stay pairs: for the second product the exponentials are rounded to bfloat16, as
+// FlashAttention does, but summed before that. Keys that no row of a block sees are left out. Tiles lie at the same places
+// of every sequence, and no row knows how many others there are. So its bits are the same however a prompt is cut.
 //
 // Slots that no token has written are never read.
 //
@@ -73,7 +73,9 @@ struct Prefill {
 #else
     static constexpr bool IN_PAIRS = false;
 #endif
-    using Step = std::conditional_t<IN_PAIRS, bf16_pair, float>;  // what a head of q or K has for one step of a product
+    using Step = std::conditional_t<IN_PAIRS, bf16_pair, float>;  // what a row has for one step of a product
+    static constexpr int64_t KEYS_OF_STEP = IN_PAIRS ? 2 : 1;     // in the second one
+    static constexpr int64_t TILE_STEPS = TILE / KEYS_OF_STEP;
 
     int64_t group() const { return num_heads / num_kv_heads; }
     int64_t steps() const { return IN_PAIRS ? size / 2 : size; }
@@ -84,23 +86,25 @@ struct Prefill {
     struct Memory {
         Step *q;        // [blocks of rows, steps, rows of a block]; floats are scaled
         Step *k;        // [TILE / WIDTH, steps, WIDTH]
-        float *v;       // [padded / WIDTH, TILE, WIDTH]
+        Step *v;        // [padded / WIDTH, TILE_STEPS, WIDTH]
         float *scores;  // [MAX_ROWS, TILE]
+        Step *weights;  // [MAX_ROWS, TILE_STEPS], the exponentials; where they are floats, they are written over scores
         float *sums;    // [rows, padded]
         float *highest, *total;  // [rows]
     };
 
     Memory memory(int64_t rows) const {
         static thread_local std::vector<float> own;
-        const int64_t needed = rows * (steps() + padded() + 2) + TILE * (steps() + padded() + MAX_ROWS) + LANES;
+        const int64_t needed = rows * (steps() + padded() + 2) + TILE * (steps() + padded() + 2 * MAX_ROWS) + LANES;
         if ((int64_t)own.size() < needed) own.resize(needed);
         static_assert(sizeof(Step) == sizeof(float));
         Memory m;
         m.q = (Step *)own.data();
         m.k = m.q + rows * steps();
-        m.v = (float *)(m.k + TILE * steps());
-        m.scores = m.v + TILE * padded();
-        m.sums = m.scores + TILE * MAX_ROWS;
+        m.v = m.k + TILE * steps();
+        m.scores = (float *)(m.v + TILE_STEPS * padded());
+        m.weights = (Step *)(m.scores + (IN_PAIRS ? TILE * MAX_ROWS : 0));
+        m.sums = m.scores + 2 * TILE * MAX_ROWS;
         m.highest = m.sums + rows * padded();
         m.total = m.highest + rows;
         return m;
@@ -137,43 +141,56 @@ struct Prefill {
                     memcpy(to + i * WIDTH, &square[i], sizeof(words));
             }
         for (int64_t d = 0; d < padded(); d += LANES) {
-            float *to = m.v + d / WIDTH * WIDTH * TILE + d % WIDTH;
-            for (int64_t j = 0; j < TILE; j++)
-                store(to + j * WIDTH, j < count && d < size ? load(values + at[j] + d) : vec{});
+            Step *to = m.v + d / WIDTH * WIDTH * TILE_STEPS + d % WIDTH;
+            const auto value = [&](int64_t j) { return j < count && d < size ? load(values + at[j] + d) : vec{}; };
+            for (int64_t step = 0; step < TILE_STEPS; step++, to += WIDTH) {
+                if constexpr (IN_PAIRS) {  // in float32 the lower half of a bfloat16 number is zero
+                    const words both = (words)value(2 * step) >> 16 | (words)value(2 * step + 1);
+                    memcpy(to, &both, sizeof both);
+                } else {
+                    store(to, value(step));
+                }
+            }
         }
     }
 
     // One tile for the rows [row, row + ROWS), of which the first is the query at `position`.
     template <int ROWS>
     void attend(int64_t row, int64_t position, int64_t first, const Memory &m) const {
-        float keep[ROWS];
         const int64_t most = position + (row % group() + ROWS - 1) / group() - first + 1;  // keys the last row sees
         const int64_t keys = std::min<int64_t>(TILE, most), whole = (keys + LANES - 1) / LANES * LANES;
         for (int64_t panel = 0; panel < keys; panel += WIDTH)
             multiply<ROWS, 1, ROWS>(m.q + row * steps(), m.k + panel * steps(), steps(), nullptr, m.scores + panel, TILE);
+        float before[LANES] = {}, highest[LANES] = {}, keep[LANES];
         for (int r = 0; r < ROWS; r++) {
             float *scores = m.scores + r * TILE;
             const int64_t seen = position + (row % group() + r) / group() - first + 1;  // keys of this tile
             if constexpr (IN_PAIRS)
                 for (int64_t j = 0; j < whole; j += LANES) store(scores + j, load(scores + j) * scale);
             for (int64_t j = std::max<int64_t>(seen, 0); j < whole; j++) scores[j] = -__builtin_inff();
-            const float before = m.highest[row + r];
-            vec each = splat(before);
+            vec each = splat(before[r] = m.highest[row + r]);
             for (int64_t j = 0; j < whole; j += LANES) each = load(scores + j) > each ? load(scores + j) : each;
-            const float highest = max(each);
+            highest[r] = m.highest[row + r] = max(each);
+        }
+        // What each row has so far fades by this; without a key yet, both are minus infinity.
+        const vec fading = exp_(load(before) - load(highest));
+        store(keep, load(before) == load(highest) ? splat(1.0f) : fading);
+        for (int r = 0; r < ROWS; r++) {
             vec total = {};
             for (int64_t j = 0; j < whole; j += LANES) {
-                vec e = exp_(load(scores + j) - highest);
-                store(scores + j, e);
+                const vec e = exp_(load(m.scores + r * TILE + j) - highest[r]);
+                if constexpr (IN_PAIRS)
+                    store((bf16 *)(m.weights + r * TILE_STEPS) + j, e);
+                else
+                    store(m.weights + r * TILE_STEPS + j, e);
                 total += e;
             }
-            vec fading = exp_(splat(before - highest));
-            keep[r] = before == highest ? 1 : fading[0];
-            m.highest[row + r] = highest;
             m.total[row + r] = m.total[row + r] * keep[r] + sum(total);
         }
+        const int64_t steps_of_keys = (keys + KEYS_OF_STEP - 1) / KEYS_OF_STEP;
         for (int64_t d = 0; d < padded(); d += WIDTH)
-            multiply<ROWS, TILE, 1>(m.scores, m.v + d * TILE, keys, keep, m.sums + row * padded() + d, padded());
+            multiply<ROWS, TILE_STEPS, 1>(m.weights, m.v + d * TILE_STEPS, steps_of_keys, keep,
+                                          m.sums + row * padded() + d, padded());
     }
 
     void attend(int rows, int64_t row, int64_t position, int64_t first, const Memory &m) const {

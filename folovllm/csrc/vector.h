@@ -11,9 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#ifdef __AVX512BF16__
 #include <immintrin.h>
-#endif
 
 #ifdef __AVX512F__
 constexpr int LANES = 16;
@@ -34,11 +32,16 @@ static inline vec load(const float *p) { return *(const vec *)p; }
 static inline vec load(const bf16 *p) { return (vec)(__builtin_convertvector(*(const halves *)p, words) << 16); }
 
 static inline void store(float *p, vec x) { *(vec *)p = x; }
-static inline void store(bf16 *p, vec x) {
+static inline void store(bf16 *p, vec x) {  // to the nearest, ties to even
+#ifdef __AVX512BF16__
+    const __m256bh rounded = _mm512_cvtneps_pbh((__m512)x);
+    memcpy(p, &rounded, sizeof rounded);
+#else
     words bits = (words)x;
-    words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;  // to the nearest, ties to even
+    words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     words quiet_nan = (bits >> 16) | 0x40;                       // rounding could turn a NaN into an infinity
     *(halves *)p = __builtin_convertvector(x == x ? rounded : quiet_nan, halves);
+#endif
 }
 
 // One step of a product: sum += x * w, one x for all lanes.
@@ -72,20 +75,27 @@ static inline float get(const bf16 *p) {
 
 static inline vec splat(float x) { return x - vec{}; }
 
+// Halves onto each other until one lane is left.
+template <typename Join>
+static inline float join_lanes(vec x, Join join) {
+#ifdef __AVX512F__
+    const __m512 wide = (__m512)x;
+    const __m256 upper = (__m256)_mm512_extractf64x4_pd((__m512d)wide, 1);
+    const __m256 eight = join(_mm512_castps512_ps256(wide), upper);
+#else
+    const __m256 eight = (__m256)x;
+#endif
+    __m128 four = join(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = join(four, _mm_movehl_ps(four, four));
+    return join(four, _mm_movehdup_ps(four))[0];
+}
+
 static inline float sum(vec x) {
-    float lanes[LANES];
-    memcpy(lanes, &x, sizeof lanes);
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
-    return lanes[0];
+    return join_lanes(x, [](auto a, auto b) { return a + b; });
 }
 
 static inline float max(vec x) {
-    float lanes[LANES];
-    memcpy(lanes, &x, sizeof lanes);
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int i = 0; i < width; i++) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
-    return lanes[0];
+    return join_lanes(x, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 // Of two vectors whose lanes are cut into groups of S: the even groups of both side by side, or the odd ones.
@@ -137,12 +147,24 @@ static inline vec sums(vec *rows) {
     return rows[0];
 }
 
-// e^x to about one unit in the last place: 2^n * e^r with |r| <= ln(2) / 2, and a polynomial for e^r (Cephes' expf).
-// Below -87 it is 0, above 88 infinite, and NaN stays NaN.
+// 2^n * p, for whole n.
+static inline vec scale(vec p, vec n) {
+#ifdef __AVX512F__
+    return (vec)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+    // In two steps, since 2^n may be beyond the range where the result is not.
+    const ints whole = __builtin_convertvector(n, ints), half = whole >> 1;
+    return p * (vec)((half + 127) << 23) * (vec)((whole - half + 127) << 23);
+#endif
+}
+
+// e^x to about one unit in the last place: 2^n * e^r with |r| <= ln(2) / 2, and a polynomial for e^r (Cephes' expf). Far
+// out it is 0 or infinite, and NaN stays NaN.
 static inline vec exp_(vec x) {
+    x = x < -110.0f ? splat(-110.0f) : x;
+    x = x > 100.0f ? splat(100.0f) : x;
     const vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-    vec shifted = x * 1.44269504f + magic;
-    vec n = shifted - magic;
+    vec n = x * 1.44269504f + magic - magic;
     vec r = x - n * 0.693359375f + n * 2.12194440e-4f;
     vec p = splat(1.9875691500e-4f);
     p = p * r + 1.3981999507e-3f;
@@ -151,9 +173,5 @@ static inline vec exp_(vec x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    vec power = (vec)(((ints)shifted << 23) + (127 << 23));
-    vec y = p * power;
-    y = x < -87.0f ? vec{} : y;
-    y = x > 88.0f ? splat(__builtin_inff()) : y;
-    return x == x ? y : x;
+    return scale(p, n);
 }

@@ -24,6 +24,7 @@ from folovllm.engine.core import EngineCore
 from folovllm.engine.input_processor import Room
 from folovllm.engine.kv_cache_dtype import cache_dtype, select_fp8_backend
 from folovllm.engine.limits import resolve_scheduler_config
+from folovllm.models.compiled_decoder import can_compile_decoder, compile_decoder
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.fused_compiled import can_fuse_compiled, fuse_compiled
 from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
@@ -75,7 +76,7 @@ def _build(
         backend = select_invariant_backend(model_config, dtype, device) if invariant else _backend_for(config, device)
     weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     model = build_model(hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed)
-    _make_fast(model, device)
+    _make_fast(model, device, layer_by_layer=model_config.enforce_eager)
     if invariant:
         keep_bits(model, device)
     block_size = cache_config.block_size
@@ -148,7 +149,7 @@ def _backend_for(config: EngineConfig, device: torch.device) -> type[AttentionBa
     return backend
 
 
-def _make_fast(model: DecoderForCausalLM, device: torch.device) -> None:
+def _make_fast(model: DecoderForCausalLM, device: torch.device, *, layer_by_layer: bool) -> None:
     """Fewer and cheaper operations between the products, and weights in the layout that the products want."""
     if device.type == "cuda":
         from folovllm.models.fused import can_fuse, fuse  # loads Triton
@@ -162,3 +163,5 @@ def _make_fast(model: DecoderForCausalLM, device: torch.device) -> None:
         elif can_fuse_cpu(model) is None:
             fuse_cpu(model)
         pack_in_threads(model)
+        if not layer_by_layer and can_compile_decoder(model) is None:
+            compile_decoder(model)

@@ -29,6 +29,7 @@ from folovllm.layers.linear_kernels import MAX_UNSLICED_ROWS, CompiledKernel, Pa
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.layers.rotary import RotaryEmbedding
 from folovllm.layers.row_slabs import NUM_PROBES, ROW_COUNTS, Product, RowSlabs, agreeing_counts, zero_sum_probe
+from folovllm.models.compiled_decoder import CompiledDecoder
 from folovllm.models.decoder import MLP, Decoder, DecoderForCausalLM, DecoderLayer, SelfAttention
 from folovllm.models.fused_compiled import CompiledMLP, CompiledRMSNorm, CompiledSelfAttention
 from folovllm.models.fused_cpu import LeanMLP, LeanQKNorm, LeanRMSNorm, LeanSelfAttention, SmallLinear
@@ -91,7 +92,8 @@ MLPS = (MLP, LeanMLP)
 # Each row of their results is computed from its own row alone, in an order that is the same in any company.
 ROW_BY_ROW: tuple[type[nn.Module], ...] = (
     Embedding, WideEmbedding, RMSNorm, QKNorm, LeanRMSNorm, LeanQKNorm, RotaryEmbedding, Attention, SelfAttention,
-    LeanSelfAttention, CompiledRMSNorm, CompiledSelfAttention, CompiledMLP, DecoderLayer, Decoder, nn.ModuleList,
+    LeanSelfAttention, CompiledRMSNorm, CompiledSelfAttention, CompiledMLP, DecoderLayer, Decoder,
+    CompiledDecoder, nn.ModuleList,
 )  # fmt: skip
 
 

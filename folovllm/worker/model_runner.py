@@ -93,6 +93,8 @@ class ModelRunner:
         racers = self.sampling.prepare(drawing) if drawing else None
         logits = drawn = None
         if self.graphs is None or size is None:
+            if scheduled.total_num_scheduled_tokens > len(seqs):  # else every row is a last one
+                inputs.metadata.last_rows_only = all(seq.sampling_params.prompt_logprobs is None for seq in seqs)
             hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
         else:
             if inputs.logits_at is not None:

@@ -19,7 +19,7 @@ import folovllm
 
 pytest.importorskip("triton")
 pytestmark = [
-    pytest.mark.slow,  # ten kernels through a compiler: six seconds
+    pytest.mark.exhaustive,  # ten kernels through a compiler: a quarter of a minute
     pytest.mark.skipif(
         platform.system() != "Linux" or platform.machine() != "x86_64",
         reason="NVIDIA's assembler comes with the wheels for Linux on x86-64",
@@ -66,7 +66,6 @@ def test_k_and_v_come_while_tiles_before_them_are_multiplied_and_no_register_is_
     check_everything(compiled)
 
 
-@pytest.mark.exhaustive
 def test_so_does_every_dtype_with_every_head_size_and_tile(tmp_path: Path) -> None:
     check_everything(compile_variants("all", tmp_path))
 

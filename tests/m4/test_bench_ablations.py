@@ -82,6 +82,7 @@ def test_what_cannot_be_left_out_is_refused(argv: list[str], text: str, capsys: 
     assert text in capsys.readouterr().err.replace("\n", " ")
 
 
+@pytest.mark.exhaustive  # another process, which loads PyTorch and Transformers
 def test_transformers_continuous_batching_takes_the_preset_beside_it(tmp_path: Path) -> None:
     data = bench_report([*PRESET, "--peer", "hf-continuous"], tmp_path / "beside.json")
     assert [row["engine"] for row in data["rows"]] == ["folovllm", "hf-continuous"]

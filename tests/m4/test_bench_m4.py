@@ -14,7 +14,7 @@ from folovllm.bench import contestant, decode, presets, probe
 from folovllm.bench.presets import PRESETS
 from folovllm.bench.probe import Probe, exceeds_caches
 from folovllm.bench.report import Report
-from folovllm.bench.roofline import ModelCost, RunCost
+from folovllm.bench.roofline import ModelCost, ProductProbe, RunCost
 from folovllm.bench.workload import bench_model, shape_config
 from folovllm.entrypoints.cli.main import main
 from tests.helpers import tiny_hf_config
@@ -149,9 +149,21 @@ def test_weights_that_fit_caches_have_no_share() -> None:
     assert exceeds_caches(COST.weight_bytes, torch.device("cuda"))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_product_of_the_layers_is_measured_too_and_the_faster_one_counts(dtype: torch.dtype) -> None:
+    found = ProductProbe(CPU, dtype)
+    found.measure(warm_up=True)
+    assert found.product == []
+    found.measure()
+    (product,) = found.product
+    assert product > 0
+    found.matmul = [product / 2]
+    assert found.flops_per_s == product
+
+
 def test_the_floor_is_the_longer_of_bytes_and_operations() -> None:
-    found = Probe(CPU, torch.float32)
-    found.read, found.copy, found.matmul = [100.0], [200.0, 400.0, 300.0], [10.0]
+    found = ProductProbe(CPU, torch.float32)
+    found.read, found.copy, found.matmul, found.product = [100.0], [200.0, 400.0, 300.0], [10.0], [9.0, 5.0, 8.0]
     assert (found.bandwidth, found.flops_per_s) == (300.0, 10.0)
     large = replace(COST, weight_bytes=2**30)
     row = decode._row("float32", 1, 4, [5], [1.0, 3.0, 2.0], large, found)
@@ -160,7 +172,7 @@ def test_the_floor_is_the_longer_of_bytes_and_operations() -> None:
     assert row["compute_ms"] == pytest.approx(flops / 10 * 1e3)
     assert row["floor_ms"] == max(row["memory_ms"], row["compute_ms"])
     assert row["share"] == pytest.approx(row["floor_ms"] / 2000)
-    found.matmul = [1e-6]
+    found.matmul = found.product = [1e-6]
     assert decode._row("float32", 1, 4, [5], [1.0], large, found)["floor_ms"] == pytest.approx(flops / 1e-6 * 1e3)
 
 

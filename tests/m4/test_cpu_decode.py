@@ -41,13 +41,19 @@ def build(folder: Path, dtype: torch.dtype = torch.float32, *, fuse: bool = True
 class Decoding:
     """Sequences of a model, computed together over a paged cache: their prompts at once, then a token each a step."""
 
-    def __init__(self, model: DecoderForCausalLM, prompts: list[list[int]], dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        model: DecoderForCausalLM,
+        prompts: list[list[int]],
+        dtype: torch.dtype = torch.float32,
+        kind: type[PagedTorchBackend] = PagedTorchBackend,
+    ) -> None:
         self.model, self.tokens = model, [list(prompt) for prompt in prompts]
         self.done = [0] * len(prompts)
         # Every second block: no two of a sequence lie side by side.
         self.tables = 1 + 2 * torch.arange(len(prompts) * BLOCKS_EACH).view(len(prompts), BLOCKS_EACH)
         first = model.attention_layers[0]
-        backend = PagedTorchBackend(first.num_heads, first.num_kv_heads, first.head_size, first.scale)
+        backend = kind(first.num_heads, first.num_kv_heads, first.head_size, first.scale)
         for layer in model.attention_layers:
             shape = backend.kv_cache_shape(2 * (1 + self.tables.numel()), BLOCK_SIZE)
             layer.bind(backend, torch.full(shape, torch.nan, dtype=dtype))

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from folovllm import LLM, SamplingParams
+from folovllm.models.compiled_decoder import CompiledDecoder
+from folovllm.models.decoder import Decoder
 from folovllm.utils import cpu_kernels
+from tests.helpers import make_hf_folder
+from tests.m4.test_cpu_decode import prompts_of
 
 REASON = cpu_kernels.unavailable_reason()
 
@@ -23,3 +27,25 @@ def test_the_engine_takes_them_up_and_does_without_when_told(monkeypatch):
         assert layer.self_attn.attn.backend.name == ("cpu" if wanted == "yes" else "paged_torch")
         texts[wanted] = [output.outputs[0].text for output in llm.generate(prompts, params, use_tqdm=False)]
     assert texts["yes"] == texts["no"]
+
+
+@pytest.mark.skipif(REASON is not None, reason=f"the CPU kernels cannot run: {REASON}")
+def test_all_layers_are_one_call_and_enforce_eager_leaves_that_out(tmp_path):
+    """Greedy, seeded, with log-probabilities of the prompt, for which every row is read; and beside it one without."""
+    folder = make_hf_folder(tmp_path)
+    params = [
+        SamplingParams(max_tokens=6, temperature=0, logprobs=3, detokenize=False),
+        SamplingParams(max_tokens=6, seed=1, n=2, prompt_logprobs=2, logprobs=0, detokenize=False),
+        SamplingParams(max_tokens=6, temperature=0, detokenize=False),
+    ]
+    prompts = [{"prompt_token_ids": ids} for ids in prompts_of((33, 20, 1))]
+    told = []
+    for eager in (False, True):
+        llm = LLM(str(folder), skip_tokenizer_init=True, dtype="float32", enforce_eager=eager)
+        assert type(llm.engine.runner.model.model) is (Decoder if eager else CompiledDecoder)
+        outputs = [llm.generate([prompt], one, use_tqdm=False)[0] for prompt, one in zip(prompts, params, strict=True)]
+        outputs += llm.generate(prompts, params, use_tqdm=False)
+        told.append([
+            (output.prompt_logprobs, [(one.token_ids, one.logprobs) for one in output.outputs]) for output in outputs
+        ])  # fmt: skip
+    assert told[0] == told[1]

@@ -1,9 +1,4 @@
-"""The sampling kernel: who is kept is what the definition keeps, and who is drawn is the winner of an exact race.
-
-A launch in Triton's interpreter takes some 30 ms a row, far too long for thousands of draws. So the claim is split: the
-noise is computed for thousands of positions in one launch and makes races whose winners fit the distribution, and the
-kernel draws the winner of its row's race.
-"""
+"""The sampling kernel keeps what the definition keeps. Who is drawn: test_sampling_kernel_draws.py."""
 
 from __future__ import annotations
 
@@ -12,59 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
-from folovllm.sample.drawable import NOT_FINITE
-from folovllm.sample.filters import Filters
 from folovllm.sample.kernels import sampler as kernel
 from folovllm.sample.kernels import threshold
-from folovllm.sample.kernels.sampler import noise as kernel_noise
-from tests.m1.sampling_reference import assert_fits, distribution
+from tests.m1.sampling_reference import distribution
+from tests.m4.sampling_kernel_support import CUDA, FILTERS, kept, normal
 
 pytestmark = pytest.mark.slow
-triton = pytest.importorskip("triton")
-tl = pytest.importorskip("triton.language")
-
-CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if CUDA else "cpu")
-FILTERS = {
-    "nothing": {},
-    "temperature": {"temperature": 0.7},
-    "top_k": {"top_k": 7},
-    "top_p": {"top_p": 0.8},
-    "min_p": {"min_p": 0.1},
-    "top_k+top_p": {"top_k": 12, "top_p": 0.85},
-    "top_k+min_p": {"top_k": 9, "min_p": 0.06},
-    "top_p+min_p": {"top_p": 0.9, "min_p": 0.05},
-    "all": {"temperature": 1.3, "top_k": 15, "top_p": 0.9, "min_p": 0.08},
-}
-
-
-def as_filters(rows: list[dict], vocab_size: int) -> Filters:
-    """As SamplingMetadata makes them of SamplingParams."""
-
-    def column(name: str, off: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-        values = [row.get(name, off) for row in rows]
-        return torch.tensor(values, dtype=dtype, device=DEVICE).unsqueeze(-1)
-
-    return Filters(
-        column("temperature", 1.0), column("top_k", vocab_size, torch.int64),
-        column("top_p", torch.inf), column("min_p", 0.0),
-    )  # fmt: skip
-
-
-def kept(logits: torch.Tensor, *rows: dict) -> list[list[int]]:
-    """The tokens that the kernel would draw from, for each row of `logits` [b, vocab]."""
-    mask = kernel.kept_tokens(logits.to(DEVICE), as_filters(list(rows), logits.shape[-1]))
-    return [row.nonzero().flatten().tolist() for row in mask]
+pytest.importorskip("triton")
 
 
 def kept_by_definition(logits: torch.Tensor, **filters) -> list[int]:
     return np.flatnonzero(distribution(logits.tolist(), **filters)).tolist()
-
-
-def normal(*shape: int, scale: float = 1.5, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -168,161 +122,3 @@ def test_the_search_ends_for_the_strangest_ranges(low: float) -> None:
     logits = torch.linspace(low, 20.0, 64).repeat(1, 2)
     falling = logits[0].sort(descending=True, stable=True).indices.tolist()
     assert kept(logits.expand(2, -1), {"top_k": 3}, {"top_k": 20}) == [sorted(falling[:3]), sorted(falling[:20])]
-
-
-@triton.jit
-def _noise_kernel(
-    out_ptr, seed, position_ptr, BLOCK: tl.constexpr, vocab_size, COLUMNS: tl.constexpr, STRIPE: tl.constexpr
-):  # fmt: skip
-    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    column = tl.arange(0, COLUMNS)
-    noise = kernel_noise(seed, tl.load(position_ptr + row)[:, None], column[None, :] + row[:, None] * 0, STRIPE)
-    tl.store(out_ptr + row[:, None] * vocab_size + column[None, :], noise, mask=column[None, :] < vocab_size)
-
-
-def noise(seed: int, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """[len(positions), vocab_size] as the sampling kernel computes it row by row."""
-    out = torch.empty(len(positions), vocab_size, device=DEVICE)
-    columns = triton.next_power_of_2(vocab_size)
-    block = 1024 if CUDA else len(positions)
-    _noise_kernel[(len(positions) // block,)](
-        out, seed, positions.to(DEVICE), block, vocab_size, columns, kernel.STRIPE
-    )
-    return out.cpu()
-
-
-SEED = 2**62 + 12345
-DRAWS = 16_384
-
-
-@pytest.fixture(scope="module")
-def races() -> torch.Tensor:
-    """The noise of 16,384 positions for 40 tokens."""
-    return noise(SEED, torch.arange(DRAWS), 40)
-
-
-def test_noise_is_exponential_for_each_position_and_for_each_token(races: torch.Tensor) -> None:
-    assert (races > 0).all()
-    for one in (races[:, 0], races[:, 39], races[0:400].flatten(), races[-400:].flatten()):
-        assert stats.kstest(one.numpy(), "expon").pvalue > 1e-4
-    # Small numbers decide races among many: they must be as fine as they are rare.
-    smallest = races.flatten().sort().values[:2000]
-    assert len(smallest.unique()) == 2000
-    assert stats.kstest((smallest / smallest[-1]).numpy(), "uniform").pvalue > 1e-4
-
-
-def test_noise_differs_between_positions_between_tokens_and_between_seeds(races: torch.Tensor) -> None:
-    far = noise(SEED, torch.arange(1024) + 2**32, 40)  # the upper half of the position counts too
-    other = noise(SEED + 2**32, torch.arange(1024), 40)  # and that of the seed
-    for a, b in ((races[:-1], races[1:]), (races[:, :-1], races[:, 1:]), (races[:1024], far), (races[:1024], other)):
-        assert abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]) < 4 / a.numel() ** 0.5
-
-
-@pytest.mark.parametrize("name", FILTERS)
-def test_winners_of_the_races_fit_the_exact_distribution(name: str, races: torch.Tensor) -> None:
-    logits = normal(40)
-    expected = distribution(logits.tolist(), **FILTERS[name])
-    (tokens,) = kept(logits[None], FILTERS[name])
-    weights = torch.zeros(40)
-    weights[tokens] = (logits[tokens] / FILTERS[name].get("temperature", 1.0)).exp()
-    assert_fits(np.bincount((weights / races).argmax(dim=-1), minlength=40), expected)
-
-
-def test_the_kernel_draws_the_winner_of_its_rows_race(races: torch.Tensor) -> None:
-    settings = [*FILTERS.values(), {"top_k": 4}, {"temperature": 5.0}, {"temperature": 2.0, "min_p": 0.3}]
-    logits = normal(len(settings), 40)
-    positions = torch.arange(len(settings)) * 101
-    seeds = torch.tensor([SEED], device=DEVICE).expand(len(settings))
-    got = kernel.sample(logits.to(DEVICE), as_filters(settings, 40), seeds, positions.to(DEVICE)).tolist()
-    weights = torch.from_numpy(np.array([distribution(x.tolist(), **f) for x, f in zip(logits, settings, strict=True)]))
-    assert got == (weights / races[positions]).argmax(dim=-1).tolist()
-
-
-def test_each_column_of_a_wide_row_has_the_noise_of_its_own() -> None:
-    """Four columns share a counter, and each takes another of its four words: 5,000 columns are two tiles of four."""
-    vocab_size, rows = 5000, 4
-    logits, offsets = normal(rows, vocab_size), torch.arange(rows) * 77
-    seeds = torch.full((rows,), SEED, device=DEVICE)
-    filters = as_filters([{"temperature": 9.0}] * rows, vocab_size)
-    got = kernel.sample(logits.to(DEVICE), filters, seeds, offsets.to(DEVICE))
-    weights = (logits.double() / 9.0).exp()
-    races = noise(SEED, offsets, vocab_size)
-    assert got.tolist() == (weights / races).argmax(dim=-1).tolist()
-    one = races[0]
-    assert len(one.unique()) > 0.999 * vocab_size
-    for distance in (1024, 4096):  # the next word of the same counter, the same word of the next counter
-        assert abs(np.corrcoef(one[:-distance], one[distance:])[0, 1]) < 4 / (vocab_size - distance) ** 0.5
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_temperature_0_is_the_first_of_the_largest(dtype: torch.dtype) -> None:
-    """Greedy rows stand among others, and filters change nothing for them."""
-    logits = normal(4, 3000).to(dtype)
-    logits[1, [5, 2999]] = logits[2, [1023, 1024]] = 50.0
-    settings = [{"temperature": 0.0}, {"temperature": 0.0, "top_k": 3}, {"temperature": 0.0, "min_p": 0.2}, {}]
-    got = kernel.sample(logits.to(DEVICE), as_filters(settings, 3000), *nothing_seeded(4)).tolist()
-    assert got[:3] == [int(logits[0].argmax()), 5, 1023]
-
-
-def test_a_low_temperature_keeps_the_odds() -> None:
-    """Logits near 500 and a temperature of 0.01 are 50,000 in units of the noise: float32 has steps of 0.004 there."""
-    logits = torch.full((100, 2), 500.0)
-    logits[:, 1] += 0.01  # e to 1
-    filters = as_filters([{"temperature": 0.01}] * 100, 2)
-    seeds = torch.arange(100, device=DEVICE)
-    tokens = kernel.sample(logits.to(DEVICE), filters, seeds, seeds)
-    assert stats.binomtest(int(tokens.sum()), 100, np.e / (np.e + 1)).pvalue > 1e-4
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, about NaN
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.0}, {"top_p": 0.5}, {"top_k": 3}], ids=str)
-def test_a_row_that_cannot_be_drawn_from_is_marked(settings: dict) -> None:
-    logits = normal(5, 60)
-    logits[1, 7], logits[2, 9], logits[3], logits[4, 1:] = torch.nan, torch.inf, -torch.inf, -torch.inf
-    tokens = kernel.sample(logits.to(DEVICE), as_filters([settings] * 5, 60), *nothing_seeded(5)).tolist()
-    assert 0 <= tokens[0] < 60
-    assert tokens[1:] == [NOT_FINITE] * 3 + [0]
-
-
-def test_draws_of_the_kernel_itself_fit_the_exact_distribution() -> None:
-    """150 rows in one launch, each with an offset of its own: the kernel's race, not a copy of it."""
-    logits = normal(5)
-    filters = as_filters([{"temperature": 1.3, "min_p": 0.05}] * 150, 5)
-    seeds, offsets = torch.full((150,), 5, device=DEVICE), torch.arange(150, device=DEVICE)
-    tokens = kernel.sample(logits.expand(150, -1).to(DEVICE), filters, seeds, offsets)
-    expected = distribution(logits.tolist(), temperature=1.3, min_p=0.05)
-    assert_fits(np.bincount(tokens.cpu(), minlength=5), expected)
-
-
-def test_a_row_draws_the_same_token_in_any_company() -> None:
-    logits, filters = normal(3, 50).to(DEVICE), [{}, {"top_k": 20}, {"top_p": 0.9}]
-    seeds, positions = torch.tensor([7, 8, 9], device=DEVICE), torch.tensor([5, 3, 2**40], device=DEVICE)
-    together = kernel.sample(logits, as_filters(filters, 50), seeds, positions)
-    for row in range(3):
-        one = slice(row, row + 1)
-        alone = kernel.sample(logits[one], as_filters(filters[one], 50), seeds[one], positions[one])
-        assert alone == together[row]
-
-
-def test_all_the_mass_on_one_token_draws_it() -> None:
-    logits = torch.zeros(2, 40)
-    logits[0, 17] = logits[1, 39] = 200.0
-    tokens = kernel.sample(logits.to(DEVICE), as_filters([{}, {"top_p": 0.5}], 40), *nothing_seeded(2))
-    assert tokens.tolist() == [17, 39]
-
-
-def nothing_seeded(num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.zeros(num_rows, dtype=torch.int64, device=DEVICE), torch.arange(num_rows, device=DEVICE)
-
-
-def test_rows_of_a_wider_tensor_are_read_where_they_lie() -> None:
-    wide = normal(2, 80).to(DEVICE)
-    view, settings = wide[:, 20:60], as_filters([{"top_k": 1}, {"top_k": 1}], 40)
-    assert kernel.sample(view, settings, *nothing_seeded(2)).tolist() == view.argmax(dim=-1).tolist()
-    columns = wide[:, :40].T.contiguous().T
-    assert kernel.sample(columns, settings, *nothing_seeded(2)).tolist() == columns.argmax(dim=-1).tolist()
-
-
-def test_float64_logits_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^logits must be one of .*float32.*, got torch.float64$"):
-        kernel.sample(torch.zeros(1, 4, dtype=torch.float64, device=DEVICE), as_filters([{}], 4), *nothing_seeded(1))

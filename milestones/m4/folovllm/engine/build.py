@@ -21,6 +21,7 @@ from folovllm.core.scheduler import Scheduler
 from folovllm.engine.core import EngineCore
 from folovllm.engine.input_processor import Room
 from folovllm.engine.limits import resolve_scheduler_config
+from folovllm.models.compiled_decoder import can_compile_decoder, compile_decoder
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.fused_compiled import can_fuse_compiled, fuse_compiled
 from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
@@ -67,7 +68,7 @@ def _build(
     backend = _backend_for(config, device)
     weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     model = build_model(hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed)
-    _make_fast(model, device)
+    _make_fast(model, device, layer_by_layer=model_config.enforce_eager)
     block_size = cache_config.block_size
     with_graphs = device.type == "cuda" and backend.supports_cuda_graphs and not model_config.enforce_eager
 
@@ -134,7 +135,7 @@ def _backend_for(config: EngineConfig, device: torch.device) -> type[AttentionBa
     return backend
 
 
-def _make_fast(model: DecoderForCausalLM, device: torch.device) -> None:
+def _make_fast(model: DecoderForCausalLM, device: torch.device, *, layer_by_layer: bool) -> None:
     """Fewer and cheaper operations between the products, and weights in the layout that the products want."""
     if device.type == "cuda":
         from folovllm.models.fused import can_fuse, fuse  # loads Triton
@@ -148,3 +149,5 @@ def _make_fast(model: DecoderForCausalLM, device: torch.device) -> None:
         elif can_fuse_cpu(model) is None:
             fuse_cpu(model)
         pack_in_threads(model)
+        if not layer_by_layer and can_compile_decoder(model) is None:
+            compile_decoder(model)
