@@ -30,6 +30,7 @@ from folovllm.bench.report import Report, Row, format_number
 from folovllm.bench.spread import in_turn
 from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least, vocab_size
 from folovllm.models import packing
+from folovllm.models.compiled_decoder import CompiledDecoder
 from folovllm.utils.cpu_kernels import unavailable_reason
 from folovllm.utils.devices import cpu_has_bf16_units, default_device
 
@@ -78,6 +79,13 @@ def _packing(where: Where) -> str | None:
 
 def _kernels(where: Where) -> str | None:
     return unavailable_reason() if where.device.type == "cpu" else "they are for CPUs"
+
+
+def _one_call(where: Where) -> str | None:
+    if where.device.type != "cpu":
+        return "a GPU has CUDA graphs"
+    decoder = where.engine.engine.runner.model.model
+    return None if isinstance(decoder, CompiledDecoder) else "no compiled kernels run all of this model's layers here"
 
 
 def _sampling(where: Where) -> str | None:
@@ -137,6 +145,7 @@ FEATURES: dict[str, Feature] = {
     "prefix-caching": Feature("prefix caching", _always, {"enable_prefix_caching": False}),
     "sampling": Feature("fast sampling", _sampling, after=lambda contestant: leave_out_draw(contestant.engine)),
     "packing": Feature("packed weights", _packing, inside=_unpacked),
+    "one-call": Feature("all layers in one call", _one_call, {"enforce_eager": True}),
     "fusing": Feature("fused layers", _always, inside=_unfused),
     "kernels": Feature("C++ kernels", _kernels, inside=_without_kernels),
     "threads": Feature("more than one thread", _threads, inside=_one_thread),

@@ -1,6 +1,6 @@
 """An engine without one of the things that make it fast: what is each of them worth?
 
-    graphs       no CUDA graphs: every step is launched kernel by kernel
+    graphs       no CUDA graphs: every step is launched kernel by kernel. On a CPU: layers are called one by one
     ahead        no running ahead: a step is launched when the tokens of the one before are known
     attention    another backend. On a GPU torch_varlen, whose prefill is torch's and whose decode is ours; on a CPU
                  paged_torch

@@ -16,9 +16,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from folovllm.bench.probe import Probe, exceeds_caches
+from folovllm.bench.probe import exceeds_caches
 from folovllm.bench.report import Report, Row, by_round, counted, medians
-from folovllm.bench.roofline import ModelCost
+from folovllm.bench.roofline import ModelCost, ProductProbe
 from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least, vocab_size
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
@@ -69,7 +69,7 @@ def run(
             **options,
         )
         engine = LLMEngine(config)
-        cost, probe = ModelCost.of_engine(engine), Probe(engine.device, engine.dtype)
+        cost, probe = ModelCost.of_engine(engine), ProductProbe(engine.device, engine.dtype)
         tick("measuring the machine")
         probe.measure(warm_up=True)
         vocab = vocab_size(model)
@@ -82,8 +82,8 @@ def run(
         probe.describe(),
         f"{medians(rounds * steps, 'step')}, {steps} in each of {counted(rounds, 'round')}, after {WARM_UP_STEPS} to "
         "warm up; all sequences decode, greedy. Bytes and operations are those of the middle step.",
-        "floor: the longer of bytes at the measured bandwidth and operations at the measured matmul rate; share: floor "
-        "over step.",
+        "floor: the longer of bytes at the measured bandwidth and operations at the measured matmul rate, torch's or "
+        "the engine's own; share: floor over step.",
     ]
     if not exceeds_caches(cost.weight_bytes, engine.device):
         notes.append("The weights are small enough to stay in caches: no share.")
@@ -95,7 +95,7 @@ def run(
 def _measure(
     engine: LLMEngine,
     vocab: int,
-    probe: Probe,
+    probe: ProductProbe,
     batch: int,
     context: int,
     steps: int,
@@ -141,7 +141,13 @@ def _measure(
 
 
 def _row(
-    dtype: str, batch: int, context: int, contexts: list[int], seconds: list[float], cost: ModelCost, probe: Probe
+    dtype: str,
+    batch: int,
+    context: int,
+    contexts: list[int],
+    seconds: list[float],
+    cost: ModelCost,
+    probe: ProductProbe,
 ) -> Row:
     num_bytes, flops = cost.decode_step(contexts)
     memory, compute = num_bytes / probe.bandwidth, flops / probe.flops_per_s

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from folovllm.bench.contestant import Contestant, FoloVLLM, Run, take_turns
 from folovllm.bench.metrics import percentile
-from folovllm.bench.peers.hf import HuggingFace
-from folovllm.bench.peers.setup import load_hf_model
+from folovllm.bench.peers.registry import make_peers, require_peers
+from folovllm.bench.peers.setup import PeerSetup
 from folovllm.bench.probe import Probe, exceeds_caches
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import (
@@ -85,13 +85,14 @@ def run(
     """Rounds of ours and the peer's, the machine measured before each of them."""
     require_at_least(1, input_len=input_len, rounds=rounds)
     require_at_least(2, output_len=output_len)
-    with progress_bar(2 + 2 * (rounds + 1)) as tick:
+    peers = [peer] if peer else []
+    require_peers(peers)
+    setup = PeerSetup(model, dtype, device, input_len + output_len, num_requests=1, batch_size=1)
+    with setup.cleanup, progress_bar(2 + 2 * (rounds + 1)) as tick:
         tick("loading folovllm")
         ours = FoloVLLM(model, dtype, device, input_len + output_len)
-        contestants: list[Contestant] = [ours]
-        if peer == "hf":
-            tick("loading hf")
-            contestants.append(HuggingFace(load_hf_model(model, dtype, device)))
+        others, missing = make_peers(peers, setup, tick)
+        contestants: list[Contestant] = [ours, *others]
         probe = Probe(ours.engine.device, ours.engine.dtype)
         prompts = random_prompts(rounds + 1, input_len, vocab_size(model), seed)
 
@@ -109,12 +110,13 @@ def run(
     ]
     ordered = [{column: row[column] for column in COLUMNS} for row in rows]
     notes = [
-        f"{medians(rounds, 'round')} after a warm-up, one process, in turn.",
+        f"{medians(rounds, 'round')} after a warm-up, in turn.",
         "tpot: mean over a run's tokens after the first.",
         "roofline: (weights / bandwidth) / tpot, the bandwidth measured between the runs.",
     ]
     if not from_memory:
         notes.append("The weights are small enough to stay in caches: no roofline.")
+    notes += missing
     kept = [
         {"ttft_ms": [each * 1e3 for each in mine.ttft], "tpot_ms": [each * 1e3 for each in mine.tpot]}
         for mine in samples.values()

@@ -14,15 +14,18 @@ vLLM: v1/metrics/perf.py
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from folovllm.bench.probe import Probe
 from folovllm.bench.workload import bytes_per_decode_step, empty_model
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.hf_config import load_hf_config
+from folovllm.layers.linear_kernels import select_linear_kernel
 
 
 @dataclass(frozen=True)
@@ -106,3 +109,27 @@ class RunCost:
     def floor_seconds(self, bandwidth: float, flops_per_s: float) -> float:
         """Prefill is bound by operations and decode by bytes, and one comes after the other."""
         return (self.kv_bytes + self.weight_bytes) / bandwidth + self.prefill_flops / flops_per_s
+
+
+@dataclass
+class ProductProbe(Probe):
+    """Multiplies as the engine's layers do, too: on a CPU their product may be the faster one, and torch's no floor."""
+
+    product: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._kernel = select_linear_kernel(self._b)
+        self._packed = self._kernel.pack(self._b, None)
+
+    def measure(self, *, warm_up: bool = False) -> None:
+        super().measure(warm_up=warm_up)
+        with torch.inference_mode():
+            seconds = self._seconds(lambda: self._kernel.apply(self._a, self._packed))
+        if not warm_up:
+            self.product.append(2 * self._a.shape[0] ** 3 / seconds)
+
+    @property
+    def flops_per_s(self) -> float:
+        """The faster of both."""
+        return max(statistics.median(self.matmul), statistics.median(self.product))

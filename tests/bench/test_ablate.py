@@ -12,6 +12,7 @@ from folovllm import LLM, SamplingParams
 from folovllm.bench import ablate
 from folovllm.bench.ablate import FEATURES
 from folovllm.bench.compare import samples_of
+from folovllm.models.compiled_decoder import CompiledDecoder
 from folovllm.models.packing import PACKED
 from folovllm.utils.cpu_kernels import unavailable_reason
 from tests.helpers import make_hf_folder
@@ -42,7 +43,9 @@ def test_a_ratio_is_the_middle_one_of_the_rounds(tmp_path: Path) -> None:
     assert (row["low"], row["ratio"], row["high"]) == pytest.approx(tuple(ratios))
 
 
-@pytest.mark.parametrize("name", ["chunked-prefill", "prefix-caching", "packing", "fusing", "kernels", "threads"])
+@pytest.mark.parametrize(
+    "name", ["chunked-prefill", "prefix-caching", "packing", "one-call", "fusing", "kernels", "threads"]
+)
 def test_what_is_left_out_is_missing_and_the_tokens_are_the_same(name: str, tmp_path: Path) -> None:
     folder, feature = make_hf_folder(tmp_path), FEATURES[name]
 
@@ -65,8 +68,12 @@ def test_what_is_left_out_is_missing_and_the_tokens_are_the_same(name: str, tmp_
     if name == "packing":
         assert everything & set(PACKED.values())
         assert not kinds & set(PACKED.values())
-    if name == "fusing" or (name == "kernels" and unavailable_reason() is None):
+    compiled = unavailable_reason() is None
+    if name == "fusing" or (name == "kernels" and compiled):
         assert kinds != everything
+    if compiled:
+        assert (CompiledDecoder in kinds) == (name in ("chunked-prefill", "prefix-caching", "threads"))
+        assert CompiledDecoder in everything
 
 
 def test_after_a_feature_was_left_out_everything_is_there_again() -> None:

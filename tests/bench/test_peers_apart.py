@@ -65,7 +65,10 @@ def test_an_installed_peer_is_measured_beside_ours(kind: Kind, dtype: str, tmp_p
     assert data["rows"][1]["speedup"] > 0
 
 
-@pytest.mark.parametrize("kind", [LLAMA_CPP, OPENVINO], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(LLAMA_CPP, marks=pytest.mark.exhaustive, id="llama-cpp"), pytest.param(OPENVINO, id="openvino")],
+)
 def test_a_missing_peer_is_named_with_the_way_to_it_and_ours_is_measured(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

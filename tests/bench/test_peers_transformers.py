@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from folovllm.bench import latency
 from folovllm.bench.peers.hf import HuggingFace
 from folovllm.bench.peers.registry import PEERS
 from folovllm.bench.peers.setup import PeerSetup
@@ -42,6 +43,18 @@ def test_each_runs_in_another_process_and_gives_what_was_asked_for(
         assert run[0].prefill
         assert all(step.seconds > 0 for step in run)
         assert peer.run([[7, 8]], 4).tokens == 4
+
+
+def test_latency_runs_its_peer_in_another_process(setup: PeerSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("transformers' model was loaded into this process")
+
+    monkeypatch.setattr("folovllm.bench.peers.setup.load_hf_model", refuse)
+    report = latency.run(
+        setup.model, command="c", dtype="float32", peer="hf", device="cpu", input_len=4, output_len=3, rounds=1
+    )
+    assert [row["engine"] for row in report.rows] == ["folovllm", "hf"]
+    assert all(row["tpot_ms"] > 0 for row in report.rows)
 
 
 @pytest.mark.exhaustive

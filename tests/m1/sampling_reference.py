@@ -15,6 +15,18 @@ from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import Sampler
 
 CPU = torch.device("cpu")
+FILTERS = {
+    "temperature": {"temperature": 0.7},
+    "hot": {"temperature": 1.6},
+    "top_k": {"top_k": 7},
+    "top_p": {"top_p": 0.8},
+    "min_p": {"min_p": 0.1},
+    "top_k+top_p": {"top_k": 12, "top_p": 0.85},
+    "top_k+min_p": {"top_k": 9, "min_p": 0.06},
+    "top_p+min_p": {"top_p": 0.9, "min_p": 0.05},
+    "all": {"temperature": 1.3, "top_k": 15, "top_p": 0.9, "min_p": 0.08},
+}
+"""SamplingParams of each filter, and of filters together."""
 
 
 def softmax(logits: Sequence[float]) -> list[float]:

@@ -15,6 +15,7 @@ from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.sampler import Sampler
 from tests.m1.sampling_reference import (
     CPU,
+    FILTERS,
     assert_fits,
     distribution,
     distribution_of,
@@ -24,17 +25,6 @@ from tests.m1.sampling_reference import (
 )
 
 DRAWS = 20_000
-FILTERS = {
-    "temperature": {"temperature": 0.7},
-    "hot": {"temperature": 1.6},
-    "top_k": {"top_k": 7},
-    "top_p": {"top_p": 0.8},
-    "min_p": {"min_p": 0.1},
-    "top_k+top_p": {"top_k": 12, "top_p": 0.85},
-    "top_k+min_p": {"top_k": 9, "min_p": 0.06},
-    "top_p+min_p": {"top_p": 0.9, "min_p": 0.05},
-    "all": {"temperature": 1.3, "top_k": 15, "top_p": 0.9, "min_p": 0.08},
-}
 
 
 def normal_logits(vocab_size: int, scale: float, seed: int = 0) -> torch.Tensor:

@@ -103,7 +103,7 @@ exhaustive = partial(pytest.param, marks=pytest.mark.exhaustive)
     ("words", "columns"),
     [
         # Each takes ten seconds, nearly all of it for processes that load PyTorch and Transformers.
-        (["m2", "m3", "--workload", "decode", "--batch", "2", "--context", "8", "--steps", "2"], "step_ms"),
+        exhaustive(["m2", "m3", "--workload", "decode", "--batch", "2", "--context", "8", "--steps", "2"], "step_ms"),
         exhaustive(["m2", "m3", "--workload", "long-prompt", "--decodes", "2", "--long-len", "64", "--new-tokens", "8"],
                    "worst_gap_ms"),
         exhaustive(["m3", "--workload", "long-prompt", "--decodes", "2", "--long-len", "64", "--new-tokens", "8",

@@ -25,7 +25,7 @@ def add_parser(kinds: Any) -> None:
     command.add_argument("--context", type=int, metavar="N", default=128, help="prompt tokens of each")
     command.add_argument("--steps", type=int, metavar="N", default=16, help="measured steps of a round")
     add_rounds(command)
-    command.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs")
+    command.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs; on a CPU, layer by layer")
     add_seed(command)
     add_output(command)
     command.set_defaults(run=run)

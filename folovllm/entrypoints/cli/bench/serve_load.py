@@ -60,6 +60,10 @@ def add_parser(kinds: Any) -> None:
     command.add_argument("--goodput", nargs="+", action="extend", default=[], metavar="NAME:MS", help=text)
     text = "instead of the loads' rows: each part of a request's way through the engine in this process"
     command.add_argument("--breakdown", action="store_true", help=text)
+    text = "in turn with another client of the server, on the same dataset: do the two measure the same?"
+    command.add_argument("--peer", choices=["vllm"], help=text)
+    text = "the Python that has vllm and pandas (default: what FOLOVLLM_VLLM_PYTHON names)"
+    command.add_argument("--peer-python", metavar="PATH", help=text)
     add_rounds(command, default=1)
     add_seed(command)
     add_output(command)
@@ -78,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         work = Work(seed=args.seed, given=_dataset(args))
     loads = loads_of(args, work)
+    _check_peer(args)
     prepare(args)
     if args.url is None:
         return _run_here(args, work, loads, goals)
@@ -99,6 +104,13 @@ def _dataset(args: argparse.Namespace) -> Any:
     if not 1 <= wanted <= len(found):
         raise ValueError(f"num_requests must be in [1, {len(found)}], what {args.dataset} has, got {wanted}")
     return found[:wanted]
+
+
+def _check_peer(args: argparse.Namespace) -> None:
+    if args.peer is None and args.peer_python is not None:
+        raise ValueError("peer_python must come with peer: add --peer vllm")
+    if args.peer is not None and (args.url is None or args.dataset is None):
+        raise ValueError("peer must come with url and dataset: both clients ask one server, with one file's prompts")
 
 
 def loads_of(args: argparse.Namespace, work: Any) -> list[Any]:
@@ -154,8 +166,21 @@ def _run_there(args: argparse.Namespace, work: Any, loads: list[Any], goals: dic
     pid = server.pid()
     if pid is not None:
         args.neighbours.include(pid)  # it is what is measured, and no neighbour
+    shared: dict[str, Any] = {"command": command_line(args), "goals": goals}
+    if args.peer is not None:
+        return show(args, _compare(args, server, work.draw(), loads, shared))
     try:
-        report = serve_load.run(server, work, loads, command=command_line(args), goals=goals, rounds=args.rounds)
+        report = serve_load.run(server, work, loads, rounds=args.rounds, **shared)
     except RuntimeError as error:
         raise ValueError(f"the server at {args.url} refused: {error}") from error
     return show(args, report)
+
+
+def _compare(args: argparse.Namespace, server: Any, requests: Any, loads: list[Any], shared: dict[str, Any]) -> Any:
+    from folovllm.bench import serve_peer
+
+    try:
+        with serve_peer.VLLMClient(args.peer_python, args.api_key) as client:
+            return serve_peer.run(server, client, requests, loads, pairs=args.rounds, seed=args.seed, **shared)
+    except RuntimeError as error:
+        raise ValueError(f"the clients of {args.url} cannot be compared: {error}") from error
