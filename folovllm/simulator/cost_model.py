@@ -18,8 +18,8 @@ vLLM: v1/metrics/perf.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from folovllm.core.scheduler_output import SchedulerOutput
@@ -55,6 +55,10 @@ class StepShape(NamedTuple):
 class CostModel(Protocol):
     def seconds(self, tokens: int, seqs: int, kv_tokens: int, pairs: int) -> float:
         """Of one step; the arguments are a StepShape's."""
+
+    def decodes(self, count: int) -> Callable[[int], float]:
+        """seconds(count, count, keys, keys), as a function of the keys alone: to the last bit, for most steps are like
+        the one before, and what does not change is reckoned once."""
 
 
 class Roofline:
@@ -92,6 +96,12 @@ class Roofline:
             + seqs * self.device.seq_overhead
             + tokens * self._token_sums
         )
+
+    def decodes(self, count: int) -> Callable[[int], float]:
+        layers, head = max(self._body_read, count * self._token), max(self._head_read, count * self._row)
+        key, fixed = max(self._kv_read, self._pair), self._fixed
+        host, sums = count * self.device.seq_overhead, count * self._token_sums
+        return lambda keys: layers + keys * key + head + fixed + host + sums
 
     def num_blocks(self, block_size: int, utilization: float = 0.9) -> int:
         """Blocks that fit beside the weights in `utilization` of the memory.
@@ -132,10 +142,10 @@ class Linear:
         seconds = self.step + tokens * self.token + seqs * self.seq + kv_tokens * self.kv_token + pairs * self.pair
         return seconds + (tokens - self.knee) * self.more if tokens > self.knee else seconds
 
-    def times(self, factor: float) -> Linear:
-        """With all that takes seconds multiplied."""
-        names = ("step", "token", "seq", "kv_token", "pair", "more")
-        return replace(self, **{name: getattr(self, name) * factor for name in names})
+    def decodes(self, count: int) -> Callable[[int], float]:
+        fixed = self.step + count * self.token + count * self.seq
+        more = (count - self.knee) * self.more if count > self.knee else 0.0
+        return lambda keys: fixed + keys * self.kv_token + keys * self.pair + more
 
     @classmethod
     def fit(cls, shapes: Sequence[StepShape], seconds: Sequence[float]) -> Linear:
@@ -149,14 +159,29 @@ class Linear:
             raise ValueError(f"steps must be at least 10 to be fitted, got {len(shapes)}")
         kept = list(range(len(shapes)))
         for _ in range(2):
-            solved = [_solve([shapes[i] for i in kept], [seconds[i] for i in kept], knee) for knee in KNEES]
-            found = min(solved, key=lambda pair: pair[0])[1]
+            taken = [seconds[i] for i in kept]
+            found = _solve([shapes[i] for i in kept], taken, taken)
             wrongs = [(abs(found.seconds(*shapes[i]) / seconds[i] - 1), i) for i in kept]
             kept = [i for _, i in sorted(wrongs)[: len(kept) - len(kept) // 10]]
         return found
 
+    def refit(self, shapes: Sequence[StepShape], seconds: Sequence[float]) -> Linear:
+        """The same for what steps take in the mean. Errors relative to what a step took count a slow one little, so
+        fit() says what is usual; relative to what is expected of it, they count it in full."""
+        found = self
+        for _ in range(3):
+            found = _solve(shapes, seconds, [found.seconds(*shape) for shape in shapes])
+        return found
 
-def _solve(shapes: Sequence[StepShape], seconds: Sequence[float], knee: int) -> tuple[float, Linear]:
+
+def _solve(shapes: Sequence[StepShape], seconds: Sequence[float], scales: Sequence[float]) -> Linear:
+    """The knee whose numbers fit best. Each error is divided by the step's scale, in seconds."""
+    return min((_solve_behind(shapes, seconds, scales, knee) for knee in KNEES), key=lambda pair: pair[0])[1]
+
+
+def _solve_behind(
+    shapes: Sequence[StepShape], seconds: Sequence[float], scales: Sequence[float], knee: int
+) -> tuple[float, Linear]:
     """Non-negative least squares over six columns: of all sets of columns that may be used, the best whose numbers are
     all non-negative. Returns the sum of squared relative errors, too."""
     from itertools import combinations
@@ -164,14 +189,15 @@ def _solve(shapes: Sequence[StepShape], seconds: Sequence[float], knee: int) -> 
     import numpy
 
     columns = [(1, *shape, max(0, shape.tokens - knee)) for shape in shapes]
-    rows = numpy.array(columns, dtype=float) / numpy.array(seconds)[:, None]
+    rows = numpy.array(columns, dtype=float) / numpy.array(scales)[:, None]
+    wanted = numpy.array(seconds) / numpy.array(scales)
     scale = rows.max(axis=0).clip(min=1e-300)
     best, least = [0.0] * 6, float("inf")
     for size in range(1, 7):
         for used in combinations(range(6), size):
             part = rows[:, used] / scale[list(used)]
-            found, *_ = numpy.linalg.lstsq(part, numpy.ones(len(rows)), rcond=None)
-            error = float(((part @ found - 1) ** 2).sum())
+            found, *_ = numpy.linalg.lstsq(part, wanted, rcond=None)
+            error = float(((part @ found - wanted) ** 2).sum())
             if (found >= 0).all() and error < least:
                 least, best = error, [0.0] * 6
                 for column, value in zip(used, found, strict=True):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from folovllm.bench.arrivals import Arrivals
@@ -83,13 +83,19 @@ class RealRun:
         self._groups: dict[str, list[int]] = {}
         self._number = 0
 
-    def play(self, jobs: Iterable[Job]) -> list[RequestTimes]:
-        """Each job at its time; without prefixes in the cache from before."""
+    def play(
+        self, jobs: Iterable[Job], between: Callable[[], object] | None = None, every: float = 0.0
+    ) -> list[RequestTimes]:
+        """Each job at its time; without prefixes in the cache from before.
+
+        Args:
+            between: called after each `every` seconds of steps, while the clock stands.
+        """
         engine, waiting = self.engine, deque((job, self._prompt(job)) for job in jobs)
         engine.reset_prefix_cache()
         found: dict[str, RequestTimes] = {}
         sent: dict[str, float] = {}
-        began = self.clock()
+        began = paused = self.clock()
         while waiting or engine.has_unfinished_requests():
             now = self.clock() - began
             if waiting and not engine.has_unfinished_requests() and (idle := waiting[0][0].time - now) > 0:
@@ -107,6 +113,10 @@ class RealRun:
                 times.num_tokens = len(output.outputs[0].token_ids)
                 times.e2el = at - sent[output.request_id]
                 times.arrivals.append(times.e2el)
+            if between is not None and (stopped := self.clock()) - paused >= every:
+                between()
+                paused = self.clock()
+                began += paused - stopped
         return list(found.values())
 
     def _step(self) -> list[RequestOutput]:
@@ -138,20 +148,27 @@ class RealRun:
         return shared + [self._rng.randrange(vocab) for _ in range(job.prompt_tokens - len(shared))]
 
 
-def calibrate(run: RealRun, seed: int, sizes: Sequence[int] = GROUP_SIZES) -> list[MeasuredStep]:
-    """Steps of all kinds: prompts' chunks of many lengths behind contexts of many lengths, and decodes of several."""
-    before = len(run.steps)
+def calibration(run: RealRun, seed: int, sizes: Sequence[int] = GROUP_SIZES) -> Iterator[None]:
+    """Plays a group of requests each time that it is asked for the next, until all sizes were there. Their steps are of
+    all kinds: prompts' chunks of many lengths behind contexts of many lengths, and decodes of several."""
     rows, longest = run.engine.scheduler.max_num_seqs, run.engine.max_model_len
     for number, size in enumerate(sizes):
         for load in (SHORT, LONG):
             if size <= (rows if load is SHORT else min(rows, MOST_LONG)):
                 fitting = replace(load, prompt=(load.prompt[0], min(load.prompt[1], longest // 2)))
                 run.play(fitting.jobs(size, Arrivals(), seed * len(sizes) + number))
+                yield
+
+
+def calibrate(run: RealRun, seed: int, sizes: Sequence[int] = GROUP_SIZES) -> list[MeasuredStep]:
+    """The steps of a whole calibration."""
+    before = len(run.steps)
+    for _ in calibration(run, seed, sizes):
+        pass
     return run.steps[before:]
 
 
 def fit(steps: Sequence[MeasuredStep]) -> Linear:
-    """The costs of these steps. Linear.fit() leaves out those that were held up, but a load is held up as well, now and
-    then: all numbers are raised by what the sum of the steps is more than the fit says."""
-    found = Linear.fit([step.shape for step in steps], [step.seconds for step in steps])
-    return found.times(sum(step.seconds for step in steps) / sum(found.seconds(*step.shape) for step in steps))
+    """The costs of these steps in the mean: a load is held up now and then, as they were."""
+    shapes, seconds = [step.shape for step in steps], [step.seconds for step in steps]
+    return Linear.fit(shapes, seconds).refit(shapes, seconds)

@@ -1,7 +1,7 @@
 """One simulated engine: the real scheduler, the real cache, and a clock of its own.
 
-    arrivals ─▶ add()          begin(t)  schedule() ─▶ StepShape ─▶ cost model ─▶ the step ends at t + seconds
-                               end()     update_from_output(), finish(): all but the tokens is as in EngineCore.step
+    arrivals ─▶ add()    advance(t)   schedule() ─▶ StepShape ─▶ cost model ─▶ the step ends so many seconds later
+                                      update_from_output(), finish(): all but the tokens is as in EngineCore.step
 
 A token that is drawn is 0, and a request ends by its length. Steps in which all that runs decodes, and nobody can join,
 change little: stretch.py takes many of them at once, with the same outcome.
@@ -11,6 +11,7 @@ vLLM: none
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -74,7 +75,7 @@ class Counts:
 class Replica:
     """Args:
     stretch: whether quiet steps are taken many at once; the outcome is the same, a trace needs each of them.
-    on_finish: called with the time when a request ends.
+    on_finish: called with the replica's name and the time when a request ends.
     """
 
     name: str
@@ -82,26 +83,18 @@ class Replica:
     cost: CostModel
     meter: Meter
     stretch: bool = True
-    on_finish: Callable[[float], None] = field(default=lambda now: None)
+    on_finish: Callable[[str, float], None] = field(default=lambda name, now: None)
 
     def __post_init__(self) -> None:
         self.scheduler = self.setup.make_scheduler()
         self.counts = Counts()
         self.live: dict[str, Live] = {}
-        self.now = 0.0  # at which its newest step began, and after end() the one at which it ended
+        self.now = 0.0  # at which its newest step began or ended, or a request came
         self.tracer: Tracer | None = None
         self._end = 0.0
         self._output: SchedulerOutput | None = None
         self._quiet: Stretch | None = None
-        self._in_flight = False
-        self.watched = False  # whether a request's end may bring another one at once
         self.previous_end = 0.0
-        self._all_decode = False
-
-    @property
-    def num_unfinished(self) -> int:
-        """What a router knows as its load."""
-        return len(self.live)
 
     def add(self, number: int, job: Job, now: float) -> bool:
         """False: it can never be served, as the engine's own check of a request says."""
@@ -118,45 +111,50 @@ class Replica:
         self.scheduler.add_request(request)
         return True
 
-    def begin(self, until: float) -> float | None:
-        """Start a step, and return when it ends; None where there is nothing to do. Before it, quiet steps are taken
-        that end before `until`: nothing that happens outside may come before that. Where one of these ends a request
-        and that is watched, no step is started, and the time is that end."""
-        if self.stretch and self._all_decode and self._quiet is None:
-            self._quiet = Stretch(self)
-        if self._quiet is not None:
-            waiting = bool(self.scheduler.waiting)
-            while (end := self._quiet.next_end(waiting=waiting)) is not None:
-                if end >= until:
-                    self._end, self._in_flight = end, True
-                    return end
-                if self._quiet.step(end) and self.watched:
-                    return self.now
-            self._quiet.settle()
-            self._quiet, self._all_decode = None, False
-        if not self.live:
-            return None
-        began, self._in_flight = self.now, True
-        self._output = self.scheduler.schedule()
-        shape = StepShape.of(self._output)
+    def advance(self, until: float, *, watched: bool = False) -> None:
+        """Take the steps that are over at `until`. The next one is begun only before that: who comes at that very
+        moment may be in it.
+
+        watched: stop after a step by which a request ends.
+        """
+        ended = self.meter.finished
+        while True:
+            if self._quiet is not None:
+                if self._quiet.run(until, watched=watched):
+                    return
+                self._quiet.settle()
+                self._quiet = None
+            if self._output is None:
+                if not self.live or self.now >= until:
+                    return
+                self._begin()
+            if self._end > until:
+                return
+            self._finish_step()
+            if watched and self.meter.finished != ended:
+                return
+
+    def next_end(self) -> float:
+        """When the step is over that is under way, or that begins at once; infinity where there is nothing to do."""
+        self.advance(math.nextafter(self.now, math.inf))
+        if self._quiet is not None and self._quiet.end is not None:
+            return self._quiet.end
+        return self._end if self._output is not None else math.inf
+
+    def _begin(self) -> None:
+        output = self._output = self.scheduler.schedule()
+        shape = StepShape.of(output)
         seconds = self.cost.seconds(*shape) if shape.tokens else 0.0
-        self._end = began + seconds
+        self._end = self.now + seconds
         counts = self.counts
         counts.steps += 1
         counts.busy += seconds
         counts.rows += shape.seqs
         if self.tracer is not None:
-            self.tracer.launched(began)
-        return self._end
+            self.tracer.launched(self.now)
 
-    def end(self) -> None:
-        """The step that was begun is over: its tokens are there. Nothing where none was."""
-        if not self._in_flight:
-            return
-        self._in_flight = False
-        if self._quiet is not None:
-            self._quiet.step(self._end)
-            return
+    def _finish_step(self) -> None:
+        """The step is over: its tokens are there."""
         output, self._output = self._output, None
         assert output is not None
         self.now = self._end
@@ -173,12 +171,15 @@ class Replica:
         if self.tracer is not None:
             self.tracer.drawn(output, list(draws), self.now, self.now)
         ended = self._note_tokens(gained)
-        self._all_decode = len(gained) == num_running == len(output.scheduled_seqs) and not scheduler.swapped
+        all_decode = len(gained) == num_running == len(output.scheduled_seqs) and not scheduler.swapped
         self.previous_end = self.now
         for seq, status in ended:
             self.finish(seq, status)
         if self.tracer is not None:
             self.tracer.finish_step(self.now)
+        rows = len(scheduler.running)
+        if self.stretch and all_decode and rows and (rows == scheduler.max_num_seqs or not scheduler.waiting):
+            self._quiet = Stretch(self)
 
     def _note_tokens(
         self, gained: list[tuple[Sequence, SequenceStatus | None]]
@@ -208,4 +209,4 @@ class Replica:
             del self.scheduler.kv.jobs[seq.request_id]
         prompt, output, urgent = seq.get_prompt_len(), seq.get_output_len(), live.job.priority < 0
         self.meter.finish(live.arrival, live.first, self.now, prompt, output, urgent=urgent)
-        self.on_finish(self.now)
+        self.on_finish(self.name, self.now)

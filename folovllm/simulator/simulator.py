@@ -1,11 +1,12 @@
 """Arrivals, a router and replicas, in the order in which things happen.
 
-    heap   (time at which its step ends, replica)         next   the time at which the next request comes
+    next request   at t      t           each replica takes the steps that are over at t, one replica after the other:
+    replica 0      ─┤step├┤step├┤st|ep├          between two arrivals, none knows of the others
+    replica 1      ┤step├──┤ste|p├               the request is routed, by loads of that moment, and added
+    replica 2      ────────────|                 one that was idle begins a step
 
-    next comes first     route it, add it; a replica that was idle begins a step
-    a step ends first    its tokens are there; requests that came meanwhile are added; the replica begins its next step
-
-So a request that comes during a step waits for the next one, as in an engine.
+So a request that comes during a step waits for the next one, as in an engine. Where its place must become free first
+(a closed loop), the replica goes on whose step ends first, until a request has ended.
 
 vLLM: none
 """
@@ -13,8 +14,7 @@ vLLM: none
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from heapq import heappop, heappush
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from folovllm.routing import LeastLoaded, Router
@@ -56,76 +56,53 @@ class Simulator:
             name: Replica(name, setup, cost, meter, stretch, self._on_finish)
             for name in (f"replica-{number}" for number in range(replicas))
         }
-        for name, replica in self.replicas.items():
+        for name in self.replicas:
             self.router.add_replica(name)
-            replica.watched = max_concurrency is not None
         self.sent: dict[str, int] = dict.fromkeys(self.replicas, 0)
-        self.now = 0.0
-        self._heap: list[tuple[float, str]] = []
-        self._jobs: Iterator[Job] = iter(())
-        self._next: Job | None = None
-        self._number = self._in_flight = 0
+        self._loads: dict[str, int] = dict.fromkeys(self.replicas, 0)  # unfinished requests
+        self._in_flight = 0  # of all replicas
         self._freed = 0.0  # when a place became free for a request that waited outside
         self._tell: Callable[[int], None] = lambda finished: None
 
     def run(self, jobs: Iterable[Job], tell: Callable[[int], None] | None = None) -> float:
         """To the last token. Returns the time of that, in simulated seconds. tell: called with the number of requests
         that have ended or were refused, each time that it changes."""
-        self._jobs, self._tell = iter(jobs), tell or self._tell
-        self._next = next(self._jobs, None)
-        while True:
-            due = self._due()
-            if self._heap and self._heap[0][0] <= due:
-                self.now, name = heappop(self._heap)
-                self.replicas[name].end()
-                for idle in dict.fromkeys([*self._take_arrivals(self.now), name]):
-                    self._begin(idle)
-            elif due < math.inf:
-                self.now = due
-                for idle in dict.fromkeys(self._take_arrivals(due)):
-                    self._begin(idle)
-            else:
-                return max(replica.now for replica in self.replicas.values())
+        self._tell = tell or self._tell
+        replicas = list(self.replicas.values())
+        for number, job in enumerate(jobs):
+            while self._in_flight == self.max_concurrency:
+                self._advance_to_an_end(replicas)
+            due = max(job.time, self._freed)
+            for replica in replicas:
+                replica.advance(due)
+            self._send(number, job, due)
+        for replica in replicas:
+            replica.advance(math.inf)
+        return max(replica.now for replica in replicas)
 
-    def _due(self) -> float:
-        """When the next request comes; infinity: none does, or it waits outside."""
-        if self._next is None or (self.max_concurrency is not None and self._in_flight >= self.max_concurrency):
-            return math.inf
-        return max(self._next.time, self._freed)
+    def _advance_to_an_end(self, replicas: list[Replica]) -> None:
+        """The replica whose step ends first goes on, to the end of a request or of another replica's step."""
+        ends = [replica.next_end() for replica in replicas]
+        first = min(range(len(ends)), key=ends.__getitem__)
+        replicas[first].advance(min((*ends[:first], *ends[first + 1 :]), default=math.inf), watched=True)
 
-    def _take_arrivals(self, now: float) -> list[str]:
-        """Send what has come by now. Returns the replicas that have been idle."""
-        idle = []
-        while self._next is not None and (due := self._due()) <= now:
-            job, request_id = self._next, self._number
-            if len(self.replicas) == 1:
-                (name,) = self.replicas
-            else:
-                loads = {name: replica.num_unfinished for name, replica in self.replicas.items()}
-                name = self.router.choose(first_hashes(str(request_id), job, self.setup.block_size), loads)
-            replica = self.replicas[name]
-            was_idle = not replica.live
-            if replica.add(request_id, job, due):
-                self.sent[name] += 1
-                self._in_flight += 1
-                idle += [name] if was_idle else []
-            else:
-                self._tell(self.meter.finished + self.meter.refused)
-            self._number += 1
-            self._next = next(self._jobs, None)
-        return idle
+    def _send(self, number: int, job: Job, due: float) -> None:
+        if len(self.replicas) == 1:
+            (name,) = self.replicas
+        else:
+            name = self.router.choose(first_hashes(str(number), job, self.setup.block_size), self._loads)
+        if self.replicas[name].add(number, job, due):
+            self.sent[name] += 1
+            self._loads[name] += 1
+            self._in_flight += 1
+        else:
+            self._tell(self.meter.finished + self.meter.refused)
 
-    def _begin(self, name: str) -> None:
-        until = self._due()
-        if self.max_concurrency is not None and self._heap:
-            until = min(until, self._heap[0][0])  # there a request may end, and another come to this replica
-        end = self.replicas[name].begin(until)
-        if end is not None:
-            heappush(self._heap, (end, name))
-
-    def _on_finish(self, now: float) -> None:
+    def _on_finish(self, name: str, now: float) -> None:
+        self._loads[name] -= 1
         self._in_flight -= 1
-        self._freed = max(self._freed, now)
+        if self.max_concurrency is not None:
+            self._freed = max(self._freed, now)
         self._tell(self.meter.finished + self.meter.refused)
 
 

@@ -1,17 +1,19 @@
 """How far a simulation is from the engine: six loads, each played and simulated with the same arrivals.
 
-    calibrate  short  calibrate  long  calibrate  bursty  …  calibrate        a load is simulated with the costs that
-               └──────┴── costs of both neighbours ──┘                        were measured right before and after it
+    the load's engine      steps ──┐        ┌── steps ──┐        ┌── steps         its clock stands meanwhile
+    another one like it            └ group ─┘           └ group ─┘                 groups of a calibration
 
-No step of a load that is compared is ever fitted. The cost of a step is all that is measured; when which request is
-served is left to the scheduler, in both.
+A machine is faster in one second than in the next. So the steps whose costs are fitted are measured between those of
+the load, and no step of the load itself is. The cost of a step is all that is measured; when which request is served is
+left to the scheduler, in both.
 
 vLLM: none
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from folovllm.bench.arrivals import Arrivals
@@ -22,12 +24,14 @@ from folovllm.engine.llm_engine import LLMEngine
 from folovllm.simulator.cost_model import CostModel, Linear
 from folovllm.simulator.load import Job, Load
 from folovllm.simulator.meter import Meter
-from folovllm.simulator.real import CLOCKS, MeasuredStep, RealRun, calibrate, fit, make_engine, setup_of
+from folovllm.simulator.real import CLOCKS, MeasuredStep, RealRun, calibrate, calibration, fit, make_engine, setup_of
 from folovllm.simulator.replica import Setup
 from folovllm.simulator.simulator import Simulator
 
 PERCENTS = (50, 95)
 CALIBRATION_SIZES = (1, 4, 8, 16)
+PIECE = 0.2
+"""Seconds of a load between two groups of the calibration."""
 LONGEST = 1024
 ROOMY, TINY = 2000, 64
 """Blocks of 16 tokens: more than any load needs, and fewer than the one with preemption does."""
@@ -44,12 +48,12 @@ class Case:
 
 
 CASES = {
-    "short": Case(Load((8, 64), (8, 32)), 40, Arrivals(8)),
-    "long": Case(Load((300, 800), (16, 40)), 10, Arrivals(2)),
-    "bursty": Case(Load((32, 160), (16, 40)), 24, Arrivals(5, burstiness=0.2)),
-    "shared prefixes": Case(Load((16, 64), (16, 32), groups=2, prefix=400), 24, Arrivals(5)),
-    "tiny cache": Case(Load((40, 120), (40, 100)), 16, Arrivals(8), TINY),
-    "mixed": Case(Load((16, 600), (8, 48)), 14, Arrivals(3)),
+    "short": Case(Load((8, 64), (8, 32)), 120, Arrivals(8)),
+    "long": Case(Load((300, 800), (16, 40)), 30, Arrivals(2)),
+    "bursty": Case(Load((32, 160), (16, 40)), 72, Arrivals(5, burstiness=0.2)),
+    "shared prefixes": Case(Load((16, 64), (16, 32), groups=2, prefix=400), 72, Arrivals(5)),
+    "tiny cache": Case(Load((40, 120), (40, 100)), 48, Arrivals(8), TINY),
+    "mixed": Case(Load((16, 600), (8, 48)), 42, Arrivals(3)),
 }
 COLUMNS = [
     "load", "requests", "preempted", "preempted_simulated", "step_off", "busy_off",
@@ -66,24 +70,24 @@ def run(model: BenchModel, *, command: str, dtype: str, seed: int = 0, rounds: i
     with progress_bar(1 + rounds * len(CASES)) as tick:
         tick("loading")
         runs = {blocks: RealRun(_engine(model, dtype, blocks), seed, CLOCKS[clock]) for blocks in (ROOMY, TINY)}
-        calibrate(runs[ROOMY], seed, CALIBRATION_SIZES[:2])  # a warm-up
+        probe = RealRun(_engine(model, dtype, ROOMY), seed, CLOCKS[clock])
+        for one in (*runs.values(), probe):
+            calibrate(one, seed, CALIBRATION_SIZES[:2])  # a warm-up
+        groups = _groups(probe, seed)
         for number in range(rounds):
             shift = seed + 100 * number
-            before = calibrate(runs[ROOMY], shift, CALIBRATION_SIZES)
             for place, (name, case) in enumerate(CASES.items()):
                 tick(f"round {number + 1}/{rounds}: {name}")
                 jobs = list(case.load.jobs(case.count, case.arrivals, shift + place))
                 real = runs[case.num_blocks]
                 preempter = real.engine.scheduler.preempter
                 count = preempter.num_recomputed
-                first = len(real.steps)
-                times = real.play(jobs)
-                steps = real.steps[first:]
-                count = preempter.num_recomputed - count
-                after = calibrate(runs[ROOMY], shift + place + 1, CALIBRATION_SIZES)
-                played = Played(jobs, times, steps, count)
-                found[name].append(_row(name, played, setup_of(real.engine), fit(before + after)))
-                before = after
+                first, probed = len(real.steps), len(probe.steps)
+                times = real.play(jobs, lambda: next(groups), PIECE)
+                while not next(groups):  # to the end of a calibration, so that all kinds are there
+                    pass
+                played = Played(jobs, times, real.steps[first:], preempter.num_recomputed - count)
+                found[name].append(_row(name, played, setup_of(real.engine), fit(probe.steps[probed:])))
     rows = [_median(rows) for rows in found.values()]
     close = sum(abs(row[metric]) <= 0.15 for row in rows for metric in ERRORS)
     worst, metric, load = max((abs(row[metric]), metric, row["load"]) for row in rows for metric in ERRORS)
@@ -91,7 +95,7 @@ def run(model: BenchModel, *, command: str, dtype: str, seed: int = 0, rounds: i
     engine = runs[ROOMY].engine
     notes = [
         f"Real: the engine, by the {clock} clock. Simulated: the same arrivals, the costs fitted to other steps, "
-        "measured right before and after. error: simulated less real, over real.",
+        "measured in between. error: simulated less real, over real.",
         "step_off: the median of what the costs are off for a single step of the real run. busy_off: the same of all "
         "its steps' sum, with its sign.",
         f"worst case: {metric.removesuffix('_error').replace('_', ' ')} of {load}, off by {worst:.0%}; "
@@ -103,6 +107,14 @@ def run(model: BenchModel, *, command: str, dtype: str, seed: int = 0, rounds: i
     return Report(
         "simulate-validation", "The simulator against the engine", command, COLUMNS, rows, notes, details=details
     )
+
+
+def _groups(probe: RealRun, seed: int) -> Iterator[bool]:
+    """Plays one calibration after the other, a group at a time. Whether it was a calibration's last one."""
+    for shift in itertools.count(seed):
+        for _ in calibration(probe, shift, CALIBRATION_SIZES):
+            yield False
+        yield True
 
 
 def _engine(model: BenchModel, dtype: str, num_blocks: int) -> LLMEngine:

@@ -115,10 +115,13 @@ class Changes:
 
     def are_in(self, output: SchedulerOutput) -> bool:
         """Whether anything has changed with this step. If not, the same sequences decode, in the same blocks."""
+        return bool(self.told or output.grown_seqs or self._rows_differ(output))
+
+    def _rows_differ(self, output: SchedulerOutput) -> bool:
+        """Whether other sequences compute, or other than their newest token, than in the step before."""
         return bool(
-            self.told
-            or self._gone
-            or output.grown_seqs
+            self._gone
+            or self._moved
             or output.forks
             or output.num_prompt_tokens
             or output.total_num_scheduled_tokens != len(output.scheduled_seqs)
@@ -128,7 +131,8 @@ class Changes:
     def take(self, output: SchedulerOutput) -> tuple[News, list[int] | None]:
         """What the record of this step says, and which of its rows decode (None: all)."""
         news: News = {}
-        decode_rows = self._add_rows(news, output)
+        # Where sequences have got blocks and no more, the rows need no look.
+        decode_rows = self._add_rows(news, output) if self._rows_differ(output) else None
         self._add_tables(news, output)
         for name, pairs in (
             ("copies", output.blocks_to_copy),
@@ -141,7 +145,7 @@ class Changes:
             self.told["left"] = self.told.pop("ended")  # before this step
         news |= self.told
         self.told = {}
-        return news, None if len(decode_rows) == len(output.rows) else decode_rows
+        return news, None if decode_rows is None or len(decode_rows) == len(output.rows) else decode_rows
 
     def take_ended(self) -> News:
         """What ended by the step that is finished."""

@@ -30,7 +30,7 @@ from folovllm.tracing.changes import Changes, News
 from folovllm.tracing.schema import PARTS, UNTOLD, Header
 from folovllm.tracing.writer import TraceWriter, encode
 
-HEAD = '{"type":"step","step":%d,"t":%d%s,"times":[' + ",".join(["%d"] * len(PARTS)) + "]"
+HEAD = '{"type":"step","step":%d,"t":%d,"times":[' + ",".join(["%d"] * len(PARTS)) + "]"
 
 
 class _Step:
@@ -59,12 +59,13 @@ class Tracer:
         self._tells_texts = header.texts
         self._steps: deque[_Step] = deque()  # two where the engine runs ahead
         self._num_written = 0
-        self._num_tokens, self._pattern = 0, ""  # of the record before: most are as long
         self._counts = self._count()
+        self._pattern, self._pattern_of = "", ("", -1)
+        """The text of a record but for its numbers, and which counts and how many tokens it is made for."""
         writer.write(encode({"type": "header", **asdict(header)}) + "\n")
 
     def microseconds(self, reading: float) -> int:
-        return round((reading - self._began) * 1e6)
+        return int((reading - self._began) * 1e6 + 0.5)  # round() takes twice as long
 
     def arrived(self, request: Request, at: float) -> None:
         self.changes.arrived(request, self.microseconds(at))
@@ -119,34 +120,40 @@ class Tracer:
     def _write(self, step: _Step, more: News) -> None:
         """A step as one line. A JSON encoder takes twice as long, and most records are numbers only."""
         began, readings = self._began, step.readings
-        # Differences of whole microseconds, so that they add up.
-        t = last = round((readings[0] - began) * 1e6)
-        times = []
-        for reading in readings[1:]:
-            at = round((reading - began) * 1e6)
-            times.append(at - last if at > last else 0)
-            last = at
-        times += [0] * (len(PARTS) - len(times))  # parts that it never came to took nothing
-        line = HEAD % (self._num_written, t, step.counts, *times)
-        self._num_written += 1
-        if step.token_ids:
-            line += self._tokens(step.token_ids, step.decode_rows)
-        if step.news or more:
-            line += "," + encode((step.news or {}) | more)[1:-1]
-        self.writer.write(line + "}\n")
-
-    def _tokens(self, token_ids: list[int | None], decode_rows: list[int] | None) -> str:
-        tokens = token_ids if decode_rows is None else [token_ids[row] for row in decode_rows]
-        if not tokens:
-            return ""
-        if not self._tells_texts:
-            tokens = [None if token is None else UNTOLD for token in tokens]
-        if len(tokens) != self._num_tokens:
-            self._num_tokens, self._pattern = len(tokens), ',"tokens":[' + ",".join(["%d"] * len(tokens)) + "]"
+        if len(readings) <= len(PARTS):  # parts that it never came to took nothing
+            readings += readings[-1:] * (1 + len(PARTS) - len(readings))
+        # Differences of whole microseconds, so that they add up; and no loop, which takes half as long again.
+        first, second, third, fourth, fifth, sixth = readings
+        a = int((first - began) * 1e6 + 0.5)
+        b = int((second - began) * 1e6 + 0.5)
+        c = int((third - began) * 1e6 + 0.5)
+        d = int((fourth - began) * 1e6 + 0.5)
+        e = int((fifth - began) * 1e6 + 0.5)
+        f = int((sixth - began) * 1e6 + 0.5)
+        tokens = self._tokens(step) if step.decode_rows is not None or not self._tells_texts else step.token_ids or ()
+        if self._pattern_of != (step.counts, len(tokens)):  # most records are like the one before
+            self._make_pattern(step.counts, len(tokens))
         try:
-            return self._pattern % tuple(tokens)
+            line = self._pattern % (self._num_written, a, b - a, c - b, d - c, e - d, f - e, *tokens)
         except TypeError:  # some rows drew none
-            return ',"tokens":' + encode(tokens)
+            self._make_pattern(step.counts, 0)
+            line = self._pattern % (self._num_written, a, b - a, c - b, d - c, e - d, f - e)
+            more = {"tokens": list(tokens)} | more
+        self._num_written += 1
+        if step.news or more:
+            line = line[:-2] + "," + encode((step.news or {}) | more)[1:] + "\n"
+        self.writer.write(line)
+
+    def _make_pattern(self, counts: str, num_tokens: int) -> None:
+        tokens = ',"tokens":[' + ",".join(["%d"] * num_tokens) + "]" if num_tokens else ""
+        self._pattern, self._pattern_of = HEAD + counts + tokens + "}\n", (counts, num_tokens)
+
+    def _tokens(self, step: _Step) -> list[int | None]:
+        """Those of the rows that decode."""
+        tokens = step.token_ids or []
+        if step.decode_rows is not None and tokens:
+            tokens = [tokens[row] for row in step.decode_rows]
+        return tokens if self._tells_texts else [None if token is None else UNTOLD for token in tokens]
 
     def _count(self) -> str:
         """Blocks and requests, as they stand in the line. They only change where a record has something to say."""

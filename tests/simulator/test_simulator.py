@@ -9,13 +9,18 @@ import pytest
 
 from folovllm.bench.arrivals import Arrivals
 from folovllm.routing import ROUTERS, RoundRobin
-from folovllm.simulator.cost_model import Linear
+from folovllm.simulator.cost_model import CostModel, Linear, Roofline
+from folovllm.simulator.devices import find_device
 from folovllm.simulator.load import LOADS, Job, Load
 from folovllm.simulator.meter import Gaps, Meter
+from folovllm.simulator.model_shape import ModelShape
+from folovllm.simulator.prompts import first_hashes
+from folovllm.simulator.replica import Replica, Setup
 from folovllm.simulator.simulator import Simulator
 from tests.simulator.support import setup, simulate
 
 LINEAR = Linear(0.004, 3e-5, 2e-5, 1e-7, 1e-9)
+H100, LLAMA = find_device("h100"), ModelShape.of("llama-3.1-8b")
 
 
 def test_the_clock_of_one_request_is_the_sum_of_its_steps():
@@ -41,12 +46,12 @@ def test_keys_read_and_pairs_are_those_of_the_contexts():
     """4 tokens in: 4 keys read, 1 + 2 + 3 + 4 = 10 pairs; the decode behind them: 5 and 5."""
     shapes = []
 
-    class Notes:
+    class Notes(Linear):
         def seconds(self, *shape: int) -> float:
             shapes.append(shape)
             return 1.0
 
-    simulate([Job(0.0, 4, 2)], cost=Notes(), stretch=False)
+    simulate([Job(0.0, 4, 2)], cost=Notes(1.0, 0.0, 0.0, 0.0, 0.0), stretch=False)
     assert shapes == [(4, 1, 4, 10), (1, 1, 5, 5)]
 
 
@@ -98,10 +103,8 @@ def random_jobs(seed: int, count: int = 60) -> list[Job]:
 
 def outcome(simulator: Simulator, meter: Meter, seconds: float) -> list[object]:
     """All that may be seen of a simulation, the order of the free blocks included."""
-    found: list[object] = [round(seconds, 9), meter.itl.count]
-    found += [
-        sorted(round(x, 9) for x in numbers) for numbers in (meter.ttft, meter.tpot, meter.e2el, meter.urgent_ttft)
-    ]
+    found: list[object] = [seconds, meter.itl.count, meter.itl._bins]
+    found += [sorted(numbers) for numbers in (meter.ttft, meter.tpot, meter.e2el, meter.urgent_ttft)]
     for replica in simulator.replicas.values():
         pool = replica.scheduler.kv.pool
         found += [list(pool.get_all_free_blocks()), replica.counts.steps, replica.scheduler.preempter.num_recomputed]
@@ -125,6 +128,49 @@ def test_many_steps_at_once_come_to_what_single_steps_come_to(seed: int, options
     slow = simulate(jobs, made, LINEAR, stretch=False, **options)
     assert outcome(*fast) == outcome(*slow)
     assert any(replica.counts.stretched for replica in fast[0].replicas.values())
+
+
+def one_step_after_the_other(jobs: list[Job], made: Setup, kind: str, count: int) -> tuple[Simulator, Meter, float]:
+    """The plainest way: whatever comes next comes next, a request or the end of one step of one replica."""
+    meter = Meter()
+    simulator = Simulator(made, LINEAR, meter, replicas=count, router=ROUTERS[kind](), stretch=False)
+    replicas = list(simulator.replicas.values())
+    for number, job in enumerate(jobs):
+        while (first := min(replicas, key=Replica.next_end)).next_end() <= job.time:
+            first.advance(first.next_end())
+        loads = {name: len(replica.live) for name, replica in simulator.replicas.items()}
+        name = simulator.router.choose(first_hashes(str(number), job, made.block_size), loads)
+        simulator.sent[name] += 1
+        simulator.replicas[name].add(number, job, job.time)
+    while any(replica.live for replica in replicas):
+        first = min(replicas, key=Replica.next_end)
+        first.advance(first.next_end())
+    return simulator, meter, max(replica.now for replica in replicas)
+
+
+@pytest.mark.parametrize("kind", ROUTERS)
+@pytest.mark.parametrize("seed", range(8))
+def test_replicas_that_go_on_alone_come_to_what_all_come_to_step_by_step(seed: int, kind: str):
+    made, jobs = setup(blocks=[60, 200][seed % 2], rows=[3, 8][seed % 2]), random_jobs(seed, 120)
+    fast = simulate(jobs, made, LINEAR, replicas=4, router=ROUTERS[kind]())
+    slow = one_step_after_the_other(jobs, made, kind, 4)
+    assert fast[0].sent == slow[0].sent
+    assert outcome(*fast) == outcome(*slow)
+
+
+def test_a_gap_in_which_a_request_came_is_as_long_as_any():
+    """One runs from 0 on, a second a step; the other comes at 3.75, and its prefill takes the step from 4 to 5."""
+    _, meter, _ = simulate([Job(0.0, 4, 9), Job(3.75, 4, 2)])
+    assert meter.itl.percentile(0) == pytest.approx(1.0, rel=0.005)
+    assert meter.itl.percentile(100) == pytest.approx(1.0, rel=0.005)
+
+
+@pytest.mark.parametrize("cost", [LINEAR, Linear(0.004, 3e-5, 2e-5, 1e-7, 1e-9, 2e-4, 4), Roofline(H100, LLAMA)])
+def test_decodes_cost_the_same_to_the_last_bit(cost: CostModel):
+    for count in (1, 3, 4, 5, 200):
+        price = cost.decodes(count)
+        for keys in (count, 777, 123_457):
+            assert price(keys) == cost.seconds(count, count, keys, keys)
 
 
 def test_the_comparison_of_steps_has_seen_preemptions():

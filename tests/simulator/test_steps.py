@@ -75,9 +75,10 @@ def simulated_steps(engine: LLMEngine, jobs: list[Job]) -> tuple[list[Step], Rep
         while waiting and waiting[0][1].time <= len(steps):
             number, job = waiting.pop(0)
             replica.add(number, job, float(len(steps)))
-        if replica.begin(float("inf")) is None:
+        if replica.live:
+            replica.advance(replica.next_end())
+        else:
             steps.append([])
-        replica.end()
     return steps, replica
 
 
