@@ -89,6 +89,7 @@ FEATURES_ZH = {
     "prefix caching": "前缀缓存",
     "fast sampling": "快速采样",
     "packed weights": "权重打包",
+    "all layers in one call": "所有层一次调用",
     "fused layers": "层融合",
     "C++ kernels": "C++ 内核",
     "more than one thread": "多于一个线程",
