@@ -63,11 +63,13 @@ def test_it_talks_with_the_model(page: Browser, server: Running) -> None:
 
 def test_it_stops_and_the_engine_with_it(page: Browser, server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fifth step takes until the stop has been clicked; the answer has no sixth."""
-    runner, clicked, steps = server.llm.engine.runner, threading.Event(), itertools.count(1)
+    runner, steps = server.llm.engine.runner, itertools.count(1)
+    begun, clicked = threading.Event(), threading.Event()
     real = runner.execute_model
 
     def slowly(scheduled: Any) -> Any:
         if next(steps) >= 5:
+            begun.set()
             clicked.wait()
         return real(scheduled)
 
@@ -75,6 +77,7 @@ def test_it_stops_and_the_engine_with_it(page: Browser, server: Running, monkeyp
     try:
         ask(page, "What is prefix caching?")
         wait_for(lambda: page.run(f"({LAST}?.querySelector('p').textContent.length || 0) > 0"))
+        wait_for(begun.is_set)  # the page may show the first step's text before the fifth has begun
         page.run("$('stop').click()")
         wait_for(lambda: page.run("$('stop').hidden"))
         wait_for(lambda: server.app.state.serving.gate.num_inside == 0)
