@@ -19,6 +19,8 @@ from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
 
+SETTLE = 0.3  # seconds; the threads of Intel's OpenMP look for work for 0.2 after their last
+
 
 @dataclass(frozen=True)
 class Step:
@@ -159,6 +161,8 @@ def take_turns(
             label = contestant.name + (f" batch {size}" if size else "")
             tick(f"round {number}/{rounds}: {label}" if number else f"warm-up: {label}")
             gc.collect()  # here, and not in the middle of a run
+            if len(contestants) > 1:
+                time.sleep(SETTLE)
             before_each(number == 0)
             if isinstance(contestant, MixedContestant):
                 result = contestant.run_mixed(prompts, num_tokens)

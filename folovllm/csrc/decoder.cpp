@@ -53,6 +53,9 @@ LINEAR(linear_bfloat16, float, bf16)
 #ifdef __AVX512BF16__
 LINEAR(linear_bf16_pairs, bf16, bf16_pair)
 #endif
+#ifdef __AMX_BF16__
+LINEAR(linear_bf16_tiles, bf16, bf16_pair)
+#endif
 }
 
 namespace {
@@ -93,6 +96,13 @@ inline void multiply(const float *x, const bf16 *weight, const float *bias, floa
 inline void multiply(const bf16 *x, const bf16_pair *weight, const float *bias, bf16 *out, int64_t rows, int64_t in,
                      int64_t outs) {
     linear_bf16_pairs(x, weight, bias, out, rows, in, outs);
+}
+#endif
+#ifdef __AMX_BF16__
+struct bf16_tiled : bf16_pair {};  // the same numbers, for the other product
+inline void multiply(const bf16 *x, const bf16_tiled *weight, const float *bias, bf16 *out, int64_t rows, int64_t in,
+                     int64_t outs) {
+    linear_bf16_tiles(x, weight, bias, out, rows, in, outs);
 }
 #endif
 
@@ -216,5 +226,8 @@ DECODER(float32_bfloat16_float32, float, bf16, float)
 DECODER(float32_bfloat16_bfloat16, float, bf16, bf16)
 #ifdef __AVX512BF16__
 DECODER(bfloat16_bf16_pairs_bfloat16, bf16, bf16_pair, bf16)
+#endif
+#ifdef __AMX_BF16__
+DECODER(bfloat16_bf16_tiles_bfloat16, bf16, bf16_tiled, bf16)
 #endif
 }

@@ -17,23 +17,14 @@
 //
 // vLLM: csrc/cpu/sgl-kernels/gemm.cpp
 
-#include <omp.h>
-
-#include <algorithm>
-#include <vector>
-
+#include "panels.h"
 #include "pool.h"
-#include "vector.h"
 
 namespace {
 
-constexpr int WIDTH = 2 * LANES;
 constexpr int MAX_ROWS = LANES == 16 ? 12 : 6;  // 2 * MAX_ROWS results, of 32 registers or 16
 constexpr int PIECE = 128;                     // steps of k: 16 KiB of a float32 panel with AVX-512
-constexpr int64_t ENOUGH = 1 << 18;             // multiply-adds for which a second thread pays
 constexpr int64_t CHUNK = 2 << 20;              // bytes of x, about, that stay in a cache while all panels pass by
-constexpr int LINE = 64;                        // bytes of a cache line
-constexpr int AHEAD = 4096;                     // bytes. The hardware's own prefetching ends at each page
 
 // One panel, or two that follow each other: two streams from memory are faster than one. `out` holds ROWS * WIDTH
 // results of the one, then of the other. Meanwhile LINES cache lines a step and panel are asked for, from `ahead` on.
@@ -115,64 +106,32 @@ void rearrange(const T *x, X *packed, int64_t rows, int64_t in, int64_t per_bloc
         for (int64_t r = 0; r < count; r++) to[k * count + r] = step_of(from + r * in, k, in);
 }
 
-// The results of one panel, [rows, WIDTH], to their columns of out [rows, outs]. The last panel may stick out.
-template <typename T>
-void put_results(const float *results, const float *bias, T *out, int64_t rows, int64_t outs, int64_t panel) {
-    const int64_t first = panel * WIDTH, width = outs - first < WIDTH ? outs - first : WIDTH;
-    float added[WIDTH] = {};
-    if (bias) memcpy(added, bias + first, width * sizeof(float));
-    const vec low = load(added), high = load(added + LANES);
-    for (int64_t r = 0; r < rows; r++) {
-        T *to = out + r * outs + first, row[WIDTH];
-        T *place = width == WIDTH ? to : row;
-        store(place, load(results + r * WIDTH) + low);
-        store(place + LANES, load(results + r * WIDTH + LANES) + high);
-        if (width < WIDTH) memcpy(to, row, width * sizeof(T));
-    }
-}
-
-// x and what becomes of it, as every thread needs to know it. A task multiplies a chunk of x's rows by one panel, or by a
-// pair of them.
+// x and what becomes of it, as every thread needs to know it.
 template <typename X, typename W, typename T>
 struct Linear {
+    Tasks tasks;
     const X *packed;  // x, rearranged
     const W *weight;
     const float *bias;
     T *out;
-    int64_t rows, in, outs, panels, pair;  // in: steps
-    int64_t per_block, per_chunk, chunks;  // rows, rows, and how many chunks there are
-    int64_t threads;                       // that take tasks
-
-    static float *results(size_t size) {  // of the calling thread
-        static thread_local std::vector<float> memory;
-        if (memory.size() < size) memory.resize(size);
-        return memory.data();
-    }
-
-    int64_t tasks() const { return chunks * tasks_of_chunk(); }
-    int64_t tasks_of_chunk() const { return (panels + pair - 1) / pair; }
-    int64_t first_row(int64_t task) const { return task / tasks_of_chunk() * per_chunk; }
-    int64_t num_rows(int64_t task) const { return std::min(per_chunk, rows - first_row(task)); }
-    int64_t first_panel(int64_t task) const { return task % tasks_of_chunk() * pair; }
-    int64_t num_panels(int64_t task) const { return std::min(pair, panels - first_panel(task)); }
+    int64_t in, outs;  // in: steps
 
     void compute(int64_t task, const pool::Task &state) const {
         constexpr bool CONVERTED = sizeof(X) != sizeof(W);
-        const int64_t panel = first_panel(task), begin = first_row(task), count = num_rows(task);
-        const int64_t piece = count > per_block ? PIECE : in;
-        float *sums = results(pair * count * WIDTH), wide[CONVERTED ? PIECE * WIDTH : 1];
+        const int64_t panel = tasks.first_panel(task), begin = tasks.first_row(task), count = tasks.num_rows(task);
+        const int64_t per_block = tasks.per_block, piece = count > per_block ? PIECE : in;
+        float *sums = results(tasks.pair * count * WIDTH), wide[CONVERTED ? PIECE * WIDTH : 1];
         constexpr int LINES = WIDTH * sizeof(W) / LINE;  // of one step of a panel
         for (int64_t k = 0; k < in && !state.settled(); k += piece) {
             const int64_t size = std::min(piece, in - k);
             const W *w = weight + (panel * in + k) * WIDTH;
             if (count <= per_block) {
-                tile<LINES>(count, num_panels(task), packed + begin * in, w, size, sums, false, in * WIDTH,
+                tile<LINES>(count, tasks.num_panels(task), packed + begin * in, w, size, sums, false, in * WIDTH,
                             (const char *)w + AHEAD);
                 continue;
             }
-            // The next piece comes while this one is multiplied by the first rows, a line a step. Threads take panels in
-            // turn, so behind the last piece that is probably another thread's panel further on.
-            const W *next = k + piece < in ? w + piece * WIDTH : weight + (panel + threads) * in * WIDTH;
+            // The next piece comes while this one is multiplied by the first rows, a line a step.
+            const W *next = w + size * WIDTH;
             if constexpr (CONVERTED)
                 for (int64_t i = 0; i < 2 * size; i++) store(wide + i * LANES, load(w + i * LANES));
             for (int64_t row = 0, block = 0; row < count; row += per_block, block++) {
@@ -195,9 +154,10 @@ struct Linear {
     }
 
     void commit(int64_t task) const {
-        const int64_t begin = first_row(task), count = num_rows(task);
-        for (int64_t p = 0; p < num_panels(task); p++)
-            put_results(results(0) + p * count * WIDTH, bias, out + begin * outs, count, outs, first_panel(task) + p);
+        const int64_t begin = tasks.first_row(task), count = tasks.num_rows(task);
+        for (int64_t p = 0; p < tasks.num_panels(task); p++)
+            put_results(results(0) + p * count * WIDTH, bias, out + begin * outs, count, outs,
+                        tasks.first_panel(task) + p);
     }
 };
 
@@ -208,18 +168,12 @@ void linear(const T *x, const W *weight, const float *bias, T *out, int64_t rows
     const int64_t blocks = (rows + MAX_ROWS - 1) / MAX_ROWS;
     const int64_t per_block = (rows + blocks - 1) / blocks;  // evenly: 16 rows are 8 and 8, not 12 and 4
     const int64_t steps = (in * sizeof(T) + sizeof(X) - 1) / sizeof(X);
-    const int64_t blocks_of_chunk = std::max<int64_t>(1, CHUNK / (steps * (int64_t)sizeof(X) * per_block));
     static thread_local pool::Buffer rearranged;
     X *packed = (X *)rearranged.reserve(rows * steps * sizeof(X));
     pool::each(blocks, rows * in > ENOUGH / 8, [=](int64_t block) { rearrange(x, packed, rows, in, per_block, block); });
-    Linear<X, W, T> body = {packed, weight, bias, out, rows, steps, outs, (outs + WIDTH - 1) / WIDTH, 1, per_block};
-    body.pair = 2 * rows <= MAX_ROWS ? 2 : 1;
-    // As many chunks as come nearest to that size, all alike: a last one of a few rows would read every weight for them.
-    body.chunks = std::max<int64_t>(1, (2 * blocks + blocks_of_chunk) / (2 * blocks_of_chunk));
-    body.per_chunk = (blocks + body.chunks - 1) / body.chunks * per_block;
-    body.chunks = (rows + body.per_chunk - 1) / body.per_chunk;
-    body.threads = omp_get_max_threads();
-    pool::each_twice(body.tasks(), rows * in * outs > ENOUGH, body);
+    const Tasks tasks(rows, outs, 2 * rows <= MAX_ROWS ? 2 : 1, per_block, CHUNK / (steps * sizeof(X) * per_block));
+    const Linear<X, W, T> body = {tasks, packed, weight, bias, out, steps, outs};
+    pool::each_twice(tasks.count(), rows * in * outs > ENOUGH, body);
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <type_traits>
 #include <vector>
 
@@ -50,14 +51,16 @@ void run(Region region, bool worth);
 // Returns when no thread is inside a task of a region that has ended.
 void wait_idle();
 
-// Memory that compute() may read. It is given back when no thread can be reading it.
+// Memory that compute() may read, from the start of a cache line on. It is given back when no thread can be reading it.
 class Buffer {
+    static constexpr std::align_val_t LINE{64};
+
 public:
     ~Buffer() { release(); }
     void *reserve(size_t bytes) {
         if (bytes > capacity) {
             release();
-            data = new char[capacity = bytes];
+            data = (char *)::operator new(capacity = bytes, LINE);
         }
         return data;
     }
@@ -65,7 +68,7 @@ public:
 private:
     void release() {
         wait_idle();
-        delete[] data;
+        ::operator delete(data, LINE);
     }
     char *data = nullptr;
     size_t capacity = 0;

@@ -4,7 +4,7 @@ A decode step multiplies every weight matrix by a handful of rows, so its time i
 `F.linear` keeps the checkpoint's row-major layout, which the CPU's product kernels do not read at full speed. The
 other kernels reorder ("prepack") each weight once after loading into the layout that their inner loop wants:
 
-    compiled   our own panels (csrc/linear.cpp)   where there is a C++ compiler; not for bfloat16 with AMX
+    compiled   our own panels (csrc/linear.cpp)   where there is a C++ compiler
     onednn     oneDNN's blocked layout            float32 on any x86 CPU, bfloat16 where the CPU has bf16 units
     fbgemm     FBGEMM's fp16 panels               bfloat16 weights on CPUs *without* bf16 units
     native     F.linear                           any device, any dtype; what CUDA uses
@@ -70,7 +70,8 @@ class NativeKernel:
 class CompiledKernel:
     """Reads a weight once, at the speed of memory, for up to a dozen rows; with hundreds it is as fast as oneDNN.
 
-    It computes in float32. Two bfloat16 numbers are multiplied at a time where the CPU can do that.
+    It computes in float32. Where the CPU can do that, two bfloat16 numbers are multiplied at a time, or with AMX a
+    tile of them: then hundreds of rows are XXX.
     """
 
     name = "compiled"
@@ -88,9 +89,10 @@ class CompiledKernel:
 
     @staticmethod
     def _in_pairs(weight: torch.Tensor) -> bool:
-        """Not with AMX, which multiplies 16 rows at a time, nor where the CPU is to pass for one without units."""
-        wanted = weight.dtype == torch.bfloat16 and cpu_has_bf16_units() and not cpu_kernels.has_amx()
-        return wanted and cpu.has_bf16_pairs()
+        """Not where the CPU is to pass for one without units, nor with AMX that cannot be used: oneDNN may know how."""
+        if weight.dtype != torch.bfloat16 or not cpu_has_bf16_units():
+            return False
+        return cpu.has_tiles() or (cpu.has_bf16_pairs() and not cpu_kernels.has_amx())
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
         packed = cpu.pack(weight.detach(), pairs=self._in_pairs(weight))

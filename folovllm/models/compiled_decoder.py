@@ -28,6 +28,7 @@ from folovllm.attention.backends.cpu import CPUBackend, Lists
 from folovllm.attention.kernels.cpu import DTYPES, HEAD_SIZE_STEP
 from folovllm.attention.layer import Attention
 from folovllm.attention.metadata import AttentionMetadata
+from folovllm.layers.kernels.cpu import linear_name
 from folovllm.layers.linear_kernels import CompiledKernel, PackedLinear
 from folovllm.models.decoder import Decoder, DecoderForCausalLM, DecoderLayer
 from folovllm.models.fused_compiled import CompiledMLP, CompiledRMSNorm, CompiledSelfAttention
@@ -144,7 +145,7 @@ def _prepare(decoder: CompiledDecoder) -> Prepared | None:
         num_kv_heads=attention.num_kv_heads, head_size=attention.head_size, block_size=cache.shape[2],
         eps=decoder.norm.eps, scale=attention.scale,
     )  # fmt: skip
-    weights = "bf16_pairs" if _in_pairs(down) else DTYPE_NAMES[down.packed[0].dtype]
+    weights = linear_name(down.packed[0]).removeprefix("linear_")
     run = function(f"decoder_{DTYPE_NAMES[flowing]}_{weights}_{DTYPE_NAMES[cache.dtype]}", TAKES)
     return Prepared(run, shape, (Layer * len(layers))(*map(_pointers, layers)))
 

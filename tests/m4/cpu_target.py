@@ -1,24 +1,27 @@
-"""The CPU kernels, as compiled for this CPU and for one with AVX2 only."""
+"""The CPU kernels, as compiled for this CPU, for one like it without AMX, and for one with AVX2 only."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
 from folovllm.attention.kernels import cpu as attention_kernels
 from folovllm.layers.kernels import cpu
 from folovllm.utils import cpu_kernels
 
 REASON = cpu_kernels.unavailable_reason()
-AVX2 = ("-march=haswell",)
-CACHED = (cpu._kernel, cpu._linear, cpu.panel_width, cpu.has_bf16_pairs, attention_kernels._kernel)
+TARGETS = {"this CPU": cpu_kernels.NATIVE, "AVX2": ("-march=haswell",)}
+if cpu_kernels.has_amx():
+    TARGETS["no AMX"] = (*cpu_kernels.NATIVE, "-mno-amx-bf16")
+CACHED = (cpu._kernel, cpu._linear, cpu.panel_width, cpu.has_bf16_pairs, cpu.has_tiles, attention_kernels._kernel)
 
 
-@pytest.fixture(params=["this CPU", "AVX2"])
+@pytest.fixture(params=list(TARGETS))
 def target(request, monkeypatch):
     """The kernels as compiled for this CPU, and with vectors of 8 floats."""
     if REASON is not None:
         pytest.skip(f"the CPU kernels cannot run: {REASON}")
-    flags = cpu_kernels.NATIVE if request.param == "this CPU" else AVX2
+    flags = TARGETS[request.param]
     for cached in CACHED:
         cached.cache_clear()
     monkeypatch.setattr(cpu, "library", lambda: cpu_kernels._load(flags))
@@ -26,3 +29,8 @@ def target(request, monkeypatch):
     yield
     for cached in CACHED:
         cached.cache_clear()
+
+
+def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
+    """Of all numbers together."""
+    return ((got.double() - want).norm() / want.norm()).item()

@@ -113,7 +113,7 @@ def test_each_bit_is_that_of_the_layers_one_by_one(dtype, has_units, cache, rows
     folder = make_hf_folder(tmp_path, "qwen3", dtype=getattr(torch, dtype), num_hidden_layers=3)
     one_by_one, in_one = (Steps(build(folder, getattr(torch, dtype)), cache) for _ in range(2))
     if (reason := can_compile_decoder(in_one.model)) is not None:
-        assert has_units == "yes"  # this CPU, or the one compiled for, multiplies no pairs, or has AMX
+        assert has_units == "yes"  # this CPU, or the one compiled for, multiplies no pairs, or has AMX that is left out
         assert "and not by compiled" in reason
         return
     compile_decoder(in_one.model)

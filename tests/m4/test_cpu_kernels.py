@@ -28,7 +28,7 @@ from folovllm.utils import cpu_kernels
 from folovllm.utils.threads import SPINS
 from tests.helpers import make_hf_folder
 from tests.m1.test_models import MODELS, flat_logits
-from tests.m4.cpu_target import AVX2, REASON, target  # noqa: F401
+from tests.m4.cpu_target import REASON, TARGETS, relative_error, target  # noqa: F401
 
 pytestmark = pytest.mark.slow
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 5e-3}
@@ -37,59 +37,6 @@ needs_kernels = pytest.mark.skipif(REASON is not None, reason=f"the CPU kernels 
 
 def build(folder: Path, dtype: torch.dtype) -> DecoderForCausalLM:
     return build_model(AutoConfig.from_pretrained(folder), 256, dtype, torch.device("cpu"), folder)
-
-
-def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
-    return ((got.double() - want).norm() / want.norm()).item()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("outs", "size"), [(1, 1), (100, 300), (257, 64), (33, 1000)])
-@pytest.mark.usefixtures("target")
-def test_products_and_the_same_bits_for_a_row_in_any_batch(dtype, outs, size):
-    """As many rows as make several blocks, and columns that make several pieces."""
-    torch.manual_seed(0)
-    weight, x, bias = torch.randn(outs, size).to(dtype), torch.randn(131, size), torch.randn(outs)
-    packed = cpu.pack(weight)
-    whole = cpu.linear(x, packed, bias, outs)
-    assert relative_error(whole, F.linear(x.double(), weight.double(), bias.double())) < 1e-6
-    for rows in (*range(1, 30), 64, 130):
-        assert torch.equal(cpu.linear(x[:rows], packed, bias, outs), whole[:rows])
-    assert torch.equal(cpu.linear(x[77:78], packed, bias, outs), whole[77:78])
-    assert cpu.linear(x[:0], packed, None, outs).shape == (0, outs)
-
-
-@pytest.mark.parametrize(("outs", "size"), [(1, 1), (100, 301), (257, 64), (33, 1000)])
-@pytest.mark.usefixtures("target")
-def test_pairs_of_bfloat16_and_the_same_bits_for_a_row_in_any_batch(outs, size):
-    """The product of what was rounded to bfloat16, summed in float32, rounded once: half a unit in the last place."""
-    if not cpu.has_bf16_pairs():  # the CPU, or the one that was compiled for
-        assert not hasattr(cpu.library(), "linear_bf16_pairs")
-        return
-    torch.manual_seed(0)
-    weight, x, bias = torch.randn(outs, size).bfloat16(), torch.randn(131, size).bfloat16(), torch.randn(outs)
-    packed = cpu.pack(weight, pairs=True)
-    whole = cpu.linear(x, packed, bias, outs)
-    want = F.linear(x.double(), weight.double(), bias.double())
-    assert whole.dtype == torch.bfloat16
-    assert ((whole.double() - want).abs() <= want.abs() * 2**-8 + 1e-4 * size**0.5).all()
-    for rows in (*range(1, 30), 64, 130):
-        assert torch.equal(cpu.linear(x[:rows], packed, bias, outs), whole[:rows])
-    assert torch.equal(cpu.linear(x[77:78], packed, bias, outs), whole[77:78])
-
-
-@pytest.mark.usefixtures("target")
-def test_many_rows_go_to_several_threads():
-    torch.manual_seed(0)
-    weight, x = torch.randn(300, 512), torch.randn(70, 512)
-    packed, threads = cpu.pack(weight), torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
-        several = cpu.linear(x, packed, None, 300)
-        torch.set_num_threads(1)
-        assert torch.equal(cpu.linear(x, packed, None, 300), several)
-    finally:
-        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -273,7 +220,7 @@ def test_a_second_process_finds_what_the_first_compiled(tmp_path, monkeypatch):
     made = first.stat().st_mtime_ns
     assert cpu_kernels.compiled(compiler) == first
     assert first.stat().st_mtime_ns == made
-    assert cpu_kernels.compiled(compiler, AVX2) != first  # other flags
+    assert cpu_kernels.compiled(compiler, TARGETS["AVX2"]) != first  # other flags
     (sources / "one.cpp").write_text('extern "C" int panel_width() { return 8; }\n')
     second = cpu_kernels.compiled(compiler)
     assert ctypes.CDLL(str(first)).panel_width() == 7

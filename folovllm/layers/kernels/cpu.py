@@ -19,6 +19,7 @@ from folovllm.utils.cpu_kernels import DTYPE_NAMES, FLOAT, INT, POINTER, functio
 from folovllm.utils.devices import empty_in_huge_pages
 from folovllm.utils.recycled_memory import RESULTS
 
+TILE_STEPS = 16  # pairs that a tile multiplies at a time (csrc/linear_tiles.cpp)
 LINEAR = [POINTER] * 4 + [INT] * 3
 SIGNATURES: dict[str, list[Any]] = {
     "add_rms_norm": [POINTER] * 4 + [INT] * 2 + [FLOAT],
@@ -50,15 +51,24 @@ def has_bf16_pairs() -> bool:
     return bool(library().has_bf16_pairs())
 
 
+@cache
+def has_tiles() -> bool:
+    """Whether this CPU multiplies tiles of bfloat16 numbers (AMX), and the system lets it."""
+    return bool(library().has_tiles())
+
+
 def pack(weight: torch.Tensor, *, pairs: bool = False) -> torch.Tensor:
     """`weight` [out, in] -> panels [ceil(out / width), in, width, 1], filled up with zeros.
 
-    pairs: two columns at a time, [ceil(out / width), ceil(in / 2), width, 2]. Only where has_bf16_pairs().
+    pairs: two columns at a time, [ceil(out / width), steps, width, 2], with steps = ceil(in / 2), or the next multiple
+    of 16 where has_tiles(). Only where has_bf16_pairs().
     """
     outs, size = weight.shape
     width, columns = panel_width(), 2 if pairs else 1
+    together = columns * (TILE_STEPS if pairs and has_tiles() else 1)
     panels, steps = outs // width, size // columns
-    packed = empty_in_huge_pages((-(-outs // width), -(-size // columns), width, columns), weight.dtype).zero_()
+    shape = (-(-outs // width), -(-size // together) * together // columns, width, columns)
+    packed = empty_in_huge_pages(shape, weight.dtype).zero_()
     whole = weight[: panels * width, : steps * columns]
     packed[:panels, :steps] = whole.unflatten(0, (panels, width)).unflatten(2, (steps, columns)).transpose(1, 2)
     if left := outs - panels * width:
@@ -67,10 +77,17 @@ def pack(weight: torch.Tensor, *, pairs: bool = False) -> torch.Tensor:
     if size % columns:
         column = weight.new_zeros(len(packed) * width)
         column[:outs] = weight[:, -1]
-        packed[:, -1, :, 0] = column.view(-1, width)
+        packed[:, steps, :, 0] = column.view(-1, width)
     # A thread that is late may still read it (csrc/pool.h), so its memory is given back when none can.
     weakref.finalize(packed, library().wait_idle)
     return packed
+
+
+def linear_name(packed: torch.Tensor) -> str:
+    """Which function multiplies what pack() has made."""
+    if packed.shape[3] == 1:
+        return f"linear_{DTYPE_NAMES[packed.dtype]}"
+    return "linear_bf16_tiles" if has_tiles() else "linear_bf16_pairs"
 
 
 def linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, outs: int) -> torch.Tensor:
@@ -79,8 +96,8 @@ def linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, out
     x is float32, or bfloat16 where the weight was packed in pairs; bias is float32.
     """
     out = RESULTS.empty((len(x), outs), x.dtype)
-    name = "linear_bf16_pairs" if packed.shape[3] == 2 else f"linear_{DTYPE_NAMES[packed.dtype]}"
-    _linear(name)(x.data_ptr(), packed.data_ptr(), _pointer(bias), out.data_ptr(), len(x), x.shape[1], outs)
+    multiply = _linear(linear_name(packed))
+    multiply(x.data_ptr(), packed.data_ptr(), _pointer(bias), out.data_ptr(), len(x), x.shape[1], outs)
     return out
 
 

@@ -1,0 +1,78 @@
+// The panels of a packed weight, which two kinds of products read: linear.cpp and linear_tiles.cpp.
+//
+// vLLM: csrc/cpu/sgl-kernels/gemm.h
+
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "vector.h"
+
+constexpr int WIDTH = 2 * LANES;     // rows of the weight in a panel
+constexpr int64_t ENOUGH = 1 << 18;  // multiply-adds for which a second thread pays
+constexpr int LINE = 64;             // bytes of a cache line
+constexpr int AHEAD = 4096;          // bytes. The hardware's own prefetching ends at each page
+
+// Memory of the calling thread for the results of a task, from the start of a cache line on.
+static inline float *results(size_t size) {
+    struct alignas(LINE) Line {
+        float numbers[LINE / sizeof(float)];
+    };
+    static thread_local std::vector<Line> memory;
+    if (memory.size() * sizeof(Line) < size * sizeof(float)) memory.resize(size * sizeof(float) / sizeof(Line) + 1);
+    return memory.data()->numbers;
+}
+
+// The results of one panel, [rows, WIDTH], to their columns of out [rows, outs]. The last panel may stick out.
+template <typename T>
+void put_results(const float *results, const float *bias, T *out, int64_t rows, int64_t outs, int64_t panel) {
+    const int64_t first = panel * WIDTH, width = outs - first < WIDTH ? outs - first : WIDTH;
+    float added[WIDTH] = {};
+    if (bias) memcpy(added, bias + first, width * sizeof(float));
+    const vec low = load(added), high = load(added + LANES);
+    for (int64_t r = 0; r < rows; r++) {
+        T *to = out + r * outs + first, row[WIDTH];
+        T *place = width == WIDTH ? to : row;
+        store(place, load(results + r * WIDTH) + low);
+        store(place + LANES, load(results + r * WIDTH + LANES) + high);
+        if (width < WIDTH) memcpy(to, row, width * sizeof(T));
+    }
+}
+
+// Which rows of x and which panels a task multiplies. A chunk is as many rows, in blocks of `per_block`, as stay in a
+// cache while all panels pass by. Threads take tasks in turn, so each has panels that follow each other: one that is
+// alone with a stretch of memory, results as well as weights, is not slowed down by what the CPU fetches for another.
+struct Tasks {
+    int64_t rows, panels, pair;            // pair: panels of a task
+    int64_t per_block, per_chunk, chunks;  // rows, rows, and how many chunks there are
+    int64_t threads;                       // that take tasks
+
+    // As many chunks as come nearest to `blocks_of_chunk`, all alike: a last one of a few rows would read every weight
+    // for them.
+    Tasks(int64_t rows, int64_t outs, int64_t pair, int64_t per_block, int64_t blocks_of_chunk)
+        : rows(rows),
+          panels((outs + WIDTH - 1) / WIDTH),
+          pair(pair),
+          per_block(per_block),
+          threads(omp_get_max_threads()) {
+        const int64_t blocks = (rows + per_block - 1) / per_block, most = std::max<int64_t>(1, blocks_of_chunk);
+        chunks = std::max<int64_t>(1, (2 * blocks + most) / (2 * most));
+        per_chunk = (blocks + chunks - 1) / chunks * per_block;
+        chunks = (rows + per_chunk - 1) / per_chunk;
+    }
+
+    int64_t count() const { return chunks * of_chunk(); }
+    int64_t of_chunk() const { return (panels + pair - 1) / pair; }
+    int64_t first_row(int64_t task) const { return task / of_chunk() * per_chunk; }
+    int64_t num_rows(int64_t task) const { return std::min(per_chunk, rows - first_row(task)); }
+    int64_t first_panel(int64_t task) const {
+        const int64_t number = task % of_chunk(), each = of_chunk() / threads;
+        return (number < each * threads ? number % threads * each + number / threads : number) * pair;
+    }
+    int64_t num_panels(int64_t task) const { return std::min(pair, panels - first_panel(task)); }
+};
