@@ -1,18 +1,11 @@
 // out = x @ weight.T + bias in bfloat16, for CPUs that multiply tiles (AMX).
 //
-// A tile is a register of up to 16 rows of 64 bytes. One instruction multiplies two of them, and adds to a third:
-//
-//     x [16 rows, 32 numbers]   weight [16 pairs of numbers, 16 outputs]   sums [16 rows, 16 outputs], float32
-//
-// That is 16 times what a vector does in one instruction. The weight lies in the panels of linear.cpp, where a pair of
-// numbers of WIDTH outputs is two cache lines: a tile of it is every second line of 32. x is copied into tiles, block by
-// block of rows. With many rows, two blocks and one panel are multiplied at a time: four sums, which load each tile for
-// two of them. With up to 16 rows it is one block, and two panels for two streams from memory.
+// The weight lies in the panels of linear.cpp. x is copied into tiles (tiles.h), block by block of rows. With many rows,
+// two blocks and one panel are multiplied at a time: four sums, which load each tile for two of them. With up to 16 rows
+// it is one block, and two panels for two streams from memory.
 //
 // Every result is a sum over k in rising order, by 32 numbers at a time, whatever else is in the tiles: a row has the
 // same bits alone and in any batch. They are not the bits of linear.cpp, whose steps are of two numbers.
-//
-// Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 1, chapter 18 (AMX).
 //
 // vLLM: csrc/cpu/micro_gemm/cpu_micro_gemm_amx.hpp
 
@@ -20,46 +13,30 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "panels.h"
 #include "pool.h"
+#include "tiles.h"
 
 namespace {
 
-constexpr int MAX_ROWS = 16;            // of a tile
-constexpr int STEP = 16;                // pairs of numbers that one instruction multiplies
+constexpr int STEP = TILE_PAIRS;
 constexpr int PIECE = 8 * STEP;         // pairs: 16 KiB of a panel stay in the first cache for many rows
 constexpr int FEW = 8;                  // blocks, for which a whole panel in the second cache is faster
 constexpr int64_t CHUNK = 1 << 20;      // bytes of x, about, that stay in a cache while all panels pass by
 
-// What the eight tiles are: sums 0 to 3, x 4 and 5, weights 6 and 7.
-struct Shapes {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {};
-
-    explicit Shapes(uint8_t of_x) {
-        std::fill(rows, rows + 6, of_x);
-        rows[6] = rows[7] = MAX_ROWS;
-    }
-};
-
-// BLOCKS of rows of x times PANELS, of which one is 1. `out` holds WIDTH results a row, then those of the next block or
+// BLOCKS of rows of x times PANELS: 2 and 1, or 1 and 2. `out` holds WIDTH results a row, then those of the next block or
 // panel. Meanwhile `lines` cache lines a step and panel are asked for, from `ahead` on: into the first cache (3) or the
 // second (2).
 template <int BLOCKS, int PANELS, int CACHE>
 void multiply(const bf16 *x, int64_t next_block, const bf16_pair *w, int64_t next_panel, int64_t steps, int rows,
               float *out, bool go_on, const char *ahead, int lines) {
-    static_assert(BLOCKS == 1 || PANELS == 1);
-    constexpr bool FOUR = BLOCKS * PANELS == 2;
-    constexpr int64_t X_ROW = 64, W_ROW = WIDTH * sizeof(bf16_pair), OUT_ROW = WIDTH * sizeof(float);
+    static_assert(BLOCKS * PANELS == 2);
+    constexpr int64_t OUT_ROW = WIDTH * sizeof(float);
     float *other = out + rows * WIDTH;
     if (go_on) {
         _tile_loadd(0, out, OUT_ROW);
         _tile_loadd(1, out + LANES, OUT_ROW);
-        if constexpr (FOUR) {
-            _tile_loadd(2, other, OUT_ROW);
-            _tile_loadd(3, other + LANES, OUT_ROW);
-        }
+        _tile_loadd(2, other, OUT_ROW);
+        _tile_loadd(3, other + LANES, OUT_ROW);
     } else {
         _tile_zero(0);
         _tile_zero(1);
@@ -71,18 +48,18 @@ void multiply(const bf16 *x, int64_t next_block, const bf16_pair *w, int64_t nex
             __builtin_prefetch(ahead, 0, CACHE);
             if constexpr (PANELS == 2) __builtin_prefetch(ahead + next_panel * sizeof(bf16_pair), 0, CACHE);
         }
-        _tile_loadd(4, x, X_ROW);
-        if constexpr (BLOCKS == 2) _tile_loadd(5, x + next_block, X_ROW);
-        _tile_loadd(6, w, W_ROW);
+        _tile_loadd(4, x, LINE);
+        if constexpr (BLOCKS == 2) _tile_loadd(5, x + next_block, LINE);
+        _tile_loadd(6, w, TILE_LINE);
         _tile_dpbf16ps(0, 4, 6);
         if constexpr (BLOCKS == 2) _tile_dpbf16ps(2, 5, 6);
-        _tile_loadd(7, w + LANES, W_ROW);
+        _tile_loadd(7, w + LANES, TILE_LINE);
         _tile_dpbf16ps(1, 4, 7);
         if constexpr (BLOCKS == 2) _tile_dpbf16ps(3, 5, 7);
         if constexpr (PANELS == 2) {
-            _tile_loadd(6, w + next_panel, W_ROW);
+            _tile_loadd(6, w + next_panel, TILE_LINE);
             _tile_dpbf16ps(2, 4, 6);
-            _tile_loadd(7, w + next_panel + LANES, W_ROW);
+            _tile_loadd(7, w + next_panel + LANES, TILE_LINE);
             _tile_dpbf16ps(3, 4, 7);
         }
         x += rows * 2 * STEP;
@@ -90,10 +67,8 @@ void multiply(const bf16 *x, int64_t next_block, const bf16_pair *w, int64_t nex
     }
     _tile_stored(0, out, OUT_ROW);
     _tile_stored(1, out + LANES, OUT_ROW);
-    if constexpr (FOUR) {
-        _tile_stored(2, other, OUT_ROW);
-        _tile_stored(3, other + LANES, OUT_ROW);
-    }
+    _tile_stored(2, other, OUT_ROW);
+    _tile_stored(3, other + LANES, OUT_ROW);
 }
 
 // One block of rows: step by step, its rows' numbers for the step. Zeros behind the last row and the last number.
@@ -146,7 +121,7 @@ struct Linear {
                 const bf16 *mine = from + 2 * block * per_block * in;
                 float *to = sums + block * per_block * WIDTH;
                 if (block + 1 == blocks)
-                    multiply<1, 1, 3>(mine, 0, w, 0, steps, per_block, to, k > 0, ahead, blocks == 1 ? LINES : 0);
+                    multiply_tile(mine, LINE, per_block * LINE, w, steps, to, WIDTH * sizeof(float), k > 0);
                 else if (2 < blocks && blocks <= FEW)
                     multiply<2, 1, 2>(mine, 2 * per_block * in, w, 0, steps, per_block, to, k > 0, ahead, lines);
                 else
@@ -179,7 +154,7 @@ int has_tiles() { return allowed(); }
 void linear_bf16_tiles(const bf16 *x, const bf16_pair *weight, const float *bias, bf16 *out, int64_t rows, int64_t in,
                        int64_t outs) {
     if (rows == 0) return;
-    const int64_t blocks = (rows + MAX_ROWS - 1) / MAX_ROWS, steps = (in + 2 * STEP - 1) / (2 * STEP);
+    const int64_t blocks = (rows + TILE_ROWS - 1) / TILE_ROWS, steps = (in + 2 * STEP - 1) / (2 * STEP);
     const int64_t per_block = (rows + blocks - 1) / blocks;  // evenly: 24 rows are 12 and 12, not 16 and 8
     static thread_local pool::Buffer copied;
     bf16 *tiles = (bf16 *)copied.reserve(blocks * per_block * steps * 2 * STEP * sizeof(bf16));

@@ -1,4 +1,4 @@
-// The panels of a packed weight, which two kinds of products read: linear.cpp and linear_tiles.cpp.
+// What the products of linear.cpp, linear_tiles.cpp and prefill.cpp share: panels, and which thread takes which.
 //
 // vLLM: csrc/cpu/sgl-kernels/gemm.h
 

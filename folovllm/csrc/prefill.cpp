@@ -10,10 +10,11 @@
 //     K  TILE tokens   turned, so that the same number of TILE keys lies side by side      scores  = q @ K.T
 //     V  TILE tokens   copied, so that the numbers of one value lie side by side           values += exp(scores) @ V
 //
-// Both are small products, of up to MAX_ROWS rows by two vectors, in registers. Where the CPU multiplies pairs of
-// bfloat16 numbers, all four stay pairs: for the second product the exponentials are rounded to bfloat16, as
-// FlashAttention does, but summed before that. Keys that no row of a block sees are left out. Tiles lie at the same places
-// of every sequence, and no row knows how many others there are. So its bits are the same however a prompt is cut.
+// Both are small products: of up to MAX_ROWS rows by two vectors (rows.h). Where the CPU multiplies pairs of bfloat16
+// numbers, all four stay pairs: for the second product the exponentials are rounded to bfloat16, as FlashAttention does,
+// but summed before that. Where it multiplies tiles (tiles.h), 16 rows are a tile, and K and V lie as they do for pairs.
+// Keys that no row of a block sees are left out. Tiles of keys lie at the same places of every sequence, and no row knows
+// how many others there are. So its bits are the same however a prompt is cut.
 //
 // Slots that no token has written are never read.
 //
@@ -24,41 +25,17 @@
 #include <type_traits>
 #include <vector>
 
+#include "panels.h"
 #include "pool.h"
-#include "vector.h"
+#include "rows.h"
+#include "tiles.h"
 
 namespace {
 
-constexpr int WIDTH = 2 * LANES;
-constexpr int MAX_ROWS = LANES == 16 ? 12 : 6;  // 2 * MAX_ROWS results, of 32 registers or 16
-constexpr int TILE = 64;                        // keys
-constexpr int ROWS_OF_TASK = 256;               // for which a tile of K and V is copied once
+constexpr int TILE = 64;           // keys
+constexpr int ROWS_OF_TASK = 256;  // for which a tile of K and V is copied once
 
-// out[r] = keep[r] * out[r] + the sum over k of x[r * ROW + k * STEP] * w[k], WIDTH numbers each. keep may be null: 0.
-template <int ROWS, int ROW, int STEP, typename X>
-void multiply(const X *x, const X *w, int64_t size, const float *keep, float *out, int64_t out_stride) {
-    vec low[ROWS], high[ROWS];
-#pragma GCC unroll 12
-    for (int r = 0; r < ROWS; r++) {
-        low[r] = keep ? load(out + r * out_stride) * keep[r] : vec{};
-        high[r] = keep ? load(out + r * out_stride + LANES) * keep[r] : vec{};
-    }
-    for (int64_t k = 0; k < size; k++, w += WIDTH) {
-        const auto a = load(w), b = load(w + LANES);
-#pragma GCC unroll 12
-        for (int r = 0; r < ROWS; r++) {
-            low[r] = multiply_add(low[r], x[r * ROW + k * STEP], a);
-            high[r] = multiply_add(high[r], x[r * ROW + k * STEP], b);
-        }
-    }
-#pragma GCC unroll 12
-    for (int r = 0; r < ROWS; r++) {
-        store(out + r * out_stride, low[r]);
-        store(out + r * out_stride + LANES, high[r]);
-    }
-}
-
-template <typename T, typename C>
+template <typename T, typename C, bool TILES = false>
 struct Prefill {
     const T *q;
     const C *keys, *values;
@@ -77,34 +54,35 @@ struct Prefill {
     static constexpr int64_t KEYS_OF_STEP = IN_PAIRS ? 2 : 1;     // in the second one
     static constexpr int64_t TILE_STEPS = TILE / KEYS_OF_STEP;
 
+    static constexpr int BLOCK = TILES ? 16 : MAX_ROWS;  // rows
+    static constexpr int TOGETHER = TILES ? 16 : 1;      // steps
+
     int64_t group() const { return num_heads / num_kv_heads; }
-    int64_t steps() const { return IN_PAIRS ? size / 2 : size; }
+    int64_t numbers() const { return IN_PAIRS ? size / 2 : size; }
+    int64_t steps() const { return (numbers() + TOGETHER - 1) / TOGETHER * TOGETHER; }
     int64_t padded() const { return (size + WIDTH - 1) / WIDTH * WIDTH; }
     int64_t queries_of_task() const { return std::max<int64_t>(1, ROWS_OF_TASK / group()); }
 
     // Where a task's numbers lie, in memory of its thread.
     struct Memory {
-        Step *q;        // [blocks of rows, steps, rows of a block]; floats are scaled
+        Step *q;        // [blocks of rows, steps, rows of a block], or as tiles; floats are scaled
         Step *k;        // [TILE / WIDTH, steps, WIDTH]
         Step *v;        // [padded / WIDTH, TILE_STEPS, WIDTH]
-        float *scores;  // [MAX_ROWS, TILE]
-        Step *weights;  // [MAX_ROWS, TILE_STEPS], the exponentials; where they are floats, they are written over scores
+        float *scores;  // [BLOCK, TILE]
+        Step *weights;  // [BLOCK, TILE_STEPS], the exponentials; where they are floats, they are written over scores
         float *sums;    // [rows, padded]
         float *highest, *total;  // [rows]
     };
 
     Memory memory(int64_t rows) const {
-        static thread_local std::vector<float> own;
-        const int64_t needed = rows * (steps() + padded() + 2) + TILE * (steps() + padded() + 2 * MAX_ROWS) + LANES;
-        if ((int64_t)own.size() < needed) own.resize(needed);
         static_assert(sizeof(Step) == sizeof(float));
         Memory m;
-        m.q = (Step *)own.data();
+        m.q = (Step *)results(rows * (steps() + padded() + 2) + TILE * (steps() + padded() + 2 * BLOCK) + LANES);
         m.k = m.q + rows * steps();
         m.v = m.k + TILE * steps();
         m.scores = (float *)(m.v + TILE_STEPS * padded());
-        m.weights = (Step *)(m.scores + (IN_PAIRS ? TILE * MAX_ROWS : 0));
-        m.sums = m.scores + 2 * TILE * MAX_ROWS;
+        m.weights = (Step *)(m.scores + (IN_PAIRS ? TILE * BLOCK : 0));
+        m.sums = m.scores + 2 * TILE * BLOCK;
         m.highest = m.sums + rows * padded();
         m.total = m.highest + rows;
         return m;
@@ -115,7 +93,7 @@ struct Prefill {
     words take(const N *head, int64_t step, float scale) const {
         if constexpr (!IN_PAIRS) return (words)(load(head + step) * scale);
         words found = {};
-        if (step + LANES <= steps())
+        if (step + LANES <= numbers())
             memcpy(&found, head + 2 * step, sizeof found);
         else
             memcpy(&found, head + 2 * step, sizeof found / 2);  // heads are multiples of 16
@@ -154,15 +132,44 @@ struct Prefill {
         }
     }
 
-    // One tile for the rows [row, row + ROWS), of which the first is the query at `position`.
-    template <int ROWS>
-    void attend(int64_t row, int64_t position, int64_t first, const Memory &m) const {
-        const int64_t most = position + (row % group() + ROWS - 1) / group() - first + 1;  // keys the last row sees
-        const int64_t keys = std::min<int64_t>(TILE, most), whole = (keys + LANES - 1) / LANES * LANES;
-        for (int64_t panel = 0; panel < keys; panel += WIDTH)
-            multiply<ROWS, 1, ROWS>(m.q + row * steps(), m.k + panel * steps(), steps(), nullptr, m.scores + panel, TILE);
+    // The scores of some rows for all keys of a panel; and what the values get from the weights of some keys.
+    void multiply_keys(int rows, int64_t row, int64_t panel, const Memory &m) const {
+        const Step *x = m.q + row * steps(), *w = m.k + panel * steps();
+#ifdef __AMX_BF16__
+        if constexpr (TILES)
+            return multiply_tile(x, LINE, BLOCK * LINE, w, steps() / TOGETHER, m.scores + panel, TILE * 4, false);
+#endif
+        multiply_rows<1>(rows, x, w, steps(), nullptr, m.scores + panel, TILE);
+    }
+
+    void multiply_values(int rows, int64_t row, int64_t keys, const float *keep, const Memory &m) const {
+        const int64_t steps_of_keys = (keys + KEYS_OF_STEP - 1) / KEYS_OF_STEP;
+        for (int64_t d = 0; d < padded(); d += WIDTH) {
+            const Step *w = m.v + d * TILE_STEPS;
+            float *to = m.sums + row * padded() + d;
+#ifdef __AMX_BF16__
+            if constexpr (TILES) {
+                const int64_t tiles = (steps_of_keys + TOGETHER - 1) / TOGETHER;
+                for (int r = 0; r < rows; r++) {
+                    store(to + r * padded(), load(to + r * padded()) * keep[r]);
+                    store(to + r * padded() + LANES, load(to + r * padded() + LANES) * keep[r]);
+                }
+                multiply_tile(m.weights, TILE_STEPS * 4, LINE, w, tiles, to, padded() * 4, true);
+                continue;
+            }
+#endif
+            multiply_rows<TILE_STEPS>(rows, m.weights, w, steps_of_keys, keep, to, padded());
+        }
+    }
+
+    // One tile for the rows [row, row + rows), of which the first is the query at `position`.
+    void attend(int rows, int64_t row, int64_t position, int64_t first, const Memory &m) const {
+        const int64_t most = position + (row % group() + rows - 1) / group() - first + 1;  // keys the last row sees
+        const int64_t keys = std::min<int64_t>(TILE, most), vectors = TILES ? WIDTH : LANES;
+        const int64_t whole = (keys + vectors - 1) / vectors * vectors;
+        for (int64_t panel = 0; panel < keys; panel += WIDTH) multiply_keys(rows, row, panel, m);
         float before[LANES] = {}, highest[LANES] = {}, keep[LANES];
-        for (int r = 0; r < ROWS; r++) {
+        for (int r = 0; r < rows; r++) {
             float *scores = m.scores + r * TILE;
             const int64_t seen = position + (row % group() + r) / group() - first + 1;  // keys of this tile
             if constexpr (IN_PAIRS)
@@ -175,7 +182,7 @@ struct Prefill {
         // What each row has so far fades by this; without a key yet, both are minus infinity.
         const vec fading = exp_(load(before) - load(highest));
         store(keep, load(before) == load(highest) ? splat(1.0f) : fading);
-        for (int r = 0; r < ROWS; r++) {
+        for (int r = 0; r < rows; r++) {
             vec total = {};
             for (int64_t j = 0; j < whole; j += LANES) {
                 const vec e = exp_(load(m.scores + r * TILE + j) - highest[r]);
@@ -187,46 +194,41 @@ struct Prefill {
             }
             m.total[row + r] = m.total[row + r] * keep[r] + sum(total);
         }
-        const int64_t steps_of_keys = (keys + KEYS_OF_STEP - 1) / KEYS_OF_STEP;
-        for (int64_t d = 0; d < padded(); d += WIDTH)
-            multiply<ROWS, TILE_STEPS, 1>(m.weights, m.v + d * TILE_STEPS, steps_of_keys, keep,
-                                          m.sums + row * padded() + d, padded());
-    }
-
-    void attend(int rows, int64_t row, int64_t position, int64_t first, const Memory &m) const {
-        switch (rows) {
-#define CASE(N) \
-    case N: return attend<N>(row, position, first, m);
-            CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
-#ifdef __AVX512F__
-            CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
-#endif
-        }
+        multiply_values(rows, row, keys, keep, m);
     }
 
     // The queries [begin, end) of an entry, for one KV head.
     void compute(int64_t entry, int64_t kv_head, int64_t begin, int64_t end) const {
         const int64_t seq = seqs[entry], rows = (end - begin) * group(), stop = spans[2 * entry + 1];
         const int64_t position = seq_lens[seq] - (stop - begin), last = seq_lens[seq] - (stop - end);  // of the queries
-        const int64_t blocks = (rows + MAX_ROWS - 1) / MAX_ROWS, per_block = (rows + blocks - 1) / blocks;
-        const Memory m = memory(rows);
+        const int64_t blocks = (rows + BLOCK - 1) / BLOCK, per_block = TILES ? BLOCK : (rows + blocks - 1) / blocks;
+        const int64_t room = blocks * per_block;
+        const Memory m = memory(room);
         for (int64_t block = 0; block < rows; block += per_block) {
             const int64_t here = std::min(per_block, rows - block);
-            const T *from[MAX_ROWS];
+            const T *from[BLOCK];
             for (int64_t r = 0, row = block; r < here; r++, row++)
                 from[r] = q + (begin + row / group()) * q_stride + (kv_head * group() + row % group()) * size;
             Step *to = m.q + block * steps();  // what a square has beyond its rows is written over by the next step
             for (int64_t d = 0; d < steps(); d += LANES) {
                 words square[LANES] = {};
                 for (int64_t r = 0; r < here; r++) square[r] = take(from[r], d, scale);
-                transpose(square);
-                for (int64_t i = 0; i < std::min<int64_t>(LANES, steps() - d); i++)
-                    memcpy(to + (d + i) * here, &square[i], sizeof(words));
+                if constexpr (TILES) {
+                    memcpy(to + d * BLOCK, square, sizeof square);
+                } else {
+                    transpose(square);
+                    for (int64_t i = 0; i < std::min<int64_t>(LANES, steps() - d); i++)
+                        memcpy(to + (d + i) * here, &square[i], sizeof(words));
+                }
             }
         }
-        std::fill(m.sums, m.sums + rows * padded(), 0.0f);
+        std::fill(m.sums, m.sums + room * padded(), 0.0f);
         std::fill(m.highest, m.highest + rows, -__builtin_inff());
         std::fill(m.total, m.total + rows, 0.0f);
+#ifdef __AMX_BF16__
+        const Shapes shapes(BLOCK);
+        if constexpr (TILES) _tile_loadconfig(&shapes);
+#endif
         for (int64_t first = 0; first < last; first += TILE) {
             take_tile(seq, kv_head, first, std::min<int64_t>(TILE, last - first), m);
             for (int64_t row = 0; row < rows; row += per_block) {
@@ -235,6 +237,9 @@ struct Prefill {
                 attend(here, row, position + row / group(), first, m);
             }
         }
+#ifdef __AMX_BF16__
+        if constexpr (TILES) _tile_release();
+#endif
         for (int64_t row = 0; row < rows; row++) {
             T *to = out + ((begin + row / group()) * num_heads + kv_head * group() + row % group()) * size;
             for (int64_t d = 0; d < size; d += LANES)
@@ -264,17 +269,25 @@ struct Prefill {
 
 extern "C" {
 
-#define PREFILL(NAME, T, C)                                                                                           \
+#define PREFILL(NAME, T, C, ...)                                                                                      \
     void prefill_##NAME(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *spans,           \
                         const int64_t *seqs, const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks,      \
                         int64_t entries, int64_t block_size, int64_t num_heads, int64_t num_kv_heads, int64_t size,   \
                         float scale, T *out) {                                                                        \
-        Prefill<T, C>{q, keys, values, spans, seqs, seq_lens, tables, q_stride, max_blocks, block_size, num_heads,    \
-                      num_kv_heads, size, scale, out}                                                                 \
-            .run(entries);                                                                                            \
+        const auto attend = [&](auto tiles) {                                                                         \
+            Prefill<T, C, tiles>{q, keys, values, spans, seqs, seq_lens, tables, q_stride, max_blocks, block_size,    \
+                                 num_heads, num_kv_heads, size, scale, out}                                           \
+                .run(entries);                                                                                        \
+        };                                                                                                            \
+        __VA_ARGS__                                                                                                   \
+        attend(std::false_type());                                                                                    \
     }
 
 PREFILL(float32_float32, float, float)
 PREFILL(float32_bfloat16, float, bf16)
+#ifdef __AMX_BF16__
+PREFILL(bfloat16_bfloat16, bf16, bf16, if (has_tiles()) return attend(std::true_type());)
+#else
 PREFILL(bfloat16_bfloat16, bf16, bf16)
+#endif
 }

@@ -159,9 +159,11 @@ static inline vec scale(vec p, vec n) {
 }
 
 // e^x to about one unit in the last place: 2^n * e^r with |r| <= ln(2) / 2, and a polynomial for e^r (Cephes' expf). Far
-// out it is 0 or infinite, and NaN stays NaN.
+// out it is 0 or infinite, and NaN stays NaN. It is 0, too, where it would be subnormal: some CPUs take hundreds of
+// cycles for such a number, and each masked score would make one.
 static inline vec exp_(vec x) {
-    x = x < -110.0f ? splat(-110.0f) : x;
+    const auto vanishes = x < -87.0f;
+    x = vanishes ? splat(-87.0f) : x;
     x = x > 100.0f ? splat(100.0f) : x;
     const vec magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
     vec n = x * 1.44269504f + magic - magic;
@@ -173,5 +175,5 @@ static inline vec exp_(vec x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    return scale(p, n);
+    return vanishes ? vec{} : scale(p, n);
 }

@@ -1,0 +1,28 @@
+"""The products of a layer, kernel by kernel."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from folovllm.layers.linear_kernels import select_linear_kernel
+from workshop import product_bench
+
+
+def test_the_shapes_are_those_of_the_fused_layer():
+    assert product_bench.weight_shapes("qwen3-0.6b") == [(4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)]
+
+
+def test_every_kernel_that_can_is_timed_and_the_first_is_the_one_that_is_picked(capsys):
+    product_bench.main(["--dtype", "float32", "--rows", "1", "3", "--shape", "qwen3-mini"])
+    lines = capsys.readouterr().out.splitlines()
+    picked = select_linear_kernel(torch.zeros(64, 64)).name
+    header = next(line for line in lines if "rows" in line)
+    assert header.index(picked) < header.index("native")
+    assert [line.split("│")[1].strip() for line in lines if line.startswith("│")] == ["1", "3"]
+
+
+def test_no_rows_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        product_bench.main(["--rows", "0"])
+    assert "must be positive, got 0" in capsys.readouterr().err

@@ -1,0 +1,91 @@
+"""How fast are a layer's products? Every kernel that can take the weights here, in turn, for several numbers of rows.
+
+    python -m workshop.product_bench --dtype bfloat16 --rows 1 8 128
+
+The weights are those of several layers, more than a core's caches hold, and each is read once a round: as in a step.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+
+import folovllm  # noqa: F401  before torch: it sets how OpenMP's threads wait
+
+# isort: split
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from folovllm.bench.workload import shape_config
+from folovllm.layers.linear_kernels import KERNELS, LinearKernel
+
+SHAPE, LAYERS, ROUNDS = "qwen3-0.6b", 6, 7
+ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+def weight_shapes(shape: str) -> list[tuple[int, int]]:
+    """(out, in) of a layer's four products, as the fused layers have them."""
+    config = shape_config(shape)
+    heads, kv_heads, hidden = config.num_attention_heads, config.num_key_value_heads, config.hidden_size
+    q, kv = heads * config.head_dim, kv_heads * config.head_dim
+    return [
+        (q + 2 * kv, hidden),
+        (hidden, q),
+        (2 * config.intermediate_size, hidden),
+        (hidden, config.intermediate_size),
+    ]
+
+
+def measure(
+    dtype: torch.dtype, rows: tuple[int, ...], shape: str = SHAPE
+) -> tuple[list[LinearKernel], list[list[float]]]:
+    """(kernels, milliseconds of a layer [rows, kernels]), medians of several rounds."""
+    weights = [(torch.randn(size) / size[1] ** 0.5).to(dtype) for size in weight_shapes(shape) * LAYERS]
+    kernels = [kernel for kernel in KERNELS if kernel.unavailable_reason(weights[0]) is None]
+    packed = [[kernel.pack(weight, None) for weight in weights] for kernel in kernels]
+    inputs = {size: torch.randn(max(rows), size).to(dtype) for size in {weight.shape[1] for weight in weights}}
+    found = []
+    with torch.inference_mode():
+        for count in track(rows, "measuring"):
+            runs: list[list[float]] = [[] for _ in kernels]
+            for number in range(ROUNDS + 1):
+                for kernel, own, run in zip(kernels, packed, runs, strict=True):
+                    start = time.perf_counter()
+                    for weight, form in zip(weights, own, strict=True):
+                        kernel.apply(inputs[weight.shape[1]][:count], form)
+                    if number:
+                        run.append((time.perf_counter() - start) / LAYERS * 1e3)
+            found.append([statistics.median(run) for run in runs])
+    return kernels, found
+
+
+def report(rows: tuple[int, ...], kernels: list[LinearKernel], found: list[list[float]]) -> Table:
+    table = Table("rows", *(f"{kernel.name}, ms" for kernel in kernels))
+    for kernel in kernels[1:]:
+        table.add_column(f"{kernel.name} / {kernels[0].name}")
+    for count, times in zip(rows, found, strict=True):
+        ratios = (f"{other / times[0]:.2f}" for other in times[1:])
+        table.add_row(str(count), *(f"{own:.2f}" for own in times), *ratios)
+    return table
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Time the products of a layer with each kernel.")
+    parser.add_argument("--dtype", choices=list(DTYPES), default="bfloat16")
+    parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
+    parser.add_argument("--shape", default=SHAPE)
+    chosen = parser.parse_args(arguments)
+    if min(chosen.rows) < 1:
+        parser.error(f"argument --rows: must be positive, got {min(chosen.rows)}")
+    rows = tuple(chosen.rows)
+    Console().print(report(rows, *measure(DTYPES[chosen.dtype], rows, chosen.shape)))
+
+
+if __name__ == "__main__":
+    main()
