@@ -70,8 +70,8 @@ class NativeKernel:
 class CompiledKernel:
     """Reads a weight once, at the speed of memory, for up to a dozen rows; with hundreds it is as fast as oneDNN.
 
-    It computes in float32. Where the CPU can do that, two bfloat16 numbers are multiplied at a time, or with AMX a
-    tile of them: then hundreds of rows are XXX.
+    It computes in float32. Where the CPU can do that, two bfloat16 numbers are multiplied at a time, or with AMX tiles
+    of them.
     """
 
     name = "compiled"
