@@ -49,9 +49,10 @@ void attend(const T *q, const C *keys, const C *values, const int32_t *table, in
             float *weighted) {
     alignas(64) float weights[HEADS][PART];
     int64_t rows[PART];
-    for (int64_t i = 0; i < count; i++) {
-        int64_t place = first + i;
-        rows[i] = (table[place / block_size] * block_size + place % block_size) * token_stride;
+    const int32_t *block = table + first / block_size;
+    for (int64_t i = 0, offset = first % block_size; i < count; i++) {
+        rows[i] = (*block * block_size + offset) * token_stride;
+        if (++offset == block_size) block++, offset = 0;
     }
     float wide[HEADS * size];
     for (int64_t d = 0; d < HEADS * size; d += LANES) store(wide + d, load(q + d) * scale);

@@ -100,16 +100,22 @@ struct Prefill {
         return found;
     }
 
-    // K and V of `count` tokens from `first` on; zeros behind them.
+    // K and V of `count` tokens from `first` on; zeros behind them, to the end of a panel.
     void take_tile(int64_t seq, int64_t kv_head, int64_t first, int64_t count, const Memory &m) const {
         int64_t at[TILE];
-        for (int64_t j = 0; j < count; j++) {
-            const int64_t place = first + j;
-            const int64_t slot = tables[seq * max_blocks + place / block_size] * block_size + place % block_size;
-            at[j] = (slot * num_kv_heads + kv_head) * size;
+        const int32_t *block = tables + seq * max_blocks + first / block_size;
+        for (int64_t j = 0, offset = first % block_size; j < count; j++) {
+            at[j] = ((*block * block_size + offset) * num_kv_heads + kv_head) * size;
+            if (++offset == block_size) block++, offset = 0;
+            // A row is short and the next lies far away: so all are asked for, into the second cache.
+            for (int64_t byte = 0; byte < size * (int64_t)sizeof(C); byte += LINE) {
+                __builtin_prefetch((const char *)(keys + at[j]) + byte, 0, 2);
+                __builtin_prefetch((const char *)(values + at[j]) + byte, 0, 2);
+            }
         }
+        const int64_t used = (count + WIDTH - 1) / WIDTH * WIDTH;  // what the products read
         // By squares: tokens lie a power of two apart, so a column of all of them would not fit into the first cache.
-        for (int64_t j = 0; j < TILE; j += LANES)
+        for (int64_t j = 0; j < used; j += LANES)
             for (int64_t d = 0; d < steps(); d += LANES) {
                 words square[LANES];
                 for (int64_t i = 0; i < LANES; i++) square[i] = j + i < count ? take(keys + at[j + i], d, 1) : words{};
@@ -121,7 +127,7 @@ struct Prefill {
         for (int64_t d = 0; d < padded(); d += LANES) {
             Step *to = m.v + d / WIDTH * WIDTH * TILE_STEPS + d % WIDTH;
             const auto value = [&](int64_t j) { return j < count && d < size ? load(values + at[j] + d) : vec{}; };
-            for (int64_t step = 0; step < TILE_STEPS; step++, to += WIDTH) {
+            for (int64_t step = 0; step < used / KEYS_OF_STEP; step++, to += WIDTH) {
                 if constexpr (IN_PAIRS) {  // in float32 the lower half of a bfloat16 number is zero
                     const words both = (words)value(2 * step) >> 16 | (words)value(2 * step + 1);
                     memcpy(to, &both, sizeof both);

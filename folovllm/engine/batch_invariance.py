@@ -1,7 +1,8 @@
 """LLM(batch_invariant=True): which parts the engine is built from, and what is refused.
 
                  CPU                              CUDA
-    attention    backends/paged_invariant.py      backends/triton_invariant.py     one backend, without company in it
+    attention    backends/cpu_invariant.py        backends/triton_invariant.py     one backend, without company in it
+                 backends/paged_invariant.py                                       where our own kernels cannot run
     products     models/batch_invariant.py        models/batch_invariant_cuda.py   slabs of rows that agree; fixed tiles
     sampling     worker/row_sampler.py            the same                         each row by itself
 
@@ -12,14 +13,17 @@ vLLM: VLLM_BATCH_INVARIANT, model_executor/determinism/batch_invariant.py
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from folovllm.attention.backend import AttentionBackend, get_backend_class
+from folovllm.attention.backends.cpu_invariant import CPUInvariantBackend
 from folovllm.attention.backends.paged_invariant import PagedInvariantBackend
 from folovllm.attention.backends.triton_invariant import TritonInvariantBackend
 from folovllm.config import ModelConfig
 from folovllm.models.batch_invariant import make_batch_invariant
-from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
 from folovllm.utils.checks import wrong
 from folovllm.worker.model_runner import ModelRunner
 from folovllm.worker.row_sampler import RowSampler
@@ -27,14 +31,21 @@ from folovllm.worker.row_sampler import RowSampler
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-def select_invariant_backend(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> type[AttentionBackend]:
+def select_invariant_backend(
+    config: ModelConfig, hf_config: Any, dtype: torch.dtype, device: torch.device
+) -> type[AttentionBackend]:
     """The backend of an engine with batch_invariant=True. On a CPU its tokens are computed in float32 or bfloat16.
 
     Raises:
         ValueError: another backend, device or dtype was asked for; the text says what to do.
     """
-    backend = PagedInvariantBackend if device.type == "cpu" else TritonInvariantBackend
-    if (reason := backend.unavailable_reason(device)) is not None:
+    candidates: list[type[AttentionBackend]] = [TritonInvariantBackend]
+    if device.type == "cpu":
+        candidates = [PagedInvariantBackend]
+        can_run = CPUInvariantBackend.unavailable_reason(device) is None
+        if can_run and CPUInvariantBackend.takes(DecoderSpec.from_config(hf_config).head_size):
+            candidates.insert(0, CPUInvariantBackend)
+    if (reason := candidates[-1].unavailable_reason(device)) is not None:
         raise ValueError(
             f"batch_invariant=True cannot be kept on {device}: its attention {reason}; give device='cpu', or leave "
             f"batch_invariant out"
@@ -42,14 +53,15 @@ def select_invariant_backend(config: ModelConfig, dtype: torch.dtype, device: to
     if dtype not in DTYPES:
         raise wrong("dtype", "be 'float32' or 'bfloat16' with batch_invariant=True", str(dtype).removeprefix("torch."))
     name = config.attention_backend
-    if name not in (None, backend.name):
-        if name != PagedInvariantBackend.name:
-            get_backend_class(name)  # an unknown name has its own error
+    found = [backend for backend in candidates if name in (None, backend.name)]
+    if not found:
+        if name not in (CPUInvariantBackend.name, PagedInvariantBackend.name):
+            get_backend_class(str(name))  # an unknown name has its own error
         raise ValueError(
             f"attention_backend {name!r} cannot keep batch_invariant=True: how it sums depends on the batch; leave "
-            f"attention_backend out, or give {backend.name!r}"
+            f"attention_backend out, or give {' or '.join(repr(backend.name) for backend in candidates)}"
         )
-    return backend
+    return found[0]
 
 
 def keep_bits(model: DecoderForCausalLM, device: torch.device) -> None:

@@ -72,8 +72,10 @@ def _build(
     kv_dtype = cache_dtype(config, dtype)
     if kv_dtype != dtype:
         backend = select_fp8_backend(config, device)
+    elif invariant:
+        backend = select_invariant_backend(model_config, hf_config, dtype, device)
     else:
-        backend = select_invariant_backend(model_config, dtype, device) if invariant else _backend_for(config, device)
+        backend = _backend_for(config, device)
     weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     model = build_model(hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed)
     _make_fast(model, device, layer_by_layer=model_config.enforce_eager)

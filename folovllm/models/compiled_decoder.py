@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from folovllm.attention.backend import AttentionBackend
-from folovllm.attention.backends.cpu import CPUBackend, Lists
+from folovllm.attention.backends.cpu import CPUBackend
 from folovllm.attention.kernels.cpu import DTYPES, HEAD_SIZE_STEP
 from folovllm.attention.layer import Attention
 from folovllm.attention.metadata import AttentionMetadata
@@ -75,6 +75,8 @@ class Prepared:
     """The compiled function, which takes these two."""
     shape: Shape
     layers: Array[Layer]
+    backend: CPUBackend
+    """Of the first layer; all of them read the same sequences."""
 
     @property
     def scratch(self) -> int:
@@ -105,7 +107,7 @@ class CompiledDecoder(Decoder):
             return super().forward(input_ids, positions, metadata)
         residual = self.embed_tokens(input_ids)
         cos, sin = self.rotary(positions)
-        lists, tokens = Lists(metadata), len(residual)
+        lists, tokens = prepared.backend.lists(metadata), len(residual)
         out = RESULTS.empty(residual.shape, residual.dtype)
         wanted = None
         if metadata.last_rows_only and metadata.max_query_len > 1:
@@ -136,7 +138,8 @@ def _prepare(decoder: CompiledDecoder) -> Prepared | None:
     cache = attention.kv_cache
     if cache is None or (flowing, cache.dtype) not in DTYPES or attention.head_size % HEAD_SIZE_STEP:
         return None
-    if any(type(attention.backend) is not CPUBackend for attention in decoder.attentions):
+    backends = [attention.backend for attention in decoder.attentions if isinstance(attention.backend, CPUBackend)]
+    if len(backends) < len(decoder.attentions):
         return None
     layers = cast(list[DecoderLayer], list(decoder.layers))
     down = cast(PackedLinear, layers[0].mlp.down_proj)
@@ -147,7 +150,7 @@ def _prepare(decoder: CompiledDecoder) -> Prepared | None:
     )  # fmt: skip
     weights = linear_name(down.packed[0]).removeprefix("linear_")
     run = function(f"decoder_{DTYPE_NAMES[flowing]}_{weights}_{DTYPE_NAMES[cache.dtype]}", TAKES)
-    return Prepared(run, shape, (Layer * len(layers))(*map(_pointers, layers)))
+    return Prepared(run, shape, (Layer * len(layers))(*map(_pointers, layers)), backends[0])
 
 
 def _pointers(layer: DecoderLayer) -> Layer:

@@ -20,7 +20,9 @@ from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.engine import build
 from folovllm.engine.defaults import config_for_llm
 from folovllm.layers.row_slabs import RowSlabs
+from folovllm.models.compiled_decoder import CompiledDecoder
 from folovllm.outputs import RequestOutput
+from folovllm.utils import cpu_kernels
 from tests.helpers import make_hf_folder
 from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
@@ -187,6 +189,24 @@ def test_what_cannot_keep_it_is_refused_by_name(folder: Path, kwargs: dict[str, 
         LLM(str(folder), **{"skip_tokenizer_init": True, "device": "cpu", "batch_invariant": True, **kwargs})
 
 
-def test_its_own_backend_may_be_named(folder: Path) -> None:
-    engine = make_engine(folder, "float32", attention_backend="paged_invariant")
+@pytest.mark.parametrize("name", ["cpu_invariant", "paged_invariant"])
+def test_its_own_backends_may_be_named(name: str, folder: Path) -> None:
+    if name == "cpu_invariant" and cpu_kernels.unavailable_reason() is not None:
+        return
+    engine = make_engine(folder, "float32", attention_backend=name)
+    assert engine.runner.kv_cache.backend.name == name
+
+
+def test_heads_that_our_kernels_cannot_read_are_read_by_torch(tmp_path: Path) -> None:
+    engine = make_engine(make_hf_folder(tmp_path, head_dim=8, max_position_embeddings=128), "float32")
     assert engine.runner.kv_cache.backend.name == "paged_invariant"
+
+
+def test_all_layers_are_one_call_where_the_kernels_are_our_own(folder: Path) -> None:
+    if cpu_kernels.unavailable_reason() is not None:
+        return
+    engine = make_engine(folder, "float32")
+    serve(engine, [0], [0])
+    decoder = engine.runner.model.model
+    assert isinstance(decoder, CompiledDecoder)
+    assert decoder.prepared is not None

@@ -21,11 +21,14 @@ from folovllm.utils.recycled_memory import RESULTS
 class Lists:
     """The sequences of a step, those with one query and the others, the same in every layer."""
 
+    decodes_apart = True
+    """Whether one query is decode()'s; else it is prefill()'s, as several are."""
+
     def __init__(self, metadata: AttentionMetadata) -> None:
         self.metadata = metadata
         decodes, prefills = [], []
         for seq, (start, end, _) in enumerate(metadata.spans):
-            if end - start == 1:
+            if end - start == 1 and self.decodes_apart:
                 decodes.append((start, seq))
             elif end > start:
                 prefills.append((start, end, seq))
@@ -41,6 +44,7 @@ class CPUBackend(PagedTorchBackend):
     is read as PagedTorchBackend reads it."""
 
     name = "cpu"
+    lists_class = Lists
 
     def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, scale: float) -> None:
         super().__init__(num_heads, num_kv_heads, head_size, scale)
@@ -59,15 +63,19 @@ class CPUBackend(PagedTorchBackend):
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         if not self._suits(q, kv_cache):
             return super().forward(q, kv_cache, metadata)
-        if self._lists is None or self._lists.metadata is not metadata:
-            self._lists = Lists(metadata)
-        lists, out = self._lists, RESULTS.empty(q.shape, q.dtype)
+        lists, out = self.lists(metadata), RESULTS.empty(q.shape, q.dtype)
         where = (lists.seq_lens, lists.block_tables, self.scale, out)
         if len(lists.decodes):
             decode(q, kv_cache, lists.queries, lists.decodes, *where)
         if len(lists.prefills):
             prefill(q, kv_cache, lists.spans, lists.prefills, *where)
         return out
+
+    def lists(self, metadata: AttentionMetadata) -> Lists:
+        """Made once a step."""
+        if self._lists is None or self._lists.metadata is not metadata:
+            self._lists = self.lists_class(metadata)
+        return self._lists
 
     def _suits(self, x: torch.Tensor, kv_cache: torch.Tensor) -> bool:
         whole_heads = x.stride(2) == 1 and x.stride(1) == self.head_size
