@@ -19,9 +19,9 @@
 namespace {
 
 constexpr int STEP = TILE_PAIRS;
-constexpr int PIECE = 8 * STEP;         // pairs: 16 KiB of a panel stay in the first cache for many rows
-constexpr int FEW = 8;                  // blocks, for which a whole panel in the second cache is faster
-constexpr int64_t CHUNK = 1 << 20;      // bytes of x, about, that stay in a cache while all panels pass by
+constexpr int PIECE = 8 * STEP;     // pairs: 16 KiB of a panel stay in the first cache for many rows
+constexpr int FEW = 8;              // blocks, for which a whole panel in the second cache is faster
+constexpr int64_t CHUNK = 1 << 20;  // bytes of x, about, that stay in a cache while all panels pass by
 
 // BLOCKS of rows of x times PANELS: 2 and 1, or 1 and 2. `out` holds WIDTH results a row, then those of the next block or
 // panel. Meanwhile `lines` cache lines a step and panel are asked for, from `ahead` on: into the first cache (3) or the
