@@ -1,6 +1,6 @@
 // What the products of linear.cpp, linear_tiles.cpp and prefill.cpp share: panels, and which thread takes which.
 //
-// vLLM: csrc/cpu/sgl-kernels/gemm.h
+// vLLM: csrc/cpu/sgl-kernels/gemm.cpp
 
 #pragma once
 
