@@ -5,7 +5,7 @@ and adds them up row by row. What a longer neighbour in a block of rows sees has
 is a prompt of one query, and whether it came by a prefill, by a chunk or by a decode cannot be told. The price: a
 decode turns each tile of keys for one query, and nothing divides the keys of a long sequence among threads.
 
-vLLM: v1/attention/backends/cpu_attn.py, whose kernels choose their splits by the batch
+vLLM: v1/attention/backends/cpu_attn.py
 """
 
 from __future__ import annotations
