@@ -17,7 +17,7 @@ import torch
 
 from folovllm.utils.devices import empty_in_huge_pages
 
-PROBE_BYTES = 512 * 2**20  # far more than any cache holds
+PROBE_BYTES = 512 * 2**20  # more than a cache holds
 # Weights smaller than this may stay in a CPU's caches, and a share of the memory's bandwidth would say nothing.
 CACHE_BYTES = 256 * 2**20
 MATMUL_SIZE = {"cpu": 1024, "cuda": 8192}
@@ -48,7 +48,7 @@ class Probe:
         self._c = torch.empty_like(self._a)
 
     def _large(self) -> torch.Tensor:
-        """As packed weights lie: in small pages a CPU reads at two thirds of its speed."""
+        """On a CPU in huge pages, where packed weights lie, too."""
         if self.device.type == "cpu":
             return empty_in_huge_pages((PROBE_BYTES // 4,), torch.float32)
         return torch.empty(PROBE_BYTES // 4, device=self.device)

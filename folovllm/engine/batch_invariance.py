@@ -21,6 +21,7 @@ from folovllm.attention.backend import AttentionBackend, get_backend_class
 from folovllm.attention.backends.cpu_invariant import CPUInvariantBackend
 from folovllm.attention.backends.paged_invariant import PagedInvariantBackend
 from folovllm.attention.backends.triton_invariant import TritonInvariantBackend
+from folovllm.attention.kernels.cpu import HEAD_SIZE_STEP
 from folovllm.config import ModelConfig
 from folovllm.models.batch_invariant import make_batch_invariant
 from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
@@ -39,12 +40,12 @@ def select_invariant_backend(
     Raises:
         ValueError: another backend, device or dtype was asked for; the text says what to do.
     """
-    candidates: list[type[AttentionBackend]] = [TritonInvariantBackend]
+    candidates: list[type[AttentionBackend]]
     if device.type == "cpu":
-        candidates = [PagedInvariantBackend]
-        can_run = CPUInvariantBackend.unavailable_reason(device) is None
-        if can_run and CPUInvariantBackend.takes(DecoderSpec.from_config(hf_config).head_size):
-            candidates.insert(0, CPUInvariantBackend)
+        own = _own_kernels_cannot(device, hf_config)
+        candidates = [PagedInvariantBackend] if own else [CPUInvariantBackend, PagedInvariantBackend]
+    else:
+        own, candidates = "they are for CPUs", [TritonInvariantBackend]
     if (reason := candidates[-1].unavailable_reason(device)) is not None:
         raise ValueError(
             f"batch_invariant=True cannot be kept on {device}: its attention {reason}; give device='cpu', or leave "
@@ -53,15 +54,27 @@ def select_invariant_backend(
     if dtype not in DTYPES:
         raise wrong("dtype", "be 'float32' or 'bfloat16' with batch_invariant=True", str(dtype).removeprefix("torch."))
     name = config.attention_backend
-    found = [backend for backend in candidates if name in (None, backend.name)]
-    if not found:
-        if name not in (CPUInvariantBackend.name, PagedInvariantBackend.name):
-            get_backend_class(str(name))  # an unknown name has its own error
-        raise ValueError(
-            f"attention_backend {name!r} cannot keep batch_invariant=True: how it sums depends on the batch; leave "
-            f"attention_backend out, or give {' or '.join(repr(backend.name) for backend in candidates)}"
-        )
-    return found[0]
+    if found := [backend for backend in candidates if name in (None, backend.name)]:
+        return found[0]
+    why = "how it sums depends on the batch"
+    if name == CPUInvariantBackend.name:
+        why = f"its kernels cannot run: {own}"
+    elif name == PagedInvariantBackend.name:
+        why = "it runs on CPU only"
+    else:
+        get_backend_class(str(name))  # an unknown name has its own error
+    raise ValueError(
+        f"attention_backend {name!r} cannot keep batch_invariant=True: {why}; leave attention_backend out, or give "
+        f"{' or '.join(repr(backend.name) for backend in candidates)}"
+    )
+
+
+def _own_kernels_cannot(device: torch.device, hf_config: Any) -> str | None:
+    """Why CPUInvariantBackend cannot read this model's heads here; None if it can."""
+    head_size = DecoderSpec.from_config(hf_config).head_size
+    if not CPUInvariantBackend.takes(head_size):
+        return f"they read heads of multiples of {HEAD_SIZE_STEP}, not of {head_size}"
+    return CPUInvariantBackend.unavailable_reason(device)
 
 
 def keep_bits(model: DecoderForCausalLM, device: torch.device) -> None:

@@ -179,12 +179,21 @@ def test_greedy_tokens_are_hugging_faces(oracle: Oracle) -> None:
             {"attention_backend": "paged_torch"},
             "^attention_backend 'paged_torch' cannot keep batch_invariant=True: .*leave",
         ),
+        (
+            {"attention_backend": "cpu_invariant", "head_dim": 8},
+            "^attention_backend 'cpu_invariant' cannot keep .*: its kernels cannot run: .*or give 'paged_invariant'$",
+        ),
         ({"attention_backend": "dense"}, "^attention_backend 'dense' cannot keep batch_invariant=True"),
         ({"attention_backend": "nothing"}, "^attention_backend must be one of "),
         ({"batch_invariant": 1}, r"^batch_invariant must be True or False, got 1 \(int\)"),
     ],
 )
-def test_what_cannot_keep_it_is_refused_by_name(folder: Path, kwargs: dict[str, Any], text: str) -> None:
+def test_what_cannot_keep_it_is_refused_by_name(
+    folder: Path, kwargs: dict[str, Any], text: str, tmp_path: Path
+) -> None:
+    if "head_dim" in kwargs:
+        kwargs = dict(kwargs)
+        folder = make_hf_folder(tmp_path, head_dim=kwargs.pop("head_dim"))
     with pytest.raises(ValueError, match=text):
         LLM(str(folder), **{"skip_tokenizer_init": True, "device": "cpu", "batch_invariant": True, **kwargs})
 

@@ -19,7 +19,7 @@ from folovllm.utils.cpu_kernels import DTYPE_NAMES, FLOAT, INT, POINTER, functio
 from folovllm.utils.devices import empty_in_huge_pages
 from folovllm.utils.recycled_memory import RESULTS
 
-TILE_STEPS = 16  # pairs that a tile multiplies at a time (csrc/linear_tiles.cpp)
+TILE_STEPS = 16  # TILE_PAIRS of csrc/tiles.h
 LINEAR = [POINTER] * 4 + [INT] * 3
 SIGNATURES: dict[str, list[Any]] = {
     "add_rms_norm": [POINTER] * 4 + [INT] * 2 + [FLOAT],
