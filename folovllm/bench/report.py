@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from folovllm.bench.machine import hardware, versions
 from folovllm.bench.neighbours import OtherLoad
+from folovllm.utils.machine import hardware, versions
 
 Row = dict[str, Any]
 Samples = Mapping[str, Sequence[float]]

@@ -12,6 +12,7 @@ vLLM: none
 
 from __future__ import annotations
 
+import argparse
 import gc
 import random
 import statistics
@@ -20,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from folovllm.bench.make_scheduler import make_scheduler
+from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
 from folovllm.bench.report import Report, Row, counted, medians
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.config import SchedulerConfig
@@ -103,6 +105,21 @@ class Line:
         for name in ("add", "step", "token"):
             getattr(self.samples, name).extend(getattr(round_, name))
         self.samples.tokens += round_.tokens
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = "Requests through the scheduler with no model: what deciding costs, however long the line."
+    text = "requests that wait; the first is what growth is measured from"
+    command.add_argument("--waiting", type=int, nargs="+", default=[1_000, 10_000, 100_000], help=text)
+    command.add_argument("--steps", type=int, metavar="N", default=500, help="measured steps of a round")
+    add_rounds(command, default=5)
+    add_seed(command)
+    add_output(command)
+
+
+def from_args(args: argparse.Namespace) -> Report:
+    options = {name: getattr(args, name) for name in ("steps", "rounds", "seed")}
+    return run(args.waiting, command=command_line(args), **options)
 
 
 def run(waiting: Sequence[int], *, command: str, steps: int = 500, rounds: int = 5, seed: int = 0) -> Report:

@@ -10,7 +10,9 @@ vLLM: none
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
+from pathlib import Path
 
 from folovllm.utils.suggest import did_you_mean
 
@@ -86,3 +88,13 @@ def check_token_ids(name: str, value: object, allow_empty: bool = True) -> None:
         raise ValueError(f"{name} must not be empty, got []")
     for position, token_id in enumerate(value):
         check_int(f"{name}[{position}]", token_id, minimum=0)
+
+
+def check_target(name: str, path: Path) -> None:
+    """A file can be written there."""
+    if path.is_dir():
+        raise ValueError(f"{name} must be a file, got {str(path)!r}, which is a folder")
+    if not path.parent.is_dir():
+        raise ValueError(f"{name} must be in an existing folder, got {str(path)!r}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"{name} must be a file that can be written, got {str(path)!r}")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from folovllm import LLM, SamplingParams
-from folovllm.bench import ablate
-from folovllm.bench.ablate import FEATURES
+from workshop.bench import ablate
+from workshop.bench.ablate import FEATURES
 from folovllm.bench.compare import samples_of
 from folovllm.models.compiled_decoder import CompiledDecoder
 from folovllm.models.packing import PACKED

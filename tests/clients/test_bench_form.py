@@ -39,7 +39,7 @@ KINDS = sorted({name.partition("-preset")[0].partition("-parts")[0].partition("-
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PROBE_BYTES", 2**20)
     monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16, "cuda": 16})
-    monkeypatch.setattr("folovllm.bench.sampler.SECONDS_PER_CASE", 0.0)
+    monkeypatch.setattr("workshop.bench.sampler.SECONDS_PER_CASE", 0.0)
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from folovllm.bench.preset_draws import PRESETS
-from folovllm.bench.sampler_run import Drawing, run
+from workshop.bench.sampler_run import Drawing, run
 from folovllm.bench.workload import bench_model
 from folovllm.entrypoints.cli.main import main
 from folovllm.sampling_params import SamplingParams

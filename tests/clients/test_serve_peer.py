@@ -17,7 +17,7 @@ from folovllm.bench.metrics import RequestTimes
 from folovllm.bench.peers.vllm import PYTHON_VARIABLE
 from folovllm.bench.report import Report
 from folovllm.bench.serve_load import WARM_UP
-from folovllm.bench.serve_peer import VLLMArrivals, VLLMClient, compare, run
+from workshop.bench.serve_peer import VLLMArrivals, VLLMClient, compare, run
 from folovllm.entrypoints.cli.main import main
 
 FAKE = '''

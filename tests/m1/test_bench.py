@@ -161,7 +161,7 @@ def test_throughput_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_sampler_report(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from folovllm.bench import sampler
+    from workshop.bench import sampler
 
     original = sampler.run
     monkeypatch.setattr(sampler, "run", lambda *args, **kwargs: original(*args, **kwargs, seconds_per_case=0.0))

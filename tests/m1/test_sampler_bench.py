@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from folovllm import SamplingParams
-from folovllm.bench import sampler as bench
+from workshop.bench import sampler as bench
 from tests.m1.sampling_reference import distribution, distribution_of, make_row
 
 FILTERS = [

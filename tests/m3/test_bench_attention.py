@@ -9,7 +9,7 @@ import torch
 
 from folovllm.attention.backend import get_backend_class
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
-from folovllm.bench import attention
+from workshop.bench import attention
 from folovllm.bench.report import Report
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ import pytest
 
 from folovllm.attention.splits import PLACES, TailModel
 from folovllm.bench.presets import PRESETS
-from folovllm.bench.time_line import (
+from workshop.bench.time_line import (
     ATTENTION_LAUNCH,
     ATTENTION_SHARE,
     GPUS,

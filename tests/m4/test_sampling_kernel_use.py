@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from folovllm import LLM, SamplingParams
-from folovllm.bench import sampler as bench
+from workshop.bench import sampler as bench
 from folovllm.sample.drawable import NOT_FINITE
 from folovllm.sample.kernels import sampler as kernel
 from folovllm.sample.sampler import Sampler

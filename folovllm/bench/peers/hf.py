@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from folovllm.bench.contestant import Contestant, Run, Step
+from folovllm.bench.contestant import Run, Step
 from folovllm.bench.peers.setup import PeerSetup
 
 
@@ -76,10 +76,3 @@ class _Clock:
 def batch_sizes(setup: PeerSetup) -> list[int]:
     """One prompt at a time, and as many as were asked for."""
     return sorted({1, min(setup.batch_size, setup.num_requests)})
-
-
-def _make(setup: PeerSetup) -> list[Contestant]:
-    return [HuggingFace(setup.hf_model, size) for size in batch_sizes(setup)]
-
-
-PEERS = {"hf": _make}

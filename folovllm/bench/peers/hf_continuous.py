@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from folovllm.bench.contestant import Contestant, Run, Step
+from folovllm.bench.contestant import Run, Step
 from folovllm.bench.peers.setup import PeerSetup
 from folovllm.bench.workload import require_at_least
 from folovllm.utils.devices import default_device
@@ -130,11 +130,3 @@ def require_psutil(setup: PeerSetup) -> None:
         raise ValueError(
             "peer must be one that runs here, got 'hf-continuous': on a CPU it needs psutil (pip install psutil)"
         )
-
-
-def _make(setup: PeerSetup) -> list[Contestant]:
-    require_psutil(setup)
-    return [HuggingFaceContinuous(setup.hf_model)]
-
-
-PEERS = {"hf-continuous": _make}

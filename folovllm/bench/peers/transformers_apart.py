@@ -4,9 +4,6 @@
     OwnProcess.run_mixed(prompts, counts)  ──▶ workers/run.py, workers/transformers_engine.py: hf.py's contestant
                                            ◀── what each step took
 
-The milestones have hf.py and hf_continuous.py, and measure them in one process with theirs. The names here are the
-same, and registry.py takes those of the file that comes later.
-
 vLLM: none
 """
 
@@ -22,7 +19,7 @@ from typing import Any
 import torch
 
 from folovllm.bench.contestant import Contestant, Run, Step
-from folovllm.bench.peers.apart import WORKER, environment
+from folovllm.bench.peers.apart import WORKER, WORKERS, environment
 from folovllm.bench.peers.hf import batch_sizes
 from folovllm.bench.peers.hf_continuous import require_psutil
 from folovllm.bench.peers.setup import PeerSetup
@@ -64,7 +61,7 @@ def _start(name: str, setup: PeerSetup) -> Pipe:
     pipe = Pipe(name, [sys.executable, str(WORKER)], env=variables)
     setup.cleanup.callback(pipe.close)
     settings = {"model": asdict(setup.model), "dtype": setup.dtype, "device": setup.device}
-    ask(pipe, {"engine": "transformers_engine", **settings})
+    ask(pipe, {"engine": str(WORKERS / "transformers_engine.py"), **settings})
     return pipe
 
 

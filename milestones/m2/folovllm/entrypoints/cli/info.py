@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 def collect() -> dict[str, Any]:
     import torch
 
-    from folovllm.bench.machine import cpu_features, hardware, versions
+    from folovllm.utils.machine import cpu_features, hardware, versions
     from folovllm.utils.devices import cpu_has_bf16_units, default_device, free_memory_bytes
 
     device = torch.device(default_device())
