@@ -1,7 +1,8 @@
 """`folovllm bench throughput | latency | …`: prints a table; --json keeps all of it.
 
-A benchmark is a file with `add_arguments(command)` and `from_args(args)`, which returns its Report. The file is
-imported when its name is typed: `folovllm bench --help` and a wrong name answer without torch.
+A benchmark is a file with `add_arguments(command)` and `from_args(args)`, which returns its Report; `check_args(args)`
+is asked first, where there is one. The file is imported when its name is typed: `folovllm bench --help` and a wrong
+name answer without torch.
 
 vLLM: entrypoints/cli/benchmark/main.py
 """
@@ -9,14 +10,14 @@ vLLM: entrypoints/cli/benchmark/main.py
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn
 
 from folovllm.bench.options import prepare, show
 from folovllm.entrypoints.cli.parser import Parser
-from folovllm.entrypoints.cli.recording import add_recording
+from folovllm.entrypoints.cli.recording import Run, add_recording
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class _BenchParser(Parser):
             module.add_arguments(self)
             self.set_defaults(run=lambda given: _run(module, given))
             self._add_recording(bench)
+            if hasattr(module, "check_args"):
+                self.set_defaults(run=_checked(module.check_args, self.get_default("run")))
         return super().parse_known_args(*args, **kwargs)
 
     def _add_recording(self, bench: Bench) -> None:
@@ -81,6 +84,16 @@ class _BenchParser(Parser):
 def _run(module: Any, args: argparse.Namespace) -> int:
     prepare(args)
     return show(args, module.from_args(args))
+
+
+def _checked(check: Callable[[argparse.Namespace], None], run: Run) -> Run:
+    """What is wrong with the options is said before a file of --trace is made."""
+
+    def run_checked(args: argparse.Namespace) -> int:
+        check(args)
+        return run(args)
+
+    return run_checked
 
 
 def _refused(reason: str) -> Any:

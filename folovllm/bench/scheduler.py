@@ -20,11 +20,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from folovllm.bench.make_scheduler import make_scheduler
 from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
 from folovllm.bench.report import Report, Row, counted, medians
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.config import SchedulerConfig
+from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.scheduler import Scheduler
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 
@@ -33,6 +34,13 @@ MAX_NUM_SEQS, MAX_BATCHED_TOKENS, MAX_MODEL_LEN = 256, 2048, 512
 PROMPT_TOKENS, OUTPUT_TOKENS = (8, 128), (8, 128)
 WARM_UP_STEPS = 200  # by then requests end and join at the rate at which they go on to
 TOKEN_ID = 7
+BLOCK_SIZE = 16
+
+
+def _make_scheduler(config: SchedulerConfig) -> Scheduler:
+    """With blocks for every sequence that may run."""
+    kv = KVCacheManager(MAX_NUM_SEQS * MAX_MODEL_LEN // BLOCK_SIZE, BLOCK_SIZE)
+    return Scheduler(config, kv, eos_token_ids=frozenset())
 
 
 @dataclass
@@ -50,7 +58,7 @@ class Line:
 
     def __init__(self, waiting: int, seed: int = 0) -> None:
         self.waiting, self.samples = waiting, Samples()
-        self.scheduler = make_scheduler(
+        self.scheduler = _make_scheduler(
             SchedulerConfig(
                 max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_BATCHED_TOKENS, max_model_len=MAX_MODEL_LEN
             )

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from folovllm.bench.arrivals import Arrivals, add_arrivals, arrivals_of, send
 from folovllm.bench.breakdown import Breakdown
-from folovllm.bench.load_request import CacheCounters, LoadRequest, Server
+from folovllm.bench.load_request import LoadRequest, Server, cache_row
 from folovllm.bench.metrics import RequestTimes, load_row, parse_goals
 from folovllm.bench.options import add_model, add_output, add_rounds, add_seed, command_line, source
 from folovllm.bench.presets import add_preset, preset_of
@@ -72,6 +72,16 @@ def add_load_arguments(command: argparse.ArgumentParser) -> None:
     add_arrivals(command)
     text = "count requests that are as fast as this, in ms: ttft:X, tpot:X, e2el:X"
     command.add_argument("--goodput", nargs="+", action="extend", default=[], metavar="NAME:MS", help=text)
+
+
+def check_args(args: argparse.Namespace) -> None:
+    """Raises ValueError: an option to look into an engine that is in another process."""
+    for name in ("trace", "nvtx", "watch"):
+        if args.url is not None and getattr(args, name):
+            raise ValueError(
+                f"--{name} must not be given with --url: the engine is in the server's process. Start that one with "
+                "`folovllm serve --trace FILE`"
+            )
 
 
 def from_args(args: argparse.Namespace) -> Report:
@@ -185,7 +195,7 @@ async def measure(
             await watching
     row = {"load": arrivals.describe(), **load_row(answers, seconds, goals)}
     after = await server.counters()
-    row |= _cache_row(before, after, max([*peaks, after.kv_usage if after else 0.0]))
+    row |= cache_row(before, after, max([*peaks, after.kv_usage if after else 0.0]))
     found = breakdown.rows(row["load"], row["output_tokens_per_s"]) if breakdown is not None else []
     return Measured(row, found, [answer.problem for answer in answers if answer.problem is not None])
 
@@ -196,18 +206,6 @@ async def _watch(server: Server, peaks: list[float]) -> None:
         now = await server.counters()
         if now is not None:
             peaks.append(now.kv_usage)
-
-
-def _cache_row(before: CacheCounters | None, after: CacheCounters | None, peak: float) -> Row:
-    """None of everything where the server does not tell, and of hits where nothing was looked up."""
-    if before is None or after is None:
-        return {"kv_peak_share": None, "prefix_hit_rate": None, "preemptions": None}
-    queries, hits = after.prefix_queries - before.prefix_queries, after.prefix_hits - before.prefix_hits
-    return {
-        "kv_peak_share": peak,
-        "prefix_hit_rate": hits / queries if queries else None,
-        "preemptions": int(after.preemptions - before.preemptions),
-    }
 
 
 async def _run(

@@ -75,7 +75,7 @@ def from_args(args: argparse.Namespace) -> Report:
         return presets.from_args(args)
     names = ("num_requests", "input_len", "output_len")
     given: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    names = ("device", "mixed", "peer_batch_size", "rounds", "seed")
+    options = {name: getattr(args, name) for name in ("device", "mixed", "peer_batch_size", "rounds", "seed")}
     with source(args) as model:
         return run(
             model,
@@ -84,7 +84,7 @@ def from_args(args: argparse.Namespace) -> Report:
             peers=peer_names(args.peers),
             peer_options=vars(args),
             **given,
-            **{name: getattr(args, name) for name in names},
+            **options,
         )
 
 

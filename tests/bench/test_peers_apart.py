@@ -26,8 +26,8 @@ from folovllm.bench.peers.setup import PeerMissingError, PeerSetup
 from folovllm.bench.peers.workers import gguf_file
 from folovllm.bench.workload import BenchModel
 from folovllm.entrypoints.cli.main import main
+from tests.bench.support import bench_report
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
-from tests.m1.bench_support import bench_report
 
 PROMPTS, COUNTS = [[7, 3, 9, 1], list(range(40, 71)), [200, 5]], [8, 5, 9]
 INSTALLED = [kind for kind in (LLAMA_CPP, OPENVINO) if os.environ.get(kind.variable)]

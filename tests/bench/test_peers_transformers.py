@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from folovllm.bench import latency
-from folovllm.bench.peers.hf import HuggingFace
 from folovllm.bench.peers.registry import PEERS
 from folovllm.bench.peers.setup import PeerSetup
-from folovllm.bench.peers.transformers_apart import OwnProcess
+from folovllm.bench.peers.transformers import OwnProcess
+from folovllm.bench.peers.workers.hf import HuggingFace
 from folovllm.bench.workload import BenchModel
 from tests.helpers import make_hf_folder
 

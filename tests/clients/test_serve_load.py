@@ -14,8 +14,8 @@ from folovllm.bench.http_server import Target
 from folovllm.bench.load_request import CacheCounters, LoadRequest
 from folovllm.bench.metrics import RequestTimes
 from folovllm.bench.preset_draws import PRESETS
-from folovllm.bench.serve_load import WARM_UP, Work, run
-from folovllm.bench.serve_prompts import read_prompts
+from folovllm.bench.serve_load import WARM_UP, run
+from folovllm.bench.serve_work import Work, read_prompts
 from folovllm.entrypoints.cli.main import main
 
 SMALL = ["--shape", "qwen3-tiny", "--dtype", "float32", "--input-len", "8", "--output-len", "4"]

@@ -17,8 +17,8 @@ from folovllm.bench.report import Report
 from folovllm.bench.roofline import ModelCost, ProductProbe, RunCost
 from folovllm.bench.workload import bench_model, shape_config
 from folovllm.entrypoints.cli.main import main
+from tests.bench.support import bench_report
 from tests.helpers import tiny_hf_config
-from tests.m1.bench_support import bench_report
 
 pytestmark = pytest.mark.slow
 TINY = "qwen3-tiny"

@@ -10,10 +10,9 @@ import torch
 
 from folovllm import LLM, SamplingParams
 from folovllm.bench.ablations import ABLATIONS, MODULES, leave_out_draw, left_out
-from folovllm.entrypoints.cli.main import main
+from tests.bench.support import bench_report, run
 from tests.fake_cuda import FakeCuda
 from tests.helpers import make_hf_folder
-from tests.m1.bench_support import bench_report
 from tests.m3.oracle import Oracle
 from tests.m4.cuda_support import PROMPTS, make_engine, serve
 
@@ -78,7 +77,7 @@ def test_the_preset_says_what_was_left_out(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_left_out_is_refused(argv: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *argv]) == 2
+    assert run(argv) == 2
     assert text in capsys.readouterr().err.replace("\n", " ")
 
 

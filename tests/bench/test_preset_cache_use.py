@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from folovllm.bench.cache_use import CacheUse, CountingFoloVLLM, cells
 from folovllm.bench.workload import BenchModel
-from tests.m1.bench_support import bench_report
+from tests.bench.support import bench_report
 
 PROMPT = list(range(1, 41))
 

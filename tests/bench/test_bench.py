@@ -13,16 +13,18 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from folovllm.bench import latency, load, load_worker, probe, throughput
+from folovllm.bench import latency, probe, throughput
 from folovllm.bench.contestant import FoloVLLM, Run, Step
-from folovllm.bench.machine import cpu_features, hardware, versions
-from folovllm.bench.peers import hf, registry
-from folovllm.bench.peers.hf import HuggingFace
+from folovllm.bench.peers import registry
 from folovllm.bench.peers.setup import load_hf_model
+from folovllm.bench.peers.workers.hf import HuggingFace
 from folovllm.bench.report import Report, format_number
 from folovllm.bench.workload import BenchModel, bench_model, bytes_per_decode_step, random_prompts, shape_config
 from folovllm.entrypoints.cli.main import main
+from folovllm.utils.machine import cpu_features, hardware, versions
+from tests.bench import support
 from tests.helpers import make_hf_folder, tiny_hf_config
+from workshop.bench import load, load_worker
 
 TINY = "qwen3-tiny"
 
@@ -128,8 +130,8 @@ def check_schema(data: dict[str, Any], name: str) -> None:
 
 
 def bench(argv: list[str], path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], str]:
-    with mock.patch.dict(registry.PEERS, hf.PEERS):  # in this process, to save the imports
-        assert main(["bench", *argv, "--json", str(path)]) == 0
+    with mock.patch.dict(registry.PEERS, {"hf": support.here}):
+        assert support.run([*argv, "--json", str(path)]) == 0
     data = json.loads(path.read_text())
     check_schema(data, path.stem)
     assert data["command"].endswith(f"--json {path}")

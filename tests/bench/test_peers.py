@@ -20,10 +20,10 @@ import torch
 
 from folovllm.bench import pipe
 from folovllm.bench.contestant import Step
-from folovllm.bench.peers.hf_continuous import HuggingFaceContinuous, passes
 from folovllm.bench.peers.registry import PEERS
 from folovllm.bench.peers.setup import PeerSetup, load_hf_model
 from folovllm.bench.peers.vllm import PYTHON_VARIABLE, VLLM, environment, kv_cache_bytes
+from folovllm.bench.peers.workers.hf_continuous import HuggingFaceContinuous, passes
 from folovllm.bench.workload import BenchModel, bench_model, random_prompts, shape_config
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
 
@@ -72,7 +72,7 @@ def test_continuous_batching_reports_what_its_thread_died_of(monkeypatch: pytest
 
 
 def test_continuous_batching_says_what_it_needs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("folovllm.bench.peers.hf_continuous.find_spec", lambda name: None)
+    monkeypatch.setattr("folovllm.bench.peers.workers.hf_continuous.find_spec", lambda name: None)
     setup = PeerSetup(BenchModel("tiny", "nowhere", "auto"), "float32", "cpu", 16, 1, 1)
     with pytest.raises(ValueError, match=r"peer must be one that runs here.*pip install psutil"):
         PEERS["hf-continuous"](setup)

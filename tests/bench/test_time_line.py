@@ -8,6 +8,7 @@ import pytest
 
 from folovllm.attention.splits import PLACES, TailModel
 from folovllm.bench.presets import PRESETS
+from tests.bench.support import bench_report
 from workshop.bench.time_line import (
     ATTENTION_LAUNCH,
     ATTENTION_SHARE,
@@ -19,7 +20,6 @@ from workshop.bench.time_line import (
     predict,
     product_seconds,
 )
-from tests.m1.bench_support import bench_report
 
 H200 = GPUS["h200"]
 MODEL = TailModel(ATTENTION_SHARE * H200.bandwidth)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 
 import pytest
 
@@ -14,14 +12,12 @@ from folovllm.bench import probe
 from folovllm.bench.contestant import FoloVLLM, Run, Step, take_turns
 from folovllm.bench.lengths import Lengths
 from folovllm.bench.peers import registry
-from folovllm.bench.peers.hf import HuggingFace
 from folovllm.bench.peers.setup import PeerSetup, load_hf_model
+from folovllm.bench.peers.workers.hf import HuggingFace
 from folovllm.bench.throughput import make_lengths
 from folovllm.bench.workload import BenchModel
-from folovllm.entrypoints.cli import bench as commands
-from folovllm.entrypoints.cli.main import build_parser
+from tests.bench.support import bench, refusal
 from tests.helpers import make_hf_folder
-from tests.m1.bench_support import bench, refusal
 
 pytestmark = pytest.mark.slow
 TINY = "qwen3-tiny"
@@ -180,22 +176,3 @@ def test_bad_peers_are_refused_before_anything_is_measured(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert message in refusal(argv, capsys)
-
-
-# Commands are found, not listed.
-
-
-def test_every_file_of_the_command_line_is_a_command_or_adds_to_one() -> None:
-    for module in iter_modules(commands.__path__):
-        if module.name != "common":
-            file = import_module(f"{commands.__name__}.{module.name}")
-            assert hasattr(file, "add_parser") != hasattr(file, "extend"), module.name
-
-
-def test_a_file_is_the_command_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        build_parser().parse(["bench", "--help"])
-    shown = capsys.readouterr().out.split()
-    for module in iter_modules(commands.__path__):
-        if hasattr(import_module(f"{commands.__name__}.{module.name}"), "add_parser"):
-            assert module.name.replace("_", "-") in shown

@@ -9,8 +9,8 @@ import torch
 
 from folovllm.attention.backend import get_backend_class
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
-from workshop.bench import attention
 from folovllm.bench.report import Report
+from workshop.bench import attention
 
 CPU = torch.device("cpu")
 

@@ -1,9 +1,4 @@
-"""The scheduler that `folovllm bench scheduler` measures, with blocks for every sequence that may run.
-
-In a file of its own because what a scheduler is made from changes between milestones, and what is measured does not.
-
-vLLM: none
-"""
+"""The scheduler of this tree with room for every sequence that may run. What it is made from differs by milestone."""
 
 from __future__ import annotations
 

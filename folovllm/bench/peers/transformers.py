@@ -1,7 +1,7 @@
 """transformers' peers in processes of their own: what each keeps in memory, and how its threads wait, is not ours then.
 
     this process                               the same Python once more
-    OwnProcess.run_mixed(prompts, counts)  ──▶ workers/run.py, workers/transformers_engine.py: hf.py's contestant
+    OwnProcess.run_mixed(prompts, counts)  ──▶ workers/run.py, transformers_engine.py: hf.py or hf_continuous.py
                                            ◀── what each step took
 
 vLLM: none
@@ -20,9 +20,9 @@ import torch
 
 from folovllm.bench.contestant import Contestant, Run, Step
 from folovllm.bench.peers.apart import WORKER, WORKERS, environment
-from folovllm.bench.peers.hf import batch_sizes
-from folovllm.bench.peers.hf_continuous import require_psutil
 from folovllm.bench.peers.setup import PeerSetup
+from folovllm.bench.peers.workers.hf import batch_sizes
+from folovllm.bench.peers.workers.hf_continuous import require_psutil
 from folovllm.bench.pipe import Pipe
 
 ROOT = Path(__file__).parents[3]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from folovllm import SamplingParams
-from workshop.bench import sampler as bench
 from tests.m1.sampling_reference import distribution, distribution_of, make_row
+from workshop.bench import sampler as bench
 
 FILTERS = [
     {"temperature": 0.8},
@@ -74,3 +74,20 @@ def test_naive_sampling_draws_ids_of_the_vocabulary() -> None:
         tokens = bench.naive_sample(logits, case.params, [make_row(case.params, [1], [2])] * 4)
         assert tokens.shape == (4,)
         assert ((tokens >= 0) & (tokens < 100)).all()
+
+
+def test_the_bench_times_the_kernel_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "has_kernel", lambda device: True)
+    rows = bench.run([2], [60], rounds=1, seconds_per_case=0.0).rows
+    for row in rows:
+        if row["setting"] == "greedy":
+            assert row["triton_ms"] is row["triton_ratio"] is None
+        else:
+            assert row["triton_ratio"] == pytest.approx(row["sampler_ms"] / row["triton_ms"])
+
+
+def test_without_a_gpu_the_bench_reports_what_it_always_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "default_device", lambda: "cpu")
+    report = bench.run([1], [60], rounds=1, seconds_per_case=0.0)
+    assert report.columns == ["setting", "logits", "vocab", "batch", "naive_ms", "sampler_ms", "speedup"]
+    assert set(report.rows[0]) == set(report.columns)

@@ -11,8 +11,8 @@ import pytest
 from folovllm.bench import probe, scheduler, step, throughput
 from folovllm.bench.contestant import FoloVLLM
 from folovllm.bench.workload import BenchModel
+from tests.bench.support import bench, refusal
 from tests.helpers import make_hf_folder
-from tests.m1.bench_support import bench, refusal
 
 pytestmark = pytest.mark.slow
 TINY = "qwen3-tiny"
