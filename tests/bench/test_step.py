@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from folovllm.bench import probe, scheduler, step, throughput
+from folovllm.bench import scheduler, step, throughput
 from folovllm.bench.contestant import FoloVLLM
 from folovllm.bench.workload import BenchModel
 from tests.bench.support import bench, refusal
@@ -16,12 +16,6 @@ from tests.helpers import make_hf_folder
 
 pytestmark = pytest.mark.slow
 TINY = "qwen3-tiny"
-
-
-@pytest.fixture(autouse=True)
-def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "PROBE_BYTES", 2**20)
-    monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
 
 
 # The scheduler alone.

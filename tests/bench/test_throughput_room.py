@@ -6,15 +6,9 @@ from typing import Any
 
 import pytest
 
-from folovllm.bench import probe, throughput
+from folovllm.bench import throughput
 from folovllm.bench.contestant import FoloVLLM
 from folovllm.bench.workload import BenchModel
-
-
-@pytest.fixture(autouse=True)
-def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "PROBE_BYTES", 2**20)
-    monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
 
 
 def test_the_cache_is_for_just_these_requests_and_the_warm_up_has_as_many(oracle, monkeypatch) -> None:

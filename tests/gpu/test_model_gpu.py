@@ -19,7 +19,6 @@ from transformers.models.qwen3 import Qwen3Config
 from folovllm import LLM, SamplingParams
 from tests.gpu.places import Place, on_every_place
 
-
 QWEN3_06B: dict[str, Any] = {
     "hidden_size": 1024,
     "num_hidden_layers": 28,

@@ -87,7 +87,7 @@ def run(
     batch_sizes: Sequence[int] = (1, 8, 64),
     vocab_sizes: Sequence[int] = (50_257, 151_936),
     *,
-    command: str,
+    command: str = "python -m workshop.bench sampler",
     rounds: int = 5,
     seconds_per_case: float | None = None,
     seed: int = 0,
