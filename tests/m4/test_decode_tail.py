@@ -14,10 +14,12 @@ MAX_MODEL_LEN = 4096
 
 
 def batches() -> list[list[int]]:
-    """The lengths of running sequences, every 24th step, with all 256 of them started at once: prompts and outputs of
-    100 to 1,024 tokens, as nano-vllm's benchmark has them."""
+    """The lengths of nano-vllm's benchmark, every 24th step, with all 256 sequences started at once. It draws each
+    prompt's length and token ids, and then the outputs' lengths."""
     rng = random.Random(0)
-    lengths = [(rng.randint(100, 1024), rng.randint(100, 1024)) for _ in range(256)]
+    prompts = [len([rng.randint(0, 10_000) for _ in range(rng.randint(100, 1024))]) for _ in range(256)]
+    outputs = [rng.randint(100, 1024) for _ in range(256)]
+    lengths = list(zip(prompts, outputs, strict=True))
     running = [[prompt + step for prompt, output in lengths if output > step] for step in range(0, 1024, 24)]
     return [lens for lens in running if lens]
 
