@@ -1,8 +1,8 @@
 """What a page says that its code prints, held against what the code printed.
 
 To the letter, but for spaces at a line's end; a line that is `…` alone stands for lines that the page leaves out.
-Where the figures belong to a machine, each number is the same as any other, and so is the room that columns and
-boxes give them: the words, and how many numbers stand where, are still held.
+Where the figures belong to a machine, any number, or any list of them, is as good as another, and so is the room that
+columns and boxes give it: the words, and where a number stands among them, are still held.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 
 CUT = "…"
 _NUMBER = re.compile(r"\s*[-+]?\d+(?:[.,]\d+)*(?:e[-+]?\d+)?\s*")
+_LIST = re.compile(r"#(?:,#)+")
 _UNIT = re.compile(r"(?<=\d )[mun](?=sec\b)")  # timeit chooses it by the figure
 _ROOM = re.compile(r"([ ━─═])\1+")
 
@@ -32,4 +33,5 @@ def _lines(text: str, machine: bool) -> list[str]:
 
 
 def _masked(line: str) -> str:
-    return _ROOM.sub(r"\1", _NUMBER.sub("#", _UNIT.sub("", line))).strip()
+    numbers = _LIST.sub("#", _NUMBER.sub("#", _UNIT.sub("", line)))
+    return _ROOM.sub(r"\1", numbers).strip()
