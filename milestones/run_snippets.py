@@ -138,8 +138,8 @@ def _run_tree(scratch: Path, name: str, scripts: dict[tuple[str, str], Script]) 
         "OMP_NUM_THREADS": "1",
         "TRITON_INTERPRET": "1",  # as in the tests; a program that sets it itself comes too late, torch is there
         "PYTHONUTF8": "1",
-        "COLUMNS": "100",
-        "FORCE_COLOR": "",  # what is printed is text, wherever this runs
+        "COLUMNS": "100",  # the pages' width, and no colours, whatever terminal this runs in
+        "FORCE_COLOR": "",
         "TMPDIR": str(scratch),
     }
     with serving(programs, MODULES, environment, folder):
@@ -175,9 +175,10 @@ def _run_script(script: Script, command: list[str], folder: Path, environment: d
         lines = (done.stderr or done.stdout).strip().splitlines()[-6:]
         yield Failure(f"{script.page}:{script.line}", "\n".join([f"ended with {done.returncode}:", *lines]))
         return
-    printed = done.stdout.split(END_OF_BLOCK)
+    printed = dict(enumerate(done.stdout.split(END_OF_BLOCK)))
     for page, place, output in script.outputs:
-        if changes := difference(output.text, printed[place], machine=output.mark == snippets.MACHINE):
+        text = printed.get(place, "")  # a page may end its process
+        if changes := difference(output.text, text, machine=output.mark == snippets.MACHINE):
             yield Failure(f"{page}:{output.line}", changes)
 
 

@@ -272,6 +272,18 @@ def test_both_languages_are_held_by_one_run(gate: Gate, capfd: pytest.CaptureFix
     assert "2 scripts ran for 4 shown, 6 outputs held" in capfd.readouterr().out
 
 
+def test_the_terminal_of_whoever_runs_the_gate_changes_nothing(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    code = "from rich.console import Console\nConsole().print('[red]word' + ' word' * 15)\n"
+    assert gate({"page.md": f"```python\n{code}```\n\n```text\nword{' word' * 15}\n```\n"}) == 0
+
+
+def test_a_block_that_never_ran_has_printed_nothing(gate: Gate) -> None:
+    note = NOTE.replace("steps = 52", "steps = 52; print('steps 52', flush=True); import os; os._exit(0)")
+    assert gate({"page.md": note}) == 1
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize(("figure", "line"), [("steps 52", 6), ("hits 104", 14), ("    8", 23), ("blocks 9", 23)])
 def test_one_changed_figure_in_one_language_fails(
