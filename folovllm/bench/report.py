@@ -23,6 +23,7 @@ from rich.text import Text
 
 from folovllm.bench.machine import hardware, versions
 from folovllm.bench.neighbours import OtherLoad
+from folovllm.utils.named_files import writing
 
 Row = dict[str, Any]
 Samples = Mapping[str, Sequence[float]]
@@ -79,7 +80,9 @@ class Report:
         return json.dumps(self.as_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
     def save(self, path: Path) -> None:
-        path.write_text(self.to_json() + "\n", encoding="utf-8")
+        """Raises ValueError: not all of it could be written."""
+        with writing("json", path) as file:
+            file.write(self.to_json() + "\n")
 
     def show(self, console: Console) -> None:
         """The table, between what is common to its rows and the notes."""

@@ -9,12 +9,12 @@ vLLM: benchmarks/datasets/datasets.py (CustomDataset)
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from folovllm.bench.load_request import LoadRequest
 from folovllm.utils.checks import check_int
+from folovllm.utils.named_files import parse_json, read_file
 
 
 def read_prompts(path: Path, output_len: int | None = None) -> tuple[LoadRequest, ...]:
@@ -23,16 +23,12 @@ def read_prompts(path: Path, output_len: int | None = None) -> tuple[LoadRequest
     Raises:
         ValueError: no such file, no line in it, or a line that is no request; by its number.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"dataset must be a file of UTF-8 text, got {str(path)!r}: {error}") from None
     found = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_file("dataset", path).splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            found.append(_request(json.loads(line), output_len))
+            found.append(_request(parse_json(line), output_len))
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
     if not found:

@@ -19,7 +19,10 @@ FLOAT32_MAX = 3.4e38
 
 def describe(value: object) -> str:
     """A value as an error message shows it: short, and with its type where the type is the mistake."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:  # lists in lists in lists, from a file or a client
+        text = f"a {type(value).__name__} that is nested too deeply"
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -95,12 +95,12 @@ def check_target(name: str, path: Path) -> None:
 
 
 def show(args: argparse.Namespace, report: Report) -> int:
-    """The report's name is the file's: documentation names it that way."""
+    """The report's name is the file's: documentation names it that way. The table comes first: what was measured is
+    seen, also where the disk is full."""
     report.other_load = args.neighbours.look()
     report.seed = getattr(args, "seed", None)
     if args.json not in (None, "-"):
         report.name = Path(args.json).stem
-        report.save(Path(args.json))
     if args.json == "-":
         print(report.to_json())
         return 0
@@ -108,5 +108,6 @@ def show(args: argparse.Namespace, report: Report) -> int:
 
     report.show(PlainConsole())
     if args.json:
+        report.save(Path(args.json))
         print(f"written: {args.json}", file=sys.stderr)
     return 0

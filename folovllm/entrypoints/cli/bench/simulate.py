@@ -22,7 +22,7 @@ from folovllm.entrypoints.cli.bench.common import (
 if TYPE_CHECKING:
     from folovllm.bench.report import Report
     from folovllm.simulator.load import Load
-    from folovllm.simulator.report import Options
+    from folovllm.simulator.report import Options, SimulationReport
 
 MEASURED = "this"
 MEASURED_BLOCKS = 2000
@@ -102,7 +102,13 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"rounds must be at least 1, got {args.rounds}")
     if args.num_requests < 1:
         raise ValueError(f"num_requests must be at least 1, got {args.num_requests}")
-    return show(args, _validate(args) if args.validate else _simulate(args))
+    if args.validate:
+        return show(args, _validate(args))
+    report = _simulate(args)
+    status = show(args, report)
+    for writer in report.traces:
+        writer.check_whole()
+    return status
 
 
 def _validate(args: argparse.Namespace) -> Report:
@@ -119,7 +125,7 @@ def _validate(args: argparse.Namespace) -> Report:
         )
 
 
-def _simulate(args: argparse.Namespace) -> Report:
+def _simulate(args: argparse.Namespace) -> SimulationReport:
     from folovllm.simulator import report
 
     cases = report.cases(
