@@ -37,7 +37,7 @@ RANKS = (1, 2, 4, 16, 64, 256, 1024)
 
 
 def main() -> None:
-    llm = LLM(max_logprobs=max(RANKS))
+    llm = LLM(dtype="float32", max_logprobs=max(RANKS))
     question = [{"role": "user", "content": "What is a KV cache?"}]
     plain = SamplingParams(temperature=0, max_tokens=1, logprobs=max(RANKS), logprobs_mode="processed")
     sigmoid = plain.clone()

@@ -23,6 +23,9 @@ from folovllm.utils.suggest import nearest_name
 EMBEDDED_FOLDER = Path(__file__).parent / "assets" / "embedded"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+# The largest models come in some hundreds. Each is a path to make and to look for: a million take the better part of a
+# minute.
+MAX_FILES = 10_000
 _OTHER_FORMATS = {
     "*.bin": "its *.bin weights are pickles, which can run code: convert them with save_pretrained",
     "*.gguf": "GGUF is not read: convert it with transformers, from_pretrained(folder, gguf_file=...), save_pretrained",
@@ -115,11 +118,20 @@ def checkpoint_files(folder: Path) -> list[Path]:
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise ModelLoadError(f"{index} cannot be read: weight_map must map tensors to files, got {describe(names)}")
+    # Each file once, with the first of its tensors: an index may have a hundred thousand of these.
+    first: dict[str, str] = {}
     for tensor, name in names.items():
-        # Told from the text alone: a hub download's files are links, which lead out of the folder rightly.
-        if not isinstance(name, str) or not name or Path(name).is_absolute() or ".." in Path(name).parts:
+        if not isinstance(name, str) or not name:
             raise ModelLoadError(f"{index} must name files of its own folder, got {describe(name)} for {tensor}")
-    return sorted({folder / name for name in names.values()})
+        first.setdefault(name, tensor)
+    if len(first) > MAX_FILES:
+        shown = ", ".join(describe(name) for name in list(first)[:3])
+        raise ModelLoadError(f"{index} must name at most {MAX_FILES} files, got {len(first)}: {shown}, ...")
+    for name, tensor in first.items():
+        # Told from the text alone: a hub download's files are links, which lead out of the folder rightly.
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ModelLoadError(f"{index} must name files of its own folder, got {describe(name)} for {tensor}")
+    return sorted(folder / name for name in first)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -86,6 +87,8 @@ def main() -> None:
     engine = folovllm.LLM(device="cpu", dtype="float32").engine
     how = {"temperature": 0.0} if options["greedy"] else {"temperature": 0.8, "top_p": 0.95, "seed": 7}
     params = folovllm.SamplingParams(**how, max_tokens=NUM_TOKENS, ignore_eos=True)
+    # A background job of a shell ignores Ctrl-C, and the engine then has nothing to defer.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     watch = Watch(package)
     serve(engine, params, "before", "The little dog", watch)
     steps = serve(engine, params, "watched", "Once upon a time", watch)

@@ -6,8 +6,8 @@
 A client sends its arguments, its folder, its environment and its three streams; the server's child takes them over and
 runs the program as `python` would: PYTHONPATH and a sitecustomize.py on it count. What a module reads of the
 environment as it is imported is the server's, so `serving` gives it what all of its programs share. Options of the
-interpreter itself, such as -X, go to a real interpreter. A program ends with its
-client, and all that it started ends with it.
+interpreter itself, such as -X, go to a real interpreter, and so does `-c` code that asks what is imported. A program
+ends with its client, and all that it started ends with it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# timeit repeats for seconds what has only to be shown to run.
+# timeit repeats for seconds what has only to be shown to run; twice, so that it says "loops" as it does on the pages.
 SHIM = """\
 #!{python} -IS
 import array, json, os, socket, sys
 arguments = sys.argv[1:]
 if arguments[:1] and arguments[0].startswith("-") and arguments[0] not in ("-", "-c", "-m"):
     os.execv("{python}", ["{python}", *arguments])
+if any("sys.modules" in argument for argument in arguments):
+    os.execv("{python}", ["{python}", *arguments])
 if arguments[:2] == ["-m", "timeit"]:
-    arguments[2:2] = ["-n", "1", "-r", "1"]
+    arguments[2:2] = ["-n", "2", "-r", "1"]
 with socket.socket(socket.AF_UNIX) as link:
     link.connect("{address}")
     call = json.dumps({{"arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}})

@@ -1,7 +1,8 @@
 """`python -m milestones.run_snippets [PAGES]`: runs what the pages show, each in its milestone's tree.
 
 A note of M3 is read in M3's tree, where a name may be what it is no longer at the root. The pages of a tree share one
-process that has torch, see `preloaded`; both languages run a block once where its code is the same.
+process that has torch, see `preloaded`; both languages run a block once where its code is the same. What it prints is
+held against the `text` block that stands straight behind it, in each language.
 """
 
 from __future__ import annotations
@@ -19,20 +20,22 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from milestones.chain import Course
 from milestones.handout import hand_out
 from milestones.preloaded import serving
+from milestones.printed import difference
 from milestones.site import snippets
 from milestones.site.source import ROOT
-from milestones.sources import working_tree
+from milestones.sources import git, working_tree
 from milestones.trees import write_tree
 
 # Imported once for all scripts of a tree.
 MODULES = ("torch", "transformers", "transformers.models.qwen3.modeling_qwen3", "folovllm")
 LIMIT_S = 600  # for what hangs; a busy machine may be slow
+END_OF_BLOCK = "\x1d"  # printed behind each Python block of a page
 SHELL = """\
 #!/bin/sh
 exec "{folder}/python" -m folovllm.entrypoints.cli.main "$@"
@@ -47,6 +50,7 @@ class Script:
     line: int
     language: str
     code: str
+    outputs: list[tuple[str, int, snippets.Output]] = field(default_factory=list)  # page, which block, what it prints
 
     def key(self) -> tuple[str, str]:
         """Equal for two scripts that do the same, whatever their comments say."""
@@ -67,7 +71,7 @@ def run(names: Sequence[str] = (), workers: int = 2) -> int:
     begun = time.monotonic()
     failures: list[Failure] = []
     trees: dict[str, dict[tuple[str, str], Script]] = {}
-    checked = marked = shown = 0
+    checked = marked = shown = held = 0
     for path in snippets.pages(ROOT):
         page = path.relative_to(ROOT).as_posix()
         if names and not any(name in page for name in names):
@@ -81,8 +85,10 @@ def run(names: Sequence[str] = (), workers: int = 2) -> int:
         ]
         checked, marked = checked + len(plan.checks), marked + plan.marked
         for script in _scripts(page, plan, failures):
-            shown += 1
-            trees.setdefault(tree_of(page), {}).setdefault(script.key(), script)
+            shown, held = shown + 1, held + len(script.outputs)
+            same = trees.setdefault(tree_of(page), {}).setdefault(script.key(), script)
+            if same is not script:
+                same.outputs += script.outputs
     with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(workers) as pool:
         done = pool.map(lambda item: list(_run_tree(Path(scratch), *item)), trees.items())
         failures += [failure for found in done for failure in found]
@@ -90,8 +96,8 @@ def run(names: Sequence[str] = (), workers: int = 2) -> int:
         print(f"{failure.where}\n    {failure.what.strip()}".replace("\n", "\n    "), file=sys.stderr)
     ran = sum(len(scripts) for scripts in trees.values())
     print(
-        f"snippets: {ran} scripts ran for {shown} shown, {checked} commands checked, {marked} marked as not run, "
-        f"{len(failures)} problems, {time.monotonic() - begun:.0f} s"
+        f"snippets: {ran} scripts ran for {shown} shown, {held} outputs held, {checked} commands checked, "
+        f"{marked} marked as not run, {len(failures)} problems, {time.monotonic() - begun:.0f} s"
     )
     return int(bool(failures))
 
@@ -108,14 +114,17 @@ def _scripts(page: str, plan: snippets.Plan, failures: list[Failure]) -> Iterato
         code = ""
         for block in plan.python:
             code += "\n" * (block.line - code.count("\n")) + block.code
+            code += f"print(end={END_OF_BLOCK!r}, flush=True)"
         try:
             ast.parse(code)
         except SyntaxError as error:
             failures.append(Failure(f"{page}:{error.lineno}", f"is not Python: {error.msg}"))
         else:
-            yield Script(page, plan.python[0].line, "python", code)
-    for line, code in plan.bash:
-        yield Script(page, line, "bash", code)
+            outputs = [(page, i, block.output) for i, block in enumerate(plan.python) if block.output]
+            yield Script(page, plan.python[0].line, "python", code, outputs)
+    for block in plan.bash:
+        outputs = [(page, 0, block.output)] if block.output else []
+        yield Script(page, block.line, "bash", block.code, outputs)
 
 
 def _run_tree(scratch: Path, name: str, scripts: dict[tuple[str, str], Script]) -> Iterator[Failure]:
@@ -129,6 +138,8 @@ def _run_tree(scratch: Path, name: str, scripts: dict[tuple[str, str], Script]) 
         "OMP_NUM_THREADS": "1",
         "TRITON_INTERPRET": "1",  # as in the tests; a program that sets it itself comes too late, torch is there
         "PYTHONUTF8": "1",
+        "COLUMNS": "100",  # the pages' width, and no colours, whatever terminal this runs in
+        "FORCE_COLOR": "",
         "TMPDIR": str(scratch),
     }
     with serving(programs, MODULES, environment, folder):
@@ -146,6 +157,8 @@ def _plant(name: str, folder: Path) -> None:
         course = Course.load(snapshot)
         snapshot = hand_out(course, course.get(name))
     write_tree(snapshot, folder)
+    if not name:
+        git(folder, "init", "--quiet")  # `python -m milestones` looks for its files there
 
 
 def _run_script(script: Script, command: list[str], folder: Path, environment: dict[str, str]) -> Iterator[Failure]:
@@ -161,6 +174,12 @@ def _run_script(script: Script, command: list[str], folder: Path, environment: d
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines()[-6:]
         yield Failure(f"{script.page}:{script.line}", "\n".join([f"ended with {done.returncode}:", *lines]))
+        return
+    printed = dict(enumerate(done.stdout.split(END_OF_BLOCK)))
+    for page, place, output in script.outputs:
+        text = printed.get(place, "")  # a page may end its process
+        if changes := difference(output.text, text, machine=output.mark == snippets.MACHINE):
+            yield Failure(f"{page}:{output.line}", changes)
 
 
 def check(page: str, command: str, how: str) -> str | None:

@@ -83,7 +83,10 @@ class _BenchParser(Parser):
 
 def _run(module: Any, args: argparse.Namespace) -> int:
     prepare(args)
-    return show(args, module.from_args(args))
+    report = module.from_args(args)
+    status = show(args, report)
+    report.check_files()
+    return status
 
 
 def _checked(check: Callable[[argparse.Namespace], None], run: Run) -> Run:

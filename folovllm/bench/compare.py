@@ -13,11 +13,9 @@ vLLM: benchmarks/ compares by hand (.buildkite/performance-benchmarks)
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -26,7 +24,8 @@ from rich.text import Text
 from folovllm.bench.options import command_line
 from folovllm.bench.report import Report, Row, format_number
 from folovllm.bench.spread import Spread, apart
-from folovllm.utils.checks import wrong
+from folovllm.utils.checks import FLOAT32_MAX, describe, wrong
+from folovllm.utils.named_files import read_json
 
 COLUMNS = ["row", "figure", "a", "b", "b_over_a", "low", "high", "sure", "verdict"]
 # Columns that say what was asked for, and not what came of it.
@@ -41,6 +40,30 @@ STYLES = {"better": "green", "worse": "red", "noise": "dim", "too few rounds": "
 # Options that do not change what is measured.
 QUIET = ("--json", "--rounds", "--peer", "--peer-python", "--out")
 
+MUST = "be JSON that a benchmark wrote with --json"
+
+
+def _is_row(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(cell, str | int | float | None) for cell in value.values())
+
+
+def _are_samples(value: object) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(row, dict) and all(isinstance(rounds, list) for rounds in row.values()) for row in value
+    )
+
+
+# What is read of a file, and what it must be for that.
+NEEDED = ("command", "columns", "rows")
+PARTS: dict[str, Callable[[Any], bool]] = {
+    "command": lambda value: isinstance(value, str),
+    "columns": lambda value: isinstance(value, list) and all(isinstance(column, str) for column in value),
+    "rows": lambda value: isinstance(value, list) and bool(value) and all(map(_is_row, value)),
+    "samples": _are_samples,
+    "details": lambda value: isinstance(value, dict) and _are_samples(value.get("samples") or []),
+    "versions": lambda value: isinstance(value, dict),
+}
+
 
 def load(path: str) -> dict[str, Any]:
     """A benchmark's JSON.
@@ -48,15 +71,15 @@ def load(path: str) -> dict[str, Any]:
     Raises:
         ValueError: no such file, or not one that a benchmark wrote.
     """
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise wrong("file", "be JSON that a benchmark wrote with --json", path, str(error)) from None
-    lacking = [key for key in ("command", "columns", "rows") if not isinstance(data, dict) or key not in data]
-    if lacking:
-        raise wrong("file", "be JSON that a benchmark wrote with --json", path, f"it lacks {', '.join(lacking)}")
-    found: dict[str, Any] = data
-    return found
+    data = read_json("file", MUST, path)
+    if not isinstance(data, dict):
+        raise wrong("file", MUST, path, "it is no object")
+    for key, is_right in PARTS.items():
+        if key not in data and key in NEEDED:
+            raise wrong("file", MUST, path, f"it lacks {key}")
+        if key in data and not is_right(data[key]):
+            raise wrong("file", MUST, path, f"its {key} is {describe(data[key])}")
+    return data
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -136,7 +159,7 @@ def kind(data: dict[str, Any]) -> str:
 
 def require_same(what: str, path: str, a: object, b: object) -> None:
     if a != b:
-        raise wrong("b", f"have the {what} of a, {a!r}", b, f"{path} was measured on something else")
+        raise wrong("b", f"have the {what} of a, {describe(a)}", b, f"{path} was measured on something else")
 
 
 def matched(a: dict[str, Any], b: dict[str, Any], path: str) -> Iterator[tuple[int, int]]:
@@ -195,7 +218,7 @@ def verdict(found: Spread | None, towards: int) -> str:
 
 
 def is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < FLOAT32_MAX
 
 
 def samples_of(data: dict[str, Any], number: int, column: str) -> list[float]:
@@ -213,7 +236,7 @@ def warnings(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     for key in MACHINE:
         old, new = (data["hardware"].get(key) if isinstance(data.get("hardware"), dict) else None for data in (a, b))
         if old != new:
-            found.append(f"Warning: not the same {key}: {old!r} in a, {new!r} in b.")
+            found.append(f"Warning: not the same {key}: {describe(old)} in a, {describe(new)} in b.")
     for key in sorted(a.get("versions", {}).keys() | b.get("versions", {}).keys()):
         old, new = a.get("versions", {}).get(key), b.get("versions", {}).get(key)
         if old != new:

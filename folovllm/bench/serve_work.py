@@ -9,7 +9,6 @@ vLLM: benchmarks/datasets/datasets.py (CustomDataset)
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from folovllm.bench.load_request import LoadRequest
 from folovllm.bench.preset_draws import Preset
 from folovllm.bench.workload import require_at_least
 from folovllm.utils.checks import check_int
+from folovllm.utils.named_files import parse_json, read_file
 
 TOP_ID = 10_000  # random prompts are drawn up to here; a server takes them as it has tokens
 
@@ -68,16 +68,12 @@ def read_prompts(path: Path, output_len: int | None = None) -> tuple[LoadRequest
     Raises:
         ValueError: no such file, no line in it, or a line that is no request; by its number.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"dataset must be a file of UTF-8 text, got {str(path)!r}: {error}") from None
     found = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_file("dataset", path).splitlines(), start=1):
         if not line.strip():
             continue
         try:
-            found.append(_request(json.loads(line), output_len))
+            found.append(_request(parse_json(line), output_len))
         except ValueError as error:
             raise ValueError(f"{path}, line {number}: {error}") from None
     if not found:

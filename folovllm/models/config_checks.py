@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from folovllm.hf_config import check_numbers
 from folovllm.utils.checks import check_bool, check_float, check_int, wrong
 
 _SIZES = (
@@ -25,6 +26,7 @@ def check_config(config: Any) -> None:
     Raises:
         ValueError: a field has a wrong type or size, or asks for what this decoder does not do.
     """
+    check_numbers(config)
     for name in _SIZES:
         check_int(name, getattr(config, name), 1)
     for name in _SWITCHES:
@@ -34,8 +36,7 @@ def check_config(config: Any) -> None:
         must = f"divide num_attention_heads ({config.num_attention_heads})"
         raise wrong("num_key_value_heads", must, config.num_key_value_heads)
     _check_head(config)
-    if check_float("rms_norm_eps", config.rms_norm_eps) < 0:
-        raise wrong("rms_norm_eps", "not be negative", config.rms_norm_eps)
+    check_float("rms_norm_eps", config.rms_norm_eps)
     if config.hidden_act != "silu":
         raise wrong("hidden_act", f"be 'silu' for {config.model_type}", config.hidden_act)
     _check_rope(config.rope_parameters)
@@ -55,14 +56,10 @@ def _check_head(config: Any) -> None:
 
 
 def _check_rope(rope: Any) -> None:
-    """The entries of rope_parameters that RotaryEmbedding reads. hf_config.py has checked factor and lengths."""
+    """The entries of rope_parameters that RotaryEmbedding cannot do without, or does not know."""
     if not isinstance(rope, dict) or "rope_theta" not in rope:
         raise wrong("rope_parameters", "have a rope_theta", rope)
-    if check_float("rope_theta", rope["rope_theta"]) <= 0:
-        raise wrong("rope_theta", "be positive", rope["rope_theta"])
-    for name in ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "attention_factor", "mscale"):
-        if rope.get(name) is not None:
-            check_float(name, rope[name])
+    check_float("rope_theta", rope["rope_theta"])
     if rope.get("partial_rotary_factor") not in (None, 1.0):
         raise wrong("partial_rotary_factor", "be 1: heads are turned whole", rope["partial_rotary_factor"])
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from folovllm.bench.options import add_output, add_rounds, add_seed, command_line, set_threads
-from folovllm.utils.checks import check_target
+from folovllm.utils.named_files import check_target
 
 if TYPE_CHECKING:
     from folovllm.bench.report import Report

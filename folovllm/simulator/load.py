@@ -13,7 +13,6 @@ vLLM: benchmarks/datasets/
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from folovllm.bench.arrivals import Arrivals
 from folovllm.utils.checks import check_float, check_int, check_str, wrong
+from folovllm.utils.named_files import parse_json, read_lines
 
 Range = tuple[int, int]
 
@@ -102,31 +102,26 @@ def read_jobs(path: Path) -> Iterator[Job]:
     Raises:
         ValueError: at the line that is wrong, by its number and field.
     """
-    before = 0.0
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    try:
-                        job = _job(line)
-                        if job.time < before:
-                            raise wrong("t", f"be at least {before:g}, that of the line before", job.time)
-                    except ValueError as error:
-                        raise ValueError(f"line {number} of {path}: {error}") from error
-                    before = job.time
-                    yield job
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"requests must be a file that can be read, got {str(path)!r}: {error}") from error
+    before = None
+    for number, line in enumerate(read_lines("requests", path), 1):
+        if line.strip():
+            try:
+                job = _job(line)
+                if before is not None and job.time < before:
+                    raise wrong("t", f"be at least {before:g}, that of the line before", job.time)
+            except ValueError as error:
+                raise ValueError(f"line {number} of {path}: {error}") from error
+            before = job.time
+            yield job
+    if before is None:
+        raise wrong("requests", "have a request in it", str(path), "which has none")
 
 
 FIELDS = {"t", "prompt_tokens", "output_tokens", "group", "prefix_tokens", "chat", "priority", "prompt_token_ids"}
 
 
-def _job(line: str) -> Job:
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"must be JSON: {error}") from error
+def _job(line: bytes) -> Job:
+    found = parse_json(line)
     if not isinstance(found, dict):
         raise wrong("it", "be a JSON object", found)
     if unknown := sorted(found.keys() - FIELDS):

@@ -12,7 +12,6 @@ vLLM: v1/metrics/perf.py
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 from folovllm.bench.shapes import SHAPES
 from folovllm.utils.checks import check_int, wrong
+from folovllm.utils.named_files import read_json
 from folovllm.utils.suggest import did_you_mean
 
 # As their makers publish them in config.json.
@@ -57,6 +57,9 @@ NAMED: dict[str, dict[str, Any]] = {
 }
 # What a config.json with this has is no dense decoder with a plain cache.
 NOT_MODELLED = ("num_experts", "num_local_experts", "n_routed_experts", "kv_lora_rank", "quantization_config")
+
+MOST = 2**31
+"""Of any field. No model comes near it, and products of three of them are still floats."""
 
 
 @dataclass(frozen=True)
@@ -106,16 +109,16 @@ class ModelShape:
             return cls.of_config(name.lower(), NAMED[name.lower()])
         path = Path(name)
         path = path / "config.json" if path.is_dir() else path
-        if not path.is_file():
+        if not path.exists():
             hint = did_you_mean(name.lower(), NAMED)
             raise wrong("model", f"be one of {', '.join(NAMED)}, or a config.json", name, hint.strip(" ;,"))
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"model must be a config.json, got {name!r}, which is no JSON: {error}") from error
+        config = read_json("model", "be a config.json", path)
         if not isinstance(config, dict):
             raise wrong("model", "be a config.json with an object", name)
-        return cls.of_config(name, config.get("text_config", config))
+        config = config.get("text_config", config)
+        if not isinstance(config, dict):
+            raise wrong("text_config", f"be an object in the config.json {name}", config)
+        return cls.of_config(name, config)
 
     @classmethod
     def of_config(cls, name: str, config: Mapping[str, Any]) -> ModelShape:
@@ -133,7 +136,7 @@ class ModelShape:
             hidden=hidden,
             heads=heads,
             kv_heads=_positive(name, {"num_key_value_heads": heads, **config}, "num_key_value_heads"),
-            head_dim=config.get("head_dim") or hidden // heads,
+            head_dim=hidden // heads if config.get("head_dim") is None else _positive(name, config, "head_dim"),
             intermediate=_positive(name, config, "intermediate_size"),
             vocab=_positive(name, config, "vocab_size"),
             tied=bool(config.get("tie_word_embeddings", False)),
@@ -146,4 +149,6 @@ def _positive(model: str, config: Mapping[str, Any], field: str) -> int:
         raise ValueError(f"model {model} must have {field} in its config.json, and has not")
     value = config[field]
     check_int(f"{field} of {model}", value, 1)
+    if value > MOST:
+        raise wrong(f"{field} of {model}", f"be at most {MOST:,}", value)
     return int(value)

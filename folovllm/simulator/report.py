@@ -26,6 +26,7 @@ from folovllm.simulator.load import Job, Load, read_jobs
 from folovllm.simulator.meter import Meter
 from folovllm.simulator.replica import Setup
 from folovllm.simulator.simulator import Simulator, Traces
+from folovllm.tracing.writer import TraceWriter
 from folovllm.utils.checks import check_int
 
 SWEPT = ("request_rate", "max_num_batched_tokens", "block_size", "num_kv_blocks", "policy", "router")
@@ -111,18 +112,30 @@ def cases(**given: Sequence[Any]) -> list[Case]:
     return [Case(**dict(zip(used, values, strict=True))) for values in itertools.product(*used.values())]
 
 
-def run(options: Options, cases: Sequence[Case], *, command: str, trace: Path | None = None) -> Report:
+@dataclass
+class SimulationReport(Report):
+    """And the traces that were written, one for each replica."""
+
+    traces: Sequence[TraceWriter] = ()
+
+    def check_files(self) -> None:
+        for writer in self.traces:
+            writer.check_whole()
+
+
+def run(options: Options, cases: Sequence[Case], *, command: str, trace: Path | None = None) -> SimulationReport:
     """Raises ValueError: a wrong setting, or a trace of more than one simulation."""
     if trace is not None and len(cases) > 1:
         raise ValueError(f"trace must be of one simulation, got {len(cases)}: give each setting once")
     for case in cases:
         options.setup(case)  # refused before the first runs
     varied = [name for name in SWEPT if len({getattr(case, name) for case in cases}) > 1]
-    rows = []
+    rows, writers = [], list[TraceWriter]()
     with progress_bar(100 * len(cases)) as tick:
         for number, case in enumerate(cases):
             name = ", ".join(f"{NAMES[name]} {_text(getattr(case, name))}" for name in varied) or "all"
-            rows.append({"setting": name, **simulate(options, case, _teller(tick, name, number, options), trace)})
+            row = simulate(options, case, _teller(tick, name, number, options), trace, writers)
+            rows.append({"setting": name, **row})
     first = options.setup(cases[0])
     notes = [
         "Simulated: the real scheduler and cache; the time of a step is the cost model's. faster: simulated seconds "
@@ -142,11 +155,14 @@ def run(options: Options, cases: Sequence[Case], *, command: str, trace: Path | 
     )
     replicas = f"{options.replicas} replicas of " if options.replicas > 1 else ""
     title = f"{replicas}{options.model} on {options.device}: {count}{load}{when}"
-    return Report("simulate", title, command, list(rows[0]), rows, notes, seed=options.seed)
+    columns = list(rows[0])
+    return SimulationReport("simulate", title, command, columns, rows, notes, seed=options.seed, traces=writers)
 
 
-def simulate(options: Options, case: Case, tell: Callable[[int], None], trace: Path | None = None) -> Row:
-    """One case's row."""
+def simulate(
+    options: Options, case: Case, tell: Callable[[int], None], trace: Path | None, writers: list[TraceWriter]
+) -> Row:
+    """One case's row; the writers of its traces, closed, are added to `writers`."""
     meter = Meter(options.goals)
     simulator = Simulator(
         options.setup(case),
@@ -164,7 +180,7 @@ def simulate(options: Options, case: Case, tell: Callable[[int], None], trace: P
         seconds = simulator.run(options.jobs(case), tell)
     took, cpu = time.perf_counter() - began, time.process_time() - cpu
     if traces is not None:
-        traces.close()
+        writers += traces.close()
     row = meter.row(seconds) | percentiles_ms("urgent_ttft", meter.urgent_ttft)
     if not meter.urgent_ttft:
         row = {name: value for name, value in row.items() if not name.startswith("urgent")}

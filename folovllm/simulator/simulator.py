@@ -131,10 +131,14 @@ class Traces:
             replica.stretch = False
             attach_scheduler(replica.tracer, Wraps(), _clock_of(replica))
 
-    def close(self) -> None:
+    def close(self) -> list[TraceWriter]:
+        """Those whose files are written now."""
+        writers = []
         for replica in self._replicas:
             assert replica.tracer is not None
             replica.tracer.close(replica.now)
+            writers.append(replica.tracer.writer)
+        return writers
 
 
 def _clock_of(replica: Replica) -> Callable[[], float]:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from folovllm.tracing.lanes import lanes_of
 from folovllm.tracing.reader import Trace
@@ -24,15 +23,14 @@ ENGINE, SEQUENCES = 1, 2
 Event = dict[str, Any]
 
 
-def write_perfetto(trace: Trace, path: Path) -> int:
+def write_perfetto(trace: Trace, file: TextIO) -> int:
     """Returns how many events there are."""
     count = 0
-    with path.open("w", encoding="utf-8") as file:
-        file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
-        for event in events(trace):
-            file.write((",\n" if count else "") + json.dumps(event, separators=(",", ":")))
-            count += 1
-        file.write("\n]}\n")
+    file.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+    for event in events(trace):
+        file.write((",\n" if count else "") + json.dumps(event, separators=(",", ":")))
+        count += 1
+    file.write("\n]}\n")
     return count
 
 

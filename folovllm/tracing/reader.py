@@ -7,7 +7,6 @@ vLLM: none
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BytesIO
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from folovllm.tracing.schema import End, Header, Record, StepRecord, TraceFormatError, parse_record
 from folovllm.tracing.tail import read_with_tail
+from folovllm.utils.named_files import parse_json
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Trace:
 def read_trace(path: str | Path) -> Trace:
     """Raises:
     TraceFormatError: a line is not what schema.py says.
-    OSError: the file cannot be read.
+    ValueError: the file cannot be read.
     """
     path = Path(path)
     trace: Trace | None = None
@@ -67,7 +67,7 @@ def read_records(path: Path) -> Iterator[Record]:
         if not line.endswith(b"\n"):
             raise TornLine
         try:
-            data = json.loads(line)
+            data = parse_json(line)
         except ValueError as error:
-            raise TraceFormatError(f"{where}: is not JSON ({error}): is this a trace?") from error
+            raise TraceFormatError(f"{where}: {error}: is this a trace?") from error
         yield parse_record(data, where)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from folovllm.tracing.schema import Arrival, StepRecord
+from folovllm.tracing.schema import Arrival, StepRecord, TraceFormatError
 
 WAITING, RUNNING, PREEMPTED, SWAPPED, ENDED = "waiting", "running", "preempted", "swapped", "ended"
 
@@ -51,11 +51,25 @@ class Replay:
         self._decoding: list[int] = []
 
     def run(self, steps: list[StepRecord]) -> Iterator[tuple[StepRecord, list[Row]]]:
-        """Each step with its rows; the state is then that of the step while it computes."""
+        """Each step with its rows; the state is then that of the step while it computes.
+
+        Raises:
+            TraceFormatError: a record names what none before it has told of.
+        """
         for record in steps:
-            rows = self.begin(record)
+            try:
+                rows = self.begin(record)
+            except (KeyError, ValueError) as error:
+                raise TraceFormatError(
+                    f"step {record.step}: does not follow from the steps before it: {error!r}"
+                ) from None
             yield record, rows
-            self.finish(record, rows)
+            try:
+                self.finish(record, rows)
+            except KeyError as error:
+                raise TraceFormatError(
+                    f"step {record.step}: names a sequence that was never told of: {error}"
+                ) from None
 
     def begin(self, record: StepRecord) -> list[Row]:
         """Apply what was decided before the step computes."""

@@ -19,6 +19,8 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from folovllm.utils.checks import describe
+
 VERSION = 2
 READABLE = (1, 2)
 """Version 1 lacks fields that have a default here."""
@@ -164,13 +166,13 @@ TYPES: dict[str, type[Header] | type[StepRecord] | type[End]] = {"header": Heade
 
 # What a value may be, by the annotation as it is written above.
 _CHECKS = {
-    "int": lambda v: type(v) is int,
+    "int": lambda v: _int(v),
     "float": lambda v: type(v) in (int, float),
     "str": lambda v: type(v) is str,
     "bool": lambda v: type(v) is bool,
     "int | None": lambda v: v is None or type(v) is int,
     "str | None": lambda v: v is None or type(v) is str,
-    "list[int]": lambda v: _all(v, lambda e: type(e) is int),
+    "list[int]": lambda v: _all(v, _int),
     "list[int] | None": lambda v: v is None or _all(v, lambda e: type(e) is int),
     "list[int | None]": lambda v: _all(v, lambda e: e is None or type(e) is int),
     "list[tuple[int, int]]": lambda v: _all(v, lambda e: _shape(e, int, int)),
@@ -180,6 +182,11 @@ _CHECKS = {
     "list[tuple[int, int, list[int]]]": lambda v: _all(v, lambda e: _shape(e, int, int, list)),
     "list[Arrival]": lambda v: type(v) is list,
 }
+
+
+def _int(value: Any) -> bool:
+    """One that JavaScript and a float can hold, too."""
+    return type(value) is int and -(2**53) < value < 2**53
 
 
 def _all(value: Any, is_good: Any) -> bool:
@@ -196,13 +203,15 @@ def parse_record(data: Any, where: str) -> Record:
     Raises:
         TraceFormatError: begins with `where`, and names the field and what stands there.
     """
-    kind = TYPES.get(data.get("type", "")) if isinstance(data, dict) else None
+    name = data.get("type") if isinstance(data, dict) else None
+    kind = TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
         raise TraceFormatError(f'{where}: must be an object with a "type" of {", ".join(TYPES)}')
     if kind is Header and data.get("version") not in READABLE:
         known = " or ".join(map(str, READABLE))
         raise TraceFormatError(
-            f"{where}: version must be {known}, got {data.get('version')!r}; read it with the release that wrote it"
+            f"{where}: version must be {known}, got {describe(data.get('version'))}; read it with the release that "
+            "wrote it"
         )
     record = _fill(kind, {name: value for name, value in data.items() if name != "type"}, where)
     if isinstance(record, StepRecord):
@@ -218,7 +227,7 @@ def parse_record(data: Any, where: str) -> Record:
 
 def _fill(kind: Any, data: Any, where: str) -> Any:
     if not isinstance(data, dict):
-        raise TraceFormatError(f"{where}: must be an object, got {data!r}")
+        raise TraceFormatError(f"{where}: must be an object, got {describe(data)}")
     known = {f.name: f for f in fields(kind)}
     if unknown := sorted(data.keys() - known.keys()):
         raise TraceFormatError(f"{where}: unknown field {unknown[0]!r}")
@@ -227,7 +236,7 @@ def _fill(kind: Any, data: Any, where: str) -> Any:
             if f.default is MISSING and f.default_factory is MISSING:
                 raise TraceFormatError(f"{where}: {name} is missing")
         elif not _CHECKS[str(f.type)](data[name]):
-            raise TraceFormatError(f"{where}: {name} must be {f.type}, got {str(data[name])[:80]}")
+            raise TraceFormatError(f"{where}: {name} must be {f.type}, got {describe(data[name])}")
     return kind(**data)
 
 

@@ -17,10 +17,13 @@ vLLM: none
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import stat
 from pathlib import Path
+
+from folovllm.utils.named_files import read_file
 
 SIZE = 64 * 1024
 DIGITS = 20  # of the offset
@@ -36,6 +39,8 @@ class Tail:
         self.trace, self._fd, self._is_open, self._pid = trace, fd, True, os.getpid()
         self._map: mmap.mmap | None = None
         self._offset = self._first = self._end = self._size = 0
+        self.error: OSError | None = None
+        """Why the trace lacks its end. Told by add() and close(), kept for who looks later."""
 
     @property
     def num_bytes(self) -> int:
@@ -65,9 +70,11 @@ class Tail:
             return
         data = (b"" if self._map is None else self._map[self._first : self._end]) + line
         try:
-            if os.write(self._fd, data) != len(data):
-                raise OSError("the disk is full")
-        except OSError:
+            written = 0
+            while written < len(data):  # a disk with room for a part takes that, and tells why not the rest when asked
+                written += os.write(self._fd, data[written:])
+        except OSError as error:
+            self.error = error
             self._stop()  # what is in the tail stays there
             raise
         self._offset += len(data)
@@ -94,8 +101,10 @@ class Tail:
                 file.write(start + bytes(SIZE))  # so that there is room on the disk, and in memory
                 file.flush()
                 self._map = mmap.mmap(file.fileno(), 0)
-        except (OSError, ValueError):
-            return  # a folder in which no file can be made, or a file system that cannot map one
+        except (OSError, ValueError):  # a folder in which no file can be made, a disk without room, one that maps none
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return
         self._first = self._end = len(start)
         self._size = len(self._map)
 
@@ -109,13 +118,14 @@ def read_with_tail(trace: Path) -> bytes:
     """A trace, and what its tail has beyond it. The trace may be one that is being written.
 
     Raises:
-        OSError: the trace cannot be read.
+        ValueError: the trace cannot be read.
+        OSError: its tail cannot.
     """
     try:
         tail = tail_path(trace).read_bytes()  # before the trace: what moves meanwhile is seen twice, and not missed
     except FileNotFoundError:
-        return trace.read_bytes()
-    data = trace.read_bytes()
+        return read_file("trace", trace)
+    data = read_file("trace", trace)
     header = data[: data.find(b"\n") + 1]
     offset, _, rest = tail.partition(b"\n")
     if not header or not rest.startswith(header) or not offset.isdigit():

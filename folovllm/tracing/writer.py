@@ -15,6 +15,7 @@ from pathlib import Path
 from folovllm.tracing.tail import Tail
 from folovllm.utils.checks import wrong
 from folovllm.utils.logging import init_logger
+from folovllm.utils.named_files import incomplete
 
 logger = init_logger(__name__)
 
@@ -44,6 +45,16 @@ class TraceWriter:
     @property
     def num_bytes(self) -> int:
         return self._tail.num_bytes
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that was written is in the file."""
+        return self._tail.error is None
+
+    def check_whole(self) -> None:
+        """Raises ValueError: the file lacks its end; why."""
+        if (error := self._tail.error) is not None:
+            raise incomplete("trace", self.path, error)
 
     def write(self, line: str) -> None:
         """One record, as JSON in ASCII, with its end of line. Nothing once this is closed. A full disk ends the trace,

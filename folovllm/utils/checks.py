@@ -10,9 +10,7 @@ vLLM: none
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable
-from pathlib import Path
 
 from folovllm.utils.suggest import did_you_mean
 
@@ -21,7 +19,10 @@ FLOAT32_MAX = 3.4e38
 
 def describe(value: object) -> str:
     """A value as an error message shows it: short, and with its type where the type is the mistake."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:  # lists in lists in lists, from a file or a client
+        text = f"a {type(value).__name__} that is nested too deeply"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -88,13 +89,3 @@ def check_token_ids(name: str, value: object, allow_empty: bool = True) -> None:
         raise ValueError(f"{name} must not be empty, got []")
     for position, token_id in enumerate(value):
         check_int(f"{name}[{position}]", token_id, minimum=0)
-
-
-def check_target(name: str, path: Path) -> None:
-    """A file can be written there."""
-    if path.is_dir():
-        raise ValueError(f"{name} must be a file, got {str(path)!r}, which is a folder")
-    if not path.parent.is_dir():
-        raise ValueError(f"{name} must be in an existing folder, got {str(path)!r}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"{name} must be a file that can be written, got {str(path)!r}")

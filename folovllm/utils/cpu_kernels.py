@@ -6,8 +6,9 @@ is none, torch's operators do the same, more slowly.
 
     csrc/*.cpp ──g++ -O3 -march=native──▶ ~/.cache/folovllm/kernels-<hash>.so ──ctypes──▶ functions that take pointers
 
-The hash covers the sources, the compiler and the CPU's features, so whatever changes is compiled anew. No header of
-torch is needed, which is why it takes seconds. The threads are the library's own (csrc/pool.h), as many as torch has.
+The hash covers the sources, the compiler and the CPU's features, so whatever changes is compiled anew; how the result
+is kept, cached_library.py tells. No header of torch is needed, which is why it takes seconds. The threads are the
+library's own (csrc/pool.h), as many as torch has.
 
     FOLOVLLM_CPU_KERNELS=no      in the environment: do without
     CXX                          the compiler, if it is not g++
@@ -23,15 +24,14 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 
+from folovllm.utils.cached_library import cached_library
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
@@ -41,6 +41,12 @@ FLAGS = ("-O3", "-std=c++20", "-fopenmp", "-fPIC", "-fno-math-errno")
 NATIVE = ("-march=native", "-mprefer-vector-width=512")
 # Code that AVX2 and fused multiply-add are missing for would be slower than torch's.
 NEEDED = {"avx2", "fma"}
+
+# One of them helps, whatever failed.
+WAYS_OUT = (
+    "set XDG_CACHE_HOME to a folder of yours to keep them elsewhere, CXX to another compiler, "
+    "or FOLOVLLM_CPU_KERNELS=no to do without"
+)
 
 # What a function takes, as ctypes has it.
 POINTER, INT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
@@ -102,39 +108,38 @@ def _load(target: tuple[str, ...]) -> ctypes.CDLL | str:
         return "no C++ compiler found: install g++, or name one in CXX"
     try:
         return ctypes.CDLL(str(compiled(compiler, target)))
-    except (OSError, subprocess.SubprocessError) as error:
-        detail = getattr(error, "stderr", "") or str(error)
-        logger.warning("the CPU kernels could not be compiled, torch's operators take their place: %s", detail)
-        return f"{compiler} failed: {detail.strip().splitlines()[0] if detail.strip() else error}"
+    except subprocess.CalledProcessError as error:
+        detail = error.stderr.strip() or str(error)
+        reason = f"{compiler} failed: {detail.splitlines()[0]}"
+    except (OSError, RuntimeError) as error:
+        detail = reason = str(error)
+    logger.warning("the CPU kernels cannot run, torch's operators take their place: %s; %s", detail, WAYS_OUT)
+    return reason
 
 
 def compiled(compiler: str, target: tuple[str, ...] = NATIVE) -> Path:
     """The shared library, compiled if the cache does not have it.
 
     Raises:
-        OSError: it cannot be written.
+        OSError, RuntimeError: there is nowhere to keep it.
         subprocess.CalledProcessError: the compiler fails; stderr has its words.
     """
     sources = sorted(SOURCES.iterdir())
-    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
-    about = [version, *FLAGS, *target, *sorted(_cpu_features()), *(source.read_text() for source in sources)]
-    name = f"kernels-{hashlib.sha256('|'.join(about).encode()).hexdigest()[:16]}.so"
-    folder = _cache_folder()
-    if not (folder / name).exists():
-        what = "compiling the CPU kernels, once for this machine"
-        logger.info(what)
-        # A terminal shows that something happens; a file gets no line.
-        with Console(stderr=True).status(what), tempfile.TemporaryDirectory(dir=folder) as work:
-            _compile(compiler, target, [source for source in sources if source.suffix == ".cpp"], Path(work) / name)
-            os.replace(Path(work) / name, folder / name)  # another process may have been first: the same content
-    return folder / name
+    about = [_run(compiler, "--version"), *FLAGS, *target, *sorted(_cpu_features())]
+    digest = hashlib.sha256("|".join([*about, *(source.read_text() for source in sources)]).encode()).hexdigest()
+    units = [source for source in sources if source.suffix == ".cpp"]
+    return cached_library(
+        f"kernels-{digest[:16]}",
+        "compiling the CPU kernels, once for this machine",
+        lambda library: _compile(compiler, target, units, library),
+    )
 
 
 def _compile(compiler: str, target: tuple[str, ...], sources: list[Path], library: Path) -> None:
     objects = [library.with_name(f"{source.stem}.o") for source in sources]
 
     def run(*arguments: str) -> None:
-        subprocess.run([compiler, *FLAGS, *target, *arguments], capture_output=True, text=True, check=True)
+        _run(compiler, *FLAGS, *target, *arguments, TMPDIR=str(library.parent))
 
     with ThreadPoolExecutor(len(sources)) as pool:
         jobs = zip(sources, objects, strict=True)
@@ -142,16 +147,11 @@ def _compile(compiler: str, target: tuple[str, ...], sources: list[Path], librar
     run("-shared", *map(str, objects), "-o", str(library))
 
 
-def _cache_folder() -> Path:
-    """Where libraries are kept: the user's cache, or a temporary folder of this process where that is read-only."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "folovllm"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="folovllm-"))
+def _run(*command: str, **environment: str) -> str:
+    """What the command prints. Its words may come in any encoding."""
+    return subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, errors="replace", check=True
+    ).stdout
 
 
 @cache

@@ -54,18 +54,21 @@ def run(root: Path, args: argparse.Namespace) -> int:
         report, svg = measure(root, args)
     except (ValueError, OSError) as error:  # what the package says of a model or a shape is one line already
         raise MilestoneError(str(error)) from error
-    if args.json is not None:
-        report.name = args.json.stem
-        report.save(args.json)
-    if args.plot is not None:
-        args.plot.write_text(svg(), encoding="utf-8")
-
     from folovllm.entrypoints.cli.console import PlainConsole
+    from folovllm.utils.named_files import writing
 
     report.show(PlainConsole())
-    for path in (args.json, args.plot):
-        if path is not None:
-            print(f"written: {path}", file=sys.stderr)
+    try:
+        if args.json is not None:
+            report.name = args.json.stem
+            report.save(args.json)
+            print(f"written: {args.json}", file=sys.stderr)
+        if args.plot is not None:
+            with writing("plot", args.plot) as file:
+                file.write(svg())
+            print(f"written: {args.plot}", file=sys.stderr)
+    except ValueError as error:  # the disk is full: what was measured has been shown
+        raise MilestoneError(str(error)) from error
     return 0
 
 

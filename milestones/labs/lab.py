@@ -100,7 +100,7 @@ def open_lab(root: Path, folder: Path) -> Lab:
         lab = Lab(folder, **state, exercises=entries)
     except FileNotFoundError as error:
         raise MilestoneError(f"{folder} was not made by `start`: it has no {STATE}") from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise MilestoneError(f"{folder / STATE} cannot be read: {error}; delete it and use `start` anew") from error
     if lab.repository != str(root):
         lab.repository = str(root)

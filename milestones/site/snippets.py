@@ -1,10 +1,15 @@
-"""The code that a page shows: which of it runs, and what is checked of the rest.
+"""The code that a page shows: which of it runs, what it prints, and what is checked of the rest.
 
 A page's Python blocks run one after the other in one process, as a reader would type them in. Of a console block each
 command is run, unless it belongs to those that take minutes or change the machine (`NOT_RUN`): their options, their
 paths and their targets are checked. What else cannot run says so above the block, and why:
 
     <!-- not run: gpu -->
+
+A `text` block straight behind a block of code is what that code prints. Where the figures belong to a machine, its
+fence says so, and what is held are the words around them:
+
+    ```text {.machine}
 """
 
 from __future__ import annotations
@@ -12,11 +17,12 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from milestones.site.directives import FenceTracker
 
+MACHINE = "{.machine}"
 REASONS = ("gpu", "network", "minutes", "fragment")
 _MARKER = re.compile(r"^[ \t]*<!-- *not run: *(?P<reason>.*?) *-->[ \t]*$")
 _HEREDOC = re.compile(r"<<-?\s*'?\"?(?P<word>\w+)")
@@ -30,7 +36,7 @@ NOT_RUN = {
     "folovllm serve": "folovllm",
     "python -m milestones.site": "module",
     "python -m milestones.run_snippets": "module",
-    "python -m milestones": "milestones",
+    "python -m milestones": "milestones",  # but see RUN
     "python -m tests": "module",
     "python -m workshop": "module",
     "python -m pytest": "paths",
@@ -45,6 +51,16 @@ NOT_RUN = {
     "bash .ci/run": "nothing",
     "make": "targets",
 }
+RUN = "python -m milestones path"
+
+
+@dataclass(slots=True)
+class Output:
+    """What a block is said to print, at the line where its fence opens."""
+
+    line: int
+    text: str
+    mark: str = ""
 
 
 @dataclass(slots=True)
@@ -55,6 +71,7 @@ class Block:
     language: str
     code: str
     marker: str | None = None
+    output: Output | None = None
 
 
 @dataclass(slots=True)
@@ -62,7 +79,7 @@ class Plan:
     """What one page asks for: a script that has to end well, and commands whose words have to be right."""
 
     python: list[Block] = field(default_factory=list)
-    bash: list[tuple[int, str]] = field(default_factory=list)
+    bash: list[Block] = field(default_factory=list)
     checks: list[tuple[int, str, str]] = field(default_factory=list)
     marked: int = 0
     problems: list[tuple[int, str]] = field(default_factory=list)
@@ -73,25 +90,25 @@ def blocks(text: str) -> list[Block]:
     found: list[Block] = []
     fences = FenceTracker()
     marker: str | None = None
-    current: Block | None = None
-    margin = ""
+    behind: Block | None = None  # the block that has ended, with nothing but empty lines since
+    opened, margin, code = 0, "", ""
     for number, line in enumerate(text.splitlines(), start=1):
-        was_open = bool(fences.marks)
+        was_open, info = bool(fences.marks), fences.info
         inside = fences.feed(line)
         if inside and not was_open:
-            language = _LANGUAGES.get(re.split(r"[\s{]", fences.info, maxsplit=1)[0])
-            margin = line[: len(line) - len(line.lstrip())]
-            current = Block(number, language, "", marker) if language else None
+            opened, margin, code = number, line[: len(line) - len(line.lstrip())], ""
+        elif inside and fences.marks:
+            code += line.removeprefix(margin) + "\n"
+        elif inside:
+            kind = re.split(r"[\s{]", info, maxsplit=1)[0]
+            if kind == "text" and behind:
+                behind.output = Output(opened, code, info.removeprefix(kind).strip())
+            behind = Block(opened, _LANGUAGES[kind], code, marker) if kind in _LANGUAGES else None
+            found += [behind] if behind else []
             marker = None
-        elif inside and fences.marks and current:
-            current.code += line.removeprefix(margin) + "\n"
-        elif inside and current:
-            found.append(current)
-            current = None
-        elif match := _MARKER.match(line):
-            marker = match["reason"]
         elif line.strip():
-            marker = None
+            match = _MARKER.match(line)
+            marker, behind = match["reason"] if match else None, None
     return found
 
 
@@ -139,6 +156,8 @@ def words(command: str) -> list[str]:
 def check_of(command: str) -> str | None:
     """How a command is checked that is not run; None for one that is run."""
     text = " ".join(words(command))
+    if text.startswith(RUN):
+        return None
     for first, how in NOT_RUN.items():
         if text == first or text.startswith((first + " ", first + ".")):
             return how
@@ -148,6 +167,8 @@ def check_of(command: str) -> str | None:
 def plan(text: str) -> Plan:
     found = Plan()
     for block in blocks(text):
+        if block.output and block.output.mark not in ("", MACHINE):
+            found.problems.append((block.output.line, f"text {block.output.mark}? The one mark is {MACHINE}"))
         if block.marker is not None:
             found.marked += 1
             if block.marker not in REASONS:
@@ -155,17 +176,20 @@ def plan(text: str) -> Plan:
         elif block.language == "python":
             found.python.append(block)
         else:
-            script = []
-            for command in statements(block.code):
-                how = check_of(command)
-                if how is None:
-                    # What grep looks for is often not there, and that is the point; -c has said so.
-                    script.append(f"{command} || [ $? = 1 ]" if _GREPS.search(command) else command)
-                else:
-                    found.checks.append((block.line, command, how))
-            if script:
-                found.bash.append((block.line, "\n".join(script)))
+            _plan_commands(block, found)
     return found
+
+
+def _plan_commands(block: Block, found: Plan) -> None:
+    commands = [(command, check_of(command)) for command in statements(block.code)]
+    checks = [(block.line, command, how) for command, how in commands if how is not None]
+    # What grep looks for is often not there, and that is the point; -c has said so.
+    script = [f"{text} || [ $? = 1 ]" if _GREPS.search(text) else text for text, how in commands if how is None]
+    found.checks += checks
+    if script:
+        found.bash.append(replace(block, code="\n".join(script)))
+        if block.output and checks:
+            found.problems.append((block.output.line, "cannot be held: of the commands above it some are not run"))
 
 
 def pages(root: Path) -> list[Path]:

@@ -93,7 +93,23 @@ def test_files_of_different_things_are_refused_by_name(
     assert text in capsys.readouterr().err.replace("\n", " ")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"rows": []}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"a":' * 50_000,
+        json.dumps(result([1.0], rows=[])),
+        json.dumps(result([1.0], rows=[[]])),
+        json.dumps(result([1.0], rows=[{"engine": []}])),
+        json.dumps(result([1.0], columns=[1])),
+        json.dumps(result([1.0], samples=[1])),
+        json.dumps(result([1.0], details=[])),
+        json.dumps(result([1.0], versions=[])),
+        json.dumps(result([1.0], command=None)),
+    ],
+)
 def test_what_no_benchmark_wrote_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(ValueError, match="file must be JSON that a benchmark wrote with --json"):

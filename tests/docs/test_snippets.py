@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from milestones import run_snippets
+from milestones.printed import difference
 from milestones.site import snippets
 
 PAGE = """\
@@ -64,10 +66,10 @@ def test_a_command_stays_whole() -> None:
 def test_what_takes_minutes_is_checked_and_the_rest_is_run() -> None:
     plan = snippets.plan(PAGE)
     assert [how for _, _, how in plan.checks] == ["milestones", "folovllm"]
-    [(line, script)] = plan.bash
-    assert line == 9
-    assert "echo $i" in script
-    assert "bench" not in script
+    [script] = plan.bash
+    assert script.line == 9
+    assert "echo $i" in script.code
+    assert "bench" not in script.code
     assert plan.marked == 1
 
 
@@ -118,10 +120,97 @@ def test_a_note_runs_in_its_milestone_s_tree() -> None:
     assert run_snippets.tree_of("docs/en/architecture.md") == ""
 
 
-def test_what_fails_is_named_with_its_page_and_its_last_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The server, the shim and the shell in one: a page in the repository's own tree."""
+def test_only_text_straight_behind_code_is_what_it_prints() -> None:
+    code = "```python\nprint(1)\n```\n"
+    straight, drawing = "\n```text\n1\n```\n", "\nLook:\n\n```text\n─▶\n```\n"
+    found = [block.output for block in snippets.blocks(code + straight + drawing + code + drawing + code)]
+    assert found == [snippets.Output(5, "1\n"), None, None]
+
+
+def test_in_a_list_what_is_printed_has_no_indentation() -> None:
+    page = "- a list\n\n    ```bash\n    seq 2\n    ```\n\n    ```text\n    1\n    2\n    ```\n"
+    [block] = snippets.blocks(page)
+    assert block.output == snippets.Output(7, "1\n2\n")
+
+
+def test_what_one_block_prints_has_commands_that_all_run() -> None:
+    plan = snippets.plan("```bash\nmake test\nseq 2\n```\n\n```text\n1\n2\n```\n")
+    assert plan.problems == [(6, "cannot be held: of the commands above it some are not run")]
+
+
+def test_a_mark_of_what_is_printed_that_nobody_knows_is_a_problem() -> None:
+    plan = snippets.plan("```bash\nseq 1\n```\n\n```text {.machines}\n1\n```\n")
+    assert plan.problems == [(5, "text {.machines}? The one mark is {.machine}")]
+
+
+def test_the_counts_of_a_decode_step_are_counted() -> None:
+    assert snippets.check_of("python -m milestones path m1 m3") is None
+    assert snippets.check_of("python -m milestones list") == "milestones"
+
+
+TIMES = """\
+embedded, 24 requests
+┏━━━━━━┳━━━━━━━━┓
+┃ part ┃ p50 ms ┃
+│ TTFT │   8.89 │
+50000 loops, best of 5: 134 nsec per loop
+seen [1, 6, 13, 20, 24], off by -4.7e-07
+"""
+OTHER_TIMES = """\
+embedded, 24 requests
+┏━━━━━━┳━━━━━━━━━━━━━┓
+┃ part ┃      p50 ms ┃
+│ TTFT │ 1,234,567.8 │
+2 loops, best of 1: 1.2 usec per loop
+seen [1, 24], off by 0.0
+"""
+
+
+def test_a_machine_has_its_own_figures_and_the_page_s_words() -> None:
+    assert difference(TIMES, OTHER_TIMES, machine=True) is None
+    assert difference(TIMES, OTHER_TIMES) is not None
+    for word in ("requests", "ms", "TTFT", "loops", "nsec", "seen", "[", "│"):
+        changed = TIMES.replace(word, "other")
+        assert difference(changed, OTHER_TIMES, machine=True) is not None, word
+    assert difference(TIMES.replace("24 requests", "requests"), OTHER_TIMES, machine=True) is not None
+
+
+def test_figures_of_no_machine_are_held_to_the_digit_and_the_column() -> None:
+    assert difference("a  12\n", "a  12   \n\n") is None
+    assert difference("a  12\n", "a  13\n") == "--- the page\n+++ printed\n-a  12\n+a  13"
+    assert difference("a  12\n", "a 12\n") is not None
+    assert difference("a  12\n", "a  12\nb\n") is not None
+
+
+def test_a_line_of_dots_leaves_lines_out_and_holds_the_others_in_their_order() -> None:
+    printed = "1\n2\n3\n4\n"
+    for shown in ("1\n…\n", "…\n4\n", "1\n…\n3\n…\n", "1\n…\n2\n3\n4\n"):
+        assert difference(shown, printed) is None, shown
+    for shown in ("2\n…\n", "…\n3\n", "1\n…\n3\n2\n…\n", "…\n5\n…\n"):
+        assert difference(shown, printed) is not None, shown
+
+
+Gate = Callable[[dict[str, str]], int]
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """The server, the shim and the shell in one, on pages in a repository of their own."""
+    monkeypatch.setattr(run_snippets, "ROOT", tmp_path)
+    monkeypatch.setattr(run_snippets, "_plant", lambda name, folder: folder.mkdir())
+    monkeypatch.setattr(run_snippets, "MODULES", ("json",))
+
+    def run(pages: dict[str, str]) -> int:
+        for name, text in pages.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(textwrap.dedent(text), encoding="utf-8")
+        monkeypatch.setattr(snippets, "pages", lambda root: [tmp_path / name for name in pages])
+        return run_snippets.run()
+
+    return run
+
+
+def test_what_fails_is_named_with_its_page_and_its_last_words(gate: Gate, capfd: pytest.CaptureFixture[str]) -> None:
     page = """\
         ```python
         x = 1
@@ -138,15 +227,82 @@ def test_what_fails_is_named_with_its_page_and_its_last_words(
         python f.py luck
         ```
         """
-    (tmp_path / "page.md").write_text(textwrap.dedent(page), encoding="utf-8")
-    monkeypatch.setattr(snippets, "pages", lambda root: [tmp_path / "page.md"])
-    monkeypatch.setattr(run_snippets, "ROOT", tmp_path)
-    monkeypatch.setattr(run_snippets, "_plant", lambda name, folder: folder.mkdir())
-    monkeypatch.setattr(run_snippets, "MODULES", ("json",))
-    assert run_snippets.run() == 1
+    assert gate({"page.md": page}) == 1
     said = capfd.readouterr().err
     assert "page.md:1\n" in said
     assert 'File "<stdin>", line 5' in said  # the page's own line
     assert "name 'y' is not defined" in said
     assert "page.md:7\n" in said
     assert "no luck" in said
+
+
+NOTE = """\
+    ```python
+    steps = 52
+    print("steps", steps)
+    ```
+
+    ```text
+    steps 52
+    ```
+
+    ```python
+    print("hits", 2 * steps)  # a comment
+    ```
+
+    ```text
+    hits 104
+    ```
+
+    ```bash
+    seq 7 8
+    python -c 'print("blocks", 9)'
+    ```
+
+    ```text
+    7
+    8
+    blocks 9
+    ```
+    """
+
+
+def test_both_languages_are_held_by_one_run(gate: Gate, capfd: pytest.CaptureFixture[str]) -> None:
+    assert gate({"docs/en/note.md": NOTE, "docs/zh/note.md": NOTE.replace("a comment", "注释")}) == 0
+    assert "2 scripts ran for 4 shown, 6 outputs held" in capfd.readouterr().out
+
+
+def test_the_terminal_of_whoever_runs_the_gate_changes_nothing(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    code = "from rich.console import Console\nConsole().print('[red]word' + ' word' * 15)\n"
+    assert gate({"page.md": f"```python\n{code}```\n\n```text\nword{' word' * 15}\n```\n"}) == 0
+
+
+def test_a_block_that_never_ran_has_printed_nothing(gate: Gate) -> None:
+    note = NOTE.replace("steps = 52", "steps = 52; print('steps 52', flush=True); import os; os._exit(0)")
+    assert gate({"page.md": note}) == 1
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize(("figure", "line"), [("steps 52", 6), ("hits 104", 14), ("    8", 23), ("blocks 9", 23)])
+def test_one_changed_figure_in_one_language_fails(
+    gate: Gate, capfd: pytest.CaptureFixture[str], language: str, figure: str, line: int
+) -> None:
+    pages = {"docs/en/note.md": NOTE, "docs/zh/note.md": NOTE}
+    page = f"docs/{language}/note.md"
+    pages[page] = NOTE.replace(f"{figure}\n", f"{figure}0\n")
+    assert gate(pages) == 1
+    said = capfd.readouterr()
+    assert f"{page}:{line}\n" in said.err
+    assert f"-{figure.strip()}0\n" in said.err
+    assert f"+{figure.strip()}\n" in said.err
+    assert " 1 problems" in said.out
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_on_a_machine_s_block_a_changed_word_fails_and_a_changed_figure_does_not(gate: Gate, language: str) -> None:
+    note = NOTE.replace("```text\n    steps", "```text {.machine}\n    steps")
+    page = f"docs/{language}/note.md"
+    assert gate({page: note.replace("steps 52\n", "steps 1,052.5\n")}) == 0
+    assert gate({page: note.replace("steps 52\n", "stops 52\n")}) == 1

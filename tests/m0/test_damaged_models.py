@@ -106,6 +106,95 @@ def test_a_wrong_field_is_named_with_its_value(field: str, value: Any, said: str
     assert said in message
 
 
+# Of JSON, which has no such numbers, Python reads NaN and Infinity too.
+NO_NUMBERS = [math.nan, math.inf, -math.inf, True, "2", [2]]
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, 0, 0.0, -1e4, 1.0, 1e300])
+@pytest.mark.parametrize("place", ["rope_theta", "rope_parameters", "rope_scaling", "a kind of layer"])
+def test_a_base_that_no_angle_can_be_computed_from_is_refused(place: str, value: Any, folder: Path) -> None:
+    rope = {"rope_type": "default", "rope_theta": value}
+    fields: dict[str, Any] = {place: rope, "rope_theta": 1e4}
+    if place == "rope_theta":
+        fields = {"rope_parameters": None, "rope_theta": value}
+    if place == "a kind of layer":
+        fields = {"rope_parameters": {"full_attention": rope}}
+    assert "rope_theta" in refusal(folder, **fields)
+
+
+NEEDED = {
+    "linear": {"factor": 2.0},
+    "yarn": {"factor": 2.0, "original_max_position_embeddings": 64},
+    "llama3": {
+        "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, -1.0])
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        ("linear", "factor"), ("llama3", "low_freq_factor"), ("llama3", "high_freq_factor"),
+        ("yarn", "attention_factor"), ("yarn", "beta_fast"), ("yarn", "beta_slow"), ("yarn", "mscale"),
+        ("yarn", "mscale_all_dim"), ("yarn", "original_max_position_embeddings"),
+    ],
+)  # fmt: skip
+def test_a_number_of_a_scaling_that_nothing_can_be_computed_with_is_refused(
+    kind: str, field: str, value: Any, folder: Path
+) -> None:
+    assert field in refusal(folder, rope_parameters=rope(kind, **{field: value}))
+
+
+def rope(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"rope_type": kind, "rope_theta": 1e4} | NEEDED[kind] | fields
+
+
+@pytest.mark.parametrize(
+    ("scaling", "said"),
+    [
+        (rope("linear", factor=None), "rope_parameters['factor'] must be a number, got None"),
+        (rope("yarn", factor=None), "rope_parameters['factor'] must be a number, got None"),
+        (rope("linear", factor=1e-3), "rope_parameters['factor'] must leave something of a length of 512, got 0.001"),
+        (rope("yarn", factor=1e-2), "rope_parameters['factor'] must leave something of a length of 64, got 0.01"),
+        (rope("yarn", attention_factor=0), "rope_parameters['attention_factor'] must be positive, got 0"),
+        (
+            rope("llama3", high_freq_factor=1.0),
+            "['high_freq_factor'] must be greater than low_freq_factor (1.0), got 1.0",
+        ),
+        (
+            rope("yarn", original_max_position_embeddings=10**400),
+            f"original_max_position_embeddings must be at most {2**40}, got 1000",
+        ),
+    ],
+)
+def test_a_scaling_of_rope_is_refused_with_its_reason(scaling: dict[str, Any], said: str, folder: Path) -> None:
+    assert said in refusal(folder, rope_parameters=scaling)
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 10**13, 10**400])
+@pytest.mark.parametrize(
+    "field",
+    [
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "max_position_embeddings",
+    ],
+)  # fmt: skip
+def test_a_size_that_is_none_is_refused(field: str, value: Any, folder: Path) -> None:
+    assert field in refusal(folder, layer_types=None, **{field: value})
+
+
+@pytest.mark.parametrize("field", ["head_dim", "sliding_window"])
+def test_a_size_that_some_models_write_as_0_may_not_be_less(field: str, folder: Path) -> None:
+    load_hf_config(change(folder, **{field: 0}))
+    assert f"{field} must be non-negative, got -1" in refusal(folder, use_sliding_window=True, **{field: -1})
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, -1e-6])
+def test_an_epsilon_that_no_root_can_be_taken_with_is_refused(value: Any, folder: Path) -> None:
+    assert "rms_norm_eps" in refusal(folder, rms_norm_eps=value)
+
+
 @pytest.mark.parametrize(
     ("field", "settings", "method"),
     [
@@ -203,6 +292,25 @@ def test_an_index_leads_nowhere_but_into_its_folder(name: str, tmp_path: Path) -
     index.write_text(json.dumps(content))
     with pytest.raises(ModelLoadError, match=r"must name files of its own folder, got '.*' for model\.norm\.weight"):
         ModelLoader(ModelConfig(str(made))).load("cpu")
+
+
+def test_an_index_of_more_files_than_a_model_has_is_refused_with_a_few_of_them(tmp_path: Path) -> None:
+    index = {"weight_map": {f"layers.{i}.weight": f"model-{i}.safetensors" for i in range(10_001)}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelLoadError) as caught:
+        checkpoint_files(tmp_path)
+    few = "'model-0.safetensors', 'model-1.safetensors', 'model-2.safetensors', ..."
+    assert str(caught.value).endswith(f"index.json must name at most 10000 files, got 10001: {few}")
+
+
+def test_an_index_of_many_tensors_looks_at_each_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = {"weight_map": {f"layers.{i}.weight": f"model-{i % 2}.safetensors" for i in range(20_000)}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    made = []
+    monkeypatch.setattr("folovllm.model_files.Path", lambda name: made.append(name) or Path(name))
+    assert checkpoint_files(tmp_path) == [tmp_path / "model-0.safetensors", tmp_path / "model-1.safetensors"]
+    assert set(made) == {"model-0.safetensors", "model-1.safetensors"}
+    assert len(made) <= 4
 
 
 def test_an_index_may_name_links(tmp_path: Path) -> None:

@@ -22,6 +22,9 @@ from tests.m6.trace_support import Simulated
 HOSTILE = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>\u2028{{SCRIPT}}"
 
 
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+
+
 @pytest.fixture
 def trace(tmp_path) -> Path:
     load = Simulated(tmp_path / "sim.jsonl")
@@ -42,6 +45,28 @@ def test_generate_writes_a_trace_and_names_it(text_model_folder, tmp_path, capsy
 def test_a_trace_that_cannot_be_written_is_refused_before_anything_is_loaded(capsys) -> None:
     assert main(["demo", "--trace", "no/such/folder/run.jsonl"]) == 2
     assert "error: trace must be a file that can be written, got 'no/such/folder/run.jsonl'" in capsys.readouterr().err
+
+
+@needs_full
+def test_a_full_disk_costs_the_trace_and_not_the_answer(text_model_folder, capsys) -> None:
+    options = ["generate", "hello", "--model", str(text_model_folder), "--max-tokens", "3", "--temperature", "0"]
+    assert main(options) == 0
+    answer = capsys.readouterr().out
+    assert main([*options, "--trace", "/dev/full"]) == 2
+    said = capsys.readouterr()
+    assert said.out == answer
+    assert said.err.splitlines()[-1] == (
+        "error: trace must be a file with room for all of it, got '/dev/full'; it is incomplete: "
+        "No space left on device"
+    )
+    assert "traced:" not in said.err
+
+
+@needs_full
+@pytest.mark.parametrize("argv", [["view", "-o"], ["export", "--perfetto"]])
+def test_a_page_that_is_not_written_whole_is_told(trace, argv: list[str], capsys) -> None:
+    assert main(["trace", argv[0], str(trace), argv[1], "/dev/full"]) == 2
+    assert "got '/dev/full'; it is incomplete: No space left on device" in capsys.readouterr().err
 
 
 def test_watching_without_a_terminal_prints_plain_lines(text_model_folder, capsys) -> None:

@@ -12,6 +12,7 @@ import pytest
 from folovllm import LLM
 from folovllm.tracing.reader import read_trace
 from folovllm.tracing.schema import TraceFormatError
+from folovllm.tracing.summary import summarize
 from tests.m6.trace_support import Simulated
 
 
@@ -30,12 +31,15 @@ def test_a_torn_last_line_is_passed_over(tmp_path) -> None:
     [
         ('{"type":"step","step":0,"t":1}', "line 2: times is missing"),
         ('{"type":"step","step":0,"t":1,"times":[1]}', "line 2: times must have 5 numbers, got [1]"),
-        ('{"type":"step","step":0,"t":"1","times":[]}', "line 2: t must be int, got 1"),
+        ('{"type":"step","step":0,"t":"1","times":[]}', "line 2: t must be int, got '1'"),
         ('{"type":"step","step":0,"t":1,"times":[0,0,0,0,0],"rows":[]}', "line 2: unknown field 'rows'"),
         ('{"type":"step","step":0,"t":1,"times":[0,0,0,0,0],"ended":[[0,"gone"]]}', "ended must say one of"),
         ('{"type":"line"}', 'line 2: must be an object with a "type" of header, step, end'),
         ("[]", "line 2: must be an object"),
         ("{", "line 2: is not JSON"),
+        ("[" * 100_000, "line 2: is not to be read as JSON: it is nested too deeply"),
+        ('{"type":[]}', 'line 2: must be an object with a "type"'),
+        (f'{{"type":"step","step":0,"t":{10**400},"times":[0,0,0,0,0]}}', "line 2: t must be int"),
     ],
 )
 def test_a_wrong_line_is_named_with_its_field(tmp_path, line: str, text: str) -> None:
@@ -68,6 +72,15 @@ def test_version_1_can_still_be_read(tmp_path) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in (first, second, *rest)))
     trace = read_trace(path)
     assert (trace.header.version, trace.header.texts, trace.steps[1].tokens) == (1, True, [7])
+
+
+@pytest.mark.parametrize("field", ['"found":[[9,1]]', '"decode":[9]', '"forks":[[9,9]]', '"ended":[[9,"stop"]]'])
+def test_a_step_that_names_what_was_never_told_of_is_named(tmp_path, field: str) -> None:
+    path = tmp_path / "sim.jsonl"
+    Simulated(path)
+    path.write_text(path.read_text() + f'{{"type":"step","step":4,"t":1,"times":[0,0,0,0,0],{field}}}\n')
+    with pytest.raises(TraceFormatError, match="^step 4: "):
+        summarize(read_trace(path))
 
 
 KILLED = """

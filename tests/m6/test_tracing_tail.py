@@ -109,10 +109,25 @@ def test_a_full_disk_ends_the_trace_and_is_told_once(path, monkeypatch, caplog) 
         writer.write(LONG)
     monkeypatch.undo()
     writer.close()
+    with pytest.raises(
+        ValueError, match="^trace must be a file with room .* it is incomplete: No space left on device$"
+    ):
+        writer.check_whole()
     assert [record.getMessage() for record in caplog.records if "ends here" in record.getMessage()] == [
         f"trace {path} ends here: [Errno 28] No space left on device"
     ]
     assert read_with_tail(path).startswith(b"header\n" + LONG.encode() * 3)  # what came before it can be read
+
+
+def test_a_disk_with_room_for_a_part_is_asked_for_the_rest(path, monkeypatch) -> None:
+    """A write that takes a part of the bytes says no reason; the next one does."""
+    write = os.write
+    monkeypatch.setattr("folovllm.tracing.tail.os.write", lambda fd, data: write(fd, data[:3]))
+    writer = TraceWriter(path)
+    writer.write(HEADER)
+    writer.close()
+    writer.check_whole()
+    assert path.read_bytes() == b"header\n"
 
 
 def test_a_living_trace_and_a_closed_one_hold_the_same_steps(path) -> None:

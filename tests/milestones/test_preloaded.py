@@ -40,6 +40,10 @@ def test_modules_come_from_its_own_path_and_sitecustomize_runs_first(python: Pat
     assert "No module named mine" in run(python, "-m", "mine").stderr
 
 
+def test_code_that_asks_what_is_imported_does_not_see_what_the_server_has(python: Path) -> None:
+    assert run(python, "-c", "import sys; print('json' in sys.modules)").stdout == "False\n"
+
+
 def test_its_exit_code_is_the_clients(python: Path) -> None:
     assert run(python, "-c", "raise SystemExit(3)").returncode == 3
     assert run(python, "-c", "import os; os.abort()").returncode not in (0, 1)

@@ -18,6 +18,10 @@ ROUND = Device("round", 1e12, 100e12, 80e9, 100e9, "cuda", 1.0, 1.0, 0.0, 0.0)
 # One layer: q, k, v, o of 4 * 4 each, three of 4 * 8; a head of 10 * 4.
 SMALL = ModelShape("small", 1, 4, 2, 2, 2, 8, 10, tied=False, max_model_len=64)
 
+SMALL_CONFIG = {
+    "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 100
+}  # fmt: skip
+
 
 def test_the_weights_of_a_small_model_are_counted_on_paper():
     assert SMALL.body == 4 * 16 + 3 * 32 == 160
@@ -117,10 +121,7 @@ def test_too_few_steps_are_refused():
 
 
 def test_any_config_json_is_a_model(tmp_path: Path):
-    config = {
-        "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 100
-    }  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "config.json").write_text(json.dumps(SMALL_CONFIG))
     shape = ModelShape.of(str(tmp_path))
     assert (shape.kv_heads, shape.head_dim, shape.tied) == (4, 16, False)
 
@@ -128,7 +129,11 @@ def test_any_config_json_is_a_model(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "which is no JSON"),
+        ("{", "is not JSON"),
+        ('{"a":' * 50_000, "nested too deeply"),
+        ('{"text_config": 1}', "text_config must be an object"),
+        (json.dumps({**SMALL_CONFIG, "head_dim": "64"}), "head_dim of .* must be an integer"),
+        (json.dumps({**SMALL_CONFIG, "vocab_size": 10**400}), "vocab_size of .* must be at most"),
         ('{"num_local_experts": 8}', "num_local_experts=8, which is not modelled"),
         ('{"hidden_size": 64}', "must have num_attention_heads"),
         ('{"num_attention_heads": 0}', "num_attention_heads of .* must be positive"),

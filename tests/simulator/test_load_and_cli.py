@@ -43,7 +43,8 @@ def test_a_line_of_a_file_is_a_job(tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "must be JSON"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "nested too deeply"),
         ({"t": 0, "output_tokens": 1}, "prompt_tokens must be an integer"),
         ({"t": -1, "prompt_tokens": 1, "output_tokens": 1}, "t must be non-negative"),
         ({"t": 0, "prompt_tokens": 1, "output_tokens": 0}, "output_tokens must be positive"),
@@ -123,6 +124,7 @@ def test_each_replica_has_a_trace_of_its_own(tmp_path: Path):
         (["--model", "llama-3.1-70b"], "whose weights take 141 GB"),
         (["--goodput", "speed:3"], "goodput must be of ttft:MS"),
         (["--requests", "/no/such/file"], "requests must be a file that can be read"),
+        (["--requests", "/dev/null"], "requests must be a file"),
         (["--request-rate", "1", "2", "--trace", "x.jsonl"], "trace must be of one simulation"),
     ],
 )
@@ -131,3 +133,12 @@ def test_a_wrong_option_is_one_line_with_its_name(options: list[str], message: s
     error = capsys.readouterr().err.strip()
     assert message in error
     assert "\n" not in error
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+@pytest.mark.parametrize("option", ["--trace", "--json"])
+def test_a_full_disk_costs_the_file_and_not_the_table(option: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["bench", "simulate", "--num-requests", "2", option, "/dev/full"]) == 2
+    said = capsys.readouterr()
+    assert "answered" in said.out
+    assert "it is incomplete: No space left on device" in said.err

@@ -95,8 +95,11 @@ def recording(trace: str | None, *, texts: bool = True, nvtx: bool, watch: bool)
     if writers:
         from folovllm.entrypoints.cli.session import notes
 
-        names = ", ".join(str(writer.path) for writer in writers)
-        notes.print(f"traced: {names} · folovllm trace view {writers[0].path}", style="dim", markup=False)
+        if whole := [writer.path for writer in writers if writer.is_whole]:
+            names = ", ".join(map(str, whole))
+            notes.print(f"traced: {names} · folovllm trace view {whole[0]}", style="dim", markup=False)
+        for writer in writers:  # behind what the command printed: answers are worth more than their trace
+            writer.check_whole()
 
 
 def numbered(path: Path, number: int) -> Path:

@@ -50,12 +50,14 @@ def run_view(args: argparse.Namespace) -> int:
 
     from folovllm.tracing.page import make_page
     from folovllm.tracing.reader import read_trace
+    from folovllm.utils.named_files import writing
 
     if args.no_texts and args.tokenizer:
         raise ValueError("--tokenizer and --no-texts must not be given together: without texts none is needed")
     traces = [read_trace(name) for name in args.files]
     page = make_page(traces, [None if args.no_texts else _texts(trace, args.tokenizer) for trace in traces])
-    output.write_text(page, encoding="utf-8")
+    with writing("output", output) as file:
+        file.write(page)
     print(f"written: {output} ({len(page) / 1e6:.1f} MB)", file=sys.stderr)
     return 0
 
@@ -79,8 +81,11 @@ def run_export(args: argparse.Namespace) -> int:
 
     from folovllm.tracing.perfetto import write_perfetto
     from folovllm.tracing.reader import read_trace
+    from folovllm.utils.named_files import writing
 
-    count = write_perfetto(read_trace(args.file), output)
+    trace = read_trace(args.file)
+    with writing("perfetto", output) as file:
+        count = write_perfetto(trace, file)
     print(f"written: {output} ({count:,} events); open it at https://ui.perfetto.dev", file=sys.stderr)
     return 0
 
@@ -117,7 +122,7 @@ def _shown(value: Any) -> str:
 
 
 def _check_target(path: Path, sources: list[str]) -> None:
-    from folovllm.utils.checks import check_target
+    from folovllm.utils.named_files import check_target
 
     check_target("output", path)
     for source in sources:

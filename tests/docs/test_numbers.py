@@ -1,0 +1,171 @@
+"""A number that a page has from the code is the code's: limits, defaults, sizes, counts.
+
+A row of the table is a page, a piece of it in each language with `#` where a number stands, and what the code says.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+
+from folovllm import routing
+from folovllm.attention import splits
+from folovllm.bench.preset_draws import PRESETS
+from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
+from folovllm.engine.limits import DEFAULT_CHUNKED_TOKENS
+from folovllm.entrypoints.clients.step_thread import LONGEST_REST
+from folovllm.sample.filters import NARROW_WIDTH
+from folovllm.sampling_params import SamplingParams
+from folovllm.tracing import tail
+from milestones.chain import Course
+from milestones.path import count_lines, measure
+from milestones.site.source import ROOT, find, locate, parse
+from milestones.sources import working_tree
+
+
+def at(milestone: str, path: str, name: str) -> Any:
+    """A constant as an earlier milestone has it."""
+    value = find(parse(path, milestone), name).value  # type: ignore[attr-defined]
+    return ast.literal_eval(value)
+
+
+def default(of: Any, name: str) -> Any:
+    return next(field.default for field in dataclasses.fields(of) if field.name == name)
+
+
+FAST, FULL = DEFAULT_CHUNKED_TOKENS["interactivity"], DEFAULT_CHUNKED_TOKENS["throughput"]
+AT_M5 = at("m5", "folovllm/engine/limits.py", "DEFAULT_CHUNKED_TOKENS")
+SPLITS = splits.choose_splits(1, 8, 32_768, 64)
+PROGRAMS, KB = 8 * SPLITS, splits.tokens_per_split(32_768, SPLITS, 64) * 512 // 1000
+SEQS, BLOCK = default(SchedulerConfig, "max_num_seqs"), default(CacheConfig, "block_size")
+MAX_TOKENS = default(SamplingParams, "max_tokens")
+RUNNER, SCHEDULER = "folovllm/worker/model_runner.py", "folovllm/core/scheduler.py"
+PAGED_TORCH = "folovllm/attention/backends/paged_torch.py"
+ROWS_OF_TASK = int(re.findall(r"ROWS_OF_TASK = (\d+)", (ROOT / "folovllm/csrc/prefill.cpp").read_text())[0])
+
+
+def preset(name: str, *fields: str) -> tuple[int, ...]:
+    return tuple(getattr(PRESETS[name], field) for field in fields)
+
+
+NANO = preset("nano-vllm", "num_requests", "shortest", "longest_prompt")
+SHARED = preset("shared-prefix", "num_requests", "num_prefixes", "prefix_len")
+CHATS = (preset("chat", "num_requests")[0] // preset("chat", "num_turns")[0], *preset("chat", "num_turns"))
+LONG = preset("long-prompt-burst", "num_long", "long_prompt")
+BURST = (preset("long-prompt-burst", "num_requests")[0] - LONG[0], *LONG)
+
+SAID: list[tuple[str, str, str, tuple[int, ...]]] = [
+    (
+        "decisions.md",
+        "`AsyncLLM` is # on a CPU and # on a GPU",
+        "`AsyncLLM` 在 CPU 上是 #，GPU 上是 #",
+        (*FAST.values(),),
+    ),
+    ("decisions.md", "takes [# and #]", "取 [# 和 #]", (*FULL.values(),)),
+    (
+        "getting-started.md",
+        "`LLM`: # on a CPU, # on a GPU; `AsyncLLM`: # and #",
+        "`LLM`：CPU 上 #，GPU 上 #；`AsyncLLM`：# 和 #",
+        (*FULL.values(), *FAST.values()),
+    ),
+    ("getting-started.md", "| sequences in a step | # |", "| 一步里的序列数 | # |", (SEQS,)),
+    ("getting-started.md", "| blocks of #,", "| 每块 # 个，", (BLOCK,)),
+    ("getting-started.md", "preempted sequences | # |", "以 GiB 计 | # |", (int(default(CacheConfig, "swap_space")),)),
+    ("m5/budget.md", "| # on a CPU, # on a GPU |", "| CPU #，GPU # |", (AT_M5["cpu"], AT_M5["cuda"])),
+    ("m5/budget.md", "default of # on a GPU", "GPU 上默认的 # ", (AT_M5["cuda"],)),
+    ("m5/budget.md", "_prefills` | # |", "_prefills` | # |", (default(SchedulerConfig, "max_num_partial_prefills"),)),
+    ("m4/paged-decode.md", "# splits make # programs, whose", "切成 # 段有 # 个程序，结果", (SPLITS, PROGRAMS)),
+    (
+        "m4/paged-decode.md",
+        "the # programs that the GPU holds at once (three on each of #)",
+        "同时装得下的 # 个程序（# 个多处理器，各三个）",
+        (splits.PLACES, splits.SMS),
+    ),
+    ("m4/split-k.svg", "in # splits: # programs<", "切成 # 段：# 个程序<", (SPLITS, PROGRAMS)),
+    ("m4/split-k.svg", "># splits<", "># 段<", (SPLITS,)),
+    ("m4/split-k.svg", "># programs, at most # KB each", "># 个程序，每个至多 # KB", (PROGRAMS, KB)),
+    ("m4/time-line.md", "programs, and # run at once", "个程序，同时跑 # 个", (splits.PLACES,)),
+    ("replicas.md", "The margin is #, so", "余量（margin）是 #，", (routing.MARGIN,)),
+    ("replicas.md", "first four blocks, # tokens", "前四块、也就是前 # 个 token", (routing.DEPTH * BLOCK,)),
+    ("trace-format.md", "gets them # KiB at a time", "攒够 # KiB", (tail.SIZE // 1024,)),
+    ("service.md", "ends after # ms at the latest", "# 毫秒，所以路数极多", (round(LONGEST_REST * 1000),)),
+    ("m1/sampler.md", "where # is the limit", "上限 # 时", (default(ModelConfig, "max_logprobs"),)),
+    ("m1/sampler-cost.md", "| `top_p` | # candidates", "| `top_p` | # 个候选", (NARROW_WIDTH,)),
+    ("m1/logits.md", "passes # rows at a time", "每次交 # 行", (at("m1", RUNNER, "PROMPT_LOGPROBS_ROWS"),)),
+    ("m3/attention.md", "# queries at a time", "一次 # 个查询", (at("m3", PAGED_TORCH, "MASKED_QUERIES"),)),
+    ("m3/preemption.md", "leaves #% of the blocks", "留下 #% 的块", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
+    ("m3/interview.md", "blocks free (#%)", "空闲块（#%）", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
+    ("m4/cpu.md", "A task is up to # rows", "一个任务最多 # 行", (ROWS_OF_TASK,)),
+    ("m0/interview.md", "`max_tokens` (# by default", "`max_tokens`（默认 #，", (MAX_TOKENS,)),
+    (
+        "measure.md",
+        "| #, of # to # tokens in and out |",
+        "| # 个，输入输出各 # 到 # 个 token |",
+        NANO,
+    ),
+    ("measure.md", "| # below # instructions of # tokens |", "| # 个，共用 # 段 # 个 token 的指令 |", SHARED),
+    ("measure.md", "| # conversations of # turns |", "| # 段对话，各 # 轮 |", CHATS),
+    (
+        "measure.md",
+        "| # short ones, and # prompts of # tokens",
+        "| # 个短的，中间连着 # 个 # 个 token 的提示词 |",
+        BURST,
+    ),
+]
+
+
+def numbers(lang: str, page: str, piece: str) -> tuple[int, ...]:
+    pattern = re.escape(piece).replace(r"\#", r"([\d,]+)")
+    found = re.findall(pattern, (ROOT / "docs" / lang / page).read_text(encoding="utf-8"))
+    assert len(found) == 1, f"docs/{lang}/{page}: {piece!r} must be there once"
+    return tuple(int(number.replace(",", "")) for number in ([found[0]] if isinstance(found[0], str) else found[0]))
+
+
+@pytest.mark.parametrize(("page", "english", "chinese", "values"), SAID)
+def test_a_number_of_a_page_is_the_codes(page: str, english: str, chinese: str, values: tuple[int, ...]) -> None:
+    assert numbers("en", page, english) == values
+    assert numbers("zh", page, chinese) == values
+
+
+@pytest.mark.parametrize(("lang", "piece"), [("en", "M0 has about # lines"), ("zh", "大约 # 行")])
+def test_m0_is_about_as_long_as_its_note_says(lang: str, piece: str) -> None:
+    (said,) = numbers(lang, "m0/patterns.md", piece)
+    assert count_lines(Course.load(working_tree(ROOT)).tree(0)) == pytest.approx(said, abs=100)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_outbox_has_as_many_lines_as_is_said(lang: str) -> None:
+    lines = locate("folovllm/engine/outbox.py", "m1").read_text(encoding="utf-8").count("\n")
+    assert numbers(lang, "m1/index.md", {"en": "(# lines)", "zh": "（# 行）"}[lang]) == (lines,)
+
+
+def test_m1s_way_is_as_long_as_its_note_says() -> None:
+    course = Course.load(working_tree(ROOT))
+    walk = measure(course, course.get("m1"))
+    way = (walk.way_files, walk.way_lines, walk.function_lines, walk.code_lines, walk.files, walk.functions, walk.calls)
+    model, sampling = ("models", "layers", "attention", "worker"), ("sampling_params.py", "sample")
+    groups: dict[str, list[int]] = {"model": [], "sampling": [], "rest": []}
+    for path, lines in walk.file_lines.items():
+        first = path.split("/")[0]
+        groups["model" if first in model else "sampling" if first in sampling else "rest"].append(lines)
+    for lang, sentence, rows in (
+        (
+            "en",
+            "# files with # lines, and the functions that ran have # lines, # of them code. A decode step enters # "
+            "files and # functions, in # calls.",
+            ("`worker/` | # | # |", "`sample/` | # | # |", "`utils/` | # | # |"),
+        ),
+        (
+            "zh",
+            "# 个文件，# 行；跑到的函数有 # 行，其中代码 # 行。解码一步进 # 个文件、# 个函数，调用 # 次。",
+            ("`worker/` | # | # |", "`sample/` | # | # |", "`utils/` | # | # |"),
+        ),
+    ):
+        assert numbers(lang, "m1/index.md", sentence) == way
+        assert [numbers(lang, "m1/index.md", row) for row in rows] == [(len(g), sum(g)) for g in groups.values()]
+    assert numbers("en", "architecture.md", "M1's # files come first") == (walk.files,)
+    assert numbers("zh", "architecture.md", "先读 M1 的 # 个文件") == (walk.files,)
