@@ -188,7 +188,7 @@ def test_output_len_takes_the_place_of_the_file_s(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2: Expecting property name"),
+        ("{", "line 2: is not JSON: Expecting property name"),
         ('{"prompt": "", "output_tokens": 3}', "line 2: it must be like"),
         ('{"prompt": "a"}', "line 2: output_tokens must be given"),
         ('{"prompt": "a", "output_tokens": 0}', "line 2: output_tokens must be"),
