@@ -52,7 +52,7 @@ class FrontInputs(ClientInputs):
 
     def __init__(self, engine: FrontEngine) -> None:
         facts = engine.facts
-        InputProcessor.__init__(self, engine.tokenizer, facts.vocab_size, facts.room)
+        InputProcessor.__init__(self, engine.tokenizer, facts.vocab_size, facts.room, facts.config)
         self.grammars = GrammarCompiler(engine.tokenizer, facts.vocab_size, facts.eos_token_ids)
 
 
