@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from folovllm.config import EMBEDDED_MODEL, EngineConfig, ModelConfig
+from folovllm.config import EngineConfig, ModelConfig
 from folovllm.engine.input_processor import InputProcessor, Room
 from folovllm.entrypoints.clients.async_llm import AsyncLLM
 from folovllm.entrypoints.clients.inputs import ClientInputs
@@ -60,10 +60,6 @@ class EngineReplica:
     """Args: as for AsyncLLM. Its methods are coroutines, so that all of them run in one event loop."""
 
     def __init__(self, name: str, model: str, options: dict[str, Any]) -> None:
-        if model == EMBEDDED_MODEL:
-            import torch
-
-            torch.set_num_threads(1)  # a product of this model is done before a second thread has woken up
         self.name, self.llm = name, AsyncLLM(model, **options)
 
     async def facts(self) -> ReplicaFacts:

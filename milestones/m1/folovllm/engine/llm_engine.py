@@ -23,6 +23,7 @@ from folovllm.engine.input_processor import InputProcessor, Prompt, Room
 from folovllm.engine.outbox import Outbox
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stream import OutputDelta, check_can_stream
+from folovllm.engine.threads import few_threads
 from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.models.weights import build_model, weights_folder
@@ -203,7 +204,8 @@ class LLMEngine:
             )
         self._is_stepping = True
         try:
-            self._step()
+            with few_threads(self.model_config.model):
+                self._step()
         finally:
             self._is_stepping = False
 

@@ -25,6 +25,7 @@ from folovllm.engine.outbox import Outbox
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.engine.stream import OutputDelta, check_can_stream
+from folovllm.engine.threads import few_threads
 from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.outputs import RequestOutput
@@ -209,7 +210,8 @@ class LLMEngine:
             )
         self._is_stepping = True
         try:
-            self._step()
+            with few_threads(self.model_config.model):
+                self._step()
         finally:
             self._is_stepping = False
 
