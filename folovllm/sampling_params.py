@@ -177,9 +177,10 @@ class SamplingParams:
 
     def _check_counts(self) -> None:
         check_int("n", self.n, 1, must="be at least 1")
-        check_int("best_of", self.best_of, 1, must="be at least 1")
-        if self.best_of < self.n:
-            raise ValueError(f"best_of ({self.best_of}) must be >= n ({self.n})")
+        best_of = self.best_of
+        check_int("best_of", best_of, 1, must="be at least 1")
+        if best_of < self.n:
+            raise ValueError(f"best_of ({best_of}) must be >= n ({self.n})")
         if self.max_tokens is not None:
             way_out = "use None to go on to the model's max_model_len"
             check_int("max_tokens", self.max_tokens, 1, must="be at least 1", way_out=way_out)
