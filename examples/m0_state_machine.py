@@ -16,9 +16,9 @@ def show(event: str, request: Request) -> None:
 
 
 def main() -> None:
-    # One prompt, two answers: a sequence for each, named after the request. The second is made when it is needed.
+    # One prompt, two answers: a sequence for each, named after the request.
     request = Request("r", "Hi", [72, 105], SamplingParams(n=2))
-    first, second = request.first_seq(), request.make_seq()
+    first, second = request.get_seqs()
     show("arrives", request)
 
     # The engine picks the first. The request's status follows: it is derived, nobody sets it.

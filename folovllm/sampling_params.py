@@ -1,8 +1,8 @@
 """SamplingParams: everything a request may ask about how its tokens are chosen, and when to stop.
 
 Plain data, checked when it is made and again when a request takes it, so that the sampler never has to. Fields may be
-set in between. So what follows from them is computed when it is read, and never kept: a field that was not set stays as
-it is. The fields and their meanings are vLLM's. How the settings act on the logits, and in which order, is the
+set in between. So what follows from them, `best_of` too as long as nobody gives it, is computed when it is read, and
+never kept. The fields and their meanings are vLLM's. How the settings act on the logits, and in which order, is the
 sampler's business.
 
 vLLM: vllm/sampling_params.py
@@ -42,6 +42,23 @@ class SamplingType(IntEnum):
     BEAM = 3
 
 
+class _AsMany(int):
+    """What `best_of` reads as until it is given: n. Whoever hands it on, as dataclasses.replace does, gives nothing."""
+
+
+class _BestOf:
+    """The field `best_of`: None is kept where it was not given, and read as n."""
+
+    def __get__(self, params: SamplingParams | None, owner: type[SamplingParams]) -> int:
+        if params is None:
+            return None  # type: ignore[return-value]  # the default, for which dataclass asks the class
+        given: int | None = vars(params)["best_of"]
+        return _AsMany(params.n) if given is None else given
+
+    def __set__(self, params: SamplingParams, value: int | None) -> None:
+        vars(params)["best_of"] = None if isinstance(value, _AsMany) else value
+
+
 @dataclass
 class SamplingParams:
     """How to choose the tokens of one request.
@@ -67,7 +84,7 @@ class SamplingParams:
     """
 
     n: int = 1
-    best_of: int | None = None  # None: as many as n
+    best_of: _BestOf = _BestOf()  # an int: as many as n, until it is given
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -126,11 +143,6 @@ class SamplingParams:
         self._check_beam_search()
 
     @property
-    def num_seqs(self) -> int:
-        """How many sequences are run: best_of, or n where that is not given."""
-        return self.n if self.best_of is None else self.best_of
-
-    @property
     def is_greedy(self) -> bool:
         """True when every token is the argmax: no randomness, whatever the filters say."""
         return self.sampling_type is SamplingType.GREEDY
@@ -147,7 +159,7 @@ class SamplingParams:
     def needs_logprobs(self) -> bool:
         """Whether the sampler must report log-probabilities: asked for, or needed to choose the best sequences. (Beams
         are chosen on the way.)"""
-        return self.logprobs is not None or (self.num_seqs > self.n and not self.use_beam_search)
+        return self.logprobs is not None or (self.best_of > self.n and not self.use_beam_search)
 
     def clone(self) -> SamplingParams:
         """A deep copy: lists and dicts are not shared with the original."""
@@ -165,10 +177,10 @@ class SamplingParams:
 
     def _check_counts(self) -> None:
         check_int("n", self.n, 1, must="be at least 1")
-        if self.best_of is not None:
-            check_int("best_of", self.best_of, 1, must="be at least 1")
-            if self.best_of < self.n:
-                raise ValueError(f"best_of ({self.best_of}) must be >= n ({self.n})")
+        best_of = self.best_of
+        check_int("best_of", best_of, 1, must="be at least 1")
+        if best_of < self.n:
+            raise ValueError(f"best_of ({best_of}) must be >= n ({self.n})")
         if self.max_tokens is not None:
             way_out = "use None to go on to the model's max_model_len"
             check_int("max_tokens", self.max_tokens, 1, must="be at least 1", way_out=way_out)
@@ -229,7 +241,7 @@ class SamplingParams:
                 raise wrong(name, f"be {default}", getattr(self, name), way_out)
         # n greedy sequences would be n times the same text.
         for name in ("n", "best_of"):
-            if self.is_greedy and (getattr(self, name) or 1) > 1:
+            if self.is_greedy and getattr(self, name) > 1:
                 must = "be 1 when using greedy sampling (temperature 0)"
                 raise wrong(name, must, getattr(self, name), "raise the temperature")
 

@@ -50,7 +50,9 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Every benchmark has these."""
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's own choice)")
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads (default: torch's own choice, 1 for the embedded model)"
+    )
     parser.add_argument("--json", metavar="PATH", help="write the result here; - prints it, and no table")
 
 
@@ -68,17 +70,22 @@ def prepare(args: argparse.Namespace) -> None:
         from folovllm.model_files import resolve_model_path
 
         resolve_model_path(args.model)
-    if args.threads is not None:
-        set_threads(args.threads)
+    settle_threads(args.threads, getattr(args, "model", None))
     from folovllm.bench.neighbours import Neighbours
 
     args.neighbours = Neighbours()
 
 
-def set_threads(count: int) -> None:
+def settle_threads(threads: int | None, model: str | None) -> None:
+    """Everything that a benchmark starts computes with as many, other libraries too, and its table says how many."""
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # a number that is chosen holds, also in other processes
+
     import torch
 
-    torch.set_num_threads(count)
+    from folovllm.engine.threads import threads_for
+
+    torch.set_num_threads(threads or threads_for(model))
 
 
 def source(args: argparse.Namespace) -> AbstractContextManager[BenchModel]:

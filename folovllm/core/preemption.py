@@ -57,5 +57,5 @@ class Preempter:
 
     def _swaps(self, request: Request) -> bool:
         if self.mode == "auto":
-            return request.num_unmade + sum(not seq.is_finished() for seq in request.get_seqs()) > 1
+            return sum(not seq.is_finished() for seq in request.get_seqs()) > 1
         return self.mode == "swap"

@@ -104,7 +104,7 @@ class Scheduler(SchedulerState):
         """The usual case: one sequence, one token, and its last block has room. Most requests do nothing else in most
         steps, and it takes a tenth of the time of asking for blocks."""
         seq, *siblings = request.sequences.values()
-        if siblings or request.num_unmade or output.total_num_scheduled_tokens >= self.max_num_batched_tokens:
+        if siblings or output.total_num_scheduled_tokens >= self.max_num_batched_tokens:
             return False
         if seq.get_len() - seq.num_computed_tokens != 1 or not self.kv.has_slot(seq):
             return False
@@ -186,7 +186,7 @@ class Scheduler(SchedulerState):
     def _preempt(self, request: Request, victims: list[Sequence], output: SchedulerOutput) -> None:
         if self.preempter.preempt(request, victims, output) is SWAPPED and request not in self.swapped:
             insort(self.swapped, request, key=self._key)
-        if request.has_waiting():  # also those that waited aside for a sibling's prefill
+        if request.has(WAITING):  # also those that waited aside for a sibling's prefill
             self._enter_waiting(request)
         self._leave_running(request)
 
@@ -229,7 +229,7 @@ class Scheduler(SchedulerState):
             return None
         if any(map(in_prefill, request.get_seqs(RUNNING))):
             return None  # when that has ended there will be something to share
-        seq = request.next_waiting()
+        seq = request.get_seqs(WAITING)[0]
         shared = self.kv.get_computed_blocks(request, seq)
         num_tokens = seq.get_len() - seq.num_computed_tokens
         if request.sampling_params.use_beam_search and seq.get_output_len() > 0:
@@ -269,12 +269,14 @@ class Scheduler(SchedulerState):
 
         Returns how many were forked.
         """
-        children = request.unstarted(room) if seq.get_output_len() == 0 else []
+        children: list[Sequence] = []
+        if seq.get_output_len() == 0:
+            children = [child for child in request.get_seqs(WAITING) if child.get_output_len() == 0][:room]
         for child in children:
             self.kv.fork(seq, child, seq.get_prompt_len())
             child.transition(RUNNING)
             output.forks.append((seq, child))
-        if request.has_waiting():
+        if request.has(WAITING):
             self._enter_waiting(request)
         else:
             self.waiting.remove(request)

@@ -110,7 +110,7 @@ class SchedulerState:
         elif before is SWAPPED:
             if not request.has(SWAPPED):
                 self.swapped.remove(request)
-        elif not request.has_waiting():
+        elif not request.has(WAITING):
             self.waiting.remove(request)
         if request.is_finished():
             self._keys.pop(request, None)
@@ -141,7 +141,7 @@ class SchedulerState:
                 if seq.data.output_token_ids[-1:] == [UNKNOWN]:
                     seq.data.output_token_ids.pop()
                 self._stale_seq_ids.append(seq.seq_id)
-            if request.has_waiting():
+            if request.has(WAITING):
                 self.waiting.add(request, key)
 
     def has_unfinished_requests(self) -> bool:
@@ -158,7 +158,6 @@ class SchedulerState:
 
     def abort(self, request: Request) -> None:
         """End all of its sequences, which may be thousands, in one pass."""
-        request.drop_unmade()
         for seq in request.get_seqs():
             if not seq.is_finished():
                 self._end(seq, SequenceStatus.FINISHED_ABORTED)
@@ -198,4 +197,4 @@ class SchedulerState:
 
     def _places(self, request: Request) -> tuple[bool, bool, bool]:
         """Whether it has to stand among the running, the waiting, the swapped."""
-        return request.has(RUNNING), request.has_waiting(), request.has(SWAPPED)
+        return request.has(RUNNING), request.has(WAITING), request.has(SWAPPED)

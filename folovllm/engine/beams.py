@@ -26,13 +26,13 @@ class BeamGroup:
         self.request, self.scheduler = request, scheduler
         stop_ids = frozenset(params.stop_token_ids or ())
         self.search = BeamSearch(
-            width=params.num_seqs,
+            width=params.best_of,
             eos_token_ids=stop_ids if params.ignore_eos else stop_ids | scheduler.eos_token_ids,
             max_new_tokens=min(params.max_tokens or max_model_len, max_model_len - len(request.prompt_token_ids)),
             length_penalty=params.length_penalty,
             early_stopping=params.early_stopping,
         )
-        self.live = [request.first_seq()]  # the prompt is one beam; the others branch off
+        self.live = [request.first_seq()]  # the prompt is one beam; the others branch off, they do not begin anew
         self._keep_live()
         self._num_named = 1
         # What each beam's tokens looked like to the model, for `logprobs`: carried along, and copied at a fork.
@@ -80,7 +80,6 @@ class BeamGroup:
 
     def _keep_live(self) -> None:
         self.request.sequences = {seq.seq_id: seq for seq in self.live}
-        self.request.num_unmade = 0  # beams branch from one another, they do not begin anew
 
     def winners(self) -> list[tuple[Sequence, list[LogprobsRow]]]:
         """After the end: the n best as finished sequences, best first, each with a row per token."""

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from folovllm.config import EngineConfig
+from folovllm.engine.ceilings import check_ceilings
 from folovllm.engine.chat_messages import plain_messages, render
 from folovllm.errors import PromptTooLongError
 from folovllm.request import Request
@@ -51,7 +53,7 @@ class Room:
         """
         if not params.use_beam_search:
             return
-        width = params.num_seqs
+        width = params.best_of
         if width > self.max_num_seqs:
             raise ValueError(
                 f"best_of must be at most {self.max_num_seqs} with use_beam_search=True, got {width}: beams run "
@@ -75,13 +77,14 @@ class InputProcessor:
     room: what the engine can hold of one request.
     """
 
-    def __init__(self, tokenizer: Any | None, vocab_size: int, room: Room) -> None:
+    def __init__(self, tokenizer: Any | None, vocab_size: int, room: Room, config: EngineConfig) -> None:
         self.tokenizer, self.vocab_size = tokenizer, vocab_size
-        self.room, self.max_model_len = room, room.max_model_len
+        self.room, self.max_model_len, self.config = room, room.max_model_len, config
 
     def process(self, request_id: str, prompt: Prompt, params: SamplingParams | None) -> Request:
         """Raises:
-        ValueError: a prompt of no known kind, an empty one, an id outside the vocabulary, text without a tokenizer.
+        ValueError: a prompt of no known kind, an empty one, an id outside the vocabulary, text without a tokenizer,
+            a parameter that is wrong or more than the engine allows (check_ceilings).
         PromptTooLongError: no room is left for even one new token.
         """
         if not isinstance(request_id, str):
@@ -141,6 +144,7 @@ class InputProcessor:
             raise ValueError(f"sampling_params must be SamplingParams, got {params!r}")
         params = params.clone()
         params.validate()  # fields may have been set since it was made
+        check_ceilings(params, self.config)  # before all of its sequences are made
         if params.use_beam_search and params.stop:
             raise ValueError(
                 f"stop must not be given with use_beam_search=True, got {params.stop}: beams have no text before they "

@@ -16,7 +16,7 @@ def check_can_stream(params: SamplingParams | None) -> None:
     """Raises ValueError where the winners are known only at the end."""
     if isinstance(params, SamplingParams) and params.use_beam_search:
         raise ValueError("use_beam_search must be False when streaming: which beam wins is known only at the end")
-    if isinstance(params, SamplingParams) and params.num_seqs != params.n:
+    if isinstance(params, SamplingParams) and params.best_of != params.n:
         raise ValueError(f"best_of ({params.best_of}) must equal n ({params.n}) when streaming")
 
 

@@ -38,7 +38,7 @@ class SamplingRow:
         if self.params.use_beam_search:
             # A beam needs best_of tokens that do not end it, and every token that ends it may be likelier than these.
             endings = len(self.eos_token_ids | set(self.params.stop_token_ids or ()))
-            self.num_reported = max(self.params.logprobs or 0, self.params.num_seqs + endings)
+            self.num_reported = max(self.params.logprobs or 0, self.params.best_of + endings)
         elif self.params.needs_logprobs:
             self.num_reported = self.params.logprobs or 0
 

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from folovllm.bench.options import add_output, add_rounds, add_seed, command_line, set_threads
+from folovllm.bench.options import add_output, add_rounds, add_seed, command_line, settle_threads
 from folovllm.utils.named_files import check_target
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def from_args(args: argparse.Namespace) -> Report:
     if args.clock == "cpu" and args.threads is None:
-        set_threads(1)  # the CPU times of several would add up
+        settle_threads(1, None)  # the CPU times of several would add up
     if args.trace is not None:
         check_target("trace", args.trace)
     if args.rounds < 1:

@@ -59,7 +59,7 @@ class Changes:
             prompt_tokens=len(ids),
             prompt=None,
             max_tokens=params.max_tokens,
-            num_seqs=params.num_seqs,
+            num_seqs=params.best_of,
             priority=request.priority,
         )
         if self._tells_texts:

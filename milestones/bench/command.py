@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from folovllm.bench.lengths import Lengths
+from folovllm.bench.neighbours import Neighbours
 from milestones.bench import charts, options, requests, workloads
 from milestones.bench.settings import Settings, engine_options, parse_settings
 from milestones.chain import Course
@@ -32,7 +32,9 @@ def add_options(command: argparse.ArgumentParser) -> None:
     text = "an engine option of one milestone, such as m2.max_num_seqs=8; may be repeated"
     command.add_argument("--set", action="append", default=[], metavar="mK.FIELD=VALUE", dest="settings", help=text)
     command.add_argument("--rounds", type=int, metavar="N", default=3, help="measured rounds; medians are shown")
-    command.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's own choice)")
+    command.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads (default: torch's own choice, 1 for the embedded model)"
+    )
     command.add_argument("--json", metavar="PATH", type=Path, help="write the result here")
     command.add_argument("--plot", metavar="PATH.svg", type=Path, help="draw it")
 
@@ -50,10 +52,12 @@ def run(root: Path, args: argparse.Namespace) -> int:
         if value is not None and value < 1:
             raise MilestoneError(f"{option} must be at least 1, got {value}")
     options.settle(args)
+    neighbours = Neighbours()
     try:
         report, svg = measure(root, args)
     except (ValueError, OSError) as error:  # what the package says of a model or a shape is one line already
         raise MilestoneError(str(error)) from error
+    report.other_load = neighbours.look()
     from folovllm.entrypoints.cli.console import PlainConsole
     from folovllm.utils.named_files import writing
 
@@ -90,15 +94,16 @@ def measure_requests(course: Course, chosen: list[Milestone], settings: Settings
         raise MilestoneError(
             f"max-model-len must be at least {lengths.longest}, the longest request, got {max_model_len}"
         )
-    # Set before torch starts, so that the report's line about the machine is true of the engines.
-    if args.threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    name = args.model or (None if args.shape else "embedded")
 
     from folovllm.bench.report import Report, medians
     from folovllm.bench.workload import bench_model, progress_bar, vocab_size
+    from folovllm.entrypoints.cli.bench.common import settle_threads
+
+    settle_threads(args.threads, name)
 
     options.check_shape(args.shape)
-    with bench_model(args.model or (None if args.shape else "embedded"), args.shape or "") as model:
+    with bench_model(name, args.shape or "") as model:
         common = workloads.engine_common(model, max_model_len)
         engines = engine_options(chosen, common, settings, kv_tokens=args.kv_tokens, num_requests=args.requests)
         with progress_bar(len(chosen) * (args.rounds + 2)) as tick:

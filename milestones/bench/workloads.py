@@ -7,7 +7,6 @@ an engine in a process of its own for each milestone (or for each budget of a sw
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -76,12 +75,12 @@ def measure(
     swept_field, swept = sweep(args, chosen, settings)
     names = dict.fromkeys(swept, chosen[0].id) or {m.id: m.id for m in chosen}
     workload = make(args, names, swept_field, swept)
-    # Set before torch starts, so that the report's line about the machine is true of the engines.
-    if args.threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(args.threads)
 
     from folovllm.bench.report import Report, counted
     from folovllm.bench.workload import bench_model, progress_bar, vocab_size
+    from folovllm.entrypoints.cli.bench.common import settle_threads
+
+    settle_threads(args.threads, args.model)
 
     with bench_model(args.model, args.shape or DEFAULT_SHAPE) as model:
         common = engine_common(model, workload.max_model_len, args.dtype)

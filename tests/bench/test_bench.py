@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -175,12 +176,14 @@ def test_json_dash_prints_the_result_and_no_table(capsys: pytest.CaptureFixture[
     assert [row["decode_speedup"] for row in data["rows"]] == [None]
 
 
-def test_threads_are_set(capsys: pytest.CaptureFixture[str]) -> None:
+def test_threads_are_set(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     before = torch.get_num_threads()
     try:
         argv = ["bench", "latency", "--shape", TINY, "--rounds", "1", "--input-len", "2", "--output-len", "2"]
         assert main([*argv, "--threads", "2", "--json", "-"]) == 0
         assert json.loads(capsys.readouterr().out)["hardware"]["threads"] == 2
+        assert os.environ["OMP_NUM_THREADS"] == "2"  # so that the number holds for every model, and in other processes
     finally:
         torch.set_num_threads(before)
 

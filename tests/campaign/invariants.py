@@ -51,7 +51,7 @@ class Watch:
         if self._not_its_own:
             raise Wrong("cache", self._not_its_own)
         for request_id, request in self.engine._requests.items():
-            if request.sampling_params.num_seqs > request.sampling_params.n:
+            if request.sampling_params.best_of > request.sampling_params.n:
                 self._ranked.add(request_id)
         self._count_blocks()
         try:

@@ -18,11 +18,7 @@ S = SequenceStatus
 
 
 def make_request(name: str = "r", **params: Any) -> Request:
-    """With all its sequences."""
-    request = Request(name, "a prompt", [1, 2, 3], SamplingParams(**params))
-    while request.num_unmade:
-        request.make_seq()
-    return request
+    return Request(name, "a prompt", [1, 2, 3], SamplingParams(**params))
 
 
 def test_a_request_makes_best_of_sequences_and_names_them() -> None:
@@ -33,36 +29,27 @@ def test_a_request_makes_best_of_sequences_and_names_them() -> None:
     assert {s.status for s in request.get_seqs()} == {S.WAITING}
 
 
-def test_sequences_are_made_when_they_are_needed() -> None:
-    """One that waits in line with n = 4,000 must not take memory and time four thousand times over."""
-    request = Request("r", None, [1, 2, 3], SamplingParams(n=4000))
-    assert (request.get_num_seqs(), request.num_unmade, request.status) == (1, 3999, RequestStatus.WAITING)
-    assert [seq.seq_id for seq in request.unstarted(3)] == ["r-0", "r-1", "r-2"]
-    first, second, third = request.get_seqs()
-    assert third.data.prompt_token_ids is first.data.prompt_token_ids
-    for seq in (first, second, third):
-        seq.transition(S.RUNNING)
-    assert request.status is RequestStatus.RUNNING
-    assert request.next_waiting().seq_id == "r-3"
-    third.transition(S.WAITING)
-    assert request.next_waiting() is third  # the oldest that waits, before those that are not made
-    third.transition(S.RUNNING)
-    third.add_token_id(7)
-    third.transition(S.WAITING)  # preempted: it has begun
-    assert [seq.seq_id for seq in request.unstarted(2)] == ["r-3", "r-4"]
-
-
-def test_a_request_goes_on_while_a_sequence_has_not_been_made() -> None:
-    request = Request("r", None, [1], SamplingParams(n=2))
-    request.first_seq().transition(S.RUNNING)
-    assert request.has_waiting()
-    request.first_seq().transition(S.FINISHED_STOPPED)
+def test_a_request_has_all_its_sequences_from_the_beginning() -> None:
+    request = make_request(best_of=3)
+    assert len(request.sequences) == request.get_num_seqs() == request.get_num_seqs(S.WAITING) == 3
+    first, *others = request.get_seqs()
+    first.transition(S.RUNNING)
+    first.transition(S.FINISHED_STOPPED)
     assert (request.is_finished(), request.status) == (False, RequestStatus.WAITING)
-    second = request.make_seq()
-    second.transition(S.RUNNING)
-    assert (request.has_waiting(), request.has(S.RUNNING), request.num_unmade) == (False, True, 0)
-    second.transition(S.FINISHED_STOPPED)
-    assert request.is_finished()
+    for seq in others:
+        seq.transition(S.RUNNING)
+        seq.transition(S.FINISHED_LENGTH_CAPPED)
+    assert (request.is_finished(), request.status) == (True, RequestStatus.FINISHED_LENGTH_CAPPED)
+
+
+def test_beams_are_as_many_as_best_of_until_a_search_begins() -> None:
+    assert make_request(use_beam_search=True, best_of=4, n=2).get_num_seqs() == 4
+
+
+def test_has_tells_whether_a_sequence_is_in_a_state() -> None:
+    request = make_request(n=2)
+    request.first_seq().transition(S.RUNNING)
+    assert [request.has(status) for status in (S.RUNNING, S.WAITING, S.SWAPPED)] == [True, True, False]
 
 
 def test_index_survives_dashes_in_the_request_id() -> None:
@@ -80,7 +67,7 @@ def test_sequences_of_one_request_do_not_share_tokens() -> None:
     request = Request("r", None, prompt, SamplingParams(n=2))
     request.first_seq().add_token_id(9)
     prompt.append(4)
-    assert request.make_seq().get_token_ids() == [1, 2, 3]
+    assert request.sequences["r-1"].get_token_ids() == [1, 2, 3]
     assert request.prompt_token_ids == [1, 2, 3]
 
 

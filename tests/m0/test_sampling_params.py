@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import json
+import pickle
 from dataclasses import fields
 from typing import Any
 
@@ -127,7 +130,7 @@ def test_a_long_wrong_value_is_cut_in_the_message() -> None:
 def test_defaults_are_the_documented_ones() -> None:
     assert SamplingParams() == SamplingParams(
         n=1,
-        best_of=None,
+        best_of=1,
         presence_penalty=0.0,
         frequency_penalty=0.0,
         repetition_penalty=1.0,
@@ -141,7 +144,7 @@ def test_defaults_are_the_documented_ones() -> None:
         skip_special_tokens=True,
         length_penalty=1.0,
     )
-    assert SamplingParams().best_of is None
+    assert SamplingParams().best_of == 1
 
 
 def test_values_that_are_allowed_stay_as_given() -> None:
@@ -163,14 +166,53 @@ def test_max_tokens_none_leaves_min_tokens_unbounded() -> None:
 
 def test_best_of_is_as_many_as_n_until_it_is_asked_for() -> None:
     params = SamplingParams(n=3)
-    assert (params.best_of, params.num_seqs) == (None, 3)
+    assert params.best_of == 3
     params.n = 4
-    assert params.num_seqs == 4
-    assert dataclasses.replace(params, n=2).num_seqs == 2
+    assert params.best_of == 4
+    assert dataclasses.replace(params, n=2).best_of == 2
+    params.best_of = 6
+    assert dataclasses.replace(params, n=2).best_of == 6
+    params.best_of = None
+    assert params.best_of == 4
+
+
+def test_best_of_that_was_given_stays() -> None:
     asked = SamplingParams(n=2, best_of=5)
-    assert (asked.best_of, asked.num_seqs) == (5, 5)
+    assert (asked.best_of, dataclasses.replace(asked, n=3).best_of) == (5, 5)
     with pytest.raises(ValueError, match=r"^best_of \(5\) must be >= n \(6\)$"):
         dataclasses.replace(asked, n=6)
+    as_many = SamplingParams(n=3, best_of=3)
+    with pytest.raises(ValueError, match=r"^best_of \(3\) must be >= n \(4\)$"):
+        dataclasses.replace(as_many, n=4)
+
+
+COPIES = {
+    "clone": lambda params: params.clone(),
+    "copy": copy.copy,
+    "replace": dataclasses.replace,
+    "pickle": lambda params: pickle.loads(pickle.dumps(params)),
+    "asdict": lambda params: SamplingParams(
+        **{name: value for name, value in dataclasses.asdict(params).items() if name != "bad_words_token_ids"}
+    ),
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_a_copy_knows_whether_best_of_was_given(way: str) -> None:
+    params = COPIES[way](SamplingParams(n=3))
+    assert params == SamplingParams(n=3) == SamplingParams(n=3, best_of=3)
+    params.n = 4
+    assert params.best_of == 4
+    asked = COPIES[way](SamplingParams(n=3, best_of=3))
+    asked.n = 2
+    assert asked.best_of == 3
+
+
+def test_best_of_is_a_number_to_whoever_reads_it() -> None:
+    params = SamplingParams(n=3)
+    assert "n=3, best_of=3, " in repr(params)
+    assert json.dumps(dataclasses.asdict(params)["best_of"]) == "3"
+    assert params != SamplingParams(n=3, best_of=4)
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(SamplingParams) if field.init])
@@ -194,7 +236,7 @@ def test_a_field_that_is_set_later_counts_as_if_it_had_been_given(name: str) -> 
     later.validate()
     given = SamplingParams(**base, **{name: value})
     assert later == given
-    for derived in ("num_seqs", "sampling_type", "is_greedy", "needs_logprobs"):
+    for derived in ("best_of", "sampling_type", "is_greedy", "needs_logprobs"):
         assert getattr(later, derived) == getattr(given, derived)
 
 
@@ -228,10 +270,10 @@ def test_what_the_caller_does_to_its_lists_later_changes_nothing() -> None:
 
 def test_clone_is_deep() -> None:
     params = SamplingParams(stop=["a"], logit_bias={1: 1.0}, extra_args={"deep": {"list": [1]}})
-    copy = params.clone()
-    assert copy == params
-    copy.extra_args["deep"]["list"].append(2)  # type: ignore[index]
-    copy.stop.append("b")  # type: ignore[union-attr]
+    twin = params.clone()
+    assert twin == params
+    twin.extra_args["deep"]["list"].append(2)  # type: ignore[index]
+    twin.stop.append("b")  # type: ignore[union-attr]
     assert params.extra_args == {"deep": {"list": [1]}}
     assert params.stop == ["a"]
 

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import NoBadWordsLogitsProcessor, PreTrainedTokenizerFast
 
-from folovllm import SamplingParams
+from folovllm import EngineConfig, SamplingParams
 from folovllm.engine.input_processor import InputProcessor, Room
 from folovllm.sample.logits_processors import TokenMasks
 from tests.m1.sampling_reference import make_row
@@ -43,7 +43,7 @@ BANNED = {  # what may not be said any more, as texts of one token
 def resolve(tokenizer: PreTrainedTokenizerFast, word: str) -> SamplingParams:
     """As the engine resolves them for a request."""
     room = Room(*[64] * len(dataclasses.fields(Room)))
-    processor = InputProcessor(tokenizer, len(tokenizer), room)
+    processor = InputProcessor(tokenizer, len(tokenizer), room, EngineConfig.from_kwargs(model="some/model"))
     return processor.process("r", [0], SamplingParams(bad_words=[word])).sampling_params
 
 

@@ -1,4 +1,4 @@
-"""What one request may ask for at most, and what a request that asks for much costs before it begins."""
+"""What one request may ask for at most, and what a request that asks for much costs when it ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from folovllm import LLM, EngineConfig, LLMEngine
 from folovllm.engine.ceilings import check_ceilings
-from folovllm.request import Sequence
+from folovllm.request import Request, Sequence
 from folovllm.sampling_params import SamplingParams
 from tests.m1.support import assert_empty, params, run
 
@@ -49,12 +49,15 @@ def test_the_engine_refuses_it_and_goes_on(text_model_folder):
     assert output.outputs[0].logprobs is not None
 
 
-def test_a_request_for_thousands_that_waits_holds_one_sequence(engine):
-    engine.add_request("many", "x" * 50, params(n=16_000, seed=1))
-    request = engine._requests["many"]
-    assert (request.get_num_seqs(), len(engine.output_processor._sequences)) == (1, 1)
-    engine.abort_request("many")
-    assert request.get_num_seqs() <= 2
+def test_n_is_asked_before_sequences_are_made(engine, monkeypatch):
+    def make_seqs(request: Request) -> None:
+        raise AssertionError(f"{request.sampling_params.best_of} sequences would be made")
+
+    monkeypatch.setattr(Request, "make_seqs", make_seqs)
+    with pytest.raises(ValueError, match=f"^n must be at most 16384, got {10**9}; raise max_n"):
+        engine.add_request("many", "x", params(n=10**9))
+    with pytest.raises(ValueError, match=f"^best_of must be at most 16384, got {10**9}; raise max_n"):
+        engine.add_request("many", "x", params(best_of=10**9))
     assert_empty(engine)
 
 
@@ -90,8 +93,6 @@ def test_an_abort_looks_at_each_sequence_a_few_times(engine, started, monkeypatc
     for _ in range(started):
         engine.step()
     request = engine._requests["many"]
-    while request.num_unmade:
-        request.make_seq()
     request.sequences = Looks(request.sequences)
     monkeypatch.setattr(Looks, "count", 0)
     engine.abort_request("many")
@@ -103,11 +104,12 @@ def test_an_abort_looks_at_each_sequence_a_few_times(engine, started, monkeypatc
 def test_as_they_end_sequences_do_not_ask_all_that_ended_before(text_model_folder, monkeypatch):
     """At most a few looks per sequence and step: 250 that end one by one ask each other 62,500 times."""
     engine = LLMEngine(EngineConfig.from_kwargs(model=str(text_model_folder), dtype="float32", device="cpu"))
-    engine.add_request("many", [7], params(n=250, max_tokens=1, seed=0))
+    engine.add_request("many", [7], params(n=250, max_tokens=2, seed=0, ignore_eos=True))
     request = engine._requests["many"]
+    monkeypatch.setattr(engine.output_processor, "_completion", lambda index, seq: None)
+    engine.step()  # all that there is room for start
     request.sequences = Looks(request.sequences)
     monkeypatch.setattr(Looks, "count", 0)
-    monkeypatch.setattr(engine.output_processor, "_completion", lambda index, seq: None)
     steps = 0
     while engine.has_unfinished_requests():
         engine.step()

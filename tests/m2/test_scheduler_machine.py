@@ -82,7 +82,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _check_choice(self, output: Any, ran: list[Sequence]) -> None:
         rows = rows_of(output)
         assert len(set(rows)) == len(rows)
-        waiting = [request for request in self.desk.requests.values() if request.has_waiting()]
+        waiting = [request for request in self.desk.requests.values() if request.has(SequenceStatus.WAITING)]
         assert rows or not waiting  # where somebody waits, somebody runs
         assert set(rows) == set(self._all(RUNNING))
         assert len(rows) <= self.max_num_seqs

@@ -143,7 +143,7 @@ class PagedDesk:
     def status(self, name: str) -> list[SequenceStatus]:
         """Of its sequences; those that have not been made wait."""
         request = self.requests[name]
-        return [seq.status for seq in request.get_seqs()] + [SequenceStatus.WAITING] * request.num_unmade
+        return [seq.status for seq in request.get_seqs()]
 
     def where(self) -> tuple[list[str], list[str], list[str]]:
         """Names of the requests that run, are swapped, and wait, each in their order."""

@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from folovllm.bench.lengths import Lengths
+from folovllm.bench.neighbours import Neighbours, OtherLoad
+from folovllm.bench.report import Report
+from folovllm.engine import threads
 from milestones import cli
-from milestones.bench import charts, requests
+from milestones.bench import charts, command, requests
 from milestones.bench.requests import check_same_tokens
 from milestones.bench.settings import cache_settings, engine_options, parse_settings
 from milestones.chain import Course
@@ -247,6 +251,36 @@ def test_bad_input_is_one_line_and_exit_code_2(
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(("cpu_seconds", "says_so"), [(1.5, True), (0.01, False)])
+def test_the_table_says_that_other_work_ran_beside(
+    cpu_seconds: float, says_so: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = OtherLoad(wall_seconds=1.0, cpu_seconds=cpu_seconds, stolen_seconds=0.0, cores=2)
+    report = Report("milestones", "Milestones", "python -m milestones bench", ["seconds"], [{"seconds": 1.0}], [])
+    monkeypatch.setattr(command, "measure", lambda root, args: (report, str))
+    monkeypatch.setattr(Neighbours, "look", lambda self: load)
+    assert cli.main(["bench", "m1"]) == 0
+    assert ("Busy neighbours: other processes used 1.5 of 2 cores" in capsys.readouterr().out) is says_so
+
+
+def test_the_embedded_model_is_measured_with_the_threads_that_an_engine_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is made in another process than the engines' and must name their number."""
+    before = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "")  # to be as before afterwards
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(threads, "torchs_own_numbers", lambda: frozenset({3}))
+    monkeypatch.setattr(requests, "measure", lambda *args, **kwargs: {"m1": ANSWERS["m1"]})
+    try:
+        for words, number in ((["m1"], 1), (["m1", "--shape", "qwen3-mini"], 3), (["m1", "--threads", "2"], 2)):
+            torch.set_num_threads(3)
+            assert cli.main(["bench", *words, "--json", str(tmp_path / "x.json")]) == 0
+            assert json.loads((tmp_path / "x.json").read_text())["hardware"]["threads"] == number
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.exhaustive

@@ -57,9 +57,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _describe(llm: Any) -> str:
-    import torch
+    from folovllm.engine.threads import threads_for
 
     engine = llm.engine
-    threads = torch.get_num_threads()
+    threads = threads_for(engine.model_config.model)
     where = "GPU" if engine.device.type == "cuda" else f"{threads} CPU thread{'s' if threads > 1 else ''}"
     return f"{str(engine.dtype).removeprefix('torch.')} on {where}, up to {engine.max_model_len:,} tokens"

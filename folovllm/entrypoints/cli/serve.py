@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from typing import Any
 
@@ -92,10 +91,6 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
     require_packages()
     replicas = _replica_options(args)
-    if args.model == EMBEDDED_MODEL and "OMP_NUM_THREADS" not in os.environ:
-        import torch
-
-        torch.set_num_threads(1)  # a product of this model is done before a second thread has woken up
     from folovllm.entrypoints.cli.session import notes
     from folovllm.entrypoints.openai.launch import ServerOptions, serve
 

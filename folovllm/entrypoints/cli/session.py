@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import sys
 import time
@@ -10,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from folovllm.config import EMBEDDED_MODEL
 from folovllm.entrypoints.cli.console import PlainConsole
 from folovllm.outputs import CompletionOutput, RequestOutput
 
@@ -24,14 +22,8 @@ notes = PlainConsole(stderr=True, soft_wrap=True)
 def load_llm(kwargs: dict[str, Any]) -> LLM:
     """Load the model. Its seed is drawn anew, because two runs of one command without --seed should differ."""
     with notes.status(f"loading {kwargs['model']} …"):
-        import torch
-
         from folovllm.entrypoints.llm import LLM
 
-        if kwargs["model"] == EMBEDDED_MODEL and "OMP_NUM_THREADS" not in os.environ:
-            # A product of this model is done before a second thread has woken up. Where other programs use the cores,
-            # waiting for that thread at each product made decoding ten times slower (measured).
-            torch.set_num_threads(1)
         return LLM(**kwargs, seed=random.SystemRandom().getrandbits(31))
 
 

@@ -66,7 +66,7 @@ class ClientInputs(InputProcessor):
     """Stands where the engine's InputProcessor stood, and ends in it."""
 
     def __init__(self, engine: LLMEngine) -> None:
-        super().__init__(engine.tokenizer, engine.runner.vocab_size, engine.input_processor.room)
+        super().__init__(engine.tokenizer, engine.runner.vocab_size, engine.input_processor.room, engine.config)
         self.grammars = GrammarCompiler(engine.tokenizer, self.vocab_size, engine.eos_token_ids)
 
     def process(self, request_id: str, prompt: Prompt, params: PlainParams | None) -> Request:

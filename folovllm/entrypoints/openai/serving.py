@@ -18,7 +18,6 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from folovllm.engine.ceilings import check_ceilings
 from folovllm.entrypoints.clients.chat import conversation_to_prompt
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
@@ -147,7 +146,7 @@ class Serving:
         ready = []
         for prompt in prompts:
             tokens = prompt | ({} if salt is None else {"cache_salt": salt})
-            check_ceilings(inputs.process("check", tokens, plain).sampling_params, engine.config)
+            inputs.process("check", tokens, plain)
             ready.append(tokens)
         kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
         return Work(ready, plain, body.priority, kind)

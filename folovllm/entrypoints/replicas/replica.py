@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from folovllm.config import EMBEDDED_MODEL, EngineConfig, ModelConfig
+from folovllm.config import EngineConfig, ModelConfig
 from folovllm.engine.input_processor import InputProcessor, Room
 from folovllm.entrypoints.clients.async_llm import AsyncLLM
 from folovllm.entrypoints.clients.inputs import ClientInputs
@@ -52,7 +52,7 @@ class FrontInputs(ClientInputs):
 
     def __init__(self, engine: FrontEngine) -> None:
         facts = engine.facts
-        InputProcessor.__init__(self, engine.tokenizer, facts.vocab_size, facts.room)
+        InputProcessor.__init__(self, engine.tokenizer, facts.vocab_size, facts.room, facts.config)
         self.grammars = GrammarCompiler(engine.tokenizer, facts.vocab_size, facts.eos_token_ids)
 
 
@@ -60,10 +60,6 @@ class EngineReplica:
     """Args: as for AsyncLLM. Its methods are coroutines, so that all of them run in one event loop."""
 
     def __init__(self, name: str, model: str, options: dict[str, Any]) -> None:
-        if model == EMBEDDED_MODEL:
-            import torch
-
-            torch.set_num_threads(1)  # a product of this model is done before a second thread has woken up
         self.name, self.llm = name, AsyncLLM(model, **options)
 
     async def facts(self) -> ReplicaFacts:

@@ -50,7 +50,7 @@ async def differences(
     outputs: AsyncGenerator[RequestOutput, None], params: SamplingParams
 ) -> AsyncGenerator[RequestOutput, None]:
     """What each output gained. Where the winners are known only at the end, there is one, the last."""
-    whole = params.use_beam_search or params.num_seqs != params.n
+    whole = params.use_beam_search or params.best_of != params.n
     delta, has_begun = OutputDelta(), False
     async with aclosing(outputs) as each:
         async for output in each:

@@ -1,7 +1,6 @@
 """Requests and sequences: what the engine knows about work in flight.
 
-A Request is what a user asked; it owns `best_of` Sequences, each one line of text being generated. They are
-made when they are needed: one that waits in line with n = 4,000 has a single sequence. A Sequence's status
+A Request is what a user asked; it owns `best_of` Sequences, each one line of text being generated. A Sequence's status
 moves along the table of sequence_status.py and nowhere else; a Request's status is derived from its sequences', so the
 two can never disagree.
 
@@ -144,7 +143,8 @@ class Sequence:
 class Request:
     """What a user asked: one prompt, and `best_of` sequences that continue it, each with its own tokens.
 
-    num_unmade of them wait and have not been made: the scheduler gets them by next_waiting() or unstarted().
+    They exist as soon as the request does, a microsecond and some hundred bytes each: whoever takes requests from
+    others bounds best_of first, as an engine does by its max_n.
     """
 
     request_id: str
@@ -155,7 +155,6 @@ class Request:
     priority: int = 0  # a lower number is served first under the "priority" policy
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     sequences: dict[str, Sequence] = field(init=False)  # by sequence id, in the order of their making
-    num_unmade: int = field(init=False)
     metrics: RequestMetrics = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,8 +169,7 @@ class Request:
         self.prompt_token_ids = list(self.prompt_token_ids)
         self.metrics = RequestMetrics(arrival_time=self.arrival_time)
         self.sequences = {}
-        self.num_unmade = self.sampling_params.num_seqs
-        self.make_seq()
+        self.make_seqs()
 
     @property
     def status(self) -> RequestStatus:
@@ -180,8 +178,6 @@ class Request:
         Sequences that are not returned (FINISHED_IGNORED) do not count, unless there are no others.
         """
         statuses = {sequence.status for sequence in self.sequences.values()} - {_S.FINISHED_IGNORED}
-        if self.num_unmade:
-            statuses.add(_S.WAITING)
         for live in (_S.RUNNING, _S.SWAPPED, _S.WAITING):
             if live in statuses:
                 return RequestStatus[live.name]
@@ -190,25 +186,16 @@ class Request:
         capped = _S.FINISHED_LENGTH_CAPPED in statuses
         return RequestStatus.FINISHED_LENGTH_CAPPED if capped else RequestStatus.FINISHED_STOPPED
 
-    def make_seq(self) -> Sequence:
-        """The next sibling, which waits. The prompt never changes, so that all of them have the same list of it."""
-        index = self.sampling_params.num_seqs - self.num_unmade
-        seq = Sequence(
-            seq_id=f"{self.request_id}-{index}",
-            request_id=self.request_id,
-            data=SequenceData(self.prompt_token_ids),
-            sampling_params=self.sampling_params,
-        )
-        self.num_unmade -= 1
-        self.add_seq(seq)
-        return seq
-
-    def drop_unmade(self) -> None:
-        """An abort: no more are made but one, which stands for them, since the request's status is that of its
-        sequences."""
-        if self.num_unmade:
-            self.make_seq()
-            self.num_unmade = 0
+    def make_seqs(self) -> None:
+        """All that are run, which wait. The prompt never changes, so that all of them have the same list of it."""
+        for index in range(self.sampling_params.best_of):
+            seq = Sequence(
+                seq_id=f"{self.request_id}-{index}",
+                request_id=self.request_id,
+                data=SequenceData(self.prompt_token_ids),
+                sampling_params=self.sampling_params,
+            )
+            self.add_seq(seq)
 
     def add_seq(self, seq: Sequence) -> None:
         """Make `seq` the newest of the sequences, to be found by its id."""
@@ -218,39 +205,19 @@ class Request:
         """The oldest sequence. Raises StopIteration where there is none, but a request in the engine always has one."""
         return next(iter(self.sequences.values()))
 
-    def next_waiting(self) -> Sequence:
-        """The oldest that waits; has_waiting() says whether there is one."""
-        for seq in self.sequences.values():
-            if seq.status is _S.WAITING:
-                return seq
-        return self.make_seq()
-
-    def unstarted(self, most: int) -> list[Sequence]:
-        """Those that wait and have no token yet, at most so many, the oldest first."""
-        seqs = [seq for seq in self.get_seqs(_S.WAITING) if seq.get_output_len() == 0][:most]
-        while len(seqs) < most and self.num_unmade:
-            seqs.append(self.make_seq())
-        return seqs
-
     def has(self, status: SequenceStatus) -> bool:
-        """Whether one of the made ones has this status. The newest is asked first: as a rule the oldest end first, and
-        with thousands of them, each that ends would ask all that ended before."""
+        """Whether one of the sequences has this status. The newest is asked first: as a rule the oldest end first."""
         return any(seq.status is status for seq in reversed(self.sequences.values()))
 
-    def has_waiting(self) -> bool:
-        return self.num_unmade > 0 or self.has(_S.WAITING)
-
     def get_seqs(self, status: SequenceStatus | None = None) -> list[Sequence]:
-        """Its sequences, the oldest first, or those with the given status: those that have been made."""
-        seqs = list(self.sequences.values())  # in one go: statistics may be read while a step makes siblings
+        """Its sequences, the oldest first, or those with the given status."""
+        seqs = list(self.sequences.values())  # in one go: statistics may be read while a step forks beams
         return seqs if status is None else [seq for seq in seqs if seq.status is status]
 
     def get_num_seqs(self, status: SequenceStatus | None = None) -> int:
         return len(self.get_seqs(status))
 
     def is_finished(self) -> bool:
-        if self.num_unmade:
-            return False
         for sequence in reversed(self.sequences.values()):  # noqa: SIM110  half the time of all() over a generator
             if sequence.status not in FINISHED:
                 return False

@@ -24,7 +24,7 @@ def test_only_those_that_run_compute():
     scheduler = make_scheduler()
     a = request("a", n=2)
     running(scheduler, a)
-    a.make_seq().status = SequenceStatus.FINISHED_STOPPED
+    a.get_seqs()[1].status = SequenceStatus.FINISHED_STOPPED
     expect(work(scheduler.schedule()), [("a-0", 1)])
 
 

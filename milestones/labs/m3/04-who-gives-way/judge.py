@@ -8,13 +8,11 @@ RUNNING, WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
 STOPPED = SequenceStatus.FINISHED_STOPPED
 
 
-def request(name, *statuses, beams=False, unmade=0):
+def request(name, *statuses, beams=False):
     """A request with a sequence of each status, called name-0, name-1, …"""
-    n = len(statuses) + unmade
+    n = len(statuses)
     settings = {"best_of": n, "use_beam_search": True} if beams else {"n": n}
     made = Request(name, None, [1, 2, 3], SamplingParams(**settings))
-    while len(made.sequences) < len(statuses):
-        made.make_seq()
     for seq, status in zip(made.get_seqs(), statuses, strict=True):
         seq.status = status
     return made
@@ -69,10 +67,3 @@ def test_auto_counts_who_has_work_left():
     auto = Preempter(KVCacheManager(4, 4, 4), "auto")
     last_of_two = request("r", STOPPED, RUNNING)
     expect(auto._swaps(last_of_two), False)
-
-
-@invariant(5)
-def test_auto_counts_who_is_not_made_yet():
-    auto = Preempter(KVCacheManager(4, 4, 4), "auto")
-    first_of_two = request("r", RUNNING, unmade=1)
-    expect(auto._swaps(first_of_two), True)

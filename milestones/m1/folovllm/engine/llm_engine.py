@@ -19,11 +19,11 @@ from typing import Any, cast
 from folovllm.attention.backend import select_backend
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.core.stop import check_stop
-from folovllm.engine.ceilings import check_ceilings
 from folovllm.engine.input_processor import InputProcessor, Prompt, Room
 from folovllm.engine.outbox import Outbox
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stream import OutputDelta, check_can_stream
+from folovllm.engine.threads import few_threads
 from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.models.weights import build_model, weights_folder
@@ -77,7 +77,8 @@ class LLMEngine:
             max_model_len=self.max_model_len,
             eos_token_ids=self.eos_token_ids,
         )
-        self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, Room(self.max_model_len))
+        room = Room(self.max_model_len)
+        self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, room, self.config)
         self.output_processor = OutputProcessor(self.tokenizer)
         self._requests: dict[str, Request] = {}  # unfinished, in order of arrival
         self._outbox = Outbox()
@@ -89,15 +90,14 @@ class LLMEngine:
         """Queue a request.
 
         Raises:
-            ValueError: request_id is in use; see also InputProcessor.process and check_ceilings. A refused request
-                leaves nothing behind.
+            ValueError: request_id is in use; see also InputProcessor.process. A refused request leaves nothing
+                behind.
         """
         check_str("request_id", request_id)
         with self._turns.take():
             if self.holds({request_id}):
                 raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
             request = self.input_processor.process(request_id, prompt, params)
-            check_ceilings(request.sampling_params, self.config)
             self._requests[request_id] = request
             self.output_processor.begin(request)
 
@@ -142,7 +142,6 @@ class LLMEngine:
             self._outbox.drop(request_id)
             if request is None:
                 return
-            request.drop_unmade()
             for seq in request.get_seqs():
                 if not seq.is_finished():
                     seq.transition(SequenceStatus.FINISHED_ABORTED)
@@ -205,7 +204,8 @@ class LLMEngine:
             )
         self._is_stepping = True
         try:
-            self._step()
+            with few_threads(self.model_config.model):
+                self._step()
         finally:
             self._is_stepping = False
 
@@ -230,9 +230,7 @@ class LLMEngine:
 
     def _next_sequence(self) -> tuple[Request, Sequence]:
         request = next(iter(self._requests.values()))
-        seq = next(reversed(request.sequences.values()))
-        if seq.is_finished():
-            seq = request.make_seq()
+        seq = next(seq for seq in request.get_seqs() if not seq.is_finished())
         if seq.status is SequenceStatus.WAITING:
             seq.transition(SequenceStatus.RUNNING)
         return request, seq

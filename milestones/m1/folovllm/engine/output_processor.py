@@ -89,13 +89,6 @@ class OutputProcessor:
         for seq in request.get_seqs():
             self._sequences[seq.seq_id] = SequenceOutput(seq, self.tokenizer)
 
-    def _output_of(self, seq: Sequence) -> SequenceOutput:
-        """A sibling that was made later gets its own with its first token."""
-        output = self._sequences.get(seq.seq_id)
-        if output is None:
-            output = self._sequences[seq.seq_id] = SequenceOutput(seq, self.tokenizer)
-        return output
-
     def discard(self, request: Request) -> None:
         for seq in request.get_seqs():
             self._sequences.pop(seq.seq_id, None)
@@ -107,7 +100,7 @@ class OutputProcessor:
         if request.metrics.first_token_time is None:
             request.metrics.first_token_time = time.time()
         self._record_logprobs(request, seq, step)
-        ended = self._output_of(seq).add_token(step.token_id, ended)
+        ended = self._sequences[seq.seq_id].add_token(step.token_id, ended)
         if ended is not None:
             seq.transition(ended)
         return self.make_output(request)
@@ -136,7 +129,7 @@ class OutputProcessor:
     def _choose_best(self, request: Request) -> list[Sequence]:
         """The n sequences with the highest cumulative logprob; the others become FINISHED_IGNORED."""
         params = request.sampling_params
-        if params.num_seqs == params.n:
+        if params.best_of == params.n:
             return request.get_seqs()
         ranked = sorted(request.get_seqs(), key=lambda seq: seq.cumulative_logprob, reverse=True)
         for loser in ranked[params.n :]:
@@ -145,7 +138,7 @@ class OutputProcessor:
         return ranked[: params.n]
 
     def _completion(self, index: int, seq: Sequence) -> CompletionOutput:
-        state = self._output_of(seq)
+        state = self._sequences[seq.seq_id]
         return CompletionOutput(
             index=index,
             text=state.shown_text() if state.holdback else state.text,

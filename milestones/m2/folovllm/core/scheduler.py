@@ -77,16 +77,14 @@ class Scheduler:
             return False
         if output.total_num_scheduled_tokens + num_tokens > self.max_num_batched_tokens:
             return False
-        seq = request.first_seq()
-        if seq.status is not SequenceStatus.WAITING:  # nobody who ran waits again, so the next has not been made
-            seq = request.make_seq()
+        seq = request.get_seqs(SequenceStatus.WAITING)[0]
         seq.block_ids = [heapq.heappop(self._free_slots)]
         seq.transition(SequenceStatus.RUNNING)
         output.add(seq, num_tokens)
         self.num_running_seqs += 1
         if request not in self.running:
             self.running.append(request)
-        if not request.has_waiting():
+        if not request.has(SequenceStatus.WAITING):
             self.waiting.pop()
         return True
 
@@ -131,7 +129,6 @@ class Scheduler:
 
     def abort(self, request: Request) -> None:
         """End all of its sequences, which may be thousands, in one pass."""
-        request.drop_unmade()
         for seq in request.get_seqs():
             if not seq.is_finished():
                 self._end(seq, SequenceStatus.FINISHED_ABORTED)

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from folovllm.config import EngineConfig
+from folovllm.engine.ceilings import check_ceilings
 from folovllm.engine.chat_messages import plain_messages, render
 from folovllm.errors import PromptTooLongError
 from folovllm.request import Request
@@ -37,12 +39,14 @@ class InputProcessor:
     vocab_size: rows of the LM head: ids from 0 to vocab_size - 1 exist.
     """
 
-    def __init__(self, tokenizer: Any | None, vocab_size: int, room: Room) -> None:
-        self.tokenizer, self.vocab_size, self.max_model_len = tokenizer, vocab_size, room.max_model_len
+    def __init__(self, tokenizer: Any | None, vocab_size: int, room: Room, config: EngineConfig) -> None:
+        self.tokenizer, self.vocab_size = tokenizer, vocab_size
+        self.max_model_len, self.config = room.max_model_len, config
 
     def process(self, request_id: str, prompt: Prompt, params: SamplingParams | None) -> Request:
         """Raises:
-        ValueError: a prompt of no known kind, an empty one, an id outside the vocabulary, text without a tokenizer.
+        ValueError: a prompt of no known kind, an empty one, an id outside the vocabulary, text without a tokenizer,
+            a parameter that is wrong or more than the engine allows (check_ceilings).
         PromptTooLongError: no room is left for even one new token.
         NotImplementedError: use_beam_search.
         """
@@ -91,6 +95,7 @@ class InputProcessor:
             raise ValueError(f"sampling_params must be SamplingParams, got {params!r}")
         params = params.clone()
         params.validate()  # fields may have been set since it was made
+        check_ceilings(params, self.config)  # before all of its sequences are made
         if params.use_beam_search:
             raise NotImplementedError("Beam search is not supported yet: use_beam_search must be False")
         validate_against_vocab(params, self.vocab_size)

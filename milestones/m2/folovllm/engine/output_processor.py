@@ -96,13 +96,6 @@ class OutputProcessor:
         for seq in request.get_seqs():
             self._sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
 
-    def _output_of(self, seq: Sequence) -> SequenceOutput:
-        """A sibling that was made later gets its own with its first token."""
-        output = self._sequences.get(seq.seq_id)
-        if output is None:
-            output = self._sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
-        return output
-
     def discard(self, request: Request) -> None:
         for seq in request.get_seqs():
             self._sequences.pop(seq.seq_id, None)
@@ -148,7 +141,7 @@ class OutputProcessor:
             seq.cumulative_logprob += logprobs.logprobs[0]
             if seq.sampling_params.logprobs is not None:
                 seq.output_logprobs.append(self._decode_row(logprobs))
-        state = self._sequences.get(seq.seq_id) or self._output_of(seq)
+        state = self._sequences[seq.seq_id]
         return state.add_token(seq.data.output_token_ids[-1], ended)
 
     def make_output(self, request: Request) -> RequestOutput:
@@ -179,7 +172,7 @@ class OutputProcessor:
     def _choose_best(self, request: Request) -> list[Sequence]:
         """The n sequences with the highest cumulative logprob; the others become FINISHED_IGNORED."""
         params = request.sampling_params
-        if params.num_seqs == params.n:
+        if params.best_of == params.n:
             return request.get_seqs()
         ranked = sorted(request.get_seqs(), key=lambda seq: seq.cumulative_logprob, reverse=True)
         for loser in ranked[params.n :]:
@@ -188,7 +181,7 @@ class OutputProcessor:
         return ranked[: params.n]
 
     def _completion(self, index: int, seq: Sequence) -> CompletionOutput:
-        state = self._sequences.get(seq.seq_id) or self._output_of(seq)
+        state = self._sequences[seq.seq_id]
         return CompletionOutput(
             index=index,
             text=state.shown_text() if state.holdback else state.text,

@@ -78,7 +78,7 @@ class Desk:
     def status(self, name: str) -> list[SequenceStatus]:
         """Of its sequences; those that have not been made wait."""
         request = self.requests[name]
-        return [seq.status for seq in request.get_seqs()] + [SequenceStatus.WAITING] * request.num_unmade
+        return [seq.status for seq in request.get_seqs()]
 
 
 def make_engine(folder: Path | str, **kwargs: Any) -> LLMEngine:

@@ -94,7 +94,7 @@ class SchedulerState:
         elif before is SWAPPED:
             if not request.has(SWAPPED):
                 self.swapped.remove(request)
-        elif not request.has_waiting():
+        elif not request.has(WAITING):
             self.waiting.remove(request)
         if request.is_finished():
             self._keys.pop(request, None)
@@ -123,7 +123,7 @@ class SchedulerState:
                     seq.transition(WAITING)
                 seq.block_ids, seq.num_computed_tokens = [], 0
                 self._stale_seq_ids.append(seq.seq_id)
-            if request.has_waiting():
+            if request.has(WAITING):
                 self.waiting.add(request, key)
 
     def has_unfinished_requests(self) -> bool:
@@ -140,7 +140,6 @@ class SchedulerState:
 
     def abort(self, request: Request) -> None:
         """End all of its sequences, which may be thousands, in one pass."""
-        request.drop_unmade()
         for seq in request.get_seqs():
             if not seq.is_finished():
                 self._end(seq, SequenceStatus.FINISHED_ABORTED)
@@ -180,4 +179,4 @@ class SchedulerState:
 
     def _places(self, request: Request) -> tuple[bool, bool, bool]:
         """Whether it has to stand among the running, the waiting, the swapped."""
-        return request.has(RUNNING), request.has_waiting(), request.has(SWAPPED)
+        return request.has(RUNNING), request.has(WAITING), request.has(SWAPPED)

@@ -85,7 +85,7 @@ class Scheduler(SchedulerState):
         """The usual case: one sequence, one token, and its last block has room. Most requests do nothing else in most
         steps, and it takes a tenth of the time of asking for blocks."""
         seq, *siblings = request.sequences.values()
-        if siblings or request.num_unmade or output.total_num_scheduled_tokens >= self.max_num_batched_tokens:
+        if siblings or output.total_num_scheduled_tokens >= self.max_num_batched_tokens:
             return False
         if seq.get_len() - seq.num_computed_tokens != 1 or not self.kv.has_slot(seq):
             return False
@@ -156,7 +156,7 @@ class Scheduler(SchedulerState):
             return None
         if any(sibling.num_computed_tokens == 0 for sibling in request.get_seqs(RUNNING)):
             return None  # in a step from now there will be something to share
-        seq = request.next_waiting()
+        seq = request.get_seqs(WAITING)[0]
         shared = self.kv.get_computed_blocks(request, seq)
         num_tokens = seq.get_len() - seq.num_computed_tokens
         if request.sampling_params.use_beam_search and seq.get_output_len() > 0:
@@ -169,13 +169,13 @@ class Scheduler(SchedulerState):
         self._enter_running(request)
         if not shared and seq.get_output_len() == 0:
             # The prompt is prefilled once: siblings that have not begun draw their first token from the same logits.
-            children = request.unstarted(room - rows)
+            children = [child for child in request.get_seqs(WAITING) if child.get_output_len() == 0][: room - rows]
             for child in children:
                 self.kv.fork(seq, child, seq.get_prompt_len())
                 child.transition(RUNNING)
                 output.forks.append((seq, child))
             rows += len(children)
-        if not request.has_waiting():
+        if not request.has(WAITING):
             self.waiting.pop()
         return rows
 

@@ -18,7 +18,7 @@ Wants = list[tuple[Sequence, int]]
 def rows_claimed(request: Request) -> int:
     """Rows of the batch that a running request has, or may claim: beams branch without asking."""
     if request.sampling_params.use_beam_search:
-        return request.sampling_params.num_seqs
+        return request.sampling_params.best_of
     return request.get_num_seqs(SequenceStatus.RUNNING)
 
 

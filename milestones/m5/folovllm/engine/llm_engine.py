@@ -19,13 +19,13 @@ from typing import Any, cast
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.engine.build import build_engine_core
-from folovllm.engine.ceilings import check_ceilings
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.engine.outbox import Outbox
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.engine.stream import OutputDelta, check_can_stream
+from folovllm.engine.threads import few_threads
 from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.outputs import RequestOutput
@@ -69,7 +69,7 @@ class LLMEngine:
         self.core = build_engine_core(self.config, hf_config, self.dtype, self.device, self.eos_token_ids)
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
         self.max_model_len, self.config.scheduler_config = self.core.room.max_model_len, self.core.limits
-        self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.core.room)
+        self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.core.room, self.config)
         self.output_processor = OutputProcessor(self.tokenizer, self.scheduler)
         self._requests: dict[str, Request] = {}  # unfinished, in order of arrival
         self._outbox = Outbox()
@@ -84,8 +84,8 @@ class LLMEngine:
         """Queue a request. Under policy="priority" a lower number goes first; among equals, the one that came first.
 
         Raises:
-            ValueError: request_id is in use, priority without that policy; see also InputProcessor.process and
-                check_ceilings. A refused request leaves nothing behind.
+            ValueError: request_id is in use, priority without that policy; see also InputProcessor.process. A
+                refused request leaves nothing behind.
         """
         check_str("request_id", request_id)
         check_int("priority", priority)
@@ -95,7 +95,6 @@ class LLMEngine:
             if self.holds({request_id}):
                 raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
             request = self.input_processor.process(request_id, prompt, params)
-            check_ceilings(request.sampling_params, self.config)
             request.priority = priority
             self._requests[request_id] = request
             self.output_processor.begin(request)
@@ -211,7 +210,8 @@ class LLMEngine:
             )
         self._is_stepping = True
         try:
-            self._step()
+            with few_threads(self.model_config.model):
+                self._step()
         finally:
             self._is_stepping = False
 

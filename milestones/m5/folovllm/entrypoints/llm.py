@@ -22,6 +22,9 @@ Messages = list[dict[str, Any]]
 class LLM:
     """An engine for offline use.
 
+    The steps of the small model that ships here compute with one CPU thread, unless OMP_NUM_THREADS or
+    torch.set_num_threads() says otherwise. Between the steps torch has the number that it had before.
+
     Args:
         model: a Hugging Face hub id, a local folder in that format, or None for the small model that ships here.
         **kwargs: any field of ModelConfig, CacheConfig or SchedulerConfig by its name: tokenizer, dtype, device,

@@ -2,8 +2,6 @@ class Request:
     @property
     def status(self) -> RequestStatus:
         statuses = {sequence.status for sequence in self.sequences.values()}
-        if self.num_unmade:
-            statuses.add(_S.WAITING)
         for live in (_S.RUNNING, _S.SWAPPED, _S.WAITING):
             if live in statuses:
                 return RequestStatus[live.name]

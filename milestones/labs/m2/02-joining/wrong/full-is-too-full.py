@@ -5,15 +5,13 @@ class Scheduler:
             return False
         if output.total_num_scheduled_tokens + num_tokens >= self.max_num_batched_tokens:
             return False
-        seq = request.first_seq()
-        if seq.status is not SequenceStatus.WAITING:
-            seq = request.make_seq()
+        seq = request.get_seqs(SequenceStatus.WAITING)[0]
         seq.block_ids = [heapq.heappop(self._free_slots)]
         seq.transition(SequenceStatus.RUNNING)
         output.add(seq, num_tokens)
         self.num_running_seqs += 1
         if request not in self.running:
             self.running.append(request)
-        if not request.has_waiting():
+        if not request.has(SequenceStatus.WAITING):
             self.waiting.pop()
         return True

@@ -7,6 +7,6 @@ class Scheduler:
                 if seq.status is SequenceStatus.RUNNING:
                     output.add(seq, seq.get_len() - seq.num_computed_tokens)
         for request in self.waiting:
-            while request.has_waiting() and self._admit(request, output):
+            while request.has(SequenceStatus.WAITING) and self._admit(request, output):
                 pass
         return output

@@ -1,6 +1,8 @@
 class Scheduler:
     def _end_prefill(self, request: Request, seq: Sequence, room: int, output: SchedulerOutput) -> int:
-        children = request.unstarted(room) if seq.get_output_len() == 0 else []
+        children: list[Sequence] = []
+        if seq.get_output_len() == 0:
+            children = [child for child in request.get_seqs(WAITING) if child.get_output_len() == 0][:room]
         for child in children:
             self.kv.fork(seq, child, seq.get_prompt_len())
             child.transition(RUNNING)
