@@ -6,6 +6,7 @@ vLLM: entrypoints/cli/benchmark/base.py
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 from contextlib import AbstractContextManager
