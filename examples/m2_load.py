@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 import _tree  # noqa: F401 - folovllm is this tree's
+from _scheduler import make_scheduler
 from rich.console import Console
 from rich.table import Table
 
 from folovllm import Request, SamplingParams
-from folovllm.bench.make_scheduler import make_scheduler
 from folovllm.config import SchedulerConfig
 
 STEP_MS = 60.0  # to read the weights of Qwen3-0.6B once, at 20 GB/s

@@ -13,6 +13,7 @@ vLLM: benchmarks/serve.py (get_request)
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import math
 import random
@@ -84,3 +85,26 @@ async def send(
             return await ask(item)
 
     return list(await asyncio.gather(*(one(item, moment) for item, moment in zip(items, due, strict=True))))
+
+
+def add_arrivals(command: argparse.ArgumentParser) -> None:
+    text = (
+        "clients that ask anew when they are answered: one load for each number (default: 1 and 8, or a preset's own)"
+    )
+    command.add_argument(
+        "--max-concurrency", "--concurrency", type=int, nargs="+", action="extend", metavar="N", help=text
+    )
+    text = "requests a second at random moments: one load for each number; inf: all at once"
+    command.add_argument("--request-rate", type=float, nargs="+", action="extend", metavar="X", help=text)
+    text = "of the gaps between arrivals: 1 is Poisson, less comes in clumps, more is more even"
+    command.add_argument("--burstiness", type=float, metavar="X", help=text)
+
+
+def arrivals_of(args: argparse.Namespace) -> list[Arrivals]:
+    """One for each number that was given: closed loops, then rates. Raises ValueError: a wrong number."""
+    clients, rates = args.max_concurrency or [], args.request_rate or []
+    shape = 1.0 if args.burstiness is None else args.burstiness
+    if args.burstiness is not None and not rates:
+        raise ValueError(f"burstiness must come with a request_rate, got {shape:g} and none: add --request-rate X")
+    loops = [Arrivals(max_concurrency=number) for number in clients]
+    return loops + [Arrivals(rate, 1.0 if math.isinf(rate) else shape) for rate in rates]

@@ -12,6 +12,7 @@ vLLM: benchmarks/ compares by hand (.buildkite/performance-benchmarks)
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -20,6 +21,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from folovllm.bench.options import command_line
 from folovllm.bench.report import Report, Row, format_number
 from folovllm.bench.spread import Spread, apart
 from folovllm.utils.checks import FLOAT32_MAX, describe, wrong
@@ -78,6 +80,19 @@ def load(path: str) -> dict[str, Any]:
         if key in data and not is_right(data[key]):
             raise wrong("file", MUST, path, f"its {key} is {describe(data[key])}")
     return data
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    text = "Compare two files that --json wrote: ratios with their spread, and which of them are more than noise."
+    command.description = text
+    command.add_argument("a", metavar="A.json", help="what was before")
+    command.add_argument("b", metavar="B.json", help="what is now; a ratio is b over a")
+    command.add_argument("--json", metavar="PATH", help="write the result here; - prints it, and no table")
+    command.set_defaults(threads=None)
+
+
+def from_args(args: argparse.Namespace) -> Report:
+    return run(args.a, args.b, command=command_line(args))
 
 
 def run(path_a: str, path_b: str, *, command: str) -> Comparison:

@@ -10,16 +10,18 @@ vLLM: none
 
 from __future__ import annotations
 
+import argparse
 import gc
 import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from folovllm.bench.options import add_model, add_output, add_rounds, add_seed, command_line, source
 from folovllm.bench.probe import exceeds_caches
 from folovllm.bench.report import Report, Row, by_round, counted, medians
 from folovllm.bench.roofline import ModelCost, ProductProbe
-from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least, vocab_size
+from folovllm.bench.workload import BenchModel, dtype_of, progress_bar, random_prompts, require_at_least, vocab_size
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
@@ -30,6 +32,26 @@ COLUMNS = [
 ]  # fmt: skip
 WARM_UP_STEPS = 5
 BLOCK_SIZE = 16
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    text = "Decode steps at several batch sizes, as a share of what memory and arithmetic of this machine allow."
+    command.description = text
+    add_model(command)
+    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64, 256], help="sequences")
+    command.add_argument("--context", type=int, metavar="N", default=128, help="prompt tokens of each")
+    command.add_argument("--steps", type=int, metavar="N", default=16, help="measured steps of a round")
+    add_rounds(command)
+    command.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs; on a CPU, layer by layer")
+    add_seed(command)
+    add_output(command)
+
+
+def from_args(args: argparse.Namespace) -> Report:
+    names = ("batch_sizes", "context", "steps", "rounds", "device", "enforce_eager", "seed")
+    options = {name: getattr(args, name) for name in names}
+    with source(args) as model:
+        return run(model, command=command_line(args), dtype=dtype_of(model, args.dtype, args.device), **options)
 
 
 def run(

@@ -11,12 +11,14 @@ vLLM: benchmarks/latency.py
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from folovllm.bench.contestant import Contestant, FoloVLLM, Run, take_turns
 from folovllm.bench.metrics import percentile
+from folovllm.bench.options import add_model, add_output, add_rounds, add_seed, command_line, source
 from folovllm.bench.peers.registry import make_peers, require_peers
 from folovllm.bench.peers.setup import PeerSetup
 from folovllm.bench.probe import Probe, exceeds_caches
@@ -24,6 +26,7 @@ from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import (
     BenchModel,
     bytes_per_decode_step,
+    dtype_of,
     progress_bar,
     random_prompts,
     require_at_least,
@@ -68,6 +71,25 @@ class Samples:
             samples.tpot.append(statistics.mean(gaps))
             samples.gaps += gaps
         return samples
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    text = "One request at a time: time to first token, time between tokens, share of the memory bandwidth."
+    command.description = text
+    add_model(command)
+    command.add_argument("--peer", choices=["hf"], help="in turn with Hugging Face's generate")
+    command.add_argument("--input-len", type=int, metavar="N", default=128, help="prompt tokens of a request")
+    command.add_argument("--output-len", type=int, metavar="N", default=32, help="new tokens of a request")
+    add_rounds(command)
+    add_seed(command)
+    add_output(command)
+
+
+def from_args(args: argparse.Namespace) -> Report:
+    names = ("peer", "device", "input_len", "output_len", "rounds", "seed")
+    options = {name: getattr(args, name) for name in names}
+    with source(args) as model:
+        return run(model, command=command_line(args), dtype=dtype_of(model, args.dtype, args.device), **options)
 
 
 def run(

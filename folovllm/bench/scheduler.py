@@ -12,6 +12,7 @@ vLLM: none
 
 from __future__ import annotations
 
+import argparse
 import gc
 import random
 import statistics
@@ -19,10 +20,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from folovllm.bench.make_scheduler import make_scheduler
+from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
 from folovllm.bench.report import Report, Row, counted, medians
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.config import SchedulerConfig
+from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.scheduler import Scheduler
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 
@@ -31,6 +34,13 @@ MAX_NUM_SEQS, MAX_BATCHED_TOKENS, MAX_MODEL_LEN = 256, 2048, 512
 PROMPT_TOKENS, OUTPUT_TOKENS = (8, 128), (8, 128)
 WARM_UP_STEPS = 200  # by then requests end and join at the rate at which they go on to
 TOKEN_ID = 7
+BLOCK_SIZE = 16
+
+
+def _make_scheduler(config: SchedulerConfig) -> Scheduler:
+    """With blocks for every sequence that may run."""
+    kv = KVCacheManager(MAX_NUM_SEQS * MAX_MODEL_LEN // BLOCK_SIZE, BLOCK_SIZE)
+    return Scheduler(config, kv, eos_token_ids=frozenset())
 
 
 @dataclass
@@ -48,7 +58,7 @@ class Line:
 
     def __init__(self, waiting: int, seed: int = 0) -> None:
         self.waiting, self.samples = waiting, Samples()
-        self.scheduler = make_scheduler(
+        self.scheduler = _make_scheduler(
             SchedulerConfig(
                 max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_BATCHED_TOKENS, max_model_len=MAX_MODEL_LEN
             )
@@ -103,6 +113,21 @@ class Line:
         for name in ("add", "step", "token"):
             getattr(self.samples, name).extend(getattr(round_, name))
         self.samples.tokens += round_.tokens
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = "Requests through the scheduler with no model: what deciding costs, however long the line."
+    text = "requests that wait; the first is what growth is measured from"
+    command.add_argument("--waiting", type=int, nargs="+", default=[1_000, 10_000, 100_000], help=text)
+    command.add_argument("--steps", type=int, metavar="N", default=500, help="measured steps of a round")
+    add_rounds(command, default=5)
+    add_seed(command)
+    add_output(command)
+
+
+def from_args(args: argparse.Namespace) -> Report:
+    options = {name: getattr(args, name) for name in ("steps", "rounds", "seed")}
+    return run(args.waiting, command=command_line(args), **options)
 
 
 def run(waiting: Sequence[int], *, command: str, steps: int = 500, rounds: int = 5, seed: int = 0) -> Report:

@@ -12,63 +12,146 @@ vLLM: benchmarks/serve.py
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
-import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 
-from folovllm.bench.arrivals import Arrivals, send
+from folovllm.bench.arrivals import Arrivals, add_arrivals, arrivals_of, send
 from folovllm.bench.breakdown import Breakdown
-from folovllm.bench.load_request import CacheCounters, LoadRequest, Server
-from folovllm.bench.metrics import RequestTimes, load_row
-from folovllm.bench.preset_draws import Preset
+from folovllm.bench.load_request import LoadRequest, Server, cache_row
+from folovllm.bench.metrics import RequestTimes, load_row, parse_goals
+from folovllm.bench.options import add_model, add_output, add_rounds, add_seed, command_line, source
+from folovllm.bench.presets import add_preset, preset_of
 from folovllm.bench.report import Report, Row, medians
+from folovllm.bench.serve_work import Work, read_prompts
 from folovllm.bench.workload import progress_bar, require_at_least
+from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
+from folovllm.entrypoints.cli.parser import add_engine_arguments
 
-TOP_ID = 10_000  # random prompts are drawn up to here; a server takes them as it has tokens
+USUAL = [Arrivals(max_concurrency=1), Arrivals(max_concurrency=8)]
 WARM_UP = 2  # requests before the first load, which find everything loaded and nothing compiled
 
 
-@dataclass(frozen=True)
-class Work:
-    """Requests of a load: those of a file, of a preset, or random ones of equal lengths."""
+SIZES = {"num_requests": 64, "input_len": 64, "output_len": 64}
+ENGINE = [field.name for config in (ModelConfig, CacheConfig, SchedulerConfig) for field in fields(config)]
+# Said of an engine in this process, with what they are where they are not given.
+HERE = {"model": None, "dtype": "auto", "device": None, "load_format": None}
 
-    num_requests: int = 64
-    input_len: int = 64
-    output_len: int = 64
-    seed: int = 0
-    preset: Preset | None = None
-    """Carries its own numbers and seed; the four before it then say nothing."""
-    given: tuple[LoadRequest, ...] = ()
-    """As they are, whatever the rest says."""
 
-    def __post_init__(self) -> None:
-        require_at_least(1, num_requests=self.num_requests, input_len=self.input_len, output_len=self.output_len)
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    text = "An engine, or a server that runs, under load: TTFT, TPOT, ITL and goodput, as its clients see them."
+    command.description = text
+    text = "ask the server at this address, such as http://127.0.0.1:8000; without it an engine is made in this process"
+    command.add_argument("--url", help=text)
+    add_model(command)
+    add_preset(command)
+    command.add_argument("--input-len", type=int, metavar="N", help="prompt tokens of a request (default: 64)")
+    add_load_arguments(command)
+    text = "instead of the loads' rows: each part of a request's way through the engine in this process"
+    command.add_argument("--breakdown", action="store_true", help=text)
+    add_rounds(command, default=1)
+    add_seed(command)
+    add_output(command)
+    add_engine_arguments(command)
 
-    def draw(self) -> list[LoadRequest]:
-        """The same for the same numbers and seed, to the token."""
-        if self.given:
-            return list(self.given)
-        if self.preset is not None:
-            drawn = zip(*self.preset.draw(), strict=True)
-            return [LoadRequest(prompt, length, self.preset.sampling) for prompt, length in drawn]
-        rng = random.Random(self.seed)
-        return [
-            LoadRequest([rng.randint(0, TOP_ID) for _ in range(self.input_len)], self.output_len, {"temperature": 0.0})
-            for _ in range(self.num_requests)
-        ]
 
-    def describe(self) -> str:
-        if self.given:
-            return f"{len(self.given)} requests of a file, {sum(each.max_tokens for each in self.given):,} tokens out"
-        if self.preset is None:
-            return f"{self.num_requests} requests, {self.input_len} tokens in, {self.output_len} out"
-        requests = self.draw()
-        tokens = sum(len(request.prompt) for request in requests), sum(request.max_tokens for request in requests)
-        return f"{len(requests)} requests, {tokens[0]:,} tokens in, {tokens[1]:,} out"
+def add_load_arguments(command: argparse.ArgumentParser) -> None:
+    """What any client of a server is told."""
+    command.add_argument("--api-key", metavar="KEY", help="the key that the server asks for")
+    text = (
+        'requests of a file: a line {"prompt": "a text", "output_tokens": N} for each, as vllm bench serve reads them'
+    )
+    command.add_argument("--dataset", type=Path, metavar="FILE", help=text)
+    command.add_argument("--num-requests", "--num-prompts", type=int, metavar="N", help="of each load (default: 64)")
+    command.add_argument("--output-len", type=int, metavar="N", help="new tokens of a request (default: 64)")
+    add_arrivals(command)
+    text = "count requests that are as fast as this, in ms: ttft:X, tpot:X, e2el:X"
+    command.add_argument("--goodput", nargs="+", action="extend", default=[], metavar="NAME:MS", help=text)
+
+
+def check_args(args: argparse.Namespace) -> None:
+    """Raises ValueError: an option to look into an engine that is in another process."""
+    for name in ("trace", "nvtx", "watch"):
+        if args.url is not None and getattr(args, name):
+            raise ValueError(
+                f"--{name} must not be given with --url: the engine is in the server's process. Start that one with "
+                "`folovllm serve --trace FILE`"
+            )
+
+
+def from_args(args: argparse.Namespace) -> Report:
+    goals = parse_goals(args.goodput)
+    given = {name: getattr(args, name) for name in SIZES if getattr(args, name) is not None}
+    if args.dataset is None:
+        work = Work(**given, seed=args.seed, preset=None if args.preset is None else preset_of(args))
+    else:
+        if args.preset is not None:
+            raise ValueError("dataset must not be given with preset: each brings its own prompts")
+        if args.input_len is not None:
+            raise ValueError("input_len must not be given with dataset: its prompts are as long as they are")
+        if args.url is None and args.model is None:
+            raise ValueError("dataset must come with url or model: its texts need a tokenizer, and a shape has none")
+        work = Work(seed=args.seed, given=read_dataset(args))
+    preset = work.preset
+    usual = [Arrivals(preset.request_rate, preset.burstiness)] if preset is not None else USUAL
+    loads = arrivals_of(args) or usual
+    if args.url is None:
+        return _run_here(args, work, loads, goals)
+    return _run_there(args, work, loads, goals)
+
+
+def read_dataset(args: argparse.Namespace) -> tuple[LoadRequest, ...]:
+    """The first num_requests of the file. Raises ValueError: too many of them, or a line that is none."""
+    found = read_prompts(args.dataset, args.output_len)
+    wanted = len(found) if args.num_requests is None else args.num_requests
+    if not 1 <= wanted <= len(found):
+        raise ValueError(f"num_requests must be in [1, {len(found)}], what {args.dataset} has, got {wanted}")
+    return found[:wanted]
+
+
+def _run_here(args: argparse.Namespace, work: Work, loads: list[Arrivals], goals: dict[str, float]) -> Report:
+    if args.api_key is not None:
+        raise ValueError("api_key must be given with url: an engine in this process asks for none")
+    from folovllm.bench.in_process import InProcessServer
+
+    options = {name: getattr(args, name) for name in ENGINE if name not in HERE and name in args}
+    options |= {"dtype": args.dtype, "device": args.device, "seed": args.seed}
+    breakdown = Breakdown() if args.breakdown else None
+    with source(args) as model:
+        server = InProcessServer(model, options, has_tokenizer=args.model is not None, breakdown=breakdown)
+        return run(
+            server,
+            work,
+            loads,
+            command=command_line(args),
+            goals=goals,
+            rounds=args.rounds,
+            breakdown=breakdown,
+        )
+
+
+def _run_there(args: argparse.Namespace, work: Work, loads: list[Arrivals], goals: dict[str, float]) -> Report:
+    for name in [name for name, unset in HERE.items() if getattr(args, name) != unset] + [
+        name for name in ENGINE if name in args and name not in HERE and name != "seed"
+    ]:
+        raise ValueError(f"{name} must not be given with url: the server at {args.url} has its own")
+    if args.breakdown:
+        raise ValueError("breakdown must not be given with url: it looks into the engine, which is in another process")
+    from folovllm.bench.http_server import HttpServer
+
+    server = HttpServer(args.url, args.api_key)
+    pid = server.pid()
+    if pid is not None:
+        args.neighbours.include(pid)  # it is what is measured, and no neighbour
+    try:
+        return run(server, work, loads, command=command_line(args), goals=goals, rounds=args.rounds)
+    except RuntimeError as error:
+        raise ValueError(f"the server at {args.url} refused: {error}") from error
 
 
 @dataclass
@@ -112,7 +195,7 @@ async def measure(
             await watching
     row = {"load": arrivals.describe(), **load_row(answers, seconds, goals)}
     after = await server.counters()
-    row |= _cache_row(before, after, max([*peaks, after.kv_usage if after else 0.0]))
+    row |= cache_row(before, after, max([*peaks, after.kv_usage if after else 0.0]))
     found = breakdown.rows(row["load"], row["output_tokens_per_s"]) if breakdown is not None else []
     return Measured(row, found, [answer.problem for answer in answers if answer.problem is not None])
 
@@ -123,18 +206,6 @@ async def _watch(server: Server, peaks: list[float]) -> None:
         now = await server.counters()
         if now is not None:
             peaks.append(now.kv_usage)
-
-
-def _cache_row(before: CacheCounters | None, after: CacheCounters | None, peak: float) -> Row:
-    """None of everything where the server does not tell, and of hits where nothing was looked up."""
-    if before is None or after is None:
-        return {"kv_peak_share": None, "prefix_hit_rate": None, "preemptions": None}
-    queries, hits = after.prefix_queries - before.prefix_queries, after.prefix_hits - before.prefix_hits
-    return {
-        "kv_peak_share": peak,
-        "prefix_hit_rate": hits / queries if queries else None,
-        "preemptions": int(after.preemptions - before.preemptions),
-    }
 
 
 async def _run(

@@ -11,6 +11,7 @@ vLLM: none
 
 from __future__ import annotations
 
+import argparse
 import gc
 import statistics
 import time
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 
+from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
 from folovllm.bench.report import Report, Row, by_round, counted, medians
 from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least, vocab_size
 from folovllm.config import EMBEDDED_MODEL
@@ -106,6 +108,21 @@ class StepClock:
             "sampling": seconds["sampling"],
             "step": whole,
         }
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    text = "Decode steps of a full batch: the host's work before and after the model, against the model's own."
+    command.description = text
+    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64], help="sequences")
+    command.add_argument("--steps", type=int, metavar="N", default=50, help="measured steps of a round")
+    add_rounds(command)
+    add_seed(command)
+    add_output(command)
+
+
+def from_args(args: argparse.Namespace) -> Report:
+    options = {name: getattr(args, name) for name in ("steps", "rounds", "seed")}
+    return run(args.batch_sizes, command=command_line(args), **options)
 
 
 def run(batch_sizes: Sequence[int], *, command: str, steps: int = 50, rounds: int = 3, seed: int = 0) -> Report:

@@ -9,18 +9,21 @@ vLLM: benchmarks/throughput.py
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from folovllm.bench import presets
 from folovllm.bench.contestant import Contestant, FoloVLLM, Run, require_mixed, take_turns
 from folovllm.bench.latency import weight_bytes_of
 from folovllm.bench.lengths import Lengths
-from folovllm.bench.peers.registry import make_peers, require_peers
+from folovllm.bench.options import add_model, add_output, add_rounds, add_seed, command_line, source
+from folovllm.bench.peers.registry import make_peers, peer_names, require_peers
 from folovllm.bench.peers.setup import PeerSetup
 from folovllm.bench.probe import Probe, exceeds_caches
 from folovllm.bench.report import Report, Row, medians
-from folovllm.bench.workload import BenchModel, progress_bar, require_at_least, vocab_size
+from folovllm.bench.workload import BenchModel, dtype_of, progress_bar, require_at_least, vocab_size
 from folovllm.config import CacheConfig
 
 COLUMNS = [
@@ -42,6 +45,47 @@ COLUMNS = [
 ]
 KV_COLUMNS = COLUMNS[-2:]  # of an engine that tells
 SHORTEST = 8  # mixed lengths begin at the N-th part of the longest
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = "Several requests at once: tokens per second in prefill, in decode and over all."
+    add_model(command)
+    text = "take turns with hf (Hugging Face's generate) or another (a wrong name is answered with all); several: A,B"
+    command.add_argument("--peer", action="append", default=[], dest="peers", metavar="PEER", help=text)
+    text = "also let the peer take this many at a time"
+    command.add_argument("--peer-batch-size", type=int, metavar="N", default=1, help=text)
+    text = "lengths from an eighth of --input-len and --output-len up to them, instead of all the same"
+    command.add_argument("--mixed", action="store_true", help=text)
+    # None is "not given": the benchmark has its own defaults for these, and says so below.
+    text = "requests in each round (default: 4)"
+    command.add_argument("--num-requests", "--num-prompts", type=int, metavar="N", help=text)
+    command.add_argument("--input-len", type=int, metavar="N", help="prompt tokens of a request (default: 32)")
+    command.add_argument("--output-len", type=int, metavar="N", help="new tokens of a request (default: 32)")
+    presets.add_arguments(command)
+    text = "for the peers vllm and vllm-compiled: the Python that has vLLM, in an environment of its own"
+    command.add_argument("--peer-python", metavar="PATH", help=text)
+    add_rounds(command)
+    add_seed(command)
+    add_output(command)
+
+
+def from_args(args: argparse.Namespace) -> Report:
+    presets.check_arguments(args)
+    if args.preset is not None:
+        return presets.from_args(args)
+    names = ("num_requests", "input_len", "output_len")
+    given: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    options = {name: getattr(args, name) for name in ("device", "mixed", "peer_batch_size", "rounds", "seed")}
+    with source(args) as model:
+        return run(
+            model,
+            command=command_line(args),
+            dtype=dtype_of(model, args.dtype, args.device),
+            peers=peer_names(args.peers),
+            peer_options=vars(args),
+            **given,
+            **options,
+        )
 
 
 def run(

@@ -114,9 +114,13 @@ def cases(**given: Sequence[Any]) -> list[Case]:
 
 @dataclass
 class SimulationReport(Report):
-    """And the traces that were written, one for each replica: whether they are whole is asked once it was shown."""
+    """And the traces that were written, one for each replica."""
 
     traces: Sequence[TraceWriter] = ()
+
+    def check_files(self) -> None:
+        for writer in self.traces:
+            writer.check_whole()
 
 
 def run(options: Options, cases: Sequence[Case], *, command: str, trace: Path | None = None) -> SimulationReport:

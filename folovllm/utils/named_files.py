@@ -90,6 +90,16 @@ def read_json(name: str, must: str, path: str | os.PathLike[str]) -> Any:
         raise wrong(name, must, str(path), f"it {error}") from None
 
 
+def check_target(name: str, path: Path) -> None:
+    """A file can be written there."""
+    if path.is_dir():
+        raise ValueError(f"{name} must be a file, got {str(path)!r}, which is a folder")
+    if not path.parent.is_dir():
+        raise ValueError(f"{name} must be in an existing folder, got {str(path)!r}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"{name} must be a file that can be written, got {str(path)!r}")
+
+
 @contextmanager
 def writing(name: str, path: Path) -> Iterator[TextIO]:
     """A file for what the block writes. Raises ValueError: not all of it could be written."""

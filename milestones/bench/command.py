@@ -96,9 +96,9 @@ def measure_requests(course: Course, chosen: list[Milestone], settings: Settings
         )
     name = args.model or (None if args.shape else "embedded")
 
+    from folovllm.bench.options import settle_threads
     from folovllm.bench.report import Report, medians
     from folovllm.bench.workload import bench_model, progress_bar, vocab_size
-    from folovllm.entrypoints.cli.bench.common import settle_threads
 
     settle_threads(args.threads, name)
 

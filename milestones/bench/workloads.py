@@ -76,9 +76,9 @@ def measure(
     names = dict.fromkeys(swept, chosen[0].id) or {m.id: m.id for m in chosen}
     workload = make(args, names, swept_field, swept)
 
+    from folovllm.bench.options import settle_threads
     from folovllm.bench.report import Report, counted
     from folovllm.bench.workload import bench_model, progress_bar, vocab_size
-    from folovllm.entrypoints.cli.bench.common import settle_threads
 
     settle_threads(args.threads, args.model)
 

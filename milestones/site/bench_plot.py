@@ -1,8 +1,8 @@
 """A picture from the JSON of a measurement, drawn while the page is built: it cannot be older than its figures.
 
 `::: plot NAME` takes what `python -m milestones bench ... --workload long-prompt --json` wrote. With a sweep over
-budgets it draws the choice that they are, else every gap between tokens over time. What `folovllm bench timeline`
-wrote is drawn as the time line that it is.
+budgets it draws the choice that they are, else every gap between tokens over time. What
+`python -m workshop.bench timeline` wrote is drawn as the time line that it is.
 """
 
 from __future__ import annotations

@@ -1,13 +1,25 @@
-"""What a machine can do is measured over a gibibyte; here a mebibyte will do."""
+"""What a machine can do is measured over a gibibyte; here a mebibyte will do. And all peers are there."""
 
 from __future__ import annotations
 
 import pytest
 
 from folovllm.bench import probe
+from folovllm.bench.peers import registry
+from tests.m4.conftest import fake_cuda, oracle, small_oracle
+from tests.m6.conftest import text_model_folder
+from workshop.bench import peers
+
+__all__ = ["fake_cuda", "oracle", "small_oracle", "text_model_folder"]  # the milestones' fixtures
 
 
 @pytest.fixture(autouse=True)
 def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PROBE_BYTES", 2**20)
     monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
+
+
+@pytest.fixture(autouse=True)
+def all_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, make in registry.find_peers(peers).items():
+        monkeypatch.setitem(registry.PEERS, name, make)

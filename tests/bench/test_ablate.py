@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from folovllm import LLM, SamplingParams
-from folovllm.bench import ablate
-from folovllm.bench.ablate import FEATURES
 from folovllm.bench.compare import samples_of
 from folovllm.models.compiled_decoder import CompiledDecoder
 from folovllm.models.packing import PACKED
 from folovllm.utils.cpu_kernels import unavailable_reason
+from tests.bench.support import bench_report, refusal
 from tests.helpers import make_hf_folder
-from tests.m1.bench_support import bench_report, refusal
+from workshop.bench import ablate
+from workshop.bench.ablate import FEATURES
 
 pytestmark = pytest.mark.slow
 ARGV = ["ablate", "--shape", "qwen3-tiny", "--dtype", "float32", "--device", "cpu", "--num-requests", "2",

@@ -19,15 +19,15 @@ import torch
 from folovllm.bench.peers.apart import Apart, Kind, environment
 from folovllm.bench.peers.exported import export_weights
 from folovllm.bench.peers.llama_cpp import LLAMA_CPP
-from folovllm.bench.peers.nano_vllm import NANO_VLLM
-from folovllm.bench.peers.openvino import OPENVINO
 from folovllm.bench.peers.registry import PEERS, make_peers
 from folovllm.bench.peers.setup import PeerMissingError, PeerSetup
 from folovllm.bench.peers.workers import gguf_file
 from folovllm.bench.workload import BenchModel
 from folovllm.entrypoints.cli.main import main
+from tests.bench.support import bench_report
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
-from tests.m1.bench_support import bench_report
+from workshop.bench.peers.nano_vllm import NANO_VLLM
+from workshop.bench.peers.openvino import OPENVINO
 
 PROMPTS, COUNTS = [[7, 3, 9, 1], list(range(40, 71)), [200, 5]], [8, 5, 9]
 INSTALLED = [kind for kind in (LLAMA_CPP, OPENVINO) if os.environ.get(kind.variable)]

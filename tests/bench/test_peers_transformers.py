@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from folovllm.bench import latency
-from folovllm.bench.peers.hf import HuggingFace
 from folovllm.bench.peers.registry import PEERS
 from folovllm.bench.peers.setup import PeerSetup
-from folovllm.bench.peers.transformers_apart import OwnProcess
+from folovllm.bench.peers.transformers import OwnProcess
 from folovllm.bench.workload import BenchModel
 from tests.helpers import make_hf_folder
 
@@ -32,7 +31,6 @@ def test_each_runs_in_another_process_and_gives_what_was_asked_for(
     name: str, sizes: list[int | None], setup: PeerSetup
 ) -> None:
     peers = PEERS[name](setup)
-    assert "hf_model" not in vars(setup)  # no second copy of the weights in this process
     assert [getattr(peer, "batch_size", None) for peer in peers] == sizes
     for peer in peers:
         assert isinstance(peer, OwnProcess)
@@ -65,11 +63,3 @@ def test_what_fails_over_there_is_told_here(setup: PeerSetup) -> None:
     setup.model = BenchModel("gone", "/no/such/folder", "auto")
     with pytest.raises(RuntimeError, match=r"hf failed: ModelLoadError: .*no such folder"):
         PEERS["hf"](setup)
-
-
-def test_the_milestones_own_peers_stay_in_this_process(setup: PeerSetup) -> None:
-    from folovllm.bench.peers import hf
-
-    (one, two) = hf.PEERS["hf"](setup)
-    assert isinstance(one, HuggingFace)
-    assert (one.batch_size, two.batch_size) == (1, 2)  # type: ignore[attr-defined]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from pathlib import Path
@@ -10,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from folovllm.bench import probe
-from folovllm.entrypoints.cli.bench import add_parser
 from folovllm.entrypoints.cli.main import main
+from tests.bench.support import run
+from workshop.bench.__main__ import MAKERS, build_parser
 
 TINY = ["--shape", "qwen3-tiny", "--dtype", "float32"]
 LENGTHS = ["--input-len", "6", "--output-len", "3"]
@@ -22,7 +22,7 @@ COMMANDS = {
     "serve-load": [*TINY, *LENGTHS, "--num-requests", "3"],
     "serve-load-parts": [*TINY, *LENGTHS, "--num-requests", "3", "--breakdown"],
     "sampler": ["--batch-sizes", "1", "--vocab-sizes", "512"],
-    "sampler-whole": [*TINY, "--end-to-end", "--num-requests", "3", "--output-len", "3"],
+    "sampler-run": [*TINY, "--num-requests", "3", "--output-len", "3"],
     "attention": ["--shape", "qwen3-tiny", "--dtypes", "float32", "--batch-sizes", "1", "--contexts", "16"],
     "scheduler": ["--waiting", "5", "--steps", "2"],
     "decode": [*TINY, "--batch-sizes", "1", "2", "--context", "8", "--steps", "2"],
@@ -32,14 +32,14 @@ KEYS = [
     "name", "title", "command", "seed", "versions", "hardware", "date", "columns", "rows", "samples", "spread",
     "other_load", "notes", "details",
 ]  # fmt: skip
-KINDS = sorted({name.partition("-preset")[0].partition("-parts")[0].partition("-whole")[0] for name in COMMANDS})
+KINDS = sorted({name.removesuffix("-preset").removesuffix("-parts") for name in COMMANDS})
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PROBE_BYTES", 2**20)
     monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16, "cuda": 16})
-    monkeypatch.setattr("folovllm.bench.sampler.SECONDS_PER_CASE", 0.0)
+    monkeypatch.setattr("workshop.bench.sampler.SECONDS_PER_CASE", 0.0)
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
@@ -47,11 +47,12 @@ def test_the_json_has_one_form(name: str, tmp_path: Path) -> None:
     kind = next(kind for kind in reversed(KINDS) if name.startswith(kind))
     path = tmp_path / f"{name}.json"
     argv = [kind, *COMMANDS[name], "--rounds", "2", "--seed", "5", "--json", str(path)]
-    assert main(["bench", *argv]) == 0
+    assert run(argv) == 0
     data = json.loads(path.read_text())
     assert list(data) == KEYS
     assert data["name"] == name
-    assert data["command"] == f"folovllm bench {' '.join(argv)}"
+    program = "python -m workshop.bench" if kind in MAKERS else "folovllm bench"
+    assert data["command"] == f"{program} {' '.join(argv)}"
     assert data["seed"] == 5
     assert len(data["rows"]) == len(data["samples"]) == len(data["spread"]) > 0
     for row, samples, spread in zip(data["rows"], data["samples"], data["spread"], strict=True):
@@ -69,12 +70,7 @@ def test_the_json_has_one_form(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_command_has_the_common_options(kind: str) -> None:
-    parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
-    (bench,) = [action for action in parser._actions if action.choices]
-    (kinds,) = [action for action in bench.choices["bench"]._actions if action.dest == "bench"]  # type: ignore[index]
-    known = kinds.choices[kind]._option_string_actions  # type: ignore[index]
-    assert {"--rounds", "--seed", "--threads", "--json"} <= set(known)
+    assert build_parser().parse([kind, "--rounds", "1", "--seed", "2", "--threads", "3", "--json", "-"]).rounds == 1
 
 
 @pytest.mark.parametrize("kind", ["throughput", "latency", "decode", "serve-load"])

@@ -1,4 +1,4 @@
-"""`bench sampler --end-to-end`: two engines that differ in the draw alone."""
+"""`workshop.bench sampler-run`: two engines that differ in the draw alone."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from folovllm.bench.preset_draws import PRESETS
-from folovllm.bench.sampler_run import Drawing, run
 from folovllm.bench.workload import bench_model
-from folovllm.entrypoints.cli.main import main
 from folovllm.sampling_params import SamplingParams
+from workshop.bench.sampler_run import Drawing, run
 
 SMALL = replace(PRESETS["gpt2-sampling"], num_requests=3, longest_output=4)
 
@@ -49,9 +48,3 @@ def test_the_report_sets_one_against_the_other() -> None:
     assert naive["speedup"] == 1
     assert fast["speedup"] == pytest.approx(naive["seconds"] / fast["seconds"])
     assert json.loads(report.to_json())["samples"][0]["seconds"] == list(report.samples[0]["seconds"])
-
-
-@pytest.mark.parametrize("given", [["--model", "embedded"], ["--num-requests", "2"], ["--output-len", "2"]])
-def test_what_a_single_draw_has_no_use_for_is_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "sampler", *given]) == 2
-    assert "must come with end_to_end" in capsys.readouterr().err

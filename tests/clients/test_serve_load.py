@@ -14,8 +14,8 @@ from folovllm.bench.http_server import Target
 from folovllm.bench.load_request import CacheCounters, LoadRequest
 from folovllm.bench.metrics import RequestTimes
 from folovllm.bench.preset_draws import PRESETS
-from folovllm.bench.serve_load import WARM_UP, Work, run
-from folovllm.bench.serve_prompts import read_prompts
+from folovllm.bench.serve_load import WARM_UP, run
+from folovllm.bench.serve_work import Work, read_prompts
 from folovllm.entrypoints.cli.main import main
 
 SMALL = ["--shape", "qwen3-tiny", "--dtype", "float32", "--input-len", "8", "--output-len", "4"]
@@ -188,7 +188,7 @@ def test_output_len_takes_the_place_of_the_file_s(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2: Expecting property name"),
+        ("{", "line 2: is not JSON: Expecting property name"),
         ('{"prompt": "", "output_tokens": 3}', "line 2: it must be like"),
         ('{"prompt": "a"}', "line 2: output_tokens must be given"),
         ('{"prompt": "a", "output_tokens": 0}', "line 2: output_tokens must be"),

@@ -17,8 +17,8 @@ from folovllm.bench.metrics import RequestTimes
 from folovllm.bench.peers.vllm import PYTHON_VARIABLE
 from folovllm.bench.report import Report
 from folovllm.bench.serve_load import WARM_UP
-from folovllm.bench.serve_peer import VLLMArrivals, VLLMClient, compare, run
-from folovllm.entrypoints.cli.main import main
+from workshop.bench.__main__ import main
+from workshop.bench.serve_peer import VLLMArrivals, VLLMClient, compare, run
 
 FAKE = '''
 """What serve_peer_worker.py uses of vLLM's benchmarks, in place of them."""
@@ -174,16 +174,6 @@ def test_what_is_not_installed_is_named_with_the_way_to_it(lacking: str, fake: P
         compared(Arrivals(max_concurrency=2))
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--peer", "vllm"], "peer must come with url and dataset"),
-        (["--peer", "vllm", "--url", "http://127.0.0.1:1"], "peer must come with url and dataset"),
-        (["--peer-python", sys.executable], "peer_python must come with peer"),
-    ],
-)
-def test_options_that_lack_another_are_refused(
-    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", "serve-load", *argv]) == 2
-    assert message in capsys.readouterr().err
+def test_a_file_of_prompts_must_be_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve-peer", "--url", "http://127.0.0.1:1"]) == 2
+    assert "dataset must be given: both clients send one file's prompts" in capsys.readouterr().err

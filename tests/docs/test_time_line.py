@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from folovllm.attention.splits import PLACES
-from folovllm.bench.time_line import (
+from workshop.bench.time_line import (
     ATTENTION_LAUNCH,
     ATTENTION_SHARE,
     COPY_SHARE,

@@ -173,7 +173,7 @@ def options(*command: str) -> dict[str, Any]:
     return {name: action.default for action in parser._actions for name in action.option_strings}
 
 
-COMMANDS = [["generate"], ["chat"], ["bench", "latency"], ["bench", "throughput"]]
+COMMANDS = [["generate"], ["chat"]]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -185,25 +185,3 @@ def test_dtype_has_the_same_names_and_default_in_every_command(
     assert code == 2
     assert "dtype must be one of 'auto', 'float32'" in err
     assert "did you mean 'bfloat16'?" in err
-
-
-@pytest.mark.parametrize("command", [["generate"], ["bench", "throughput"], ["bench", "sampler"]], ids=" ".join)
-def test_help_shows_defaults_as_they_are_typed(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    _, out, _ = run([*command, "--help"], capsys)
-    assert not re.search(r"default:\s+\[", out)
-    if command[-1] == "sampler":
-        assert "(default: 1 8 64)" in " ".join(out.split())
-
-
-def test_a_result_that_could_not_be_written_is_refused_before_measuring(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = run(["bench", "sampler", "--json", str(tmp_path)], capsys)
-    assert (code, err) == (2, f"error: json must be a file, got '{tmp_path}', which is a folder\n")
-
-
-def test_one_round_has_no_medians() -> None:
-    from folovllm.bench.report import counted, medians
-
-    assert [medians(n, "round") for n in (1, 3)] == ["One round", "Medians of 3 rounds"]
-    assert [counted(n, "step") for n in (1, 2)] == ["1 step", "2 steps"]

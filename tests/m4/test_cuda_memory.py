@@ -10,7 +10,6 @@ import torch
 from transformers.models.qwen3 import Qwen3Config
 
 from folovllm import LLM, LLMEngine, SamplingParams
-from folovllm.bench.shapes import SHAPES
 from folovllm.worker.cuda_graph import bytes_of_graphs, capture_sizes
 from tests.fake_cuda import FakeCuda, fake_cuda_machine
 
@@ -21,8 +20,21 @@ SHARE, TOTAL_BYTES, NUM_SEQS = 0.9, 3 << 30, 64
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two layers of Qwen3-0.6B under its whole vocabulary."""
     path = tmp_path_factory.mktemp("shallow")
-    shape = {**SHAPES["qwen3-0.6b"], "num_hidden_layers": 2, "architectures": ["Qwen3ForCausalLM"]}
-    Qwen3Config(**shape, dtype=torch.bfloat16, bos_token_id=None, eos_token_id=None).save_pretrained(path)
+    Qwen3Config(
+        hidden_size=1024,
+        num_hidden_layers=2,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        intermediate_size=3072,
+        vocab_size=151936,
+        tie_word_embeddings=True,
+        max_position_embeddings=40960,
+        architectures=["Qwen3ForCausalLM"],
+        dtype=torch.bfloat16,
+        bos_token_id=None,
+        eos_token_id=None,
+    ).save_pretrained(path)
     return path
 
 

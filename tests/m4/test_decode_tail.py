@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from folovllm.attention.splits import MAX_SPLITS, PLACES, TailModel, choose_splits, tokens_per_split
-from folovllm.bench.presets import PRESETS
 
 H100, H200 = TailModel(3.0e12), TailModel(4.3e12)
 KV_HEADS = 8  # of Qwen3-0.6B
+MAX_MODEL_LEN = 4096
 
 
 def batches() -> list[list[int]]:
-    """The lengths of the nano-vllm preset's running sequences, every 24th step, with all of them started at once."""
-    preset = PRESETS["nano-vllm"]
-    prompts, outputs = preset.draw()
-    running = [
-        [len(prompt) + step for prompt, output in zip(prompts, outputs, strict=True) if output > step]
-        for step in range(0, preset.longest_output, 24)
-    ]
+    """The lengths of nano-vllm's benchmark, every 24th step, with all 256 sequences started at once. It draws each
+    prompt's length and token ids, and then the outputs' lengths."""
+    rng = random.Random(0)
+    prompts = [len([rng.randint(0, 10_000) for _ in range(rng.randint(100, 1024))]) for _ in range(256)]
+    outputs = [rng.randint(100, 1024) for _ in range(256)]
+    lengths = list(zip(prompts, outputs, strict=True))
+    running = [[prompt + step for prompt, output in lengths if output > step] for step in range(0, 1024, 24)]
     return [lens for lens in running if lens]
 
 
 def chosen(lens: list[int]) -> int:
-    return choose_splits(len(lens), KV_HEADS, PRESETS["nano-vllm"].max_model_len, 64)
+    return choose_splits(len(lens), KV_HEADS, MAX_MODEL_LEN, 64)
 
 
 @pytest.mark.parametrize("model", [H100, H200], ids=["H100", "H200"])

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from folovllm import LLM, SamplingParams
-from folovllm.bench import sampler as bench
 from folovllm.sample.drawable import NOT_FINITE
 from folovllm.sample.kernels import sampler as kernel
 from folovllm.sample.sampler import Sampler
@@ -90,23 +89,6 @@ def test_an_engine_draws_with_it(tmp_path, monkeypatch, kernel_rows) -> None:
     outputs = llm.generate([[1, 2, 3], [4]], [params, params.clone()])
     assert kernel_rows == [[0, 1]] * 4
     assert all(0 <= token < 256 for output in outputs for token in output.outputs[0].token_ids)
-
-
-def test_the_bench_times_the_kernel_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "has_kernel", lambda device: True)
-    rows = bench.run([2], [60], rounds=1, seconds_per_case=0.0).rows
-    for row in rows:
-        if row["setting"] == "greedy":
-            assert row["triton_ms"] is row["triton_ratio"] is None
-        else:
-            assert row["triton_ratio"] == pytest.approx(row["sampler_ms"] / row["triton_ms"])
-
-
-def test_without_a_gpu_the_bench_reports_what_it_always_did(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "default_device", lambda: "cpu")
-    report = bench.run([1], [60], rounds=1, seconds_per_case=0.0)
-    assert report.columns == ["setting", "logits", "vocab", "batch", "naive_ms", "sampler_ms", "speedup"]
-    assert set(report.rows[0]) == set(report.columns)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's, about NaN

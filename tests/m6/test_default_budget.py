@@ -7,8 +7,6 @@ import asyncio
 import pytest
 
 from folovllm import LLM, AsyncLLM, EngineConfig, LLMEngine, SchedulerConfig
-from folovllm.bench.contestant import FoloVLLM
-from folovllm.bench.workload import BenchModel
 from folovllm.engine.limits import resolve_scheduler_config
 
 
@@ -40,11 +38,6 @@ def test_a_batch_is_for_throughput_and_what_is_streamed_for_interactivity(oracle
     streaming = AsyncLLM(**settings)
     assert streaming.engine.core.limits.max_num_batched_tokens == 256
     asyncio.run(streaming.shutdown())
-
-
-def test_benchmarks_against_peers_take_the_larger_steps_as_well(oracle) -> None:
-    ours = FoloVLLM(BenchModel("tiny", str(oracle.folder), "auto"), "float32", "cpu", 16, num_kv_blocks=8)
-    assert ours.engine.core.limits.max_num_batched_tokens == 1024
 
 
 def test_another_mode_is_refused() -> None:

@@ -87,9 +87,6 @@ def test_a_page_without_texts_says_why(tmp_path, capsys) -> None:
     ("arguments", "text"),
     [
         (["generate", "x", "--no-trace-texts"], "--trace-texts must be given with a trace: add --trace FILE"),
-        (["bench", "scheduler", "--trace", "x"], "`bench scheduler` has no engine with steps to write down"),
-        (["bench", "load", "--trace", "x"], "each load is a process of its own"),
-        (["bench", "trace", "--trace", "x"], "it writes traces itself, to measure what that takes"),
         (["trace", "view", "x", "--no-texts", "--tokenizer", "y"], "must not be given together"),
     ],
 )

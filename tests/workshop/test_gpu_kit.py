@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from folovllm.entrypoints.cli.main import build_parser
+from workshop.bench.__main__ import build_parser
 from workshop.gpu_kit import __main__ as kit
 from workshop.gpu_kit import races, recorder
 from workshop.gpu_kit.page import page, table
@@ -166,7 +166,7 @@ def test_every_command_is_one_that_there_is(device: str, tiny: bool, tmp_path: P
     assert len({part.name for part in parts}) == len(parts)
     for part in parts:
         module, *options = part.argv[part.argv.index("-m") + 1 :]
-        if module == "folovllm":
+        if module == "workshop.bench":
             build_parser().parse(options)
         else:
             assert module == "pytest" or module.startswith("workshop.gpu_kit.")

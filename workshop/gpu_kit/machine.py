@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from folovllm.bench.machine import hardware, versions
+from folovllm.utils.machine import hardware, versions
 
 QUERY = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,temperature.gpu"
 

@@ -113,7 +113,7 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
 
     def bench(name: str, title: str, argv: list[str], limit: float, need: float) -> Part:
         output = folder / f"{name}.json"
-        return Part(name, title, [*MODULE, "folovllm", "bench", *argv, "--json", str(output)], limit, need, output)
+        return Part(name, title, [*MODULE, "workshop.bench", *argv, "--json", str(output)], limit, need, output)
 
     def own(name: str, title: str, argv: list[str], limit: float, need: float, **more: Any) -> Part:
         output = folder / f"{name}.json"

@@ -1,7 +1,7 @@
 """A peer in a process and an environment of its own: weights go there as files, prompts and tokens as lines of JSON.
 
     this process                             the peer's Python
-    Apart.run_mixed(prompts, counts)  ──▶    workers/run.py: one of workers/*_engine.py
+    Apart.run_mixed(prompts, counts)  ──▶    workers/run.py: a file *_engine.py
                                       ◀──    what each step took, and the tokens
 
 An environment variable names that Python. Where it is not set, the peer may be in this one.
@@ -30,15 +30,16 @@ from folovllm.bench.pipe import Pipe
 from folovllm.utils.checks import wrong
 from folovllm.utils.threads import SETTINGS, wait_policy
 
-WORKER = Path(__file__).parent / "workers" / "run.py"
+WORKERS = Path(__file__).parent / "workers"
+WORKER = WORKERS / "run.py"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A peer by name: which file of workers/ runs it, what must be importable there, and how that is installed."""
+    """A peer by name: the file that runs it, what must be importable there, and how that is installed."""
 
     name: str
-    engine: str
+    engine: Path
     modules: tuple[str, ...]
     install: str
     """The packages, as pip takes them."""
@@ -74,7 +75,7 @@ class Apart:
         self.python = kind.find_python()
         self._pipe = Pipe(kind.name, [self.python, str(WORKER)], env=environment(torch.get_num_threads()))
         setup.cleanup.callback(self._pipe.close)
-        self.version: str = self._ask({"engine": kind.engine, **settings})["version"]
+        self.version: str = self._ask({"engine": str(kind.engine), **settings})["version"]
 
     def run(self, prompts: list[list[int]], num_tokens: int) -> Run:
         return self.run_mixed(prompts, [num_tokens] * len(prompts))

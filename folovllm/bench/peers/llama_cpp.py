@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from folovllm.bench.contestant import Contestant
-from folovllm.bench.peers.apart import Kind, start
+from folovllm.bench.peers.apart import WORKERS, Kind, start
 from folovllm.bench.peers.setup import PeerSetup
 from folovllm.utils.devices import default_device
 
-LLAMA_CPP = Kind("llama-cpp", "llama_cpp_engine", ("llama_cpp", "gguf", "numpy"), "llama-cpp-python gguf numpy")
+LLAMA_CPP = Kind(
+    "llama-cpp", WORKERS / "llama_cpp_engine.py", ("llama_cpp", "gguf", "numpy"), "llama-cpp-python gguf numpy"
+)
 
 
 def _make(setup: PeerSetup) -> list[Contestant]:

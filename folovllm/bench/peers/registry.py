@@ -1,7 +1,6 @@
-"""Which peers there are: every file of this folder that has a PEERS, a dictionary from a name to what makes it.
+"""Which peers there are: every file of a folder of peers that has a PEERS, a dictionary from a name to what makes it.
 
-They are looked for and not listed, so that a peer arrives as a file, and this one stays as it is. Of two files with
-the same name for a peer, the one that comes later in the alphabet has it.
+They are looked for and not listed, so that a peer arrives as a file, and this one stays as it is.
 
 vLLM: none
 """
@@ -11,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
+from types import ModuleType
 
 from folovllm.bench import peers
 from folovllm.bench.contestant import Contestant
@@ -20,15 +20,20 @@ from folovllm.bench.peers.setup import PeerMissingError, PeerSetup
 PeerMaker = Callable[[PeerSetup], list[Contestant]]
 
 
-def find_peers() -> dict[str, PeerMaker]:
+def find_peers(folder: ModuleType) -> dict[str, PeerMaker]:
     found: dict[str, PeerMaker] = {}
-    for module in iter_modules(peers.__path__, f"{peers.__name__}."):
+    for module in iter_modules(folder.__path__, f"{folder.__name__}."):
         if module.name != __name__:
             found |= getattr(import_module(module.name), "PEERS", {})
     return found
 
 
-PEERS = find_peers()
+PEERS = find_peers(peers)
+
+
+def peer_names(given: Sequence[str]) -> list[str]:
+    """["hf,vllm", "llama-cpp"], as a command line has them -> each by itself."""
+    return [name for names in given for name in names.split(",")]
 
 
 def require_peers(names: Sequence[str]) -> None:

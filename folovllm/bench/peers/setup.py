@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from folovllm.bench.workload import BenchModel
@@ -29,11 +28,6 @@ class PeerSetup:
     options: Mapping[str, Any] = field(default_factory=dict)
     """What the command line was given, by name: a peer that has options of its own finds them here."""
     cleanup: ExitStack = field(default_factory=ExitStack)
-
-    @cached_property
-    def hf_model(self) -> Any:
-        """Loaded once, for all peers that run transformers' own model."""
-        return load_hf_model(self.model, self.dtype, self.device)
 
 
 def load_hf_model(model: BenchModel, dtype: str, device: str | None) -> Any:

@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
 def collect(model: str | None = None) -> dict[str, Any]:
     import torch
 
-    from folovllm.bench.machine import cpu_features, hardware, versions
     from folovllm.utils.devices import cpu_has_bf16_units, default_device, free_memory_bytes
+    from folovllm.utils.machine import cpu_features, hardware, versions
     from folovllm.utils.threads import wait_policy
 
     device = torch.device(default_device())

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from pkgutil import iter_modules
+from importlib.util import find_spec
 
 from folovllm import __version__
 from folovllm.entrypoints import cli
@@ -20,17 +20,23 @@ from folovllm.entrypoints.cli import recording
 from folovllm.entrypoints.cli.parser import Parser, one_line
 
 DESCRIPTION = "FoloVLLM: an LLM inference engine to learn from, in the shape of vLLM v1."
-# A file each; those that are there, in this order.
-COMMANDS = ("demo", "generate", "chat", "serve", "info", "bench", "trace")
+# A module each; those that are there, in this order.
+COMMANDS = {name: f"{cli.__name__}.{name}" for name in ("demo", "generate", "chat", "serve", "info")}
+COMMANDS |= {"bench": "folovllm.bench.command", "trace": f"{cli.__name__}.trace"}
 INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    return run_command(build_parser, argv)
+
+
+def run_command(make_parser: Callable[[], Parser], argv: Sequence[str] | None) -> int:
+    """The exit status of what was typed."""
     if not _prepare_streams():
         return 2
     try:
         try:
-            args = build_parser().parse(argv)
+            args = make_parser().parse(argv)
             return int(args.run(args))
         finally:
             sys.stdout.flush()  # here, where an error of it is caught
@@ -66,9 +72,8 @@ def build_parser() -> Parser:
     parser = Parser(prog="folovllm", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"folovllm {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    there = {module.name for module in iter_modules(cli.__path__)}
-    for name in COMMANDS:
-        if name in there:
-            import_module(f"{cli.__name__}.{name}").add_parser(commands)
+    for module in COMMANDS.values():
+        if find_spec(module.rpartition(".")[0]) and find_spec(module):
+            import_module(module).add_parser(commands)
     recording.extend(commands.choices)
     return parser

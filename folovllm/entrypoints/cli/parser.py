@@ -26,10 +26,10 @@ class Parser(argparse.ArgumentParser):
         self.set_defaults(parser=self)
 
     def parse(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
-        """Like parse_args; the result also has `parser`, the chosen command's, and `argv`, what was typed."""
+        """Like parse_args; the result also has `parser`, the chosen command's, and `program` and `argv`, as typed."""
         typed = list(sys.argv[1:] if argv is None else argv)
         args, unknown = self.parse_known_args(typed)
-        args.argv = typed
+        args.program, args.argv = self.prog, typed
         if unknown:
             chosen: Parser = args.parser
             known = [option for action in chosen._actions for option in action.option_strings]

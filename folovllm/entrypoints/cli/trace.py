@@ -122,7 +122,7 @@ def _shown(value: Any) -> str:
 
 
 def _check_target(path: Path, sources: list[str]) -> None:
-    from folovllm.entrypoints.cli.bench.common import check_target
+    from folovllm.utils.named_files import check_target
 
     check_target("output", path)
     for source in sources:

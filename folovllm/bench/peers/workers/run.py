@@ -1,13 +1,13 @@
 """A peer behind a pipe: runs in the environment that has the peer in it, and hands each request to one engine file.
 
-    in   {"engine": "llama_cpp_engine", "dtype": ..., ...}           once
+    in   {"engine": "…/llama_cpp_engine.py", "dtype": ..., ...}           once
     out  {"ready": true, "version": ...}
     in   {"prompts": [[1, 2], ...], "num_tokens": [32, ...]}
     out  {"steps": [[seconds, tokens, prefill], ...], "tokens": [[...], ...]}
 
-One line of JSON each; a failure is {"error": ..., "stage": ...}, the end of the input ends the process. The engine
-files lie beside this one and are imported by name. Nothing of folovllm may be: that environment need not have it, but
-for transformers_engine.py, whose Python is ours.
+One line of JSON each; a failure is {"error": ..., "stage": ...}, the end of the input ends the process. What an engine
+file needs beside it is found in its own folder and in this one. Nothing of folovllm may be imported: that environment
+need not have it, but for transformers_engine.py, whose Python is ours.
 
 vLLM: none
 """
@@ -19,6 +19,7 @@ import os
 import sys
 import traceback
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TextIO
 
 
@@ -27,7 +28,9 @@ def main() -> int:
     settings: dict[str, Any] = json.loads(sys.stdin.readline())
     stage = "import"
     try:
-        engine_file = import_module(settings.pop("engine"))
+        path = Path(settings.pop("engine"))
+        sys.path.insert(0, str(path.parent))
+        engine_file = import_module(path.stem)
         for name in engine_file.NEEDS:
             import_module(name)
         stage = "load"

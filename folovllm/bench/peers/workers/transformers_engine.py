@@ -1,4 +1,4 @@
-"""transformers' own model, driven by the milestones' contestants. The one engine here whose Python has folovllm in it.
+"""transformers' own model, driven by hf.py or hf_continuous.py. The one engine here whose Python has folovllm in it.
 
 vLLM: none
 """
@@ -30,9 +30,9 @@ class Engine:
         tokens: list[list[int]] = []
         run: Any
         if batch_size is None:
-            continuous = import_module("folovllm.bench.peers.hf_continuous").HuggingFaceContinuous(self.model)
+            continuous = import_module("folovllm.bench.peers.workers.hf_continuous").HuggingFaceContinuous(self.model)
             tokens, run = continuous.generate(prompts, num_tokens)
         else:
-            static = import_module("folovllm.bench.peers.hf").HuggingFace(self.model, batch_size)
+            static = import_module("folovllm.bench.peers.workers.hf").HuggingFace(self.model, batch_size)
             run = static.run_mixed(prompts, num_tokens)
         return [(step.seconds, step.tokens, step.prefill) for step in run], tokens

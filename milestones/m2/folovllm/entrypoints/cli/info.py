@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
 def collect() -> dict[str, Any]:
     import torch
 
-    from folovllm.bench.machine import cpu_features, hardware, versions
     from folovllm.utils.devices import cpu_has_bf16_units, default_device, free_memory_bytes
+    from folovllm.utils.machine import cpu_features, hardware, versions
 
     device = torch.device(default_device())
     return {

@@ -1,4 +1,4 @@
-"""`folovllm demo | generate | chat | info | bench`.
+"""`folovllm demo | generate | chat | info`.
 
 Parsing imports neither torch nor transformers: `--help` and a wrong option answer at once. A command imports
 what it needs when it runs. What a user can get wrong ends in one line on stderr and exit status 2.
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from folovllm import __version__
-from folovllm.entrypoints.cli import bench, chat, demo, generate, info
+from folovllm.entrypoints.cli import chat, demo, generate, info
 from folovllm.entrypoints.cli.parser import Parser, one_line
 
 DESCRIPTION = "FoloVLLM: an LLM inference engine to learn from, in the shape of vLLM v1."
@@ -61,6 +61,6 @@ def build_parser() -> Parser:
     parser = Parser(prog="folovllm", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"folovllm {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for command in (demo, generate, chat, info, bench):
+    for command in (demo, generate, chat, info):
         command.add_parser(commands)
     return parser

@@ -1,0 +1,115 @@
+"""What benchmarks share: options, the checks before minutes of measuring, and showing the result.
+
+vLLM: entrypoints/cli/benchmark/base.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from folovllm.bench.shapes import DEFAULT_SHAPE, SHAPES
+from folovllm.entrypoints.cli.parser import add_dtype
+from folovllm.utils.named_files import check_target
+
+if TYPE_CHECKING:
+    from folovllm.bench.report import Report
+    from folovllm.bench.workload import BenchModel
+
+
+def add_source(parser: argparse._ActionsContainer) -> None:
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--model", help="a local folder, a hub id, or 'embedded'")
+    group.add_argument(
+        "--shape",
+        choices=list(SHAPES),
+        default=DEFAULT_SHAPE,
+        help="random weights of this shape, no download",
+    )
+
+
+def add_model(parser: argparse._ActionsContainer) -> None:
+    add_source(parser)
+    text = "dummy: random weights instead of the checkpoint's, for a --model whose config.json is there"
+    parser.add_argument("--load-format", choices=["auto", "dummy"], help=text)
+    add_dtype(parser)
+    parser.add_argument("--device", help="cpu, cuda or cuda:<index>; picked when not given")
+
+
+def add_rounds(parser: argparse.ArgumentParser, default: int = 3) -> None:
+    parser.add_argument("--rounds", type=int, metavar="N", default=default, help="measured rounds; medians are shown")
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, metavar="N", default=0, help="the same number repeats the same requests")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Every benchmark has these."""
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="CPU threads (default: torch's own choice, 1 for the embedded model)"
+    )
+    parser.add_argument("--json", metavar="PATH", help="write the result here; - prints it, and no table")
+
+
+def command_line(args: argparse.Namespace) -> str:
+    return shlex.join([*args.program.split(), *args.argv])
+
+
+def prepare(args: argparse.Namespace) -> None:
+    """Refuse wrong options before the minutes of measuring, not after them."""
+    if args.threads is not None and args.threads < 1:
+        raise ValueError(f"threads must be at least 1, got {args.threads}")
+    if args.json not in (None, "-"):
+        check_target("json", Path(args.json))
+    if getattr(args, "model", None) is not None:
+        from folovllm.model_files import resolve_model_path
+
+        resolve_model_path(args.model)
+    settle_threads(args.threads, getattr(args, "model", None))
+    from folovllm.bench.neighbours import Neighbours
+
+    args.neighbours = Neighbours()
+
+
+def settle_threads(threads: int | None, model: str | None) -> None:
+    """Everything that a benchmark starts computes with as many, other libraries too, and its table says how many."""
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # a number that is chosen holds, also in other processes
+
+    import torch
+
+    from folovllm.engine.threads import threads_for
+
+    torch.set_num_threads(threads or threads_for(model))
+
+
+def source(args: argparse.Namespace) -> AbstractContextManager[BenchModel]:
+    """The model that add_model's options name."""
+    from folovllm.bench.workload import bench_model
+
+    return bench_model(args.model, args.shape, args.load_format)
+
+
+def show(args: argparse.Namespace, report: Report) -> int:
+    """The report's name is the file's: documentation names it that way. The table comes first: what was measured is
+    seen, also where the disk is full."""
+    report.other_load = args.neighbours.look()
+    report.seed = getattr(args, "seed", None)
+    if args.json not in (None, "-"):
+        report.name = Path(args.json).stem
+    if args.json == "-":
+        print(report.to_json())
+        return 0
+    from folovllm.entrypoints.cli.console import PlainConsole
+
+    report.show(PlainConsole())
+    if args.json:
+        report.save(Path(args.json))
+        print(f"written: {args.json}", file=sys.stderr)
+    return 0

@@ -1,0 +1,217 @@
+"""`folovllm bench simulate`
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from folovllm.bench.options import add_output, add_rounds, add_seed, command_line, settle_threads
+from folovllm.utils.named_files import check_target
+
+if TYPE_CHECKING:
+    from folovllm.bench.report import Report
+    from folovllm.simulator.load import Load
+    from folovllm.simulator.report import Options
+
+MEASURED = "this"
+MEASURED_BLOCKS = 2000
+"""Blocks of the cache where the device is this machine and none are given."""
+DESCRIPTION = (
+    "The real scheduler and cache with a cost model where the model was: devices and models that are not here. "
+    "Settings that take several values are simulated in each combination."
+)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = DESCRIPTION
+    group = command.add_argument_group("device and model")
+    text = "h200, h100, a100, rtx-4090, laptop; this: measured now, on the real engine (default: h100)"
+    group.add_argument("--device", default="h100", help=text)
+    text = "a named shape such as llama-3.1-8b, a config.json, or a folder with one (default: llama-3.1-8b)"
+    group.add_argument("--model", dest="shape_of", metavar="MODEL", help=text)
+    group.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], help="(default: bfloat16)")
+    group.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="devices that share each layer")
+    group.add_argument("--step-overhead-us", type=float, metavar="X", help="of a step beside its products")
+    group.add_argument("--seq-overhead-us", type=float, metavar="X", help="of the host, for each sequence of a step")
+
+    group = command.add_argument_group("load")
+    group.add_argument("--load", default="chat", help="chat, documents, agents or batch (default: chat)")
+    text = "a file with a JSON object a line: t, prompt_tokens, output_tokens, group, prefix_tokens, chat, priority"
+    group.add_argument("--requests", type=Path, metavar="FILE", help=text)
+    group.add_argument("--num-requests", "--num-prompts", type=int, default=1000, metavar="N", help="(default: 1000)")
+    group.add_argument("--prompt-len", type=int, nargs=2, metavar=("MIN", "MAX"), help="beside the prefix")
+    group.add_argument("--output-len", type=int, nargs=2, metavar=("MIN", "MAX"), help="new tokens")
+    group.add_argument("--prefix-groups", type=int, metavar="N", help="so many common beginnings")
+    group.add_argument("--prefix-len", type=int, metavar="N", help="tokens of each")
+    group.add_argument("--urgent", type=float, default=0.0, metavar="SHARE", help="of requests with priority -1")
+    text = "requests a second (default: all at once, or as --max-concurrency lets them)"
+    group.add_argument("--request-rate", type=float, nargs="+", metavar="X", help=text)
+    text = "1: Poisson; less: in clumps; more: more even"
+    group.add_argument("--burstiness", type=float, default=1.0, metavar="X", help=text)
+    group.add_argument("--max-concurrency", type=int, metavar="N", help="requests under way at the same time")
+
+    group = command.add_argument_group("engine")
+    group.add_argument("--max-num-batched-tokens", type=int, nargs="+", metavar="N", help="a step's budget")
+    group.add_argument("--max-num-seqs", type=int, default=256, metavar="N", help="(default: 256)")
+    group.add_argument("--max-model-len", type=int, metavar="N", help="(default: the model's)")
+    group.add_argument("--block-size", type=int, nargs="+", default=[16], metavar="N", help="(default: 16)")
+    text = "(default: what fits beside the weights in 90%% of the memory)"
+    group.add_argument("--num-kv-blocks", type=int, nargs="+", metavar="N", help=text)
+    group.add_argument("--policy", nargs="+", default=["fcfs"], choices=["fcfs", "priority"])
+    group.add_argument("--no-prefix-caching", action="store_true")
+    group.add_argument("--no-chunked-prefill", action="store_true")
+
+    group = command.add_argument_group("replicas")
+    group.add_argument("--replicas", type=int, default=1, metavar="N", help="engines behind a router (default: 1)")
+    choices = ["round-robin", "least-loaded", "prefix-affinity"]
+    group.add_argument("--router", nargs="+", default=["round-robin"], choices=choices)
+
+    text = "count requests that are as fast as this, in ms: ttft:X, tpot:X or e2el:X; may be given again"
+    command.add_argument("--goodput", action="append", default=[], metavar="NAME:MS", help=text)
+    command.add_argument("--trace", type=Path, metavar="FILE", help="write every step, for folovllm trace view")
+    text = "play six loads on the real engine as well, and show how far the simulation is off"
+    command.add_argument("--validate", action="store_true", help=text)
+    text = "of --device this and --validate: cpu counts the CPU time of one thread, where others use the machine, too"
+    command.add_argument("--clock", choices=["wall", "cpu"], default="wall", help=text)
+    add_rounds(command, default=1)
+    add_seed(command)
+    add_output(command)
+
+
+def from_args(args: argparse.Namespace) -> Report:
+    if args.clock == "cpu" and args.threads is None:
+        settle_threads(1, None)  # the CPU times of several would add up
+    if args.trace is not None:
+        check_target("trace", args.trace)
+    if args.rounds < 1:
+        raise ValueError(f"rounds must be at least 1, got {args.rounds}")
+    if args.num_requests < 1:
+        raise ValueError(f"num_requests must be at least 1, got {args.num_requests}")
+    return _validate(args) if args.validate else _simulate(args)
+
+
+def _validate(args: argparse.Namespace) -> Report:
+    from folovllm.simulator import validate
+
+    with _bench_model(args) as model:
+        return validate.run(
+            model,
+            command=command_line(args),
+            dtype=args.dtype or "float32",
+            seed=args.seed,
+            rounds=args.rounds,
+            clock=args.clock,
+        )
+
+
+def _simulate(args: argparse.Namespace) -> Report:
+    from folovllm.simulator import report
+
+    cases = report.cases(
+        request_rate=args.request_rate or (),
+        max_num_batched_tokens=args.max_num_batched_tokens or (),
+        block_size=args.block_size,
+        num_kv_blocks=args.num_kv_blocks or ([MEASURED_BLOCKS] if args.device == MEASURED else ()),
+        policy=args.policy,
+        router=args.router,
+    )
+    return report.run(_options(args), cases, command=command_line(args), trace=args.trace)
+
+
+def _options(args: argparse.Namespace) -> Options:
+    from folovllm.bench.metrics import parse_goals
+    from folovllm.simulator.cost_model import CostModel, Roofline
+    from folovllm.simulator.devices import find_device
+    from folovllm.simulator.model_shape import ModelShape
+    from folovllm.simulator.report import Options
+
+    cost: CostModel
+    if args.device == MEASURED:
+        cost, model, longest = _measure(args)
+        device, kind, dtype = "this machine", "cpu", args.dtype or "float32"
+    else:
+        scaled = {
+            name: None if value is None else value * 1e-6
+            for name, value in (("step_overhead", args.step_overhead_us), ("seq_overhead", args.seq_overhead_us))
+        }
+        found, shape = find_device(args.device, **scaled), ModelShape.of(args.shape_of or "llama-3.1-8b")
+        dtype = args.dtype or "bfloat16"
+        itemsize = 4 if dtype == "float32" else 2
+        cost = Roofline(found, shape, itemsize=itemsize, devices=args.tensor_parallel_size)
+        several = f"{args.tensor_parallel_size} x " if args.tensor_parallel_size > 1 else ""
+        device, kind, model, longest = f"{several}{found.name}", found.kind, shape.name, shape.max_model_len
+    return Options(
+        cost=cost,
+        model=model,
+        device=device,
+        kind=kind,
+        dtype=dtype,
+        max_model_len=args.max_model_len or longest,
+        load=_load(args),
+        requests=args.requests,
+        num_requests=args.num_requests,
+        burstiness=args.burstiness,
+        max_concurrency=args.max_concurrency,
+        replicas=args.replicas,
+        max_num_seqs=args.max_num_seqs,
+        enable_prefix_caching=not args.no_prefix_caching,
+        enable_chunked_prefill=not args.no_chunked_prefill,
+        goals=parse_goals(args.goodput),
+        seed=args.seed,
+    )
+
+
+def _load(args: argparse.Namespace) -> Load:
+    """The preset, with what was given in its place."""
+    from dataclasses import replace
+
+    from folovllm.simulator.load import LOADS
+    from folovllm.utils.checks import wrong
+
+    if args.load not in LOADS:
+        raise wrong("load", f"be one of {', '.join(LOADS)}", args.load)
+    given = {
+        "prompt": None if args.prompt_len is None else tuple(args.prompt_len),
+        "output": None if args.output_len is None else tuple(args.output_len),
+        "groups": args.prefix_groups,
+        "prefix": args.prefix_len,
+    }
+    changed = {name: value for name, value in given.items() if value is not None}
+    return replace(LOADS[args.load], urgent=args.urgent, **changed)  # type: ignore[arg-type]
+
+
+def _bench_model(args: argparse.Namespace) -> Any:
+    """The model that runs here: a shape of folovllm.bench.shapes, or a folder."""
+    from folovllm.bench.shapes import SHAPES
+    from folovllm.bench.workload import bench_model
+
+    name = args.shape_of or "qwen3-mini"
+    return bench_model(None, name) if name in SHAPES else bench_model(name, "")
+
+
+def _measure(args: argparse.Namespace) -> tuple[Any, str, int]:
+    """The costs of steps on this machine, the model's name, and its longest sequence."""
+    from folovllm.bench.workload import progress_bar
+    from folovllm.simulator.real import CLOCKS, RealRun, calibrate, fit, make_engine
+
+    with _bench_model(args) as model, progress_bar(2 + args.rounds) as tick:
+        tick("loading")
+        engine = make_engine(
+            model,
+            args.dtype or "float32",
+            max_num_seqs=min(args.max_num_seqs, 32),
+            num_kv_blocks=MEASURED_BLOCKS,
+            max_model_len=min(args.max_model_len or 2048, 2048),
+        )
+        run = RealRun(engine, args.seed, CLOCKS[args.clock])
+        tick("warming up")
+        calibrate(run, args.seed, (1, 2))
+        run.steps.clear()
+        for number in range(args.rounds):
+            tick(f"measuring, round {number + 1}/{args.rounds}")
+            calibrate(run, args.seed + number)
+        return fit(run.steps), model.label, engine.max_model_len

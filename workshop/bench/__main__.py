@@ -1,0 +1,41 @@
+"""`python -m workshop.bench KIND`: makers' benchmarks, and those of `folovllm bench` beside more peers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from folovllm.bench.command import BENCHES, NO_ENGINE, Bench, add_benches
+from folovllm.bench.peers import registry
+from folovllm.entrypoints.cli.main import run_command
+from folovllm.entrypoints.cli.parser import Parser
+from workshop.bench import peers
+
+MAKERS = {
+    "ablate": Bench("workshop.bench.ablate", "without each fast thing in turn: what is it worth?"),
+    "attention": Bench("workshop.bench.attention", "one layer's attention: paged against contiguous", NO_ENGINE),
+    "invariance": Bench("workshop.bench.invariance", "the cost of the same bits in any batch"),
+    "kvcache": Bench("workshop.bench.kvcache", "the error of a KV cache in 8 bits"),
+    "load": Bench("workshop.bench.load", "loading: seconds and peak memory", NO_ENGINE),
+    "sampler": Bench("workshop.bench.sampler", "sampling: ms per step", NO_ENGINE),
+    "sampler-run": Bench("workshop.bench.sampler_run", "whole runs: naive sampling against ours"),
+    "serve-peer": Bench("workshop.bench.serve_peer", "two clients of one server: do they measure the same?", NO_ENGINE),
+    "serve-throughput": Bench("workshop.bench.serve_throughput", "the engine alone against HTTP"),
+    "timeline": Bench("workshop.bench.time_line", "one decode step on a GPU, predicted part by part", NO_ENGINE),
+    "trace": Bench("workshop.bench.trace_cost", "what tracing costs a step", NO_ENGINE),
+}
+
+
+def build_parser() -> Parser:
+    parser = Parser(prog="python -m workshop.bench", description=__doc__)
+    add_benches(parser, BENCHES | MAKERS)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    registry.PEERS |= registry.find_peers(peers)
+    return run_command(build_parser, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,320 @@
+"""Attention of one layer: reading K and V through block tables against reading them from one contiguous stretch.
+
+    decode     one query per sequence: reads its whole context once. Floor: the time in which those bytes arrive
+    prefill    as many queries as keys: 4 * heads * head_size operations for each visible pair. Floor: those
+
+Both kinds of reader see the same numbers. "scattered" draws the blocks of every table at random from the pool,
+"consecutive" lets each sequence's blocks lie side by side, as they do in a pool that has not been used for long.
+
+vLLM: none in the package (its repository has benchmarks/attention_benchmarks/)
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+
+from folovllm.attention.backend import BACKENDS, AttentionBackend, get_backend_class, select_backend
+from folovllm.attention.backends.dense import DenseBackend
+from folovllm.attention.metadata import AttentionMetadata
+from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
+from folovllm.bench.probe import Probe
+from folovllm.bench.report import Report, Row, medians
+from folovllm.bench.shapes import DEFAULT_SHAPE, SHAPES
+from folovllm.bench.workload import progress_bar, require_at_least
+from folovllm.utils.devices import default_device
+
+COMMON = ["dtype", "batch", "context", "blocks", "backend", "dense_ms", "paged_ms", "ratio"]
+COLUMNS = {
+    "decode": [*COMMON, "paged_gb_per_s", "memory_gb_per_s", "copy_gb_per_s"],
+    "prefill": [*COMMON, "paged_tflop_per_s", "matmul_tflop_per_s"],
+}
+DTYPES = ["float32", "bfloat16", "float16"]
+ALL = "all"
+LAYERS = 4  # in turn, so that none finds its K and V in a cache that a real model's other layers would have filled
+LAYER_BYTES = 512 << 20  # on a GPU so many layers that they have this together, eight times what its cache holds
+REPEATS = 7  # of each contestant in a round
+CUDA_STEPS = 20  # in a row between two events, so that starting and waiting are a small part
+
+
+@dataclass
+class Reader:
+    """A backend with its caches, one per layer, and how to make the metadata of a step."""
+
+    backend: AttentionBackend
+    caches: list[torch.Tensor]
+    make_metadata: Callable[[], AttentionMetadata]
+    graph: torch.cuda.CUDAGraph | None = field(default=None, init=False)
+
+    def seconds(self, q: torch.Tensor) -> float:
+        """For one layer of one step, the planning of the step included."""
+        if q.is_cuda:
+            return self._seconds_on_cuda(q)
+        start = time.perf_counter()
+        self._step(q, self.make_metadata())
+        return (time.perf_counter() - start) / len(self.caches)
+
+    def warm_up(self, q: torch.Tensor) -> None:
+        """Compiles what has to be; on a GPU it records a decode step as a CUDA graph where the backend allows that."""
+        metadata = self.make_metadata()
+        self._step(q, metadata)
+        # Backends say this from m4 on; those before had nothing that could be recorded.
+        if q.is_cuda and getattr(self.backend, "supports_cuda_graphs", False) and len(q) == len(metadata.seq_lens):
+            torch.cuda.synchronize(q.device)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self._step(q, metadata)
+        self.seconds(q)
+
+    def _step(self, q: torch.Tensor, metadata: AttentionMetadata) -> None:
+        for cache in self.caches:
+            self.backend.forward(q, cache, metadata)
+
+    def _seconds_on_cuda(self, q: torch.Tensor) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize(q.device)
+        start.record()
+        for _ in range(CUDA_STEPS):
+            if self.graph is not None:
+                self.graph.replay()
+            else:
+                self._step(q, self.make_metadata())
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / CUDA_STEPS / len(self.caches)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One case: the sequences, all alike."""
+
+    dtype: str
+    batch: int
+    context: int
+    blocks: str
+    prefill: bool
+    heads: int
+    kv_heads: int
+    head_size: int
+
+    @property
+    def queries(self) -> int:
+        """Of each sequence: all of its tokens, or the last."""
+        return self.context if self.prefill else 1
+
+    @property
+    def num_bytes(self) -> int:
+        """Of K and V, each read once."""
+        return 2 * self.batch * self.context * self.kv_heads * self.head_size * getattr(torch, self.dtype).itemsize
+
+    @property
+    def flops(self) -> int:
+        """Two products of head_size numbers for each query, and each key that it sees."""
+        pairs = self.queries * self.context - self.queries * (self.queries - 1) // 2
+        return 4 * self.batch * self.heads * self.head_size * pairs
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    text = "One layer's attention in a decode step, or in prefill: through block tables against a contiguous cache."
+    command.description = text
+    command.add_argument("--shape", choices=list(SHAPES), default=DEFAULT_SHAPE, help="heads of this shape")
+    command.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES[:2], help="of the cache")
+    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8], help="sequences")
+    command.add_argument("--contexts", type=int, nargs="+", default=[256, 1024], help="tokens of each")
+    command.add_argument("--block-size", type=int, metavar="N", default=16, help="tokens of a block")
+    text = "the paged backend, or 'all' that can run; when not given, the one that an engine would pick"
+    command.add_argument("--backend", help=text)
+    command.add_argument("--prefill", action="store_true", help="whole prompts of --contexts tokens: TFLOP/s")
+    command.add_argument("--device", help="cpu, cuda or cuda:<index>")
+    add_rounds(command, default=5)
+    add_seed(command)
+    add_output(command)
+
+
+def from_args(args: argparse.Namespace) -> Report:
+    names = ("shape", "batch_sizes", "contexts", "block_size", "backend", "device", "rounds", "prefill", "seed")
+    options = {name: getattr(args, name) for name in names}
+    return run(command=command_line(args), dtypes=args.dtypes, **options)
+
+
+def run(
+    *,
+    command: str,
+    shape: str,
+    dtypes: Sequence[str],
+    batch_sizes: Sequence[int],
+    contexts: Sequence[int],
+    block_size: int = 16,
+    backend: str | None = None,
+    device: str | None = None,
+    rounds: int = 5,
+    prefill: bool = False,
+    seed: int = 0,
+) -> Report:
+    """backend: a name, "all" for every paged one that can run, None for the one that an engine would pick."""
+    require_at_least(1, block_size=block_size, rounds=rounds, batch_sizes=min(batch_sizes), contexts=min(contexts))
+    on, phase = torch.device(device or default_device()), "prefill" if prefill else "decode"
+    config = SHAPES[shape]
+    heads = tuple(config[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    cases = [
+        Work(dtype, batch, context, blocks, prefill, *heads)
+        for dtype in dtypes
+        for batch in batch_sizes
+        for context in contexts
+        for blocks in ("consecutive", "scattered")
+    ]
+    paged = paged_backends(backend, on)
+    rows: list[Row] = []
+    samples: list[dict[str, list[float]]] = []
+    refused: dict[str, None] = {}  # an ordered set
+    probes = {dtype: Probe(on, getattr(torch, dtype)) for dtype in dtypes}
+    for probe in probes.values():
+        probe.measure(warm_up=True)  # the first copy into fresh memory waits for its pages
+    with progress_bar(len(cases)) as tick:
+        for work in cases:
+            tick(f"{work.dtype}, {work.batch} x {work.context} tokens, {work.blocks}")
+            probes[work.dtype].measure()
+            found = _measure(paged, work, block_size, on, rounds, seed, refused if backend == ALL else None)
+            rows += [row for row, _ in found]
+            samples += [kept for _, kept in found]
+    for row in rows:
+        row |= _machine(probes[row["dtype"]], phase)
+    notes = [
+        f"Milliseconds for one layer of one {phase} step; {medians(rounds, 'round').lower()}, all in turn in each.",
+        f"ratio: the backend over dense, the median of the rounds' ratios. Blocks of {block_size} tokens.",
+        *(probe.describe() for probe in probes.values()),
+        *(f"Not measured: {reason}" for reason in refused),
+    ]
+    if on.type == "cuda" and not prefill:
+        notes.append("Decode steps of backends that support CUDA graphs are replayed from one, others launched.")
+    title = f"{phase.capitalize()} attention, {shape} shape"
+    return Report(
+        "attention-prefill" if prefill else "attention", title, command, COLUMNS[phase], rows, notes, samples=samples
+    )
+
+
+def paged_backends(name: str | None, device: torch.device) -> list[type[AttentionBackend]]:
+    """Those to measure. Raises ValueError for a name that is unknown or cannot run here."""
+    if name != ALL:
+        return [select_backend(name, device)]
+    known = [get_backend_class(each) for each in BACKENDS]
+    return [
+        backend
+        for backend in known
+        if backend.reads_block_tables
+        and backend.unavailable_reason(device) is None
+        and (device.type == "cuda" or not _only_by_name(backend, device))  # an interpreter takes too long
+    ]
+
+
+def _only_by_name(backend: type[AttentionBackend], device: torch.device) -> bool:
+    """Backends say it from m4 on."""
+    return hasattr(backend, "only_by_name") and backend.only_by_name(device)
+
+
+def _machine(probe: Probe, phase: str) -> Row:
+    if phase == "prefill":
+        return {"matmul_tflop_per_s": probe.flops_per_s / 1e12}
+    return {
+        "memory_gb_per_s": statistics.median(probe.read) / 1e9,
+        "copy_gb_per_s": statistics.median(probe.copy) / 1e9,
+    }
+
+
+@torch.inference_mode()
+def _measure(
+    paged: Sequence[type[AttentionBackend]],
+    work: Work,
+    block_size: int,
+    device: torch.device,
+    rounds: int,
+    seed: int,
+    refused: dict[str, None] | None,
+) -> list[tuple[Row, dict[str, list[float]]]]:
+    """A row per backend, and what each round measured. refused: takes why some cannot; None: an error says so."""
+    readers, q = make_readers(paged, work, block_size, device, seed)
+    able: list[Reader] = []
+    for reader in readers:
+        try:
+            reader.backend.kv_cache_shape(1, block_size)
+            reader.warm_up(q)
+            able.append(reader)
+        except ValueError as error:
+            if refused is None:
+                raise
+            refused[str(error)] = None
+    # Turn by turn, so that whatever else the machine does meets all.
+    turns = [[[reader.seconds(q) for reader in able] for _ in range(REPEATS)] for _ in range(rounds)]
+    medians = [[statistics.median(times) for times in zip(*turn, strict=True)] for turn in turns]
+    dense, *others = zip(*medians, strict=True)
+    rows: list[tuple[Row, dict[str, list[float]]]] = []
+    for reader, times in zip(able[1:], others, strict=True):
+        seconds = statistics.median(times)
+        ratios = [mine / theirs for mine, theirs in zip(times, dense, strict=True)]
+        row: Row = {
+            "dtype": work.dtype,
+            "batch": work.batch,
+            "context": work.context,
+            "blocks": work.blocks,
+            "backend": reader.backend.name,
+            "dense_ms": statistics.median(dense) * 1e3,
+            "paged_ms": seconds * 1e3,
+            "ratio": statistics.median(ratios),
+        }
+        if work.prefill:
+            row["paged_tflop_per_s"] = work.flops / seconds / 1e12
+        else:
+            row["paged_gb_per_s"] = work.num_bytes / seconds / 1e9
+        kept = {"dense_ms": [each * 1e3 for each in dense], "paged_ms": [each * 1e3 for each in times], "ratio": ratios}
+        rows.append((row, kept))
+    return rows
+
+
+def make_readers(
+    paged: Sequence[type[AttentionBackend]], work: Work, block_size: int, device: torch.device, seed: int = 0
+) -> tuple[list[Reader], torch.Tensor]:
+    """The contiguous reader and the paged ones over the same K and V, and the queries of one step."""
+    torch.manual_seed(seed)
+    kind, per_seq = getattr(torch, work.dtype), -(-work.context // block_size)
+    ids = torch.arange(1, 1 + work.batch * per_seq)
+    if work.blocks == "scattered":
+        ids = ids[torch.randperm(len(ids))]
+    table = ids.view(work.batch, per_seq)
+    layers = LAYERS if device.type == "cpu" else min(max(LAYERS, LAYER_BYTES // work.num_bytes), 64)
+    dense_caches, paged_caches = [], []
+    for _ in range(layers):
+        size = (2, 1 + work.batch * per_seq, block_size, work.kv_heads, work.head_size)
+        cache = torch.randn(size, device=device, dtype=kind)
+        paged_caches.append(cache)
+        dense_caches.append(cache[:, table.to(device)].flatten(2, 3)[:, :, : work.context].contiguous())
+
+    # A field from m4 on, where backends treat the sequences that decode apart.
+    decodes: dict[str, Any] = {}
+    if "num_decodes" in {each.name for each in fields(AttentionMetadata)}:
+        decodes["num_decodes"] = 0 if work.prefill else work.batch
+
+    def metadata(block_tables: torch.Tensor) -> AttentionMetadata:
+        return AttentionMetadata(
+            query_start_loc=torch.arange(work.batch + 1, dtype=torch.int32, device=device) * work.queries,
+            seq_lens=torch.full((work.batch,), work.context, dtype=torch.int32, device=device),
+            slot_mapping=torch.zeros(work.batch * work.queries, dtype=torch.int64, device=device),
+            block_tables=block_tables,
+            max_query_len=work.queries,
+            max_seq_len=work.context,
+            **decodes,
+        )
+
+    def reader(backend: type[AttentionBackend], caches: list[torch.Tensor], block_tables: torch.Tensor) -> Reader:
+        instance = backend(work.heads, work.kv_heads, work.head_size, work.head_size**-0.5)
+        on_device = block_tables.to(device, torch.int32)
+        return Reader(instance, caches, lambda: metadata(on_device))
+
+    slots = torch.arange(work.batch)[:, None]
+    readers = [reader(DenseBackend, dense_caches, slots), *(reader(cls, paged_caches, table) for cls in paged)]
+    return readers, torch.randn(work.batch * work.queries, work.heads, work.head_size, device=device, dtype=kind)

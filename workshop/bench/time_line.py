@@ -1,0 +1,193 @@
+"""One decode step on a GPU, predicted part by part from the bytes that must move: what a measurement is held against.
+
+The step is the first of nano-vllm's workload in which all 256 sequences decode, of Qwen3-0.6B in bfloat16. No GPU is
+asked. Each part takes the longer of its bytes and its operations, and a fixed time for each launch inside of a graph:
+
+    28 layers   attention       every K and V of every context, and the tail: the last programs leave the GPU half empty
+                products        four weights; on 256 rows a wave of tiles may take longer than the bytes
+                small kernels   two norms, rotation, storing K and V, SwiGLU
+    once        head            the largest weight
+                sampling        256 rows of 151,936 logits, read once; noise for each of them takes longer
+                upload          the step's inputs, to the device and to where the graph reads them, and tokens back
+
+Every constant below is an assumption. They are named so that a measurement can show which of them was wrong.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from folovllm.attention.splits import SMS, TailModel, choose_splits, list_programs
+from folovllm.bench.options import add_output, command_line
+from folovllm.bench.presets import PRESETS
+from folovllm.bench.report import Report, Row
+from folovllm.bench.shapes import SHAPES
+
+COLUMNS = ["part", "launches", "megabytes", "gflop", "us", "share"]
+SHAPE = "qwen3-0.6b"
+ITEM = 2  # bytes of a bfloat16
+BLOCK_SIZE = 16
+BUDGET = 2048  # tokens of a step, prompts' and decodes'
+
+COPY_SHARE = 0.9  # of the bandwidth of a large copy, that a product's smaller reads reach
+ATTENTION_SHARE = 0.95
+DRAW_SHARE = 0.85
+DRAW_INSTRUCTIONS = 42.5  # of a thread for each logit: 70 for the noise of four, and 25
+ISSUES = 128 * 1.755e9  # instructions/s of all threads of an SM, at most
+ISSUE_SHARE = 0.75  # of that, that a draw reaches
+PRODUCTS = 650e12  # operations/s of all SMs while a wave of full tiles is computed
+FEW_TILES = 90  # a product of fewer tiles is cut finer, or along its inner dimension,
+FINER = 0.45  # and then takes this part of a full wave
+LAUNCH = 2.3e-6  # a small kernel of a graph, its beginning and end
+PRODUCT_LAUNCH = 1.5e-6
+ATTENTION_LAUNCH = 2.5e-6
+TILE_TOKENS = 64
+HOST_LINK = 25e9  # bytes/s from the host's memory
+
+# The copy, tokens that are still on the device, two copies to the graph's inputs; behind it two for the tokens drawn,
+# and their copy to the host.
+UPLOAD_OPERATIONS = 7
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """`bandwidth` is a large copy's, bytes read and written, in bytes/s."""
+
+    name: str
+    bandwidth: float
+
+
+GPUS = {"h200": Gpu("H200", 4.3e12), "h100": Gpu("H100", 3.0e12)}
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    text = "One decode step of 256 sequences, Qwen3-0.6B on a GPU, predicted from bytes and operations; runs anywhere."
+    command.description = text
+    command.add_argument("--gpu", choices=["h200", "h100"], default="h200", help="for which one")
+    add_output(command)
+
+
+def from_args(args: argparse.Namespace) -> Report:
+    return run(args.gpu, command=command_line(args))
+
+
+def run(gpu: str, *, command: str) -> Report:
+    machine, contexts = GPUS[gpu], contexts_of_first_full_step()
+    parts = predict(machine, contexts)
+    total = sum(row["us"] for row in parts)
+    rows = [{**row, "share": row["us"] / total} for row in parts]
+    notes = [
+        f"A prediction: nothing was measured. {len(contexts)} sequences of {sum(contexts) / len(contexts):.0f} tokens "
+        f"on average; together {total:,.0f} us. The bandwidth is a large copy's on such a GPU, bytes read and written.",
+        "Not counted: storing K and V beyond its launch.",
+    ]
+    title = f"One decode step of {len(contexts)} sequences on an {machine.name}, predicted"
+    report = Report("timeline", title, command, COLUMNS, rows, notes)
+    report.hardware = {"predicted for": f"{machine.name}, {machine.bandwidth / 1e12:g} TB/s, {SMS} SMs"}
+    return report
+
+
+def contexts_of_first_full_step(budget: int = BUDGET) -> list[int]:
+    """Tokens of each sequence of nano-vllm's workload in the first step in which all of them decode.
+
+    Prompts come in in order. A step takes all decodes and fills its budget with prompts; a prompt's last token brings
+    the first of its output. Nobody ends so early.
+    """
+    prompts = [len(prompt) for prompt in PRESETS["nano-vllm"].draw()[0]]
+    missing, said = list(prompts), [0] * len(prompts)
+    while any(missing):
+        decodes = [number for number, rest in enumerate(missing) if not rest]
+        left = budget - len(decodes)
+        for number in decodes:
+            said[number] += 1
+        for number, rest in enumerate(missing):
+            taken = min(rest, left)
+            missing[number], left = rest - taken, left - taken
+            if taken and not missing[number]:
+                said[number] = 1
+    return [prompt + new for prompt, new in zip(prompts, said, strict=True)]
+
+
+def predict(gpu: Gpu, contexts: Sequence[int]) -> list[Row]:
+    """A row for each part, in the order in which they run; `us` is over all layers."""
+    shape = SHAPES[SHAPE]
+    layers, hidden, inner = shape["num_hidden_layers"], shape["hidden_size"], shape["intermediate_size"]
+    heads, kv_heads, head_size = (shape[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    vocab, rows = shape["vocab_size"], len(contexts)
+    kv_bytes = 2 * kv_heads * head_size * ITEM  # of a token in one layer
+    qkv = (heads + 2 * kv_heads) * head_size
+    products = [(qkv, hidden), (hidden, heads * head_size), (2 * inner, hidden), (hidden, inner)]
+
+    pairs, logits = sum(contexts), rows * vocab
+    norms, rotation, swiglu = 2 * 4 * hidden, 2 * (heads + kv_heads) * head_size, 3 * inner
+    small_bytes = rows * (norms + rotation + swiglu) * ITEM
+    # Token, position and slot of 8 bytes, length and place of 4, and the block table as wide as the longest sequence's.
+    upload_bytes = rows * (4 * 8 + 4 * math.ceil(max(contexts) / BLOCK_SIZE))
+
+    attention = attention_seconds(gpu, contexts, kv_heads, kv_bytes // kv_heads) + ATTENTION_LAUNCH
+    layer_products = sum(product_seconds(gpu, rows, n, k) for n, k in products)
+    small = 5 * LAUNCH + small_bytes / gpu.bandwidth
+    head = product_seconds(gpu, rows, vocab, hidden)
+    draw = draw_seconds(gpu, rows, vocab) + LAUNCH
+    upload = upload_bytes / HOST_LINK + UPLOAD_OPERATIONS * LAUNCH
+    found = [  # name, launches, bytes, operations, seconds; of the first three in one layer
+        ("attention", 1, pairs * kv_bytes, 4 * pairs * heads * head_size, attention),
+        (
+            "products",
+            len(products),
+            sum(product_bytes(rows, n, k) for n, k in products),
+            sum(2 * rows * n * k for n, k in products),
+            layer_products,
+        ),
+        ("small kernels", 5, small_bytes, 0, small),
+        ("head", 1, product_bytes(rows, vocab, hidden), 2 * rows * vocab * hidden, head),
+        ("sampling", 1, logits * ITEM, 0, draw),
+        ("upload", UPLOAD_OPERATIONS, upload_bytes, 0, upload),
+    ]
+    times = [layers] * 3 + [1] * 3
+    return [
+        {
+            "part": part,
+            "launches": count * launches,
+            "megabytes": count * num_bytes / 1e6,
+            "gflop": count * flops / 1e9,
+            "us": count * seconds * 1e6,
+        }
+        for count, (part, launches, num_bytes, flops, seconds) in zip(times, found, strict=True)
+    ]
+
+
+def product_bytes(rows: int, n: int, k: int) -> int:
+    """[rows, k] times [k, n]: both read once, the result written."""
+    return ITEM * (n * k + rows * k + rows * n)
+
+
+def product_seconds(gpu: Gpu, rows: int, n: int, k: int) -> float:
+    """The longer of its bytes and its waves of tiles of 128 × 128; an SM has one tile at a time."""
+    tiles = math.ceil(rows / 128) * math.ceil(n / 128)
+    wave = 2 * 128 * 128 * k / (PRODUCTS / SMS)
+    compute = math.ceil(tiles / SMS) * wave * (1.0 if tiles >= FEW_TILES else FINER)
+    return max(product_bytes(rows, n, k) / (COPY_SHARE * gpu.bandwidth), compute) + PRODUCT_LAUNCH
+
+
+def draw_seconds(gpu: Gpu, rows: int, vocab: int) -> float:
+    """The longer of its bytes and its instructions. A row is one program, and an SM has one at a time; no filters."""
+    row = vocab * DRAW_INSTRUCTIONS / (ISSUE_SHARE * ISSUES)
+    return max(rows * vocab * ITEM / (DRAW_SHARE * gpu.bandwidth), math.ceil(rows / SMS) * row)
+
+
+def attention_seconds(gpu: Gpu, contexts: Sequence[int], kv_heads: int, head_bytes: int) -> float:
+    """One launch: the programs that the kernel makes of this batch, the longest first, by the model that its splits
+    were chosen with (attention/splits.py).
+
+    Those that have a place share the bandwidth, each up to what it can ask for; the next one begins where one ends.
+    When the last have begun, those that are left cannot use all of it: that is the tail.
+    """
+    splits = choose_splits(len(contexts), kv_heads, max(contexts), TILE_TOKENS)
+    programs = list_programs(sorted(contexts, reverse=True), kv_heads, splits, head_bytes, TILE_TOKENS)
+    return TailModel(ATTENTION_SHARE * gpu.bandwidth).seconds(programs)
