@@ -110,6 +110,7 @@ def test_end_of_text_does_not_end_a_run(tmp_path: Path) -> None:
 def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PROBE_BYTES", 2**20)
     monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
+    monkeypatch.setattr("folovllm.bench.contestant.SETTLE", 0.0)
 
 
 def check_schema(data: dict[str, Any], name: str) -> None:

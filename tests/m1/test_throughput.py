@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 
 import pytest
 
-from folovllm.bench import probe
+from folovllm.bench import contestant, probe
 from folovllm.bench.contestant import FoloVLLM, Run, Step, take_turns
 from folovllm.bench.lengths import Lengths
 from folovllm.bench.peers import registry
@@ -31,6 +31,7 @@ TINY = "qwen3-tiny"
 def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PROBE_BYTES", 2**20)
     monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
+    monkeypatch.setattr(contestant, "SETTLE", 0.0)
 
 
 # Lengths.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from folovllm.bench import probe, scheduler, step, throughput
+from folovllm.bench import contestant, probe, scheduler, step, throughput
 from folovllm.bench.contestant import FoloVLLM
 from folovllm.bench.workload import BenchModel
 from tests.helpers import make_hf_folder
@@ -22,6 +22,7 @@ TINY = "qwen3-tiny"
 def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PROBE_BYTES", 2**20)
     monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
+    monkeypatch.setattr(contestant, "SETTLE", 0.0)
 
 
 # The scheduler alone.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from folovllm.bench import probe, throughput
+from folovllm.bench import contestant, probe, throughput
 from folovllm.bench.contestant import FoloVLLM
 from folovllm.bench.workload import BenchModel
 
@@ -15,6 +15,7 @@ from folovllm.bench.workload import BenchModel
 def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PROBE_BYTES", 2**20)
     monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
+    monkeypatch.setattr(contestant, "SETTLE", 0.0)
 
 
 def test_the_cache_is_for_just_these_requests_and_the_warm_up_has_as_many(oracle, monkeypatch) -> None:
