@@ -12,6 +12,7 @@ from collections import Counter
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.pop("COLUMNS", None)  # the width of a terminal, where a shell hands it on: tables are as wide as in a pipe
 # The tests' tensors are tiny: a second thread wins nothing, and on a busy machine every step waits for it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
