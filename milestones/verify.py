@@ -241,7 +241,8 @@ class Bench:
             **({guard.SLOW: slow} if slow else {}),
         )
         if code:
-            result.problems.append(f"its tests failed: {tail(output, 30)}")
+            order = next((line for line in output.splitlines() if "--randomly-seed" in line), "file by file")
+            result.problems.append(f"its tests failed ({order}): {tail(output, 30)}")
         if not self.report.is_file():
             result.problems.append("its tests left no report")
             return

@@ -1,24 +1,38 @@
-"""No test may reach for the network, and the loaders' progress bars would bury what pytest prints.
+"""No test may reach for the network, the loaders' progress bars would bury what pytest prints, and neither the tests
+before a test nor the speed of the machine may have a say in what it finds.
 
-Set here, before anything imports transformers: both are read when it is imported.
+The variables are set before anything imports transformers and torch, which read them when they are imported.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.pop("COLUMNS", None)  # the width of a terminal, where a shell hands it on: tables are as wide as in a pipe
 # The tests' tensors are tiny: a second thread wins nothing, and on a busy machine every step waits for it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 # Without a GPU the Triton kernels run in Triton's interpreter: to be said before a module with kernels is imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# The same examples in every run, and none of them too slow.
+settings.register_profile("folovllm", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+settings.load_profile("folovllm")
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """Whatever the tests before have drawn. This is torch's generator: Python's and numpy's are pytest-randomly's."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="module", params=["no", "yes"], ids=["cpu without bf16 units", "cpu with bf16 units"])
@@ -35,3 +49,14 @@ def either_cpu(has_bf16_units: str, monkeypatch: pytest.MonkeyPatch) -> None:
     FOLOVLLM_CPU_BF16=yes make test.
     """
     monkeypatch.setenv("FOLOVLLM_CPU_BF16", has_bf16_units)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why tests were skipped: a line for each reason, however many they are."""
+    skipped: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        # tests/gpu/conftest.py lets one case stand for many.
+        skipped[reason.removeprefix("Skipped: ")] += dict(getattr(report, "user_properties", [])).get("cases", 1)
+    for reason, count in skipped.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason}")

@@ -1,10 +1,10 @@
-"""What a machine can do is measured over a gibibyte; here a mebibyte will do. And all peers are there."""
+"""What a machine can do is measured over a gibibyte, and after a rest; here a mebibyte will do, and none."""
 
 from __future__ import annotations
 
 import pytest
 
-from folovllm.bench import probe
+from folovllm.bench import contestant, probe
 from folovllm.bench.peers import registry
 from tests.m4.conftest import fake_cuda, oracle, small_oracle
 from tests.m6.conftest import text_model_folder
@@ -17,6 +17,7 @@ __all__ = ["fake_cuda", "oracle", "small_oracle", "text_model_folder"]  # the mi
 def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PROBE_BYTES", 2**20)
     monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
+    monkeypatch.setattr(contestant, "SETTLE", 0.0)
 
 
 @pytest.fixture(autouse=True)

@@ -208,7 +208,8 @@ def test_vllm_dying_in_a_run_is_told_with_its_last_words(start: Start) -> None:
         start().run([[666]], 2)
 
 
-def test_vllm_is_gone_after_an_error_in_its_block(start: Start) -> None:
+def test_vllm_is_gone_after_an_error_in_its_block(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipe, "SECONDS_TO_END", 600.0)
     with pytest.raises(KeyError), start() as vllm:
         raise KeyError
     assert vllm._pipe.process.poll() == 0  # it went by itself

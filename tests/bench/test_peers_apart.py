@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from folovllm.bench import pipe
 from folovllm.bench.peers.apart import Apart, Kind, environment
 from folovllm.bench.peers.exported import export_weights
 from folovllm.bench.peers.llama_cpp import LLAMA_CPP
@@ -216,6 +217,7 @@ def nano(setup: PeerSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seqs
 
 
 def test_a_peer_apart_counts_first_tokens_with_the_prefill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipe, "SECONDS_TO_END", 600.0)
     setup = setup_of(tmp_path)
     with setup.cleanup:
         peer = nano(setup, tmp_path, monkeypatch)

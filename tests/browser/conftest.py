@@ -87,6 +87,7 @@ def open_page(chromium: Any) -> Iterator[Any]:
 
     def opened(width: int = 1440, **options: Any) -> Any:
         contexts.append(chromium.new_context(viewport={"width": width, "height": 900}, **options))
+        contexts[-1].set_default_timeout(600_000)
         return contexts[-1].new_page()
 
     yield opened

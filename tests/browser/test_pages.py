@@ -45,7 +45,7 @@ LOOK = """(scheme) => {
 # The theme draws when it gets to it: diagrams after the page has come, much again after a change of size or light.
 MISSING = f"""async (scheme) => {{
   const look = {LOOK};
-  const end = performance.now() + 5000;
+  const end = performance.now() + 300000;
   for (;;) {{
     const found = look(scheme);
     if (!found.length || performance.now() > end) return found;

@@ -45,7 +45,7 @@ def open_the_search(page: Any) -> None:
     """Press the search's key until its field has the focus: a page that has just come may not listen yet."""
     from playwright.sync_api import TimeoutError
 
-    for _ in range(30):
+    for _ in range(600):
         page.keyboard.press("/")
         try:
             page.wait_for_function(TYPING, timeout=1000)

@@ -1,4 +1,4 @@
-"""`pytest tests/gpu` runs what needs a CUDA device; where there is none it skips all of it, and lists what.
+"""`pytest tests/gpu` runs what needs a CUDA device; where there is none it skips all of it.
 
 But for rehearsals: a test that can run on the CPU as well, small, does so where there is no GPU (see places.py).
 """
@@ -52,17 +52,3 @@ def give_memory_back() -> Iterator[None]:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         gc.collect()
         torch.cuda.empty_cache()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line per test function and reason, not one per case."""
-    skipped: Counter[tuple[str, str]] = Counter()
-    for report in terminalreporter.stats.get("skipped", []):
-        if "tests/gpu/" in report.nodeid:
-            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-            cases = dict(report.user_properties).get("cases", 1)
-            skipped[report.nodeid.partition("[")[0], reason.removeprefix("Skipped: ")] += cases
-    if skipped:
-        terminalreporter.section(f"tests/gpu: {skipped.total()} skipped")
-        for (name, reason), count in sorted(skipped.items()):
-            terminalreporter.write_line(f"{name} ({count} case{'s' * (count > 1)}): {reason}")

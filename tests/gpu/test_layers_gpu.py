@@ -10,10 +10,7 @@ from folovllm.layers.activation import silu_and_mul
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.layers.rotary import RotaryEmbedding, apply_rotary
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu  # conftest.py skips without a CUDA device
 
 # Of the largest entry: two steps of a dtype, one for torch's rounding on the way and one for ours.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2**-9, torch.bfloat16: 2**-6}

@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from folovllm import LLM, SamplingParams
 from tests.helpers import hf_greedy, make_hf_model
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu  # conftest.py skips without a CUDA device
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,7 @@ from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow
 from folovllm.sample.sampler import Sampler
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu  # conftest.py skips without a CUDA device
 
 VOCAB, BATCH = 151_936, 256
 FILTERS = {

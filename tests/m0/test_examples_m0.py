@@ -60,7 +60,7 @@ def test_an_example_runs_the_package_of_its_own_tree(tmp_path: Path) -> None:
     for path in ("", str(tmp_path / "on the path")):
         done = subprocess.run(
             [tmp_path / "venv" / "bin" / "python", "examples/m0_state_machine.py"],
-            cwd=tree, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120,
+            cwd=tree, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=600,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
         assert "finish reasons: ['stop', 'length']" in done.stdout

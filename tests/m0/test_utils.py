@@ -116,6 +116,13 @@ def test_after_the_same_random_seed_torch_draws_the_same_numbers() -> None:
     assert torch.rand(4).tolist() == first
 
 
+@pytest.mark.parametrize("turn", range(2))
+def test_a_test_draws_the_same_numbers_whatever_was_drawn_before_it(turn: int) -> None:
+    drawn = torch.rand(4)
+    torch.manual_seed(0)
+    assert torch.equal(drawn, torch.rand(4))
+
+
 @pytest.mark.parametrize(("cuda", "chosen"), [(False, "cpu"), (True, "cuda")])
 def test_the_device_that_is_not_named_is_a_gpu_where_there_is_one(
     cuda: bool, chosen: str, monkeypatch: pytest.MonkeyPatch

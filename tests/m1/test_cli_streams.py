@@ -47,7 +47,7 @@ def stdin_of(data: bytes) -> io.TextIOWrapper:
 def test_a_closed_stream_is_one_line_and_exit_2(command: str, text: str) -> None:
     shell = f"exec {sys.executable} -m folovllm {command}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["sh", "-c", shell], env=environment, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", shell], env=environment, stderr=subprocess.PIPE, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (2, text)
 
 
@@ -57,7 +57,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     os.close(read_end)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "folovllm", "generate", "--help"]
-    done = subprocess.run(command, env=environment, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=600)
     os.close(write_end)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -13,7 +13,7 @@ from folovllm.sample.logits_processors import LogitsProcessor, register_logits_p
 from folovllm.utils.turns import Turns
 from tests.m1.support import assert_empty, params, run, scripted
 
-TIMEOUT = 60.0
+TIMEOUT = 600.0
 
 
 @pytest.fixture(scope="module")

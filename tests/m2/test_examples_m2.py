@@ -66,6 +66,6 @@ def test_the_question_waits_less_by_priority(printed: dict[str, str]) -> None:
 def test_example_runs_as_a_script(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, str(ROOT / "examples" / "m2_async_stream.py")]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
     assert "(has left)" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 
@@ -87,7 +88,8 @@ def test_generate_refuses_priorities_of_another_length_or_policy(text_model_fold
 # Statistics
 
 
-def test_stats_count_requests_sequences_and_tokens(text_model_folder):
+def test_stats_count_requests_sequences_and_tokens(text_model_folder, monkeypatch):
+    monkeypatch.setattr("folovllm.engine.stats.WINDOW_SECONDS", math.inf)  # no step is too long ago
     engine = make_engine(text_model_folder, max_num_seqs=2)
     zero = engine.stats()
     assert (zero.running, zero.waiting, zero.steps, zero.tokens_per_s) == (0, 0, 0, 0.0)

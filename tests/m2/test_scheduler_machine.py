@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -113,7 +113,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert scheduler.schedule().is_empty
 
 
-SETTINGS = settings(stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(stateful_step_count=40)
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(SETTINGS, max_examples=60)
 

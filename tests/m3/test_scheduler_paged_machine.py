@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -99,7 +99,7 @@ class PagedSchedulerMachine(RuleBasedStateMachine):
             self.desk.run()
 
 
-SETTINGS = settings(stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(stateful_step_count=40)
 TestPagedScheduler = PagedSchedulerMachine.TestCase
 TestPagedScheduler.settings = settings(SETTINGS, max_examples=80)
 

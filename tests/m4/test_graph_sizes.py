@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from folovllm.worker.cuda_graph import MAX_GRAPH_SIZE, GraphBuffers, capture_sizes, padded_size
@@ -13,7 +13,6 @@ from folovllm.worker.cuda_graph import MAX_GRAPH_SIZE, GraphBuffers, capture_siz
 rising = st.lists(st.integers(1, 60), min_size=1, unique=True).map(sorted)
 
 
-@settings(deadline=None, derandomize=True)
 @given(st.integers(1, 2000))
 def test_the_sizes_rise_from_one_to_the_largest_batch(max_num_seqs: int) -> None:
     sizes = capture_sizes(max_num_seqs)
@@ -23,7 +22,6 @@ def test_the_sizes_rise_from_one_to_the_largest_batch(max_num_seqs: int) -> None
     assert all(larger - smaller <= max(8, smaller // 16) for smaller, larger in pairwise(sizes))
 
 
-@settings(deadline=None, derandomize=True)
 @given(rising, st.integers(1, 70))
 def test_a_batch_gets_the_smallest_size_that_holds_it(sizes: list[int], num_seqs: int) -> None:
     assert padded_size(num_seqs, sizes) == min((size for size in sizes if size >= num_seqs), default=None)

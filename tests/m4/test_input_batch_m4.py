@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from folovllm.core.scheduler_state import UNKNOWN
@@ -100,7 +100,7 @@ def test_a_token_that_comes_late_is_not_written_into_a_row_that_has_changed_hand
     assert inputs.draws.tolist() == [0]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100)
 @given(st.integers(0, 2**32))
 def test_late_tokens_give_the_inputs_that_early_ones_give(seed: int) -> None:
     """Whatever joins and leaves: two batches, of which one is told each token a step later, prepare the same."""

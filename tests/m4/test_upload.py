@@ -25,7 +25,7 @@ def make(wanted: list) -> tuple[np.ndarray, ...]:
     return tuple(arrays)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(many)
 def test_what_is_packed_is_unpacked(wanted: list) -> None:
     arrays = make(wanted)
@@ -39,7 +39,7 @@ def test_what_is_packed_is_unpacked(wanted: list) -> None:
         np.testing.assert_array_equal(tensor.numpy(), array)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(many)
 def test_every_array_is_aligned_and_none_overlaps_the_next(wanted: list) -> None:
     arrays = make(wanted)

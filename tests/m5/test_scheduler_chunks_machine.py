@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -93,7 +93,7 @@ class ChunkSchedulerMachine(RuleBasedStateMachine):
             self.desk.run()
 
 
-SETTINGS = settings(stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(stateful_step_count=40)
 TestChunkScheduler = ChunkSchedulerMachine.TestCase
 TestChunkScheduler.settings = settings(SETTINGS, max_examples=70)
 

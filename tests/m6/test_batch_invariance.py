@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from folovllm import LLM, LLMEngine, SamplingParams
@@ -113,7 +113,7 @@ schedules = st.fixed_dictionaries(
 
 
 @given(data=st.data(), schedule=schedules)
-@settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=3)
 def test_a_request_has_the_bits_that_it_has_alone(
     folder: Path, kind: str, alone: list[Bits], data: st.DataObject, schedule: dict[str, Any]
 ) -> None:

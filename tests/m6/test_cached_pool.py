@@ -198,7 +198,7 @@ def test_invariants_know_a_child_that_would_outlive_its_parent() -> None:
         pool.check_invariants([])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(1, 12), st.integers(0, 2**32))
 def test_whatever_is_taken_found_and_given_back(num_blocks: int, seed: int) -> None:
     """Nodes of a tree, each with its content; a model beside the pool knows what each block was last written for."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from folovllm.core.block_hash import Digest, digest_sha256
@@ -26,7 +26,7 @@ def one_name(data: bytes) -> bytes:
     return b"x"
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80)
 @given(
     st.sampled_from([one_byte, one_name]),
     st.lists(

@@ -12,7 +12,7 @@ import random
 from hashlib import sha256
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -137,7 +137,7 @@ class CachingSchedulerMachine(RuleBasedStateMachine):
             self.desk.run()
 
 
-SETTINGS = settings(stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(stateful_step_count=40)
 TestCachingScheduler = CachingSchedulerMachine.TestCase
 TestCachingScheduler.settings = settings(SETTINGS, max_examples=40)
 

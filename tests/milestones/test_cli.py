@@ -98,12 +98,12 @@ def test_a_place_where_nothing_may_be_written(
 def test_a_closed_stdout_and_a_reader_that_leaves(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "milestones", "diff", "m0", "m1", "folovllm/__init__.py"]
     closed = subprocess.run(
-        ["sh", "-c", 'exec "$@" >&-', "sh", *command], cwd=ROOT, capture_output=True, text=True, timeout=60
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
     assert (closed.returncode, closed.stderr) == (2, "error: stdout is closed: there is nowhere to print to\n")
     read_end, write_end = os.pipe()
     os.close(read_end)
-    gone = subprocess.run(command, cwd=ROOT, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=60)
+    gone = subprocess.run(command, cwd=ROOT, stdout=write_end, stderr=subprocess.PIPE, text=True, timeout=600)
     os.close(write_end)
     assert (gone.returncode, gone.stderr) == (0, "")
 

@@ -14,7 +14,7 @@ TOML = LAB["exercise.toml"]
 
 def test_an_exercise_is_read_whole() -> None:
     e = exercise()
-    assert (e.id, e.name, e.functions, e.seconds) == ("m0/01-twice", "twice", ["Base.double"], 2)
+    assert (e.id, e.name, e.functions, e.seconds) == ("m0/01-twice", "twice", ["Base.double"], 60)
     assert (e.pages["en"].title, e.pages["zh"].title) == ("Twice", "两倍")
     assert e.pages["en"].invariants == ["`double(x)` is twice `x`.", "A negative number is one too."]
     assert e.pages["en"].rest == "Nothing else."
@@ -45,7 +45,7 @@ def test_another_name_is_another_exercise(name: str) -> None:
         ({"judge.py": None}, f"{FOLDER}/judge.py is missing"),
         ({"notes.txt": "x"}, f"{FOLDER}/notes.txt: unknown file; known are exercise.toml, en.md"),
         ({"exercise.toml": TOML + "wrong = 1\n"}, "unknown key 'wrong'; known are file, functions, note, seconds"),
-        ({"exercise.toml": TOML.replace("seconds = 2", "seconds = 99")}, "seconds must be 1 to 60, got 99"),
+        ({"exercise.toml": TOML.replace("seconds = 60", "seconds = 99")}, "seconds must be 1 to 60, got 99"),
         ({"exercise.toml": TOML.replace('["Base.double"]', "[]")}, "functions must be a list that is not empty"),
         ({"exercise.toml": TOML.replace("note", "page")}, "unknown key 'page'"),
         ({"wrong/squares.py": None}, "must have two wrong solutions or more, got 1"),

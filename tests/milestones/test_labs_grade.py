@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from milestones.labs.grade import Grade, grade
-from tests.milestones.labs_support import BASE, JUDGE, exercise, write_package
+from tests.milestones.labs_support import BASE, JUDGE, LAB, exercise, write_package
 
 SPAWNING = """\
 import multiprocessing
@@ -87,7 +87,8 @@ def test_a_syntax_error_is_shown_at_its_line(tmp_path: Path) -> None:
 
 
 def test_an_endless_loop_is_stopped_and_found(tmp_path: Path) -> None:
-    result = graded(tmp_path, "while True:\n            pass")
+    at_once = {"exercise.toml": LAB["exercise.toml"].replace("seconds = 60", "seconds = 1")}
+    result = graded(tmp_path, "while True:\n            pass", **at_once)
     assert (result.outcome, result.invariant, result.mistake) == ("time", 1, "adds-two")
     assert result.failure["frames"][-1]["name"] == "double"
     assert "expect(Base().double(x), 6" in "\n".join(result.failure["asked"])

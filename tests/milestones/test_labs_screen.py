@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -66,23 +65,36 @@ def test_both_languages_say_everything() -> None:
         assert names[0] == names[1], key
 
 
+class Screen(io.StringIO):
+    """Knows when it has been asked to save a file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if "save a file" in self.getvalue():
+            self.asked.set()
+        return written
+
+
 def test_watch_checks_again_when_a_file_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("milestones.labs.start.remember", lambda root, folder: None)
     course = lab_course()
     lab = start(tmp_path, course, course.get("m0"), tmp_path / "lab", "en")
     exercises = load_exercises(course.snapshot, 0)
-    console = Console(file=io.StringIO(), width=80)
+    screen = Screen()
+    console = Console(file=screen, width=80)
     code: list[int] = []
     watcher = threading.Thread(
         target=lambda: code.append(watching.watch(console, course, lab, exercises, None, verbose=False)), daemon=True
     )
     watcher.start()
     path = lab.folder / "folovllm/base.py"
-    deadline = time.monotonic() + 300
-    while "save a file" not in console.file.getvalue() and time.monotonic() < deadline:  # type: ignore[attr-defined]
-        time.sleep(0.1)
+    assert screen.asked.wait(timeout=600)
     text = path.read_text(encoding="utf-8")
     path.write_text(text[: text.index("        # Yours")] + "        return 2 * x\n", encoding="utf-8")
-    watcher.join(timeout=300)
+    watcher.join(timeout=600)
     assert code == [0]
-    assert "All 1 exercises of M0 are solved." in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "All 1 exercises of M0 are solved." in screen.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,6 +73,13 @@ def test_a_module_that_does_not_import_fails_the_milestone(tmp_path: Path) -> No
 def test_a_failing_test_fails_the_milestone(problems: Problems) -> None:
     (problem,) = problems("def test_no():\n    assert False\n")
     assert "1 failed" in problem
+
+
+def test_a_failure_tells_the_seed_of_its_random_order(problems: Problems, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pytest_randomly")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_randomly")
+    (problem,) = problems("def test_no():\n    assert False\n")
+    assert re.match(r"its tests failed \(Using --randomly-seed=\d+\): ", problem)
 
 
 def test_a_skipped_test_fails_the_milestone_unless_it_needs_a_gpu(problems: Problems) -> None:

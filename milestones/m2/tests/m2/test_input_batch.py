@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from folovllm.request import Sequence, SequenceData
@@ -77,7 +77,7 @@ def make_seq(name: str, prompt: list[int], output: list[int], computed: int, blo
     )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200)
 @given(st.integers(0, 2**32), st.integers(1, 12))
 def test_any_history_of_joins_and_leaves_gives_the_inputs_of_the_reference(seed, num_steps):
     rng = random.Random(seed)  # hypothesis' own would record each of a thousand draws
