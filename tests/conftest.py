@@ -6,6 +6,7 @@ Set here, before anything imports transformers: both are read when it is importe
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
@@ -19,6 +20,18 @@ import torch
 # Without a GPU the Triton kernels run in Triton's interpreter: to be said before a module with kernels is imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("pace")
+    group.addoption("--pace", choices=("slow", "fast"), help="delay the engine, or the tests (tests/pace.py)")
+    group.addoption("--pace-seed", type=int, help="draw the delays of another run again")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before a milestone has an asynchronous engine, there is no file for it, and a pace changes nothing."""
+    if config.option.pace and find_spec("tests.pace") is not None:
+        config.pluginmanager.import_plugin("tests.pace")
 
 
 @pytest.fixture(scope="module", params=["no", "yes"], ids=["cpu without bf16 units", "cpu with bf16 units"])
