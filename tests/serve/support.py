@@ -74,7 +74,7 @@ def first_tokens_only(*engines: LLMEngine) -> Iterator[None]:
 
     def advance_unless_all_have_begun(engine: LLMEngine, advance: Callable[[], None]) -> None:
         running, waiting = list(engine.scheduler.running), len(engine.scheduler.waiting)
-        has_begun = all(seq.num_output_tokens for request in running for seq in request.get_seqs())
+        has_begun = all(seq.data.output_token_ids for request in running for seq in request.get_seqs())
         if has_begun and (not waiting or len(running) == engine.scheduler.max_num_seqs):
             time.sleep(0.001)  # the step thread asks again, after what has been asked of it meanwhile
         else:

@@ -186,7 +186,8 @@ def test_kill_under_load_answers_every_request_that_runs() -> None:
         def all_have_come() -> bool:
             """Those that run, and those that have been answered."""
             text = httpx.get(f"{found.group()}/metrics").text
-            return sum(map(float, re.findall(r"^folovllm:(?:num_requests_running|request_success_total){.*} (.*)$", text, re.M))) == 8
+            counts = re.findall(r"^folovllm:(?:num_requests_running|request_success_total){.*} (.*)$", text, re.M)
+            return sum(map(float, counts)) == 8
 
         try:
             wait_for(all_have_come)
