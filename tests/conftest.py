@@ -6,6 +6,7 @@ Set here, before anything imports transformers: both are read when it is importe
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from importlib.util import find_spec
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -31,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Before a milestone has an asynchronous engine, there is no file for it, and a pace changes nothing."""
     if config.option.pace and find_spec("tests.pace") is not None:
-        config.pluginmanager.import_plugin("tests.pace")
+        config.pluginmanager.register(import_module("tests.pace"))
 
 
 @pytest.fixture(scope="module", params=["no", "yes"], ids=["cpu without bf16 units", "cpu with bf16 units"])
