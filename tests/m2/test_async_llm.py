@@ -13,11 +13,11 @@ from folovllm import AsyncLLM, SamplingParams
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from tests.helpers import hf_greedy
 from tests.m1.support import params, run, scripted
-from tests.m2.async_support import Gate, go, last, say, serving, until
+from tests.m2.async_support import Gate, Ration, cancel_inside_steps, go, last, say, serving, until
 from tests.m2.support import assert_idle, make_engine
 
 
-def test_two_hundred_streams_of_which_a_third_is_cancelled(text_model_folder):
+def test_two_hundred_streams_of_which_a_third_is_cancelled(text_model_folder, monkeypatch):
     oracle = AutoModelForCausalLM.from_pretrained(text_model_folder).eval()
     rng = random.Random(0)
     prompts = [[rng.randrange(256) for _ in range(length)] for length in (1, 2, 5, 9, 17, 30)]
@@ -27,33 +27,33 @@ def test_two_hundred_streams_of_which_a_third_is_cancelled(text_model_folder):
         engine.add_request(str(i), prompts[i], params(seed=i, max_tokens=10))
     sampled = {int(name): output.outputs[0].token_ids for name, output in run(engine)[0].items()}
 
+    def expected(i):
+        return sampled[i % 4] if i % 10 == 9 else greedy[i % 6]
+
     async def consume(llm, i):
-        if i % 10 == 9:
-            output = await last(llm.generate(prompts[i % 4], params(seed=i % 4, max_tokens=10)))
-            return output.outputs[0].token_ids == sampled[i % 4]
-        output = await last(llm.generate(prompts[i % 6], SamplingParams(temperature=0, max_tokens=14)))
-        return output.finished and output.outputs[0].token_ids == greedy[i % 6]
+        wanted = params(seed=i % 4, max_tokens=10) if i % 10 == 9 else SamplingParams(temperature=0, max_tokens=14)
+        output = await last(llm.generate(prompts[i % 4 if i % 10 == 9 else i % 6], wanted, request_id=str(i)))
+        return output.outputs[0].token_ids == expected(i)
 
     async def main():
         async with serving(engine) as llm:
-            tasks = []
+            chosen = rng.sample(range(200), 66)
+            tasks = {}
+            cancel_inside_steps(engine, monkeypatch, tasks, {str(i): rng.randrange(len(expected(i))) for i in chosen})
             for i in range(200):
-                tasks.append(asyncio.create_task(consume(llm, i)))
+                tasks[str(i)] = asyncio.create_task(consume(llm, i))
                 if rng.random() < 0.2:
                     await asyncio.sleep(0.001)
-            for task in rng.sample(tasks, 66):
-                task.cancel()
-                await asyncio.sleep(rng.choice([0, 0, 0.002]))
-            results = await asyncio.gather(*tasks, return_exceptions=True)
+            results = await asyncio.gather(*tasks.values(), return_exceptions=True)
             # Cancelled consumers' aborts run between steps: the engine is empty soon after, not at once.
-            await until(lambda: llm.stats().running == llm.stats().waiting == 0)
+            await until(lambda: not engine._requests and not engine.output_processor._sequences)
             assert_idle(engine)
-            return results
+            return chosen, results
 
-    results = go(main())
-    others = [result for result in results if not isinstance(result, asyncio.CancelledError)]
-    assert others == [True] * len(others)
-    assert 134 <= len(others) < 200  # some may have ended before they were to be cancelled
+    chosen, results = go(main())
+    cancelled = [i for i, result in enumerate(results) if isinstance(result, asyncio.CancelledError)]
+    assert cancelled == sorted(chosen)
+    assert [results[i] for i in range(200) if i not in chosen] == [True] * 134
 
 
 def test_outputs_grow_and_the_last_one_is_finished(engine):
@@ -94,12 +94,15 @@ def test_the_event_loop_stays_free_while_a_step_runs(engine, monkeypatch):
     assert go(main()) == "a"
 
 
-def test_a_slow_consumer_loses_nothing(engine):
+def test_a_slow_consumer_loses_nothing(engine, monkeypatch):
+    ration = Ration(engine, monkeypatch, 1)
+
     async def main():
         async with serving(engine) as llm:
             seen = []
             async for output in llm.generate("x", scripted("a long text to say", logprobs=0)):
                 seen.append(output)
+                ration.lift()
                 await say(llm, "a longer text, so that the other one ends meanwhile")
             return seen
 

@@ -7,22 +7,25 @@ import asyncio
 import pytest
 
 from folovllm import AsyncLLM
-from tests.m2.async_support import Gate, endless, go, last, say, until
+from tests.m2.async_support import Gate, Ration, endless, go, last, say, until
 from tests.m2.support import assert_idle
 
 
-def test_one_that_outlives_its_event_loop_serves_in_the_next(engine):
-    llm = AsyncLLM.from_engine(engine)
+def test_one_that_outlives_its_event_loop_serves_in_the_next(engine, monkeypatch):
+    llm, ration = AsyncLLM.from_engine(engine), Ration(engine, monkeypatch, 100)
     assert go(say(llm, "first")) == "first"
 
     async def leave_things_behind():
+        ration.give(3)
         tasks = [asyncio.create_task(last(llm.generate("x", endless()))) for _ in range(12)]
         await until(lambda: llm.stats().running > 0)
         return tasks  # still running when the event loop ends, perhaps in the middle of a step
 
     go(leave_things_behind())
+    ration.lift()
     assert go(say(llm, "second")) == "second"
     go(leave_things_behind())
+    ration.lift()
     go(llm.shutdown())
     assert_idle(engine)
 
@@ -45,7 +48,7 @@ def test_a_step_that_an_event_loop_left_running_is_waited_for_in_the_next(engine
     async def go_on():
         task = asyncio.create_task(say(llm, "second"))
         for _ in range(20):
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
         gate.open.set()
         text = await task
         await llm.shutdown()
@@ -78,11 +81,13 @@ def test_while_an_event_loop_is_served_another_is_refused_and_nothing_kept(engin
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_closed_event_loop_has_let_go_with_all_who_waited_in_it(engine):
+def test_a_closed_event_loop_has_let_go_with_all_who_waited_in_it(engine, monkeypatch):
     llm, first = AsyncLLM.from_engine(engine), asyncio.new_event_loop()
+    ration = Ration(engine, monkeypatch, 1)
     outputs = llm.generate("x", endless(max_tokens=60), request_id="r")
     assert not first.run_until_complete(anext(outputs)).finished
     first.close()  # with the task that steps the engine in it, which nobody has cancelled
+    ration.lift()
 
     async def second():
         text = await say(llm, "second", request_id="r")  # the id is free: nobody can ask for the other any more
@@ -93,7 +98,9 @@ def test_a_closed_event_loop_has_let_go_with_all_who_waited_in_it(engine):
     assert_idle(engine)
 
 
-def test_who_outlives_the_task_that_steps_does_not_wait_for_ever(engine):
+def test_who_outlives_the_task_that_steps_does_not_wait_for_ever(engine, monkeypatch):
+    ration = Ration(engine, monkeypatch, 1)
+
     async def main():
         llm = AsyncLLM.from_engine(engine)
         task = asyncio.create_task(last(llm.generate("x", endless())))
@@ -101,6 +108,7 @@ def test_who_outlives_the_task_that_steps_does_not_wait_for_ever(engine):
         llm._task.cancel()
         with pytest.raises(RuntimeError, match="^the task that steps the engine was cancelled$"):
             await task
+        ration.lift()
         text = await say(llm, "next")  # which begins a new one
         await llm.shutdown()
         return text

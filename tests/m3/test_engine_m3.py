@@ -10,6 +10,7 @@ import pytest
 from folovllm import AsyncLLM, LLMEngine, SamplingParams
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from tests.m1.support import params, run, scripted
+from tests.m2.async_support import cancel_inside_steps, go
 from tests.m2.support import assert_idle, counting_forwards, make_engine
 from tests.m3.oracle import Oracle
 
@@ -172,30 +173,32 @@ def test_priorities_choose_who_is_preempted(oracle: Oracle) -> None:
 
 
 @pytest.mark.parametrize("mode", ["swap", "recompute"])
-def test_two_hundred_streams_of_which_a_third_is_cancelled(oracle: Oracle, mode: str) -> None:
+def test_two_hundred_streams_of_which_a_third_is_cancelled(
+    oracle: Oracle, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = oracle.make_llm(num_kv_blocks=28, block_size=4, preemption_mode=mode, max_num_seqs=24).engine
     rng = random.Random(1)
+    chosen = rng.sample(range(200), 67)
+    tasks: dict[str, asyncio.Task[list[int]]] = {}
+    cancel_inside_steps(engine, monkeypatch, tasks, {str(i): rng.randrange(4 + i % 13) for i in chosen})
 
     async def consume(llm: AsyncLLM, i: int) -> list[int]:
         token_ids: list[int] = []
         prompt = [i % 10 + 1] * (1 + i % 5)
-        async for output in llm.generate(prompt, SamplingParams(n=1 + i % 2, top_k=1, max_tokens=4 + i % 13)):
+        params = SamplingParams(n=1 + i % 2, top_k=1, max_tokens=4 + i % 13)
+        async for output in llm.generate(prompt, params, request_id=str(i)):
             token_ids = output.outputs[-1].token_ids
         return token_ids
 
     async def serve() -> list[list[int] | BaseException]:
         async with AsyncLLM.from_engine(engine) as llm:
-            tasks = [asyncio.create_task(consume(llm, i)) for i in range(200)]
-            for i in rng.sample(range(200), 67):
-                await asyncio.sleep(0.003)
-                tasks[i].cancel()
-            return await asyncio.gather(*tasks, return_exceptions=True)
+            tasks.update({str(i): asyncio.create_task(consume(llm, i)) for i in range(200)})
+            return await asyncio.gather(*tasks.values(), return_exceptions=True)
 
-    told = asyncio.run(asyncio.wait_for(serve(), 60))
-    cancelled = [i for i, answer in enumerate(told) if isinstance(answer, asyncio.CancelledError)]
-    assert 30 < len(cancelled) <= 67
+    told = go(serve())
+    assert [i for i, answer in enumerate(told) if isinstance(answer, asyncio.CancelledError)] == sorted(chosen)
     for i, answer in enumerate(told):
-        if i not in cancelled:
+        if i not in chosen:
             assert answer == oracle.greedy([i % 10 + 1] * (1 + i % 5), 4 + i % 13)
     assert engine.stats().preemptions > 5
     assert_pools_full(engine)

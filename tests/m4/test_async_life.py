@@ -12,7 +12,7 @@ import pytest
 from folovllm import LLMEngine, SamplingParams
 from tests.m1.interrupt_support import add_step_and_abort, assert_any_interrupt_changes_nothing
 from tests.m1.support import params, scripted
-from tests.m2.async_support import go, last, serving
+from tests.m2.async_support import cancel_inside_steps, go, last, serving
 from tests.m2.support import assert_idle, make_engine
 from tests.m3.oracle import Oracle
 from tests.m4.ahead_support import Watch, assert_sound, told
@@ -210,25 +210,26 @@ def test_streams_say_the_same_and_may_be_closed_in_between(text_model_folder) ->
     assert all(texts[True])
 
 
-def test_users_of_an_async_llm_get_what_is_theirs(oracle: Oracle) -> None:
+def test_users_of_an_async_llm_get_what_is_theirs(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = oracle.make_llm(async_scheduling=True, max_num_seqs=6).engine
     watch = Watch(engine)
     prompts = [list(range(i + 1, 2 * i + 2)) for i in range(24)]
 
     async def consume(llm: Any, i: int) -> list[int]:
-        output = await last(llm.generate(prompts[i], SamplingParams(temperature=0, max_tokens=5 + i % 7)))
+        wanted = SamplingParams(temperature=0, max_tokens=5 + i % 7)
+        output = await last(llm.generate(prompts[i], wanted, request_id=str(i)))
         return output.outputs[0].token_ids
 
     async def main() -> list[Any]:
         async with serving(engine) as llm:
-            tasks = [asyncio.create_task(consume(llm, i)) for i in range(24)]
-            await asyncio.sleep(0.02)
-            for task in tasks[::5]:
-                task.cancel()
-            return await asyncio.gather(*tasks, return_exceptions=True)
+            tasks = {str(i): asyncio.create_task(consume(llm, i)) for i in range(24)}
+            cancel_inside_steps(engine, monkeypatch, tasks, {str(i): i % 4 for i in range(0, 24, 5)})
+            return await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     for i, said in enumerate(go(main())):
-        if i % 5 != 0 or not isinstance(said, asyncio.CancelledError):
+        if i % 5 == 0:
+            assert isinstance(said, asyncio.CancelledError)
+        else:
             assert said == oracle.greedy(prompts[i], 5 + i % 7)
     assert watch.ahead
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+from folovllm import LLMEngine
 from folovllm.entrypoints.clients.looks import EngineLook
 from folovllm.entrypoints.replicas.client import ReplicaDiedError
 from folovllm.entrypoints.replicas.replica import EngineReplica
@@ -30,6 +31,10 @@ class LocalFleet:
         name = f"replica-{len(self.replicas) + len(self.removed)}"
         self.replicas[name] = EngineReplica(name, "embedded", self.engine)
         return name
+
+    @property
+    def engines(self) -> list[LLMEngine]:
+        return [replica.llm.engine for replica in self.replicas.values()]
 
     @property
     def names(self) -> tuple[str, ...]:

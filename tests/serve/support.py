@@ -1,4 +1,4 @@
-"""Starts a server on a free port, and waits for what the engine should come to."""
+"""Starts a server on a free port, waits for what the engine should come to, and keeps requests from ending."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import uvicorn
 from openai import OpenAI
 
-from folovllm import AsyncLLM
+from folovllm import AsyncLLM, LLMEngine
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.app import make_app
 from folovllm.entrypoints.openai.launch import DrainingServer
+from tests.pace import LateAnswers
 
 ENGINE: dict[str, Any] = {"dtype": "float32", "max_num_seqs": 64, "num_kv_blocks": 4096, "max_logprobs": -1}
 
@@ -44,7 +46,7 @@ def running(
     """`llm` instead of an engine made here."""
     llm = llm or AsyncLLM(**{**ENGINE, **(engine or {})})
     app = make_app(llm, "embedded", **options)
-    config = uvicorn.Config(app, log_level="warning", access_log=False)
+    config = uvicorn.Config(LateAnswers(app), log_level="warning", access_log=False)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = DrainingServer(config, app)
         thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
@@ -63,3 +65,25 @@ def wait_for(reached: Callable[[], bool], seconds: float = 120) -> None:
     while not reached():
         assert time.monotonic() < end, "what was waited for did not come about"
         time.sleep(0.01)
+
+
+@contextmanager
+def first_tokens_only(*engines: LLMEngine) -> Iterator[None]:
+    """Meanwhile no request gets further than its first token, however late a test looks: who has come is still there.
+    Requests come, wait where there is no room, and leave, as ever."""
+
+    def advance_unless_all_have_begun(engine: LLMEngine, advance: Callable[[], None]) -> None:
+        running, waiting = list(engine.scheduler.running), len(engine.scheduler.waiting)
+        has_begun = all(seq.data.output_token_ids for request in running for seq in request.get_seqs())
+        if has_begun and (not waiting or len(running) == engine.scheduler.max_num_seqs):
+            time.sleep(0.001)  # the step thread asks again, after what has been asked of it meanwhile
+        else:
+            advance()
+
+    for engine in engines:
+        engine.advance = partial(advance_unless_all_have_begun, engine, engine.advance)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for engine in engines:
+            del engine.advance

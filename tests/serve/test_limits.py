@@ -10,7 +10,7 @@ import pytest
 
 from folovllm.entrypoints.openai.launch import is_loopback
 from folovllm.entrypoints.openai.limits import salt_for
-from tests.serve.support import running, wait_for
+from tests.serve.support import first_tokens_only, running, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +59,16 @@ def test_beyond_the_queue_it_says_when_to_come_back(guarded) -> None:
     """One runs, one waits, and the third is told. When the first goes away, the second is served."""
     client = guarded.client(api_key="first")
     ask = {"model": "embedded", "prompt": "a", "max_tokens": 900, "extra_body": {"ignore_eos": True}}
-    first = client.completions.create(**ask, stream=True)
-    next(iter(first))
     with ThreadPoolExecutor() as threads:
-        second = threads.submit(client.completions.create, model="embedded", prompt="b", max_tokens=3)
-        wait_for(lambda: guarded.llm.stats().waiting == 1)
-        with pytest.raises(openai.RateLimitError) as caught:
-            client.completions.create(**ask)
-        assert int(caught.value.response.headers["retry-after"]) >= 1
-        first.close()
+        with first_tokens_only(guarded.llm.engine):
+            first = client.completions.create(**ask, stream=True)
+            next(iter(first))
+            second = threads.submit(client.completions.create, model="embedded", prompt="b", max_tokens=3)
+            wait_for(lambda: guarded.llm.stats().waiting == 1)
+            with pytest.raises(openai.RateLimitError) as caught:
+                client.completions.create(**ask)
+            assert int(caught.value.response.headers["retry-after"]) >= 1
+            first.close()
         assert second.result().choices
     wait_for(guarded.is_idle)
 

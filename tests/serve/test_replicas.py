@@ -18,7 +18,7 @@ from folovllm.entrypoints.replicas.client import ReplicatedLLM
 from folovllm.entrypoints.replicas.scaling import Scaling
 from folovllm.routing import PrefixAffinity, RoundRobin, Router
 from tests.serve.fleet import LocalFleet, facts_of
-from tests.serve.support import Running, running, wait_for
+from tests.serve.support import Running, first_tokens_only, running, wait_for
 
 ENGINE: dict[str, Any] = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 4}
 LONG: dict[str, Any] = {"max_tokens": 300, "extra_body": {"ignore_eos": True}}
@@ -98,12 +98,15 @@ def test_what_is_wrong_is_refused_before_a_replica_hears_of_it(pair: tuple[Runni
 
 def test_who_leaves_frees_the_blocks_on_the_replica(pair: tuple[Running, LocalFleet]) -> None:
     server, fleet = pair
-    stream = server.client().completions.create(model="embedded", prompt="a", stream=True, **LONG)
-    next(iter(stream))
-    assert not fleet.is_idle()
-    stream.close()
-    wait_for(fleet.is_idle)
-    wait_for(lambda: server.llm.load().running == 0)
+    before = sum(replica.llm.stats().output_tokens for replica in fleet.replicas.values())
+    with first_tokens_only(*fleet.engines):
+        stream = server.client().completions.create(model="embedded", prompt="a", stream=True, **LONG)
+        next(iter(stream))
+        assert not fleet.is_idle()
+        stream.close()
+        wait_for(fleet.is_idle)
+        wait_for(lambda: server.llm.load().running == 0)
+    assert sum(replica.llm.stats().output_tokens for replica in fleet.replicas.values()) == before + 1
 
 
 def test_metrics_health_and_the_page_know_each_replica(pair: tuple[Running, LocalFleet]) -> None:
@@ -126,26 +129,29 @@ def test_the_queue_counts_all_replicas_and_keys_are_asked_for() -> None:
         with pytest.raises(openai.AuthenticationError):
             server.client().models.list()
         client = server.client(api_key="secret")
-        streams = [client.completions.create(model="embedded", prompt="a", stream=True, **LONG) for _ in range(4)]
-        for stream in streams:
-            next(iter(stream))
-        waiting = threading.Thread(target=lambda: client.completions.create(model="embedded", prompt="b", max_tokens=2))
-        waiting.start()
-        wait_for(lambda: llm.load().waiting == 1)
-        with pytest.raises(openai.RateLimitError):
-            client.completions.create(model="embedded", prompt="c", max_tokens=2)
-        for stream in streams:
-            stream.close()
+        with first_tokens_only(*fleet.engines):
+            streams = [client.completions.create(model="embedded", prompt="a", stream=True, **LONG) for _ in range(4)]
+            for stream in streams:
+                next(iter(stream))
+            last = {"model": "embedded", "prompt": "b", "max_tokens": 2}
+            waiting = threading.Thread(target=lambda: client.completions.create(**last))
+            waiting.start()
+            wait_for(lambda: llm.load().waiting == 1)
+            with pytest.raises(openai.RateLimitError):
+                client.completions.create(model="embedded", prompt="c", max_tokens=2)
+            for stream in streams:
+                stream.close()
         waiting.join()
 
 
 def test_a_replica_that_dies_takes_its_own_requests_and_no_others() -> None:
     with replicated() as (server, fleet):
         client = server.client()
-        streams = [client.completions.create(model="embedded", prompt="a", stream=True, **LONG) for _ in range(2)]
-        for stream in streams:
-            next(iter(stream))
-        fleet.dead.add("replica-0")
+        with first_tokens_only(*fleet.engines):
+            streams = [client.completions.create(model="embedded", prompt="a", stream=True, **LONG) for _ in range(2)]
+            for stream in streams:
+                next(iter(stream))
+            fleet.dead.add("replica-0")
         with pytest.raises(openai.APIError, match="ReplicaDiedError"):
             list(streams[0])
         assert list(streams[1])[-1].choices[0].finish_reason == "length"
