@@ -5,6 +5,7 @@ vLLM: renderers/chat_utils.py
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from folovllm.engine.chat_messages import plain_messages
@@ -39,6 +40,7 @@ def conversation_to_prompt(
     chat_template: str | None = None,
     template_args: dict[str, Any] | None = None,
     add_special_tokens: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> Prompt:
     """Messages through the chat template, straight to token ids.
 
@@ -46,6 +48,7 @@ def conversation_to_prompt(
     continue_final_message: end inside the last message, which the model goes on with; then no beginning is added.
     chat_template: another template than the tokenizer's own, in Jinja.
     add_special_tokens: put the tokenizer's own, such as BOS, around what the template writes; most write them already.
+    check: asked while the template runs; what it raises ends that.
 
     Raises:
         ValueError: what is no conversation, a template that refuses it, or no tokenizer or template at all.
