@@ -139,7 +139,7 @@ def test_a_heavy_answer_is_made_beside_the_event_loop_and_in_pieces(
 def test_threads_may_share_a_tokenizer_that_asks_for_padding_and_truncation(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first call takes them away, which would fail beside another thread's call. It is made before there are any."""
+    """Its first call takes them away, which would fail beside another thread's. It is made before there are any."""
     inner = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
     inner.enable_truncation(3)
