@@ -1,6 +1,6 @@
 """The application: routes, and in front of them the limits. An engine goes in, and ASGI comes out.
 
-    request ─▶ largest body ─▶ keys ─▶ route ─▶ Serving ─▶ AsyncLLM, or a router before several of them
+    request ─▶ largest body ─▶ heads ─▶ keys ─▶ route ─▶ Serving ─▶ AsyncLLM, or a router before several of them
 
 vLLM: entrypoints/openai/api_server.py
 """
@@ -20,6 +20,7 @@ from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.answers import Answer
 from folovllm.entrypoints.openai.aside import Check
 from folovllm.entrypoints.openai.errors import APIError, add_error_handlers
+from folovllm.entrypoints.openai.heads import Heads
 from folovllm.entrypoints.openai.limits import ASSETS, Keys, LargestBody, bearer
 from folovllm.entrypoints.openai.live import looks
 from folovllm.entrypoints.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -56,6 +57,7 @@ def make_app(
     salt_by_key: bool = False,
     generation_config: str = "auto",
     trust_chat_template: bool = False,
+    allowed_hosts: Sequence[str] | None = None,
 ) -> FastAPI:
     """The server around an engine, which is shut down with it. Tests call it by ASGI, without a socket."""
     serving = Serving(
@@ -81,6 +83,7 @@ def make_app(
     _add_page(app, serving)
     add_error_handlers(app)
     app.add_middleware(Keys, keys=list(api_keys))
+    app.add_middleware(Heads, hosts=allowed_hosts)
     app.add_middleware(LargestBody, max_bytes=max_body_bytes)  # the last that is added is the first that is asked
     return app
 
