@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from folovllm.entrypoints.openai import answers, serving, serving_completion
-from folovllm.entrypoints.openai.aside import NUM_THREADS
+from folovllm.entrypoints.openai.aside import NUM_THREADS, PREPARE_SECONDS
 from tests.serve.support import Running, running, wait_for
 
 
@@ -86,7 +86,7 @@ def test_a_request_that_is_long_to_prepare_is_refused(server: Running, gated: Ga
     finally:
         server.app.state.serving.clock = real
     assert answer.status_code == 400
-    assert f"within {serving.PREPARE_SECONDS:g} s" in answer.json()["error"]["message"]
+    assert f"within {PREPARE_SECONDS:g} s" in answer.json()["error"]["message"]
     assert gated.calls < 10
 
 

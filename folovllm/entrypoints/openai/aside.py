@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 Check = Callable[[], None]
 """Raises where the work should go no further."""
 _T = TypeVar("_T")
+PREPARE_SECONDS = 30.0
+"""That tokens, template and form of one request may take in a thread of its own; then it is refused."""
 NUM_THREADS = 4
 """They take turns in one interpreter, so that more of them would not be faster: as many long requests may come before
 a short one has to wait."""
@@ -25,6 +27,22 @@ a short one has to wait."""
 
 def at_once() -> None:
     """The check of work that is too short to ask: nothing comes between its pieces."""
+
+
+def within(seconds: float, clock: Callable[[], float]) -> Check:
+    """Raises ValueError when it is asked `seconds` after it was asked first."""
+    began: float | None = None
+
+    def check() -> None:
+        nonlocal began
+        began = clock() if began is None else began
+        if clock() - began > seconds:
+            raise ValueError(
+                f"the request must be prepared within {seconds:g} s (tokens, chat template, form), and was not: ask "
+                "for less at once"
+            )
+
+    return check
 
 
 class NobodyWaitsError(Exception):

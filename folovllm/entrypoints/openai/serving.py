@@ -23,7 +23,7 @@ from folovllm.entrypoints.clients.chat import conversation_to_prompt
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
 from folovllm.entrypoints.clients.params import RequestOutputKind, SamplingParams
-from folovllm.entrypoints.openai.aside import Aside, AskingTokenizer, Check
+from folovllm.entrypoints.openai.aside import PREPARE_SECONDS, Aside, AskingTokenizer, Check, within
 from folovllm.entrypoints.openai.errors import APIError, failed, refused
 from folovllm.entrypoints.openai.limits import Gate, salt_for, shutting_down
 from folovllm.entrypoints.openai.metrics import Metrics
@@ -34,8 +34,6 @@ from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams as PlainParams
 
 _T = TypeVar("_T")
-PREPARE_SECONDS = 30.0
-"""That tokens, template and form of one request may take in a thread of its own; then it is refused."""
 _SAMPLING_FIELDS = [
     "n",
     "best_of",
@@ -107,18 +105,12 @@ class Serving:
     async def prepare(self, make: Callable[[Check], _T]) -> _T:
         """Run `make` beside the event loop; its ValueError is the client's. It ends early when the client leaves, when
         it takes too long, or when the server shuts down. Raises APIError."""
-        began: float | None = None
+        in_time = within(PREPARE_SECONDS, self.clock)
 
         def check() -> None:
-            nonlocal began
             if self.gate.draining:
                 raise shutting_down()
-            began = self.clock() if began is None else began
-            if self.clock() - began > PREPARE_SECONDS:
-                raise ValueError(
-                    f"the request must be prepared within {PREPARE_SECONDS:g} s (tokens, chat template, form), and was "
-                    "not: ask for less at once"
-                )
+            in_time()
 
         try:
             return await self.aside.run(make, check)
