@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from folovllm.engine.chat_template import render_template
 from folovllm.utils.checks import check_utf8, describe
 
 
@@ -45,13 +46,10 @@ def render(tokenizer: Any, messages: list[dict[str, Any]], **template_args: Any)
     """The conversation as the model's chat template writes it, up to where the answer begins.
 
     Raises:
-        ValueError: the template refuses it, as some do with a system message or roles in another order.
+        ValueError: the template refuses it, as some do with a system message or roles in another order, or does not
+            end.
     """
-    from jinja2 import TemplateError
-
-    try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **template_args)
-    except TemplateError as error:
-        roles = [message["role"] for message in messages]
-        raise ValueError(f"messages must suit the model's chat template, got the roles {roles}: {error}") from error
-    return str(text)
+    template = template_args.pop("chat_template", None)
+    return render_template(
+        tokenizer, messages, {"add_generation_prompt": True, **template_args}, chat_template=template
+    )

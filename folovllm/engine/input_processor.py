@@ -80,6 +80,7 @@ class InputProcessor:
     def __init__(self, tokenizer: Any | None, vocab_size: int, room: Room, config: EngineConfig) -> None:
         self.tokenizer, self.vocab_size = tokenizer, vocab_size
         self.room, self.max_model_len, self.config = room, room.max_model_len, config
+        self._bad_words: tuple[list[str], list[list[int]]] = ([], [])  # the newest, and their tokens
 
     def process(self, request_id: str, prompt: Prompt, params: SamplingParams | None) -> Request:
         """Raises:
@@ -163,16 +164,18 @@ class InputProcessor:
 
     def _tokenize_bad_words(self, words: list[str]) -> list[list[int]]:
         """Each word as it is tokenised at the start of a text and after a space: both must be kept out. One that begins
-        with a space, or a line break, is banned as it is: what stands before it is no part of it."""
-        sequences: list[list[int]] = []
+        with a space, or a line break, is banned as it is: what stands before it is no part of it.
+
+        Prompts that come together have the same words, so the newest are kept."""
         if self.tokenizer is None:
-            return sequences
-        for word in words:
-            for text in (word,) if word[0].isspace() else (word, " " + word):
-                ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-                if ids and ids not in sequences:
-                    sequences.append(ids)
-        return sequences
+            return []
+        known, ids = self._bad_words  # both at once: threads may share this object
+        if known != words:
+            texts = (text for word in words for text in ((word,) if word[0].isspace() else (word, " " + word)))
+            found = (tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)
+            ids = [list(tokens) for tokens in dict.fromkeys(found) if tokens]
+            self._bad_words = words, ids
+        return ids
 
 
 def _is_list(value: object) -> bool:

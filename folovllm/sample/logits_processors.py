@@ -129,10 +129,8 @@ def _columns(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
 def banned_token_ids(row: SamplingRow) -> set[int]:
     """Tokens that must not come next: the last token of a bad word where the output ends with the tokens before it, and
     the tokens that end the text before min_tokens."""
-    output, banned = row.output_token_ids, set[int]()
-    for *prefix, last in row.bad_words_token_ids:
-        if not prefix or output[-len(prefix) :] == prefix:
-            banned.add(last)
+    output = row.output_token_ids
+    banned = row.bad_words.next_banned(output)
     if len(output) < row.params.min_tokens:
         banned.update(row.eos_token_ids, row.params.stop_token_ids or ())
     return banned

@@ -27,6 +27,7 @@ class SamplingRow:
     eos_token_ids: frozenset[int]
     generator: torch.Generator | None
     bad_words_token_ids: list[list[int]] = field(default_factory=list)
+    bad_words: BadWords = field(init=False, repr=False)
     token_counts: TokenCounts | None = field(default=None, init=False, repr=False)
     num_reported: int | None = field(init=False)
     """How many of the likeliest tokens it reports beside its own; None: log-probabilities are not asked for."""
@@ -34,6 +35,7 @@ class SamplingRow:
     """Of the generator, before the draws of the last two tokens: {place of the token: state}."""
 
     def __post_init__(self) -> None:
+        self.bad_words = BadWords(self.bad_words_token_ids)
         self.num_reported = None
         if self.params.use_beam_search:
             # A beam needs best_of tokens that do not end it, and every token that ends it may be likelier than these.
@@ -63,6 +65,27 @@ def make_generator(params: SamplingParams, index: int, device: torch.device) -> 
     if params.seed is None:
         return None
     return torch.Generator(device=device).manual_seed(params.seed + index)
+
+
+class BadWords:
+    """Sequences of tokens that must not be completed, by what stands before their last token. A step looks up one
+    prefix for each length that there is, however many words have it."""
+
+    __slots__ = ("_last", "_lengths")
+
+    def __init__(self, sequences: list[list[int]]) -> None:
+        self._last: dict[tuple[int, ...], set[int]] = {}
+        for *before, last in sequences:
+            self._last.setdefault(tuple(before), set()).add(last)
+        self._lengths = {len(before) for before in self._last}
+
+    def next_banned(self, output_token_ids: list[int]) -> set[int]:
+        """The tokens that would complete one now."""
+        num_tokens, banned = len(output_token_ids), set[int]()
+        for length in self._lengths:
+            if length <= num_tokens:
+                banned |= self._last.get(tuple(output_token_ids[num_tokens - length :]), set())
+        return banned
 
 
 class TokenCounts:

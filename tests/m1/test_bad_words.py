@@ -11,7 +11,7 @@ from transformers import NoBadWordsLogitsProcessor, PreTrainedTokenizerFast
 
 from folovllm import EngineConfig, SamplingParams
 from folovllm.engine.input_processor import InputProcessor, Room
-from folovllm.sample.logits_processors import TokenMasks
+from folovllm.sample.logits_processors import TokenMasks, banned_token_ids
 from tests.m1.sampling_reference import make_row
 
 WORDS = ["cat", "Ġcat", "Ċ", "ĊĊ", "Ġ", "Ġdog", "ĠĊ"]  # Ġ is the space and Ċ the line break of a byte-level BPE
@@ -68,3 +68,50 @@ def test_a_word_of_several_tokens_is_banned_at_its_last_one(tokenizer):
         masks.update([make_row(params, output=said, bad_words_token_ids=params.bad_words_token_ids)])
         expected = NoBadWordsLogitsProcessor([[x, dot, y]])(torch.tensor([[0, *said]]), logits.clone())
         assert torch.equal(masks.apply(logits.clone()), expected), said
+
+
+class Counted(int):
+    """A token id that counts how often any of them is compared."""
+
+    compared = 0
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return int(self) == other
+
+
+def test_what_a_list_of_bad_words_costs_grows_with_its_length_alone():
+    class Words:
+        calls = 0
+
+        def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
+            self.calls += 1
+            return {"input_ids": [Counted(letter) for letter in text.encode()]}
+
+    tokenizer, words = Words(), [f"{number:03d}" for number in range(1000)]
+    processor = InputProcessor(tokenizer, 256, Room(*[64] * len(dataclasses.fields(Room))))
+    params = SamplingParams(bad_words=[*words, *words])
+    Counted.compared = 0
+    for name in ("a", "b", "c"):  # prompts that come together
+        resolved = processor.process(name, [0], params).sampling_params
+    assert Counted.compared < 100 * len(words)  # pairs of words would be a million
+    assert resolved.bad_words_token_ids == [list(text.encode()) for word in words for text in (word, " " + word)]
+    assert tokenizer.calls == 2 * 2000
+    other = processor.process("d", [0], SamplingParams(bad_words=["x"])).sampling_params
+    assert other.bad_words_token_ids == [[120], [32, 120]]
+
+
+def test_a_step_looks_at_a_prefix_once_however_many_words_have_it():
+    class Output(list):
+        slices = 0
+
+        def __getitem__(self, place):  # type: ignore[no-untyped-def]
+            Output.slices += 1
+            return super().__getitem__(place)
+
+    words = [[5, 7, last] for last in range(1000)] + [[8, 5, 7, last] for last in range(1000, 2000)] + [[3]]
+    row = make_row(SamplingParams(), bad_words_token_ids=words)
+    row.output_token_ids = Output([8, 5, 7])
+    assert banned_token_ids(row) == {*range(2000)}
+    assert Output.slices == 3  # of no, two and three tokens

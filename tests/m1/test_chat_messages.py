@@ -55,15 +55,17 @@ def test_a_role_that_is_no_text_is_refused(tokenizer: Any) -> None:
         chat_to_prompt(tokenizer, [{"role": None, "content": "a"}])
 
 
-def test_a_template_that_takes_no_system_message(tokenizer: Any) -> None:
+def test_a_template_that_takes_no_system_message(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     template = "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}x"
     messages = [{"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"}]
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    monkeypatch.setattr(tokenizer, "name_or_path", "a/model")
     with pytest.raises(ValueError) as refused:
-        chat_to_prompt(tokenizer, messages, chat_template=template)
+        chat_to_prompt(tokenizer, messages)
     assert str(refused.value) == (
-        "messages must suit the model's chat template, got the roles ['system', 'user']: System role not supported"
+        "messages must suit the chat template of a/model, got the roles ['system', 'user']: System role not supported"
     )
-    assert chat_to_prompt(tokenizer, messages[1:], chat_template=template)["prompt"] == "x"  # type: ignore[index, call-overload]
+    assert chat_to_prompt(tokenizer, messages[1:])["prompt"] == "x"  # type: ignore[index, call-overload]
 
 
 def test_llm_chat_takes_parts_and_goes_on_after_a_refusal(text_model_folder: Any) -> None:

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import uvicorn
 from openai import OpenAI
 
 from folovllm import AsyncLLM, LLMEngine
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.app import make_app
-from folovllm.entrypoints.openai.launch import DrainingServer
+from folovllm.entrypoints.openai.launch import DrainingServer, make_server
 from tests.pace import LateAnswers
 
 ENGINE: dict[str, Any] = {"dtype": "float32", "max_num_seqs": 64, "num_kv_blocks": 4096, "max_logprobs": -1}
@@ -46,9 +45,9 @@ def running(
     """`llm` instead of an engine made here."""
     llm = llm or AsyncLLM(**{**ENGINE, **(engine or {})})
     app = make_app(llm, "embedded", **options)
-    config = uvicorn.Config(LateAnswers(app), log_level="warning", access_log=False)
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = DrainingServer(config, app)
+        server = make_server(app)
+        server.config.app = LateAnswers(app)
         thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
         thread.start()
         try:

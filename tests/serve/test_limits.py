@@ -8,7 +8,7 @@ import httpx
 import openai
 import pytest
 
-from folovllm.entrypoints.openai.launch import is_loopback
+from folovllm.entrypoints.openai.heads import is_loopback
 from folovllm.entrypoints.openai.limits import salt_for
 from tests.serve.support import first_tokens_only, running, wait_for
 

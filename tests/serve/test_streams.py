@@ -34,18 +34,18 @@ def written(*bursts: Burst | Exception) -> list[tuple[bytes, bool]]:
 
 
 def test_events_of_one_burst_are_one_write_and_the_last_one_ends_the_answer() -> None:
-    assert written(Burst([A, B]), Burst([A, USAGE], is_last=True)) == [
+    assert written(Burst.of([A, B]), Burst.of([A, USAGE], is_last=True)) == [
         (b'data: {"a":1}\n\ndata: {"b":2}\n\n', True),
         (b'data: {"a":1}\n\ndata: {"usage":3}\n\ndata: [DONE]\n\n', False),
     ]
 
 
 def test_a_stream_that_ends_without_a_last_burst_is_ended() -> None:
-    assert written(Burst([A])) == [(b'data: {"a":1}\n\n', True), (b"data: [DONE]\n\n", False)]
+    assert written(Burst.of([A])) == [(b'data: {"a":1}\n\n', True), (b"data: [DONE]\n\n", False)]
 
 
 def test_an_error_after_the_first_event_is_the_last_event() -> None:
-    first, (body, more) = written(Burst([A]), APIError(500, "it failed"))
+    first, (body, more) = written(Burst.of([A]), APIError(500, "it failed"))
     assert first == (b'data: {"a":1}\n\n', True)
     assert b"it failed" in body
     assert body.endswith(b"\n\ndata: [DONE]\n\n")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 from openai import OpenAI
 
 from folovllm import LLM, SamplingParams, StructuredOutputsParams
+from folovllm.entrypoints.clients.inputs import adopt
 from folovllm.entrypoints.structured.engine import Form
 
 SCHEMA: dict[str, Any] = {
@@ -171,3 +175,45 @@ def test_any_json_object(client: OpenAI) -> None:
         assert choice.message.content.startswith("{")
         if choice.finish_reason == "stop":
             assert isinstance(json.loads(choice.message.content), dict)
+
+
+def test_a_form_that_takes_long_to_compile_holds_up_no_other(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars = adopt(llm.engine).grammars
+    real, entered, go_on = grammars._compiled, threading.Event(), threading.Event()
+
+    def compiled(kind: str, text: str) -> Any:
+        if text == "slow":
+            entered.set()
+            assert go_on.wait(120)
+        return real(kind, text)
+
+    monkeypatch.setattr(grammars, "_compiled", compiled)
+    with ThreadPoolExecutor() as threads:
+        slow = threads.submit(grammars.compile, StructuredOutputsParams(regex="slow"))
+        assert entered.wait(120)
+        try:
+            threads.submit(grammars.compile, StructuredOutputsParams(regex="quick")).result(60)
+        finally:
+            go_on.set()
+        assert isinstance(slow.result(), Form)
+
+
+@pytest.mark.parametrize("form", [{"choice": ["x" * 70_000]}, {"json": {"enum": [*range(20_000)]}}])
+def test_a_form_that_is_too_long_is_refused(llm: LLM, form: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"structured_outputs.{next(iter(form))} must have at most 65536 characters"):
+        adopt(llm.engine).grammars.compile(StructuredOutputsParams(**form))
+
+
+def test_the_first_mask_is_made_as_a_form_is_compiled(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    grammars = adopt(llm.engine).grammars
+    masks: list[np.ndarray] = []
+    real = grammars.mask
+    monkeypatch.setattr(grammars, "mask", lambda matcher: masks.append(real(matcher)) or masks[-1])
+    form = grammars.compile(StructuredOutputsParams(regex="(a{1000}){1000}"))
+    assert len(masks) == 1
+    allowed = form.allowed([], grammars.vocab_size)
+    assert len(masks) == 2
+    assert np.array_equal(*masks)
+    texts = {llm.get_tokenizer().decode([int(token_id)]) for token_id in np.flatnonzero(allowed)}
+    assert "a" in texts
+    assert all(set(text) == {"a"} for text in texts)

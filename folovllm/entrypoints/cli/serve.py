@@ -21,6 +21,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is open to other machines")
     parser.add_argument("--port", type=_whole(0, 65535), default=8000, metavar="N", help="0 takes one that is free")
     parser.add_argument("--api-key", action="append", default=[], metavar="KEY", help="asked for; may be given again")
+    text = "a name that clients may call this server by, besides localhost; may be given again"
+    parser.add_argument("--allowed-host", action="append", default=[], metavar="NAME", help=text)
     parser.add_argument("--max-queue", type=_whole(0), default=1024, metavar="N", help="beyond, requests get 429")
     parser.add_argument("--max-body-bytes", type=_whole(1), default=4 * 2**20, metavar="N", help="largest request")
     parser.add_argument("--salt-by-key", action="store_true", help="each key finds only its own cached prompts")
@@ -105,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
         salt_by_key=args.salt_by_key,
         generation_config=args.generation_config,
         trust_chat_template=args.trust_request_chat_template,
+        allowed_hosts=args.allowed_host,
     )
     if replicas is not None:
         from folovllm.entrypoints.replicas.launch import serve_replicas

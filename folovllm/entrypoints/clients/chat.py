@@ -5,9 +5,11 @@ vLLM: renderers/chat_utils.py
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from folovllm.engine.chat_messages import plain_messages
+from folovllm.engine.chat_template import render_template
 from folovllm.engine.input_processor import Prompt
 from folovllm.utils.checks import check_bool, check_str, wrong
 
@@ -39,6 +41,7 @@ def conversation_to_prompt(
     chat_template: str | None = None,
     template_args: dict[str, Any] | None = None,
     add_special_tokens: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> Prompt:
     """Messages through the chat template, straight to token ids.
 
@@ -46,6 +49,7 @@ def conversation_to_prompt(
     continue_final_message: end inside the last message, which the model goes on with; then no beginning is added.
     chat_template: another template than the tokenizer's own, in Jinja.
     add_special_tokens: put the tokenizer's own, such as BOS, around what the template writes; most write them already.
+    check: asked while the template runs; what it raises ends that.
 
     Raises:
         ValueError: what is no conversation, a template that refuses it, or no tokenizer or template at all.
@@ -66,33 +70,18 @@ def conversation_to_prompt(
     for name in _NOT_OF_THE_TEMPLATE & (template_args or {}).keys():
         raise ValueError(f"chat_template_kwargs must not have {name!r}, which is no variable of a template")
     plain = plain_messages(messages)
-    text = _render(
+    text = render_template(
         tokenizer,
         plain,
-        {
-            **(template_args or {}),
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": continue_final_message,
-            "chat_template": chat_template,
-            "tokenize": False,
-        },
+        {**(template_args or {}), "add_generation_prompt": add_generation_prompt},
+        chat_template=chat_template,
+        continue_final_message=continue_final_message,
+        check=check,
     )
     return {
         "prompt": text,
         "prompt_token_ids": list(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]),
     }
-
-
-def _render(tokenizer: Any, messages: list[dict[str, Any]], arguments: dict[str, Any]) -> str:
-    from jinja2 import TemplateError
-
-    try:
-        return str(tokenizer.apply_chat_template(messages, **arguments))
-    except (TemplateError, ValueError, TypeError) as error:
-        if arguments["chat_template"] is not None:
-            raise ValueError(f"chat_template must be a template that takes these messages: {error}") from error
-        roles = [message["role"] for message in messages]
-        raise ValueError(f"messages must suit the model's chat template, got the roles {roles}: {error}") from error
 
 
 def check_no_tools(tools: object) -> None:

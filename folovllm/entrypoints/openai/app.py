@@ -1,6 +1,6 @@
 """The application: routes, and in front of them the limits. An engine goes in, and ASGI comes out.
 
-    request ─▶ largest body ─▶ keys ─▶ route ─▶ Serving ─▶ AsyncLLM, or a router before several of them
+    request ─▶ largest body ─▶ heads ─▶ keys ─▶ route ─▶ Serving ─▶ AsyncLLM, or a router before several of them
 
 vLLM: entrypoints/openai/api_server.py
 """
@@ -17,7 +17,10 @@ from fastapi.responses import FileResponse, JSONResponse
 
 from folovllm import __version__
 from folovllm.entrypoints.clients.engine_client import EngineClient
+from folovllm.entrypoints.openai.answers import Answer
+from folovllm.entrypoints.openai.aside import Check
 from folovllm.entrypoints.openai.errors import APIError, add_error_handlers
+from folovllm.entrypoints.openai.heads import Heads
 from folovllm.entrypoints.openai.limits import ASSETS, Keys, LargestBody, bearer
 from folovllm.entrypoints.openai.live import looks
 from folovllm.entrypoints.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -54,6 +57,7 @@ def make_app(
     salt_by_key: bool = False,
     generation_config: str = "auto",
     trust_chat_template: bool = False,
+    allowed_hosts: Sequence[str] | None = None,
 ) -> FastAPI:
     """The server around an engine, which is shut down with it. Tests call it by ASGI, without a socket."""
     serving = Serving(
@@ -79,6 +83,7 @@ def make_app(
     _add_page(app, serving)
     add_error_handlers(app)
     app.add_middleware(Keys, keys=list(api_keys))
+    app.add_middleware(Heads, hosts=allowed_hosts)
     app.add_middleware(LargestBody, max_bytes=max_body_bytes)  # the last that is added is the first that is asked
     return app
 
@@ -88,34 +93,34 @@ def _add_completions(app: FastAPI, serving: Serving) -> None:
 
     @app.post("/v1/chat/completions", response_model=None)
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
-        work = await chat.work(body, bearer(request.scope))
+        work = await unless_gone(request, chat.work(body, bearer(request.scope)))
         if body.stream:
             return EventStream(chat.chunks(body, work))
-        return JSONResponse(await unless_gone(request, chat.whole(body, work)))
+        return Answer(await unless_gone(request, chat.whole(body, work)))
 
     @app.post("/v1/completions", response_model=None)
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
-        work = await completion.work(body, bearer(request.scope))
+        work = await unless_gone(request, completion.work(body, bearer(request.scope)))
         if body.stream:
             return EventStream(completion.chunks(body, work))
-        return JSONResponse(await unless_gone(request, completion.whole(body, work)))
+        return Answer(await unless_gone(request, completion.whole(body, work)))
 
 
 def _add_tokens(app: FastAPI, serving: Serving) -> None:
-    def tokens_of(body: TokenizeRequest) -> list[int]:
+    def tokens_of(body: TokenizeRequest, check: Check) -> list[int]:
         if (body.prompt is None) == (body.messages is None):
             raise ValueError("prompt must be given, or messages, and not both")
         if body.messages is not None:
-            return list(serving.conversation(body)["prompt_token_ids"])
+            return list(serving.conversation(body, check)["prompt_token_ids"])
         for name in ("chat_template", "chat_template_kwargs"):
             if getattr(body, name) is not None:
                 raise ValueError(f"{name} must not be given without messages")
-        return serving.tokens_of(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
+        return serving.tokens_of(body.prompt or "", check, add_special_tokens=body.add_special_tokens is not False)
 
     @app.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
+    async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
         serving.check_model(body.model)
-        tokens = await serving.prepare(lambda: tokens_of(body))
+        tokens = await unless_gone(request, serving.prepare(lambda check: tokens_of(body, check)))
         answer = {"count": len(tokens), "max_model_len": serving.llm.engine.max_model_len, "tokens": tokens}
         if body.return_token_strs and serving.tokenizer is not None:
             answer["token_strs"] = serving.tokenizer.convert_ids_to_tokens(tokens)
@@ -131,9 +136,9 @@ def _add_tokens(app: FastAPI, serving: Serving) -> None:
         return str(serving.tokenizer.decode(tokens))
 
     @app.post("/detokenize")
-    async def detokenize(body: DetokenizeRequest) -> dict[str, str]:
+    async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, str]:
         serving.check_model(body.model)
-        return {"prompt": await serving.prepare(lambda: text_of(body.tokens))}
+        return {"prompt": await unless_gone(request, serving.prepare(lambda _: text_of(body.tokens)))}
 
 
 def _add_state(app: FastAPI, serving: Serving) -> None:

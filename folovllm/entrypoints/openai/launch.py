@@ -7,7 +7,7 @@ vLLM: entrypoints/launchers/launcher.py
 
 from __future__ import annotations
 
-import ipaddress
+import asyncio
 import socket
 import threading
 import time
@@ -27,6 +27,7 @@ from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.clients.async_llm import AsyncLLM
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.app import make_app
+from folovllm.entrypoints.openai.heads import TimedH11, is_loopback
 
 
 @dataclass
@@ -43,20 +44,35 @@ class ServerOptions:
     salt_by_key: bool = False
     generation_config: str = "auto"
     trust_chat_template: bool = False
+    allowed_hosts: list[str] = field(default_factory=list)
 
 
 class DrainingServer(uvicorn.Server):
     """uvicorn's server finishes what runs before it ends. Besides, requests on connections that are open already are
-    told to go elsewhere, and streams without an end are ended. A second signal ends at once."""
+    told to go elsewhere, and streams without an end are ended. A second signal closes the connections: what runs for
+    them is dropped, as for clients that leave, and the exit status is the signal's."""
+
+    exit_status = 0
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self.gate = app.state.serving.gate
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Not uvicorn's own: it would raise the signal anew at the end, and an orderly end is no failure.
-        self.force_exit = self.gate.draining
+        if self.gate.draining and self._loop is not None:
+            self.exit_status = 128 + sig  # as a shell reports it
+            self._loop.call_soon_threadsafe(self._cut_off)
         self.gate.draining = self.should_exit = True
+
+    def _cut_off(self) -> None:
+        for connection in self.server_state.connections:
+            cast(TimedH11, connection).transport.abort()
 
 
 def serve(options: ServerOptions, engine_options: dict[str, Any], notes: Console) -> int:
@@ -72,8 +88,7 @@ def serve(options: ServerOptions, engine_options: dict[str, Any], notes: Console
             llm = AsyncLLM(options.model, **engine_options)
         app = app_for(options, llm)
         _say_where(notes, options, llm, app.state.serving.defaults, host, port)
-        run_app(app, listener)
-    return 0
+        return run_app(app, listener)
 
 
 def app_for(options: ServerOptions, llm: EngineClient) -> FastAPI:
@@ -86,12 +101,23 @@ def app_for(options: ServerOptions, llm: EngineClient) -> FastAPI:
         salt_by_key=options.salt_by_key,
         generation_config=options.generation_config,
         trust_chat_template=options.trust_chat_template,
+        allowed_hosts=_hosts(options),
     )
 
 
-def run_app(app: FastAPI, listener: socket.socket) -> None:
-    """Until a signal ends it."""
-    _server(app).run(sockets=[listener])
+def _hosts(options: ServerOptions) -> list[str] | None:
+    """Whom the browser of someone on this machine may be led to ask for. With a key, or on an address that others may
+    reach by any name, only a list that was given is held to."""
+    if options.allowed_hosts or (not options.api_keys and is_loopback(options.host)):
+        return [options.host, *options.allowed_hosts]
+    return None
+
+
+def run_app(app: FastAPI, listener: socket.socket) -> int:
+    """Until a signal ends it: the exit status."""
+    server = make_server(app)
+    server.run(sockets=[listener])
+    return server.exit_status
 
 
 @contextmanager
@@ -103,7 +129,7 @@ def in_thread(engine: LLMEngine) -> Iterator[str]:
     llm = cast("AsyncLLM", AsyncLLM.from_engine(engine))
     app = make_app(llm, engine.config.model_config.model)
     with listen("127.0.0.1", 0) as listener:
-        server = _server(app)
+        server = make_server(app)
         thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
         thread.start()
         try:
@@ -115,10 +141,10 @@ def in_thread(engine: LLMEngine) -> Iterator[str]:
             thread.join()
 
 
-def _server(app: FastAPI) -> DrainingServer:
+def make_server(app: FastAPI) -> DrainingServer:
     """uvicorn takes uvloop where it is installed. It would take httptools, too, and with that it answers HTTP/1.0 in
     chunks, which such a client cannot read (uvicorn 0.54); its answers come whole with h11."""
-    return DrainingServer(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", http="h11"), app)
+    return DrainingServer(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", http=TimedH11), app)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -133,13 +159,6 @@ def listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise OSError(f"--host and --port must be an address that is free here, got {host}:{port}: {error}") from error
     return listener
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _say_where(

@@ -115,7 +115,7 @@ class Gate:
     def admit(self, count: int) -> Iterator[None]:
         """Raises APIError: 503 while the server shuts down, 429 where `count` more would have to wait too long."""
         if self.draining:
-            raise APIError(503, "the server is shutting down", headers={"Connection": "close"})
+            raise shutting_down()
         if self.num_waiting(count) > self.max_queue:
             raise APIError(
                 429,
@@ -128,3 +128,7 @@ class Gate:
             yield
         finally:
             self.num_inside -= count
+
+
+def shutting_down() -> APIError:
+    return APIError(503, "the server is shutting down", headers={"Connection": "close"})

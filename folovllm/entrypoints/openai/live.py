@@ -48,5 +48,5 @@ def _replicas(states: dict[str, str], found: list[EngineLook]) -> list[dict[str,
 async def looks(serving: Serving) -> AsyncGenerator[Burst, None]:
     """Until the server shuts down."""
     while not serving.gate.draining:
-        yield Burst([await look(serving)])
+        yield Burst.of([await look(serving)])
         await asyncio.sleep(PERIOD)

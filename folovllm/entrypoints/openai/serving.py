@@ -1,6 +1,6 @@
 """What both kinds of completions share: a body becomes prompts and parameters, and these become outputs.
 
-    body ──▶ prepare (a thread: tokens, checks, grammars) ──▶ gate ──▶ AsyncLLM.generate for each prompt ──▶ outputs
+    body ──▶ prepare (aside: tokens, checks, grammars) ──▶ gate ──▶ AsyncLLM.generate for each prompt ──▶ outputs
 
 All that can be wrong with a request is found in `prepare`, and is the client's fault. What goes wrong later is ours.
 
@@ -13,17 +13,18 @@ import asyncio
 import copy
 import time
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from folovllm.engine.input_processor import InputProcessor
 from folovllm.entrypoints.clients.chat import conversation_to_prompt
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
 from folovllm.entrypoints.clients.params import RequestOutputKind, SamplingParams
+from folovllm.entrypoints.openai.aside import PREPARE_SECONDS, Aside, AskingTokenizer, Check, within
 from folovllm.entrypoints.openai.errors import APIError, failed, refused
-from folovllm.entrypoints.openai.limits import Gate, salt_for
+from folovllm.entrypoints.openai.limits import Gate, salt_for, shutting_down
 from folovllm.entrypoints.openai.metrics import Metrics
 from folovllm.entrypoints.openai.protocol import ChatRequest, Sampling, TokenizeRequest
 from folovllm.entrypoints.structured.params import StructuredOutputsParams
@@ -90,15 +91,28 @@ class Serving:
         self.created = int(time.time())
         self.gate = Gate(llm, max_queue)
         self.metrics = Metrics(llm, model_name, self.gate)
-        self.tokenizer = copy.deepcopy(llm.engine.tokenizer)  # for the thread below, apart from the engine's
+        self.tokenizer = copy.deepcopy(llm.engine.tokenizer)  # apart from the engine's
+        if self.tokenizer is not None:
+            # A tokenizer.json may ask for padding or truncation, which the first call takes away. Later ones change
+            # nothing, and only a change would meet another thread's call and fail ("Already borrowed").
+            self.tokenizer("")
         model_config = llm.engine.model_config
         self.defaults = load_generation_defaults(model_config) if generation_config == "auto" else {}
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="folovllm-prepare")
+        self.aside = Aside()
+        self.clock = time.monotonic
 
-    async def prepare(self, make: Callable[[], _T]) -> _T:
-        """Run `make` beside the event loop; its ValueError is the client's. Raises APIError."""
+    async def prepare(self, make: Callable[[Check], _T]) -> _T:
+        """Run `make` beside the event loop; its ValueError is the client's. It ends early when the client leaves, when
+        it takes too long, or when the server shuts down. Raises APIError."""
+        in_time = within(PREPARE_SECONDS, self.clock)
+
+        def check() -> None:
+            if self.gate.draining:
+                raise shutting_down()
+            in_time()
+
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, make)
+            return await self.aside.run(make, check)
         except ValueError as error:
             raise refused(error) from error
 
@@ -121,7 +135,9 @@ class Serving:
         values = {**self.defaults, **{name: value for name, value in given.items() if value is not None}, **more}
         return SamplingParams.from_optional(**values, structured_outputs=_form(body))
 
-    def work(self, prompts: list[dict[str, Any]], params: SamplingParams, body: Sampling, key: str) -> Work:
+    def work(
+        self, prompts: list[dict[str, Any]], params: SamplingParams, body: Sampling, key: str, check: Check
+    ) -> Work:
         """Check all of it against the engine, tokens and grammars included.
 
         Raises:
@@ -143,15 +159,22 @@ class Serving:
             if body.response_format is not None and str(error).startswith("structured_outputs"):
                 raise ValueError(f"response_format cannot be kept: {error}") from error
             raise
+        check()
+        checks = InputProcessor(self.asking(check), inputs.vocab_size, inputs.room, engine.config)
         ready = []
         for prompt in prompts:
+            check()
             tokens = prompt | ({} if salt is None else {"cache_salt": salt})
-            inputs.process("check", tokens, plain)
+            checks.process("check", tokens, plain)
             ready.append(tokens)
         kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
         return Work(ready, plain, body.priority, kind)
 
-    def conversation(self, body: ChatRequest | TokenizeRequest) -> dict[str, Any]:
+    def asking(self, check: Check) -> Any | None:
+        """The tokenizer, for work that asks before each text."""
+        return None if self.tokenizer is None else AskingTokenizer(self.tokenizer, check)
+
+    def conversation(self, body: ChatRequest | TokenizeRequest, check: Check) -> dict[str, Any]:
         """The messages of a body as a prompt. Raises ValueError: a template that is not trusted, or will not do."""
         if body.chat_template is not None and not self.trust_chat_template:
             raise ValueError(
@@ -159,26 +182,28 @@ class Serving:
                 "--trust-request-chat-template to take it"
             )
         made = conversation_to_prompt(
-            self.tokenizer,
+            self.asking(check),
             [message.model_dump(exclude_none=True) for message in body.messages or ()],
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
             chat_template=body.chat_template,
             template_args=body.chat_template_kwargs,
             add_special_tokens=bool(body.add_special_tokens),
+            check=check,
         )
         assert isinstance(made, dict)
         return made
 
-    def tokens_of(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    def tokens_of(self, text: str, check: Check, *, add_special_tokens: bool) -> list[int]:
         """Raises ValueError: there is no tokenizer, or the text is none."""
-        if self.tokenizer is None:
+        tokenizer = self.asking(check)
+        if tokenizer is None:
             raise ValueError("prompt must be token ids, got text: skip_tokenizer_init leaves no tokenizer")
         try:
             text.encode()
         except UnicodeEncodeError:
             raise ValueError("prompt must be text that UTF-8 can hold, got a lone surrogate") from None
-        return list(self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
+        return list(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
 
     async def outputs(self, work: Work) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         """(which prompt, its output so far), as they come. Of each prompt only the newest output waits.
@@ -242,7 +267,7 @@ class Serving:
                     yield item
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self.aside.close()
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from folovllm.engine.stream import check_can_stream
-from folovllm.entrypoints.openai.answers import Chunks, finite, head, prompt_rows, token_text, usage
+from folovllm.entrypoints.openai.answers import (
+    Chunks,
+    News,
+    encoded,
+    finite,
+    head,
+    prompt_rows,
+    size,
+    token_text,
+    usage,
+)
+from folovllm.entrypoints.openai.aside import Check
 from folovllm.entrypoints.openai.protocol import CompletionRequest
 from folovllm.entrypoints.openai.serving import Serving, Work
-from folovllm.entrypoints.openai.streams import Burst
+from folovllm.entrypoints.openai.streams import Burst, made
 from folovllm.outputs import CompletionOutput, Logprob, RequestOutput
 
 Row = dict[int, Logprob] | None
@@ -23,9 +35,9 @@ class CompletionServing:
     async def work(self, body: CompletionRequest, key: str) -> Work:
         """Raises APIError: what is wrong with the request, by the field's name."""
         self.serving.check_model(body.model)
-        return await self.serving.prepare(lambda: self._work(body, key))
+        return await self.serving.prepare(lambda check: self._work(body, key, check))
 
-    def _work(self, body: CompletionRequest, key: str) -> Work:
+    def _work(self, body: CompletionRequest, key: str, check: Check) -> Work:
         prompts = _prompts(body)
         max_tokens = body.max_tokens
         if max_tokens == 0:
@@ -45,21 +57,26 @@ class CompletionServing:
             check_can_stream(params)
         elif body.stream_options is not None:
             raise ValueError("stream_options must not be given without stream=true")
-        return self.serving.work([self._tokens(prompt, body) for prompt in prompts], params, body, key)
+        return self.serving.work([self._tokens(prompt, body, check) for prompt in prompts], params, body, key, check)
 
-    def _tokens(self, prompt: str | list[int], body: CompletionRequest) -> dict[str, Any]:
+    def _tokens(self, prompt: str | list[int], body: CompletionRequest, check: Check) -> dict[str, Any]:
         if not isinstance(prompt, str):
             return {"prompt_token_ids": prompt}
-        token_ids = self.serving.tokens_of(prompt, add_special_tokens=body.add_special_tokens)
+        token_ids = self.serving.tokens_of(prompt, check, add_special_tokens=body.add_special_tokens)
         return {"prompt": prompt, "prompt_token_ids": token_ids}
 
-    async def whole(self, body: CompletionRequest, work: Work) -> dict[str, Any]:
+    async def whole(self, body: CompletionRequest, work: Work) -> bytes:
         newest: dict[int, RequestOutput] = {}
         async with aclosing(self.serving.outputs(work)) as outputs:
             async for place, output in outputs:
                 newest[place] = output
+        return await self.serving.aside.run(lambda check: encoded(self._whole(body, work, newest, check), check))
+
+    def _whole(
+        self, body: CompletionRequest, work: Work, newest: dict[int, RequestOutput], check: Check
+    ) -> dict[str, Any]:
         choices = [
-            self._choice(body, output, place * work.params.n + choice.index, choice, begins=True)
+            self._choice(body, output, place * work.params.n + choice.index, choice, check, begins=True)
             for place, output in sorted(newest.items())
             for choice in output.outputs
         ]
@@ -76,22 +93,46 @@ class CompletionServing:
         chunks, ends = Chunks(work.params.n, len(work.prompts)), dict[int, int]()
         async with aclosing(self.serving.outputs(work)) as outputs:
             async for place, output in outputs:
-                events: list[dict[str, Any]] = []
-                for index, begins, choice in chunks.news(place, output):
-                    entry = self._choice(body, output, index, choice, begins=begins)
-                    if entry["logprobs"] is not None:
-                        ends[index] = _shift(entry["logprobs"], ends.get(index, 0))
-                    counted = usage([output]) if options and options.continuous_usage_stats else None
-                    events.append({**start, "choices": [entry], "usage": counted})
-                is_last = chunks.are_over()
-                if is_last and options is not None and options.include_usage:
-                    counted = usage(chunks.newest.values(), drop_tokens=body.max_tokens == 0)
-                    events.append({**start, "choices": [], "usage": counted})
-                if events:
-                    yield Burst(events, is_last)
+                news = list(chunks.news(place, output))
+                asks = chunks.are_over() and options is not None and options.include_usage
+                total = usage(chunks.newest.values(), drop_tokens=body.max_tokens == 0) if asks else None
+                if news or total is not None:
+                    make = partial(self._burst, body, output, news, start, ends, total, chunks.are_over())
+                    yield await made(make, self.serving.aside, size(news, output if body.echo else None))
+
+    def _burst(
+        self,
+        body: CompletionRequest,
+        output: RequestOutput,
+        news: list[News],
+        start: dict[str, Any],
+        ends: dict[int, int],
+        total: dict[str, Any] | None,
+        is_last: bool,
+        check: Check,
+    ) -> Burst:
+        """`ends`: where the text of each choice ended so far."""
+        events: list[dict[str, Any]] = []
+        options = body.stream_options
+        for index, begins, choice in news:
+            entry = self._choice(body, output, index, choice, check, begins=begins)
+            if entry["logprobs"] is not None:
+                ends[index] = _shift(entry["logprobs"], ends.get(index, 0))
+            counted = usage([output]) if options and options.continuous_usage_stats else None
+            events.append({**start, "choices": [entry], "usage": counted})
+        if total is not None:
+            events.append({**start, "choices": [], "usage": total})
+        return Burst.of(events, is_last, check)
 
     def _choice(
-        self, body: CompletionRequest, output: RequestOutput, index: int, choice: CompletionOutput, *, begins: bool
+        self,
+        body: CompletionRequest,
+        output: RequestOutput,
+        index: int,
+        choice: CompletionOutput,
+        check: Check,
+        *,
+        begins: bool,
     ) -> dict[str, Any]:
         text, token_ids, rows = choice.text, choice.token_ids, list[Row](choice.logprobs or [])
         if body.max_tokens == 0:
@@ -103,12 +144,12 @@ class CompletionServing:
         made: dict[str, Any] = {
             "index": index,
             "text": text,
-            "logprobs": None if body.logprobs is None else self._logprobs(token_ids, rows, body),
+            "logprobs": None if body.logprobs is None else self._logprobs(token_ids, rows, body, check),
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
         }
         if body.prompt_logprobs is not None:
-            made["prompt_logprobs"] = prompt_rows(output)
+            made["prompt_logprobs"] = prompt_rows(output, check)
         if body.return_token_ids:
             made["token_ids"] = token_ids
             made["prompt_token_ids"] = output.prompt_token_ids if begins else None
@@ -120,13 +161,14 @@ class CompletionServing:
         tokenizer = self.serving.tokenizer
         return "" if tokenizer is None else str(tokenizer.decode(output.prompt_token_ids))
 
-    def _logprobs(self, token_ids: list[int], rows: list[Row], body: CompletionRequest) -> dict[str, Any]:
+    def _logprobs(self, token_ids: list[int], rows: list[Row], body: CompletionRequest, check: Check) -> dict[str, Any]:
         """`text_offset` has one entry more than there are tokens: where the text ends. _shift() takes it off."""
         as_id, count = bool(body.return_tokens_as_token_ids), body.logprobs or 0
         tokens, offsets = [], [0]
         values: list[float | None] = []
         tops: list[dict[str, float] | None] = []
         for token_id, row in zip(token_ids, rows, strict=True):
+            check()
             if row is None:  # the first token of a prompt: nothing comes before it
                 text = "" if self.serving.tokenizer is None else str(self.serving.tokenizer.decode([token_id]))
                 values.append(None)

@@ -10,8 +10,7 @@ vLLM: entrypoints/serve/utils/api_utils.py (with_cancellation)
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,9 +19,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from folovllm.entrypoints.openai.answers import encoded
+from folovllm.entrypoints.openai.aside import Aside, Check, at_once
 from folovllm.entrypoints.openai.errors import APIError, failed
 
 _T = TypeVar("_T")
+LARGE = 1000
+"""Values in a burst, a few microseconds each."""
 CLIENT_CLOSED_REQUEST = 499  # what nginx writes down for it; nobody is there to read it
 
 
@@ -59,8 +62,18 @@ class Burst:
     """Events that are ready at the same time. They go out in one write: each write is a call to the system, and at each
     one the engine's steps get in between."""
 
-    events: list[dict[str, Any]]
+    data: bytes
     is_last: bool = False
+
+    @classmethod
+    def of(cls, events: list[dict[str, Any]], is_last: bool = False, check: Check = at_once) -> Burst:
+        return cls(b"".join(b"data: %b\n\n" % encoded(event, check) for event in events), is_last)
+
+
+async def made(make: Callable[[Check], Burst], aside: Aside, size: int) -> Burst:
+    """A burst that is written at once, or beside the event loop where it would keep that for milliseconds: as one for a
+    reader who was slow does, or one with the log-probabilities of a prompt."""
+    return make(at_once) if size < LARGE else await aside.run(make)
 
 
 class EventStream(Response):
@@ -99,19 +112,17 @@ class EventStream(Response):
                     await send(_message(burst))
                     burst = await anext(bursts, _END)
             except APIError as error:
-                burst = Burst([error.body()], is_last=True)
+                burst = Burst.of([error.body()], is_last=True)
             except OSError:
                 return  # the socket is closed
             except Exception as error:
-                burst = Burst([failed(error).body()], is_last=True)
+                burst = Burst.of([failed(error).body()], is_last=True)
             await send(_message(burst))
 
 
-_END = Burst([], is_last=True)
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode  # json.dumps makes one at each call
+_END = Burst(b"", is_last=True)
 
 
 def _message(burst: Burst) -> dict[str, Any]:
-    text = "".join(f"data: {_encode(event)}\n\n" for event in burst.events)
-    done = "data: [DONE]\n\n" if burst.is_last else ""
-    return {"type": "http.response.body", "body": f"{text}{done}".encode(), "more_body": not burst.is_last}
+    done = b"data: [DONE]\n\n" if burst.is_last else b""
+    return {"type": "http.response.body", "body": burst.data + done, "more_body": not burst.is_last}

@@ -87,10 +87,9 @@ def serve_replicas(
             llm = make_replicas(options.model, engine_options, replica_options)
         try:
             _say_where(notes, options, replica_options, llm, *listener.getsockname()[:2])
-            run_app(app_for(options, llm), listener)
+            return run_app(app_for(options, llm), listener)
         finally:
             asyncio.run(llm.shutdown())
-    return 0
 
 
 def _say_where(

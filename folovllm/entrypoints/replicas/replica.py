@@ -5,6 +5,7 @@ vLLM: v1/engine/core.py (EngineCoreProc)
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 from collections.abc import AsyncGenerator
@@ -78,7 +79,7 @@ class EngineReplica:
         """What each output gained. Raises: as AsyncLLM.generate."""
         params = ask.params
         if ask.form is not None:
-            form = self.llm.inputs.grammars.compile(ask.form)
+            form = await asyncio.to_thread(self.llm.inputs.grammars.compile, ask.form)
             params = dataclasses.replace(params, extra_args={**(params.extra_args or {}), KEY: form})
         outputs = self.llm.generate(ask.prompt, params, ask.request_id, priority=ask.priority)
         async with aclosing(differences(outputs, params)) as each:

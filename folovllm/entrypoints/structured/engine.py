@@ -24,6 +24,12 @@ from folovllm.utils.checks import describe
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+MAX_FORM_CHARS = 2**16
+"""Of a form as text. With a trie of 150,000 tokens, that compiles within some seconds at the most; no limit of
+llguidance's own ends a list of 200,000 choices within minutes."""
+LEXER_FUEL = 100_000
+"""A tenth of what llguidance spends on a form's expressions unless told. `(a{1000}){1000}` has 15 characters, and its
+first mask took four seconds with that; a third of one with this."""
 MAX_KEPT = 256
 """Compiled forms that are kept. The one that was asked for longest ago gives way."""
 
@@ -50,23 +56,34 @@ class GrammarCompiler:
         """Raises:
         ValueError: the form cannot be compiled, the tokenizer is no fast one, or llguidance is not installed.
         """
+        key = kind, text = _kind_and_text(form)
         with self._lock:
-            matcher = self._matcher(*_kind_and_text(form))
+            matcher = self._kept.get(key)
+        if matcher is None:
+            matcher = self._compiled(kind, text)  # without the lock: others need not wait for it
+        with self._lock:
+            self._kept[key] = matcher
+            self._kept.move_to_end(key)
+            if len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
         return Form(matcher, self, form)
 
-    def _matcher(self, kind: str, text: str) -> LLMatcher:
-        if (kind, text) in self._kept:
-            self._kept.move_to_end((kind, text))
-            return self._kept[kind, text]
+    def _compiled(self, kind: str, text: str) -> LLMatcher:
         llguidance = _library()
-        if self._tokens is None:
-            self._tokens = self._take_up()
+        if len(text) > MAX_FORM_CHARS:
+            raise ValueError(
+                f"structured_outputs.{kind} must have at most {MAX_FORM_CHARS} characters as text, got {len(text)}: "
+                "ask for a simpler form"
+            )
+        with self._lock:
+            tokens = self._tokens = self._tokens or self._take_up()
         try:
             if kind == "json":
                 grammar = llguidance.LLMatcher.grammar_from_json_schema(text, defaults=_JSON_OPTIONS)
             else:
                 grammar = llguidance.grammar_from(kind, text)
-            problem = llguidance.LLMatcher.validate_grammar(grammar, self._tokens)
+            limits = llguidance.LLParserLimits(initial_lexer_fuel=LEXER_FUEL)
+            problem = llguidance.LLMatcher.validate_grammar(grammar, tokens, limits=limits)
         except ValueError as error:
             problem = str(error)
         if problem and not problem.startswith("WARNING"):
@@ -74,15 +91,20 @@ class GrammarCompiler:
                 f"structured_outputs.{kind} must be something that can be compiled, got {describe(text)}: "
                 f"{' '.join(problem.split())}"
             )
-        matcher = llguidance.LLMatcher(self._tokens, grammar, log_level=0)
+        matcher = llguidance.LLMatcher(tokens, grammar, log_level=0, limits=limits)
+        if not matcher.is_error():
+            self.mask(matcher)  # the first takes longest, and copies of the matcher know it: here, and not in a step
         if matcher.is_error():
             raise ValueError(
                 f"structured_outputs.{kind} must be within bounds: {' '.join(matcher.get_error().split())}"
             )
-        self._kept[kind, text] = matcher
-        if len(self._kept) > MAX_KEPT:
-            self._kept.popitem(last=False)
         return matcher
+
+    def mask(self, matcher: LLMatcher) -> np.ndarray:
+        """Which tokens may come next: a bit for each, lowest first."""
+        bits = np.zeros(-(-self.vocab_size // 32), np.int32)
+        matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+        return bits
 
     def _take_up(self) -> LLTokenizer:
         from transformers import PreTrainedTokenizerFast
@@ -131,9 +153,7 @@ class Form:
         if state.ended:
             mask = np.zeros(vocab_size, bool)
         else:
-            words = -(-self._compiler.vocab_size // 32)
-            bits = np.zeros(words, np.int32)
-            state.matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+            bits = self._compiler.mask(state.matcher)
             mask = np.unpackbits(bits.view(np.uint8), bitorder="little")[:vocab_size].astype(bool)
         eos = [token_id for token_id in self._compiler.eos_token_ids if token_id < vocab_size]
         mask[eos] = state.ended or state.matcher.is_accepting()

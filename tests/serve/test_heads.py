@@ -1,0 +1,118 @@
+"""Names, keys that are given twice, and requests that never come to their end."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from folovllm.entrypoints.openai import heads
+from folovllm.entrypoints.openai.launch import ServerOptions, app_for
+from tests.serve.support import Running, running, wait_for
+
+
+def status(options: ServerOptions, server: Running, host: str | None) -> int:
+    """Of /v1/models for who calls the server by this name."""
+    lines = ["GET /v1/models HTTP/1.0", *([] if host is None else [f"Host: {host}"]), "Authorization: Bearer k", "", ""]
+    app = app_for(options, server.llm)
+    real, server.server.config.loaded_app = server.server.config.loaded_app, app
+    try:
+        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as client:
+            client.sendall("\r\n".join(lines).encode())
+            return int(client.recv(100).split()[1])
+    finally:
+        server.server.config.loaded_app = real
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1:8000", "[::1]:8000", "127.9.9.9", None])
+def test_loopback_names_are_let_in(server: Running, host: str | None) -> None:
+    assert status(ServerOptions(), server, host) == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "localhost.evil.example", "192.168.1.5", "[::2]"]
+)
+def test_another_name_is_refused_where_no_key_is_asked_for(server: Running, host: str) -> None:
+    assert status(ServerOptions(), server, host) == 400
+    assert status(ServerOptions(api_keys=["k"]), server, host) == 200
+    assert status(ServerOptions(host="0.0.0.0"), server, host) == 200
+
+
+def test_a_name_that_was_given_is_let_in_and_then_no_other_is(server: Running) -> None:
+    options = ServerOptions(host="0.0.0.0", allowed_hosts=["box.local"], api_keys=["k"])
+    assert [status(options, server, host) for host in ("Box.local:80", "localhost", "other.local")] == [200, 200, 400]
+
+
+def test_two_keys_are_refused(server: Running) -> None:
+    twice = [("Authorization", "Bearer a"), ("Authorization", "Bearer b")]
+    answer = httpx.get(f"{server.url}/v1/models", headers=twice)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert answer.json()["error"]["message"].startswith("Authorization must be given once")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /health HT",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: ",
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health",
+    ],
+)
+def test_a_request_that_does_not_end_is_ended(server: Running, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "READ_SECONDS", 0.05)
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=120) as client:
+        client.sendall(sent)
+        try:
+            while client.recv(1000):
+                pass
+        except ConnectionResetError:
+            pass
+
+
+def test_the_time_that_reading_takes_is_not_that_of_the_answer(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No timer is left once the request is there, and the next request has its own."""
+    timers: list[Any] = []
+    real = heads.TimedH11._begin
+
+    def begin(self: Any) -> None:
+        real(self)
+        timers.append(self._reading)
+
+    monkeypatch.setattr(heads.TimedH11, "_begin", begin)
+    with httpx.Client(base_url=server.url) as client:
+        for _ in range(3):
+            assert client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2}).status_code == 200
+        assert timers
+        assert all(timer.cancelled() for timer in timers)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_second_signal_cuts_answers_off_and_says_nothing(capfd: pytest.CaptureFixture[str], stream: bool) -> None:
+    body = {"prompt": "a", "max_tokens": 900, "n": 32, "ignore_eos": True, "stream": stream}
+    with running() as server:
+        errors: list[Exception] = []
+
+        def ask() -> None:
+            try:
+                httpx.post(f"{server.url}/v1/completions", json=body, timeout=120)
+            except httpx.TransportError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        wait_for(lambda: server.llm.stats().running == 1)
+        for _ in range(2):
+            server.server.handle_exit(signal.SIGINT, None)
+        thread.join()
+    assert len(errors) == 1
+    assert server.server.exit_status == 130
+    assert server.llm.is_closed
+    assert capfd.readouterr().err == ""
