@@ -90,7 +90,8 @@ def test_what_a_list_of_bad_words_costs_grows_with_its_length_alone():
             return {"input_ids": [Counted(letter) for letter in text.encode()]}
 
     tokenizer, words = Words(), [f"{number:03d}" for number in range(1000)]
-    processor = InputProcessor(tokenizer, 256, Room(*[64] * len(dataclasses.fields(Room))))
+    room = Room(*[64] * len(dataclasses.fields(Room)))
+    processor = InputProcessor(tokenizer, 256, room, EngineConfig.from_kwargs(model="some/model"))
     params = SamplingParams(bad_words=[*words, *words])
     Counted.compared = 0
     for name in ("a", "b", "c"):  # prompts that come together
