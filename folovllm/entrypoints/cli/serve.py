@@ -9,6 +9,7 @@ from typing import Any
 
 from folovllm.config import EMBEDDED_MODEL, EngineConfig
 from folovllm.entrypoints.cli.parser import add_engine_arguments, engine_kwargs
+from folovllm.entrypoints.openai.ceilings import Ceilings
 
 
 def add_parser(commands: Any) -> None:
@@ -23,7 +24,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--port", type=_whole(0, 65535), default=8000, metavar="N", help="0 takes one that is free")
     parser.add_argument("--api-key", action="append", default=[], metavar="KEY", help="asked for; may be given again")
     parser.add_argument("--max-queue", type=_whole(0), default=1024, metavar="N", help="beyond, requests get 429")
-    parser.add_argument("--max-body-bytes", type=_whole(1), default=4 * 2**20, metavar="N", help="largest request")
+    text = "how much a request's body may hold, such as stop=128 (the notes have the table); may be given again"
+    parser.add_argument("--ceiling", action="append", default=[], metavar="NAME=N", help=text)
     parser.add_argument("--salt-by-key", action="store_true", help="each key finds only its own cached prompts")
     parser.add_argument(
         "--generation-config",
@@ -90,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
     for key in args.api_key:
         if not re.fullmatch(r"[!-~]+", key):
             raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
+    ceilings = Ceilings.parse(args.ceiling)
     require_packages()
     replicas = _replica_options(args)
     if args.model == EMBEDDED_MODEL and "OMP_NUM_THREADS" not in os.environ:
@@ -106,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         port=args.port,
         api_keys=args.api_key,
         max_queue=args.max_queue,
-        max_body_bytes=args.max_body_bytes,
+        ceilings=ceilings,
         salt_by_key=args.salt_by_key,
         generation_config=args.generation_config,
         trust_chat_template=args.trust_request_chat_template,

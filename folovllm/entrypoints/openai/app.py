@@ -1,6 +1,6 @@
 """The application: routes, and in front of them the limits. An engine goes in, and ASGI comes out.
 
-    request ─▶ largest body ─▶ keys ─▶ route ─▶ Serving ─▶ AsyncLLM, or a router before several of them
+    request ─▶ keys ─▶ bodies ─▶ route ─▶ Serving ─▶ AsyncLLM, or a router before several of them
 
 vLLM: entrypoints/openai/api_server.py
 """
@@ -17,8 +17,10 @@ from fastapi.responses import FileResponse, JSONResponse
 
 from folovllm import __version__
 from folovllm.entrypoints.clients.engine_client import EngineClient
+from folovllm.entrypoints.openai.bodies import Bodies, BodyRoute
+from folovllm.entrypoints.openai.ceilings import Ceilings
 from folovllm.entrypoints.openai.errors import APIError, add_error_handlers
-from folovllm.entrypoints.openai.limits import ASSETS, Keys, LargestBody, bearer
+from folovllm.entrypoints.openai.limits import ASSETS, Keys, bearer
 from folovllm.entrypoints.openai.live import looks
 from folovllm.entrypoints.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from folovllm.entrypoints.openai.serving import Serving
@@ -50,7 +52,7 @@ def make_app(
     *,
     api_keys: Sequence[str] = (),
     max_queue: int = 1024,
-    max_body_bytes: int = 4 * 2**20,
+    ceilings: Ceilings | None = None,
     salt_by_key: bool = False,
     generation_config: str = "auto",
     trust_chat_template: bool = False,
@@ -65,21 +67,24 @@ def make_app(
         trust_chat_template=trust_chat_template,
     )
 
+    bodies = Bodies(ceilings or Ceilings(), serving.gate)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
+        bodies.close()
         serving.close()
         await llm.shutdown()
 
     app = FastAPI(title="FoloVLLM", version=__version__, lifespan=lifespan, responses=_ERRORS)
-    app.state.serving = serving
+    app.state.serving, app.state.bodies = serving, bodies
+    app.router.route_class = BodyRoute
     _add_completions(app, serving)
     _add_tokens(app, serving)
     _add_state(app, serving)
     _add_page(app, serving)
     add_error_handlers(app)
     app.add_middleware(Keys, keys=list(api_keys))
-    app.add_middleware(LargestBody, max_bytes=max_body_bytes)  # the last that is added is the first that is asked
     return app
 
 
@@ -88,14 +93,16 @@ def _add_completions(app: FastAPI, serving: Serving) -> None:
 
     @app.post("/v1/chat/completions", response_model=None)
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
-        work = await chat.work(body, bearer(request.scope))
+        with serving.gate.admit(1):
+            work = await chat.work(body, bearer(request.scope))
         if body.stream:
             return EventStream(chat.chunks(body, work))
         return JSONResponse(await unless_gone(request, chat.whole(body, work)))
 
     @app.post("/v1/completions", response_model=None)
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
-        work = await completion.work(body, bearer(request.scope))
+        with serving.gate.admit(body.num_prompts):
+            work = await completion.work(body, bearer(request.scope))
         if body.stream:
             return EventStream(completion.chunks(body, work))
         return JSONResponse(await unless_gone(request, completion.whole(body, work)))

@@ -27,6 +27,7 @@ from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.clients.async_llm import AsyncLLM
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.app import make_app
+from folovllm.entrypoints.openai.ceilings import Ceilings
 
 
 @dataclass
@@ -39,7 +40,7 @@ class ServerOptions:
     port: int = 8000
     api_keys: list[str] = field(default_factory=list)
     max_queue: int = 1024
-    max_body_bytes: int = 4 * 2**20
+    ceilings: Ceilings = field(default_factory=Ceilings)
     salt_by_key: bool = False
     generation_config: str = "auto"
     trust_chat_template: bool = False
@@ -82,7 +83,7 @@ def app_for(options: ServerOptions, llm: EngineClient) -> FastAPI:
         options.served_model_name or options.model,
         api_keys=options.api_keys,
         max_queue=options.max_queue,
-        max_body_bytes=options.max_body_bytes,
+        ceilings=options.ceilings,
         salt_by_key=options.salt_by_key,
         generation_config=options.generation_config,
         trust_chat_template=options.trust_chat_template,

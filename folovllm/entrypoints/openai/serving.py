@@ -144,11 +144,10 @@ class Serving:
             if body.response_format is not None and str(error).startswith("structured_outputs"):
                 raise ValueError(f"response_format cannot be kept: {error}") from error
             raise
-        ready = []
-        for prompt in prompts:
-            tokens = prompt | ({} if salt is None else {"cache_salt": salt})
-            check_ceilings(inputs.process("check", tokens, plain).sampling_params, engine.config)
-            ready.append(tokens)
+        ready = [prompt | ({} if salt is None else {"cache_salt": salt}) for prompt in prompts]
+        check_ceilings(inputs.process("check", ready[0], plain).sampling_params, engine.config)
+        for prompt in ready[1:]:
+            inputs.process("check", prompt, None)  # the parameters of all have been checked with the first
         kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
         return Work(ready, plain, body.priority, kind)
 
