@@ -9,6 +9,7 @@ from typing import Any
 
 from folovllm.engine.chat_messages import plain_messages
 from folovllm.engine.input_processor import Prompt
+from folovllm.errors import PromptTooLongError
 from folovllm.utils.checks import check_bool, check_str, wrong
 
 # Arguments of apply_chat_template itself: some have a field of their own, and the others change what it returns.
@@ -39,6 +40,7 @@ def conversation_to_prompt(
     chat_template: str | None = None,
     template_args: dict[str, Any] | None = None,
     add_special_tokens: bool = False,
+    max_characters: int | None = None,
 ) -> Prompt:
     """Messages through the chat template, straight to token ids.
 
@@ -46,6 +48,7 @@ def conversation_to_prompt(
     continue_final_message: end inside the last message, which the model goes on with; then no beginning is added.
     chat_template: another template than the tokenizer's own, in Jinja.
     add_special_tokens: put the tokenizer's own, such as BOS, around what the template writes; most write them already.
+    max_characters: longer than this, the rendered text is refused before it is tokenised.
 
     Raises:
         ValueError: what is no conversation, a template that refuses it, or no tokenizer or template at all.
@@ -77,10 +80,20 @@ def conversation_to_prompt(
             "tokenize": False,
         },
     )
+    check_characters("messages", text, max_characters)
     return {
         "prompt": text,
         "prompt_token_ids": list(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]),
     }
+
+
+def check_characters(name: str, text: str, most: int | None) -> None:
+    """Raises PromptTooLongError: whatever its tokens are, they are too many."""
+    if most is not None and len(text) > most:
+        raise PromptTooLongError(
+            f"{name} must have at most {most} characters, got {len(text)}: whatever its tokens are, they exceed "
+            f"max_model_len; shorten it"
+        )
 
 
 def _render(tokenizer: Any, messages: list[dict[str, Any]], arguments: dict[str, Any]) -> str:

@@ -119,14 +119,17 @@ def _add_tokens(app: FastAPI, serving: Serving) -> None:
                 raise ValueError(f"{name} must not be given without messages")
         return serving.tokens_of(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
 
-    @app.post("/tokenize")
-    async def tokenize(body: TokenizeRequest) -> dict[str, Any]:
-        serving.check_model(body.model)
-        tokens = await serving.prepare(lambda: tokens_of(body))
+    def tokenized(body: TokenizeRequest) -> Response:
+        tokens = tokens_of(body)
         answer = {"count": len(tokens), "max_model_len": serving.llm.engine.max_model_len, "tokens": tokens}
         if body.return_token_strs and serving.tokenizer is not None:
             answer["token_strs"] = serving.tokenizer.convert_ids_to_tokens(tokens)
-        return answer
+        return JSONResponse(answer)
+
+    @app.post("/tokenize", response_model=None)
+    async def tokenize(body: TokenizeRequest) -> Response:
+        serving.check_model(body.model)
+        return await serving.prepare(lambda: tokenized(body))
 
     def text_of(tokens: list[int]) -> str:
         if serving.tokenizer is None:

@@ -10,7 +10,6 @@ vLLM: envs.py (VLLM_MAX_STOP_TOKEN_IDS, VLLM_MAX_NUM_BAD_WORDS), v1/worker/gpu/s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -30,7 +29,7 @@ class Ceilings:
     """Each is the most that any of its paths may have. `[]` in a path is each entry of a list."""
 
     body: int = _ceiling(2 * 2**20, "bytes")
-    prompts: int = _ceiling(1024, ENTRIES, "prompt")
+    prompts: int = _ceiling(256, ENTRIES, "prompt")
     messages: int = _ceiling(4096, ENTRIES, "messages")
     parts: int = _ceiling(1024, ENTRIES, "messages[].content")
     fields: int = _ceiling(
@@ -54,7 +53,7 @@ class Ceilings:
         1024, CHARACTERS, "model", "cache_salt", "messages[].role", "messages[].name",
         "response_format.json_schema.name", "response_format.json_schema.description",
     )  # fmt: skip
-    schema_length: int = _ceiling(2**16, AS_JSON, "structured_outputs.json", "response_format.json_schema.schema")
+    schema_length: int = _ceiling(2**15, AS_JSON, "structured_outputs.json", "response_format.json_schema.schema")
     template_args_length: int = _ceiling(2**16, AS_JSON, "chat_template_kwargs")
 
     def __post_init__(self) -> None:
@@ -81,16 +80,23 @@ class Ceilings:
             most, unit = getattr(self, ceiling.name), ceiling.metadata["unit"]
             for path in ceiling.metadata["paths"]:
                 for name, value in _at(body, path.replace("[]", ".[]").split(".") if path else []):
-                    size = _size(value, unit)
-                    if size > most and not (name == "prompt" and isinstance(value[0], int)):  # one prompt, as token ids
-                        raise ValueError(
-                            f"{name or 'the body'} must have at most {most} {unit}, got {size}: send less, or serve "
-                            f"with --ceiling {ceiling.name}={size}"
-                        )
+                    size = _size(value, unit, most)
+                    if size <= most or (name == "prompt" and _is_token_ids(value)):
+                        continue
+                    got = f"{size} or more" if unit == AS_JSON else size
+                    raise ValueError(
+                        f"{name or 'the body'} must have at most {most} {unit}, got {got}: send less, or serve with "
+                        f"--ceiling {ceiling.name}=N"
+                    )
 
 
 def names() -> list[str]:
     return [ceiling.name for ceiling in fields(Ceilings)]
+
+
+def _is_token_ids(prompt: Any) -> bool:
+    """Whether it is one prompt, which max_model_len bounds, and no list of them."""
+    return isinstance(prompt, list) and isinstance(prompt[0], int)
 
 
 def _at(value: Any, path: Sequence[str], name: str = "") -> Iterator[tuple[str, Any]]:
@@ -105,9 +111,22 @@ def _at(value: Any, path: Sequence[str], name: str = "") -> Iterator[tuple[str, 
         yield from _at(value[path[0]], path[1:], f"{name}.{path[0]}" if name else path[0])
 
 
-def _size(value: Any, unit: str) -> int:
-    if unit in (ENTRIES, FIELDS):
-        return len(value) if isinstance(value, dict) or (unit == ENTRIES and isinstance(value, list)) else 0
-    if isinstance(value, str):
-        return len(value)
-    return len(json.dumps(value, ensure_ascii=False)) if unit == AS_JSON else 0
+def _size(value: Any, unit: str, enough: int) -> int:
+    """The size of a value in its unit, or 0 for one that has none. Of JSON no more is counted than `enough`."""
+    if unit == AS_JSON:
+        return _json_size(value, enough)
+    kinds = {ENTRIES: (list, dict), FIELDS: dict, CHARACTERS: str}
+    return len(value) if isinstance(value, kinds[unit]) else 0
+
+
+def _json_size(value: Any, enough: int) -> int:
+    """Its characters without punctuation: a text has its own, and all else counts as one."""
+    size, waiting = 0, [value]
+    while waiting and size <= enough:
+        part = waiting.pop()
+        size += len(part) if isinstance(part, str) else 1
+        if isinstance(part, (list, dict)):
+            waiting += part
+        if isinstance(part, dict):
+            waiting += part.values()
+    return size

@@ -102,9 +102,12 @@ def first_problem(problems: Sequence[Any]) -> APIError:
     be of several kinds, each kind has reported."""
     top = problems[0]["loc"][:1]
     first = max((problem for problem in problems if problem["loc"][:1] == top), key=lambda problem: len(problem["loc"]))
-    where = [str(part) for part in first["loc"] if part != "body"]
-    names = [part for part in where if not re.search(r"[\[\]()-]|^(str|int|float|bool|list|dict)$", part)]
-    param = ".".join(names) or None
+    param = None
+    for part in first["loc"]:
+        if isinstance(part, int):
+            param = f"{param}[{part}]"
+        elif part != "body" and not re.search(r"[\[\]()-]|^(str|int|float|bool|list|dict)$", part):
+            param = f"{param}.{part}" if param else part
     if first["type"] == "extra_forbidden":
         return APIError(400, f"{param} is not a field of this request, or not supported: leave it out", param=param)
     if first["type"] == "none_required":

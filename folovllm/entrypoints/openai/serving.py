@@ -19,12 +19,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from folovllm.engine.ceilings import check_ceilings
-from folovllm.entrypoints.clients.chat import conversation_to_prompt
+from folovllm.entrypoints.clients.chat import check_characters, conversation_to_prompt
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
 from folovllm.entrypoints.clients.params import RequestOutputKind, SamplingParams
+from folovllm.entrypoints.openai.bodies import check_json
 from folovllm.entrypoints.openai.errors import APIError, failed, refused
 from folovllm.entrypoints.openai.limits import Gate, salt_for
+from folovllm.entrypoints.openai.longest_token import characters_a_token
 from folovllm.entrypoints.openai.metrics import Metrics
 from folovllm.entrypoints.openai.protocol import ChatRequest, Sampling, TokenizeRequest
 from folovllm.entrypoints.structured.params import StructuredOutputsParams
@@ -92,6 +94,8 @@ class Serving:
         self.gate = Gate(llm, max_queue)
         self.metrics = Metrics(llm, model_name, self.gate)
         self.tokenizer = copy.deepcopy(llm.engine.tokenizer)  # for the thread below, apart from the engine's
+        a_token = characters_a_token(self.tokenizer)
+        self.max_characters = None if a_token is None else a_token * (llm.engine.max_model_len - 1)
         model_config = llm.engine.model_config
         self.defaults = load_generation_defaults(model_config) if generation_config == "auto" else {}
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="folovllm-prepare")
@@ -166,6 +170,7 @@ class Serving:
             chat_template=body.chat_template,
             template_args=body.chat_template_kwargs,
             add_special_tokens=bool(body.add_special_tokens),
+            max_characters=self.max_characters,
         )
         assert isinstance(made, dict)
         return made
@@ -178,6 +183,7 @@ class Serving:
             text.encode()
         except UnicodeEncodeError:
             raise ValueError("prompt must be text that UTF-8 can hold, got a lone surrogate") from None
+        check_characters("prompt", text, self.max_characters)
         return list(self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
 
     async def outputs(self, work: Work) -> AsyncGenerator[tuple[int, RequestOutput], None]:
@@ -266,5 +272,7 @@ def _form(body: Sampling) -> StructuredOutputsParams | None:
     if body.structured_outputs is not None:
         if form is not None:
             raise ValueError("structured_outputs must not be given beside response_format: choose one of them")
+        if isinstance(schema := body.structured_outputs.json_, str):
+            check_json("structured_outputs.json", schema)
         form = StructuredOutputsParams(**body.structured_outputs.model_dump(by_alias=True))
     return form
