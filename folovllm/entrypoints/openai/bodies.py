@@ -15,7 +15,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -119,8 +119,7 @@ class BodyRoute(APIRoute):
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
-        kind = self.body_field.field_info.annotation
-        assert kind is not None
+        kind = cast("type[BaseModel]", self.body_field.field_info.annotation)
 
         async def bounded(request: Request) -> Response:
             return await handle(_BoundedRequest(request, kind))

@@ -115,8 +115,9 @@ def _size(value: Any, unit: str, enough: int) -> int:
     """The size of a value in its unit, or 0 for one that has none. Of JSON no more is counted than `enough`."""
     if unit == AS_JSON:
         return _json_size(value, enough)
-    kinds = {ENTRIES: (list, dict), FIELDS: dict, CHARACTERS: str}
-    return len(value) if isinstance(value, kinds[unit]) else 0
+    if unit == CHARACTERS:
+        return len(value) if isinstance(value, str) else 0
+    return len(value) if isinstance(value, dict) or (unit == ENTRIES and isinstance(value, list)) else 0
 
 
 def _json_size(value: Any, enough: int) -> int:
