@@ -144,6 +144,8 @@ def too_long() -> Iterator[Body]:
         says = "prompt must have at most"
         yield Body(f"a prompt of {what}", COMPLETIONS, filled('{"prompt":"', text, '"}', ""), says, "prompt")
         yield Body(f"{what} to tokenize", TOKENIZE, filled('{"prompt":"', text, '"}', ""), says, "prompt")
+    body = filled('{"prompt":[', '"' + "机器" * 7000 + '"', "]}")
+    yield Body("prompts that just do not fit", COMPLETIONS, body, "prompt has", "prompt")
     body = filled('{"messages":[{"role":"user","content":"', "hello ", '"}]}', "")
     yield Body("a long message", CHAT, body, "messages must have at most", "messages")
 

@@ -66,7 +66,6 @@ def make_app(
         generation_config=generation_config,
         trust_chat_template=trust_chat_template,
     )
-
     bodies = Bodies(ceilings or Ceilings(), serving.gate)
 
     @asynccontextmanager

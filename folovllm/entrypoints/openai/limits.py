@@ -84,7 +84,7 @@ class Gate:
         where they always would."""
         if self.draining:
             raise APIError(503, "the server is shutting down", headers={"Connection": "close"})
-        if count > (most := self.llm.load().rows + self.max_queue):
+        if count > (most := max(1, self.llm.load().rows + self.max_queue)):
             raise APIError(
                 400,
                 f"prompt must have at most {most} entries, got {count}: the batch and the queue hold no more; send "

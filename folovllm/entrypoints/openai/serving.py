@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
@@ -126,8 +126,8 @@ class Serving:
         values = {**self.defaults, **{name: value for name, value in given.items() if value is not None}, **more}
         return SamplingParams.from_optional(**values, structured_outputs=_form(body))
 
-    def work(self, prompts: list[dict[str, Any]], params: SamplingParams, body: Sampling, key: str) -> Work:
-        """Check all of it against the engine, tokens and grammars included.
+    def work(self, prompts: Iterable[dict[str, Any]], params: SamplingParams, body: Sampling, key: str) -> Work:
+        """Check all of it against the engine, tokens and grammars included; the first prompt that is wrong ends it.
 
         Raises:
             ValueError: what the engine would refuse, by name.
@@ -148,10 +148,13 @@ class Serving:
             if body.response_format is not None and str(error).startswith("structured_outputs"):
                 raise ValueError(f"response_format cannot be kept: {error}") from error
             raise
-        ready = [prompt | ({} if salt is None else {"cache_salt": salt}) for prompt in prompts]
-        check_ceilings(inputs.process("check", ready[0], plain).sampling_params, engine.config)
-        for prompt in ready[1:]:
-            inputs.process("check", prompt, None)  # the parameters of all have been checked with the first
+        ready: list[dict[str, Any]] = []
+        for prompt in prompts:
+            tokens = prompt | ({} if salt is None else {"cache_salt": salt})
+            checked = inputs.process("check", tokens, None if ready else plain)
+            if not ready:  # all prompts have the same parameters
+                check_ceilings(checked.sampling_params, engine.config)
+            ready.append(tokens)
         kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
         return Work(ready, plain, body.priority, kind)
 

@@ -45,7 +45,7 @@ class CompletionServing:
             check_can_stream(params)
         elif body.stream_options is not None:
             raise ValueError("stream_options must not be given without stream=true")
-        return self.serving.work([self._tokens(prompt, body) for prompt in prompts], params, body, key)
+        return self.serving.work((self._tokens(prompt, body) for prompt in prompts), params, body, key)
 
     def _tokens(self, prompt: str | list[int], body: CompletionRequest) -> dict[str, Any]:
         if not isinstance(prompt, str):
