@@ -115,3 +115,14 @@ def test_prompts_that_the_queue_can_never_hold_are_not_told_to_try_again() -> No
         assert answer.json()["error"]["message"].startswith("prompt must have at most 2 entries, got 3")
         answer = httpx.post(f"{server.url}/v1/completions", json={**ask, "prompt": ["a", "b"]}, timeout=120)
         assert len(answer.json()["choices"]) == 2
+
+
+def test_no_prompt_is_tokenised_after_one_that_does_not_fit(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    serving, seen = server.app.state.serving, []
+    tokens_of = serving.tokens_of
+    monkeypatch.setattr(serving, "tokens_of", lambda text, **rest: seen.append(text) or tokens_of(text, **rest))
+    too_long = "机" * server.llm.engine.max_model_len
+    answer = httpx.post(f"{server.url}/v1/completions", json={"prompt": ["a", too_long, "b", "c"]})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("prompt has")
+    assert seen == ["a", too_long]
