@@ -244,8 +244,7 @@ class Cost:
 
 def cost(server: Served, body: Body) -> Cost:
     """What it costs the others while it is handled."""
-    usual = statistics.median(server.another_client() for _ in range(3))
-    before, done, waits = server.megabytes(), threading.Event(), []
+    before, done, waits = server.megabytes(), threading.Event(), list[float]()
 
     def watch() -> None:
         with httpx.Client() as client:
@@ -258,7 +257,9 @@ def cost(server: Served, body: Body) -> Cost:
     others: list[float] = []
     watcher = threading.Thread(target=watch)
     other = threading.Thread(target=lambda: others.append(server.another_client()))
-    watcher.start()
+    watcher.start()  # which costs something itself, and does so while the usual time is taken, too
+    usual = statistics.median(server.another_client() for _ in range(3))
+    waits.clear()
     other.start()
     start = time.perf_counter()
     answer = server.send(body)

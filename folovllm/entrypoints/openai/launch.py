@@ -7,6 +7,7 @@ vLLM: entrypoints/launchers/launcher.py
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import socket
 import threading
@@ -92,6 +93,7 @@ def app_for(options: ServerOptions, llm: EngineClient) -> FastAPI:
 
 def run_app(app: FastAPI, listener: socket.socket) -> None:
     """Until a signal ends it."""
+    gc.freeze()  # what lives as long as the server is not walked again: it took 0.2 s, with the interpreter held
     _server(app).run(sockets=[listener])
 
 
