@@ -10,6 +10,7 @@ vLLM: v1/sample/logits_processor/
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -144,9 +145,12 @@ class LogitBias(LogitsProcessor):
         return bool(row.params.logit_bias)
 
     def update(self, rows: Sequence[SamplingRow]) -> None:
-        entries = [(i, t, b) for i, row in enumerate(rows) for t, b in (row.params.logit_bias or {}).items()]
-        positions, token_ids, biases = zip(*entries, strict=True)
-        self._arrays = np.array(positions), np.array(token_ids), np.array(biases, np.float32)
+        biases = [row.params.logit_bias or {} for row in rows]
+        self._arrays = (
+            np.repeat(np.arange(len(rows)), [len(bias) for bias in biases]),
+            np.fromiter(chain.from_iterable(biases), np.int64),
+            np.fromiter(chain.from_iterable(bias.values() for bias in biases), np.float32),
+        )
         self._sent: list[Tensor] = []
 
     def apply(self, logits: Tensor) -> Tensor:

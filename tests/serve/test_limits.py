@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 
+from folovllm.entrypoints.openai.ceilings import Ceilings
 from folovllm.entrypoints.openai.heads import is_loopback
 from folovllm.entrypoints.openai.limits import salt_for
 from tests.serve.support import first_tokens_only, running, wait_for
@@ -18,7 +19,7 @@ def guarded():
     with running(
         api_keys=["first", "second"],
         max_queue=1,
-        max_body_bytes=2000,
+        ceilings=Ceilings(body=2000),
         salt_by_key=True,
         engine={"max_num_seqs": 1, "block_size": 4},
     ) as server:

@@ -8,6 +8,7 @@ from typing import Any
 
 from folovllm.config import EMBEDDED_MODEL, EngineConfig
 from folovllm.entrypoints.cli.parser import add_engine_arguments, engine_kwargs
+from folovllm.entrypoints.openai.ceilings import Ceilings
 
 
 def add_parser(commands: Any) -> None:
@@ -24,7 +25,8 @@ def add_parser(commands: Any) -> None:
     text = "a name that clients may call this server by, besides localhost; may be given again"
     parser.add_argument("--allowed-host", action="append", default=[], metavar="NAME", help=text)
     parser.add_argument("--max-queue", type=_whole(0), default=1024, metavar="N", help="beyond, requests get 429")
-    parser.add_argument("--max-body-bytes", type=_whole(1), default=4 * 2**20, metavar="N", help="largest request")
+    text = "how much a request's body may hold, such as stop=128 (the notes have the table); may be given again"
+    parser.add_argument("--ceiling", action="append", default=[], metavar="NAME=N", help=text)
     parser.add_argument("--salt-by-key", action="store_true", help="each key finds only its own cached prompts")
     parser.add_argument(
         "--generation-config",
@@ -91,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
     for key in args.api_key:
         if not re.fullmatch(r"[!-~]+", key):
             raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
+    ceilings = Ceilings.parse(args.ceiling)
     require_packages()
     replicas = _replica_options(args)
     from folovllm.entrypoints.cli.session import notes
@@ -103,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         port=args.port,
         api_keys=args.api_key,
         max_queue=args.max_queue,
-        max_body_bytes=args.max_body_bytes,
+        ceilings=ceilings,
         salt_by_key=args.salt_by_key,
         generation_config=args.generation_config,
         trust_chat_template=args.trust_request_chat_template,

@@ -11,6 +11,7 @@ from typing import Any
 from folovllm.engine.chat_messages import plain_messages
 from folovllm.engine.chat_template import render_template
 from folovllm.engine.input_processor import Prompt
+from folovllm.errors import PromptTooLongError
 from folovllm.utils.checks import check_bool, check_str, wrong
 
 # Arguments of apply_chat_template itself: some have a field of their own, and the others change what it returns.
@@ -42,6 +43,7 @@ def conversation_to_prompt(
     template_args: dict[str, Any] | None = None,
     add_special_tokens: bool = False,
     check: Callable[[], None] = lambda: None,
+    max_characters: int | None = None,
 ) -> Prompt:
     """Messages through the chat template, straight to token ids.
 
@@ -50,6 +52,7 @@ def conversation_to_prompt(
     chat_template: another template than the tokenizer's own, in Jinja.
     add_special_tokens: put the tokenizer's own, such as BOS, around what the template writes; most write them already.
     check: asked while the template runs; what it raises ends that.
+    max_characters: longer than this, the rendered text is refused before it is tokenised.
 
     Raises:
         ValueError: what is no conversation, a template that refuses it, or no tokenizer or template at all.
@@ -78,10 +81,20 @@ def conversation_to_prompt(
         continue_final_message=continue_final_message,
         check=check,
     )
+    check_characters("messages", text, max_characters)
     return {
         "prompt": text,
         "prompt_token_ids": list(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]),
     }
+
+
+def check_characters(name: str, text: str, most: int | None) -> None:
+    """Raises PromptTooLongError: whatever its tokens are, they are too many."""
+    if most is not None and len(text) > most:
+        raise PromptTooLongError(
+            f"{name} must have at most {most} characters, got {len(text)}: whatever its tokens are, they exceed "
+            f"max_model_len; shorten it"
+        )
 
 
 def check_no_tools(tools: object) -> None:

@@ -1,6 +1,6 @@
 """The application: routes, and in front of them the limits. An engine goes in, and ASGI comes out.
 
-    request ─▶ largest body ─▶ heads ─▶ keys ─▶ route ─▶ Serving ─▶ AsyncLLM, or a router before several of them
+    request ─▶ heads ─▶ keys ─▶ bodies ─▶ route ─▶ Serving ─▶ AsyncLLM, or a router before several of them
 
 vLLM: entrypoints/openai/api_server.py
 """
@@ -19,9 +19,11 @@ from folovllm import __version__
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.answers import Answer
 from folovllm.entrypoints.openai.aside import Check
+from folovllm.entrypoints.openai.bodies import Bodies, BodyRoute
+from folovllm.entrypoints.openai.ceilings import Ceilings
 from folovllm.entrypoints.openai.errors import APIError, add_error_handlers
 from folovllm.entrypoints.openai.heads import Heads
-from folovllm.entrypoints.openai.limits import ASSETS, Keys, LargestBody, bearer
+from folovllm.entrypoints.openai.limits import ASSETS, Keys, bearer
 from folovllm.entrypoints.openai.live import looks
 from folovllm.entrypoints.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from folovllm.entrypoints.openai.serving import Serving
@@ -53,7 +55,7 @@ def make_app(
     *,
     api_keys: Sequence[str] = (),
     max_queue: int = 1024,
-    max_body_bytes: int = 4 * 2**20,
+    ceilings: Ceilings | None = None,
     salt_by_key: bool = False,
     generation_config: str = "auto",
     trust_chat_template: bool = False,
@@ -68,23 +70,25 @@ def make_app(
         generation_config=generation_config,
         trust_chat_template=trust_chat_template,
     )
+    bodies = Bodies(ceilings or Ceilings(), serving.gate)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
+        bodies.close()
         serving.close()
         await llm.shutdown()
 
     app = FastAPI(title="FoloVLLM", version=__version__, lifespan=lifespan, responses=_ERRORS)
-    app.state.serving = serving
+    app.state.serving, app.state.bodies = serving, bodies
+    app.router.route_class = BodyRoute
     _add_completions(app, serving)
     _add_tokens(app, serving)
     _add_state(app, serving)
     _add_page(app, serving)
     add_error_handlers(app)
     app.add_middleware(Keys, keys=list(api_keys))
-    app.add_middleware(Heads, hosts=allowed_hosts)
-    app.add_middleware(LargestBody, max_bytes=max_body_bytes)  # the last that is added is the first that is asked
+    app.add_middleware(Heads, hosts=allowed_hosts)  # the last that is added is the first that is asked
     return app
 
 
@@ -93,14 +97,16 @@ def _add_completions(app: FastAPI, serving: Serving) -> None:
 
     @app.post("/v1/chat/completions", response_model=None)
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
-        work = await unless_gone(request, chat.work(body, bearer(request.scope)))
+        with serving.gate.admit(1):
+            work = await unless_gone(request, chat.work(body, bearer(request.scope)))
         if body.stream:
             return EventStream(chat.chunks(body, work))
         return Answer(await unless_gone(request, chat.whole(body, work)))
 
     @app.post("/v1/completions", response_model=None)
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
-        work = await unless_gone(request, completion.work(body, bearer(request.scope)))
+        with serving.gate.admit(body.num_prompts):
+            work = await unless_gone(request, completion.work(body, bearer(request.scope)))
         if body.stream:
             return EventStream(completion.chunks(body, work))
         return Answer(await unless_gone(request, completion.whole(body, work)))
@@ -117,14 +123,17 @@ def _add_tokens(app: FastAPI, serving: Serving) -> None:
                 raise ValueError(f"{name} must not be given without messages")
         return serving.tokens_of(body.prompt or "", check, add_special_tokens=body.add_special_tokens is not False)
 
-    @app.post("/tokenize")
-    async def tokenize(body: TokenizeRequest, request: Request) -> dict[str, Any]:
-        serving.check_model(body.model)
-        tokens = await unless_gone(request, serving.prepare(lambda check: tokens_of(body, check)))
+    def tokenized(body: TokenizeRequest, check: Check) -> Response:
+        tokens = tokens_of(body, check)
         answer = {"count": len(tokens), "max_model_len": serving.llm.engine.max_model_len, "tokens": tokens}
         if body.return_token_strs and serving.tokenizer is not None:
             answer["token_strs"] = serving.tokenizer.convert_ids_to_tokens(tokens)
-        return answer
+        return JSONResponse(answer)
+
+    @app.post("/tokenize", response_model=None)
+    async def tokenize(body: TokenizeRequest, request: Request) -> Response:
+        serving.check_model(body.model)
+        return await unless_gone(request, serving.prepare(lambda check: tokenized(body, check)))
 
     def text_of(tokens: list[int]) -> str:
         if serving.tokenizer is None:

@@ -30,7 +30,10 @@ _TYPES = {
 }
 
 
-class APIError(Exception):
+_LONGEST = 1000  # characters of a message, whatever it quotes
+
+
+class APIError(HTTPException):
     """An answer that is an error. `param` is the field of the request that it is about."""
 
     def __init__(
@@ -42,8 +45,9 @@ class APIError(Exception):
         code: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.param, self.code, self.headers = status, message, param, code, headers
+        super().__init__(status, _short(message), headers)
+        self.status, self.message, self.headers = status, self.detail, headers
+        self.param, self.code = None if param is None else _short(param), code
 
     def body(self) -> dict[str, Any]:
         # A lone surrogate can come in with a field's name, and no UTF-8 can hold it.
@@ -56,9 +60,13 @@ class APIError(Exception):
         return JSONResponse(self.body(), self.status, self.headers)
 
 
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
 def refused(error: ValueError) -> APIError:
-    """A request that the engine refuses. Its messages begin with the field's name."""
-    name = re.match(r"[a-z_]+(\[[^\]]*\]|\.[a-z_]+)*(?=[ (])", str(error))
+    """A request that is refused. The message begins with the field's name, or is about "the body"."""
+    name = re.match(r"(?!the body)[a-z_]+(\[[^\]]*\]|\.[a-z_]+)*(?=[ (])", str(error))
     return APIError(400, str(error), param=name.group(0) if name else None)
 
 
@@ -78,7 +86,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def of_the_body(_: Request, error: RequestValidationError) -> JSONResponse:
-        return _first_problem(error.errors()).response()
+        return first_problem(error.errors()).response()
 
     @app.exception_handler(HTTPException)
     async def of_the_route(_: Request, error: HTTPException) -> JSONResponse:
@@ -89,18 +97,19 @@ def add_error_handlers(app: FastAPI) -> None:
         return failed(error).response()
 
 
-def _first_problem(problems: Sequence[Any]) -> APIError:
+def first_problem(problems: Sequence[Any]) -> APIError:
     """pydantic's report, of which one entry is told: of the first field, the one that came furthest. Where a value may
     be of several kinds, each kind has reported."""
-    top = problems[0]["loc"][:2]
-    first = max((problem for problem in problems if problem["loc"][:2] == top), key=lambda problem: len(problem["loc"]))
-    where = [str(part) for part in first["loc"] if part != "body"]
-    names = [part for part in where if not re.search(r"[\[\]()-]|^(str|int|float|bool|list|dict)$", part)]
-    param = ".".join(names) or None
+    top = problems[0]["loc"][:1]
+    first = max((problem for problem in problems if problem["loc"][:1] == top), key=lambda problem: len(problem["loc"]))
+    param = None
+    for part in first["loc"]:
+        if isinstance(part, int):
+            param = f"{param}[{part}]"
+        elif part != "body" and not re.search(r"[\[\]()-]|^(str|int|float|bool|list|dict)$", part):
+            param = f"{param}.{part}" if param else part
     if first["type"] == "extra_forbidden":
         return APIError(400, f"{param} is not a field of this request, or not supported: leave it out", param=param)
     if first["type"] == "none_required":
         return APIError(400, f"{param} must be null: it is not supported here", param=param)
-    if first["type"] == "json_invalid":
-        return APIError(400, f"the body must be JSON: {first.get('ctx', {}).get('error', first['msg'])}")
     return APIError(400, f"{param or 'the body'}: {first['msg']}", param=param)

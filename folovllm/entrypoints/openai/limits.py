@@ -1,6 +1,4 @@
-"""What keeps one client from taking all: a key, a largest body, and a longest queue.
-
-Plain ASGI, in front of the application, so that a body which is too large is never held as a whole.
+"""Who may come in: a client with a key, while the queue is not too long.
 
 vLLM: entrypoints/serve/middleware/authenticate.py (AuthenticationMiddleware)
 """
@@ -12,8 +10,7 @@ import hmac
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.openai.errors import APIError
@@ -65,36 +62,6 @@ def salt_for(key: str, wanted: str | None) -> str:
     return hashlib.sha256(_digest(key) + (wanted or "").encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class LargestBody:
-    """Answers 413 as soon as a body is known to be larger."""
-
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self.app, self.max_bytes = app, max_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        if length.isdigit() and int(length) > self.max_bytes:
-            await self._refuse().response()(scope, receive, send)
-            return
-        seen = 0
-
-        async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self.max_bytes:
-                raise HTTPException(413, self._refuse().message)  # of any other error FastAPI makes a 400
-            return message
-
-        await self.app(scope, counted, send)
-
-    def _refuse(self) -> APIError:
-        return APIError(413, f"the body must have at most {self.max_bytes} bytes; send less, or raise --max-body-bytes")
-
-
 class Gate:
     """Lets requests in until as many wait as `max_queue` allows."""
 
@@ -113,9 +80,17 @@ class Gate:
 
     @contextmanager
     def admit(self, count: int) -> Iterator[None]:
-        """Raises APIError: 503 while the server shuts down, 429 where `count` more would have to wait too long."""
+        """Raises APIError: 503 while the server shuts down, 429 where `count` more would have to wait too long, 400
+        where they always would."""
         if self.draining:
             raise shutting_down()
+        if count > (most := max(1, self.llm.load().rows + self.max_queue)):
+            raise APIError(
+                400,
+                f"prompt must have at most {most} entries, got {count}: the batch and the queue hold no more; send "
+                f"less, or serve with --max-queue {count}",
+                param="prompt",
+            )
         if self.num_waiting(count) > self.max_queue:
             raise APIError(
                 429,

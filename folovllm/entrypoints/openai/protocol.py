@@ -5,11 +5,14 @@ vLLM: entrypoints/openai/chat_completion/protocol.py, entrypoints/openai/complet
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-TokenIds = list[int]
+_T = TypeVar("_T")
+Listed = Annotated[list[_T], Field(fail_fast=True)]
+"""One entry of a wrong type is enough: the others are not looked at."""
+TokenIds = Listed[int]
 
 
 class Body(BaseModel):
@@ -41,7 +44,7 @@ class StructuredOutputs(Body):
     json_: str | dict[str, Any] | None = Field(None, alias="json")
     json_object: bool | None = None
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Listed[str] | None = None
     grammar: str | None = None
 
 
@@ -55,7 +58,7 @@ class Sampling(Body):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
+    stop: str | Listed[str] | None = None
     logit_bias: dict[str, float] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -70,7 +73,7 @@ class Sampling(Body):
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
-    bad_words: list[str] | None = None
+    bad_words: Listed[str] | None = None
     allowed_token_ids: TokenIds | None = None
     structured_outputs: StructuredOutputs | None = None
     cache_salt: str | None = None
@@ -89,12 +92,17 @@ class Sampling(Body):
 class CompletionRequest(Sampling):
     """POST /v1/completions"""
 
-    prompt: str | TokenIds | list[str] | list[TokenIds]
+    prompt: str | TokenIds | Listed[str] | Listed[TokenIds]
     max_tokens: int | None = 16
     logprobs: int | None = None
     echo: bool | None = None
     add_special_tokens: bool = True
     suffix: None = None
+
+    @property
+    def num_prompts(self) -> int:
+        is_one = isinstance(self.prompt, str) or (self.prompt and isinstance(self.prompt[0], int))
+        return 1 if is_one else len(self.prompt)
 
 
 class TextPart(Body):
@@ -106,14 +114,14 @@ class Message(Body):
     """`content` is text, or text in parts."""
 
     role: str
-    content: str | list[TextPart]
+    content: str | Listed[TextPart]
     name: str | None = None
 
 
 class ChatRequest(Sampling):
     """POST /v1/chat/completions"""
 
-    messages: list[Message]
+    messages: Listed[Message]
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
@@ -134,7 +142,7 @@ class TokenizeRequest(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
+    messages: Listed[Message] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False

@@ -12,19 +12,21 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from folovllm.engine.input_processor import InputProcessor
-from folovllm.entrypoints.clients.chat import conversation_to_prompt
+from folovllm.entrypoints.clients.chat import check_characters, conversation_to_prompt
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
 from folovllm.entrypoints.clients.params import RequestOutputKind, SamplingParams
 from folovllm.entrypoints.openai.aside import PREPARE_SECONDS, Aside, AskingTokenizer, Check, within
+from folovllm.entrypoints.openai.bodies import check_json
 from folovllm.entrypoints.openai.errors import APIError, failed, refused
 from folovllm.entrypoints.openai.limits import Gate, salt_for, shutting_down
+from folovllm.entrypoints.openai.longest_token import characters_a_token
 from folovllm.entrypoints.openai.metrics import Metrics
 from folovllm.entrypoints.openai.protocol import ChatRequest, Sampling, TokenizeRequest
 from folovllm.entrypoints.structured.params import StructuredOutputsParams
@@ -96,6 +98,8 @@ class Serving:
             # A tokenizer.json may ask for padding or truncation, which the first call takes away. Later ones change
             # nothing, and only a change would meet another thread's call and fail ("Already borrowed").
             self.tokenizer("")
+        a_token = characters_a_token(self.tokenizer)
+        self.max_characters = None if a_token is None else a_token * (llm.engine.max_model_len - 1)
         model_config = llm.engine.model_config
         self.defaults = load_generation_defaults(model_config) if generation_config == "auto" else {}
         self.aside = Aside()
@@ -136,9 +140,9 @@ class Serving:
         return SamplingParams.from_optional(**values, structured_outputs=_form(body))
 
     def work(
-        self, prompts: list[dict[str, Any]], params: SamplingParams, body: Sampling, key: str, check: Check
+        self, prompts: Iterable[dict[str, Any]], params: SamplingParams, body: Sampling, key: str, check: Check
     ) -> Work:
-        """Check all of it against the engine, tokens and grammars included.
+        """Check all of it against the engine, tokens and grammars included; the first prompt that is wrong ends it.
 
         Raises:
             ValueError: what the engine would refuse, by name.
@@ -161,11 +165,11 @@ class Serving:
             raise
         check()
         checks = InputProcessor(self.asking(check), inputs.vocab_size, inputs.room, engine.config)
-        ready = []
+        ready: list[dict[str, Any]] = []
         for prompt in prompts:
             check()
             tokens = prompt | ({} if salt is None else {"cache_salt": salt})
-            checks.process("check", tokens, plain)
+            checks.process("check", tokens, None if ready else plain)  # all prompts have the same parameters
             ready.append(tokens)
         kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
         return Work(ready, plain, body.priority, kind)
@@ -190,6 +194,7 @@ class Serving:
             template_args=body.chat_template_kwargs,
             add_special_tokens=bool(body.add_special_tokens),
             check=check,
+            max_characters=self.max_characters,
         )
         assert isinstance(made, dict)
         return made
@@ -203,6 +208,7 @@ class Serving:
             text.encode()
         except UnicodeEncodeError:
             raise ValueError("prompt must be text that UTF-8 can hold, got a lone surrogate") from None
+        check_characters("prompt", text, self.max_characters)
         return list(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
 
     async def outputs(self, work: Work) -> AsyncGenerator[tuple[int, RequestOutput], None]:
@@ -291,5 +297,7 @@ def _form(body: Sampling) -> StructuredOutputsParams | None:
     if body.structured_outputs is not None:
         if form is not None:
             raise ValueError("structured_outputs must not be given beside response_format: choose one of them")
+        if isinstance(schema := body.structured_outputs.json_, str):
+            check_json("structured_outputs.json", schema)
         form = StructuredOutputsParams(**body.structured_outputs.model_dump(by_alias=True))
     return form

@@ -57,7 +57,7 @@ class CompletionServing:
             check_can_stream(params)
         elif body.stream_options is not None:
             raise ValueError("stream_options must not be given without stream=true")
-        return self.serving.work([self._tokens(prompt, body, check) for prompt in prompts], params, body, key, check)
+        return self.serving.work((self._tokens(prompt, body, check) for prompt in prompts), params, body, key, check)
 
     def _tokens(self, prompt: str | list[int], body: CompletionRequest, check: Check) -> dict[str, Any]:
         if not isinstance(prompt, str):
