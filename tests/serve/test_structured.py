@@ -127,6 +127,7 @@ def test_the_schedule_changes_no_token(llm: LLM, engine: dict[str, Any]) -> None
     [
         ({"regex": "(("}, "structured_outputs.regex must be something that can be compiled"),
         ({"json": "{"}, "structured_outputs.json must be JSON"),
+        ({"json": "[" * 60_000}, "structured_outputs.json must not be nested so deeply"),
         ({"json": "[]"}, "structured_outputs.json must be a JSON schema"),
         ({"json": {"type": "nonsense"}}, "Invalid type: nonsense"),
         ({"grammar": "start: nothing"}, "structured_outputs.grammar must be something that can be compiled"),

@@ -184,6 +184,8 @@ def _kind_and_text(form: StructuredOutputsParams) -> tuple[str, str]:
         text = form.json if isinstance(form.json, str) else json.dumps(form.json, ensure_ascii=False)
         try:
             schema = json.loads(text)
+        except RecursionError:
+            raise ValueError(f"structured_outputs.json must not be nested so deeply, got {describe(text)}") from None
         except ValueError as error:
             raise ValueError(f"structured_outputs.json must be JSON, got {describe(text)}: {error}") from None
         if not isinstance(schema, (dict, bool)):

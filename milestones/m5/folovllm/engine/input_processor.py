@@ -114,17 +114,17 @@ class InputProcessor:
     def _check_prompt(self, token_ids: list[int]) -> None:
         if not token_ids:
             raise ValueError("prompt must have at least one token, got none")
-        for token_id in token_ids:
-            if isinstance(token_id, bool) or not isinstance(token_id, int):
-                raise ValueError(f"prompt_token_ids must be integers, got {token_id!r}")
-            if not 0 <= token_id < self.vocab_size:
-                raise ValueError(f"prompt_token_ids must be in [0, {self.vocab_size}), got {token_id}")
         if len(token_ids) >= self.max_model_len:
             raise PromptTooLongError(
                 f"prompt has {len(token_ids)} tokens, but max_model_len is {self.max_model_len} and must leave room "
                 f"for at least one new token (the KV cache holds {self.room.num_tokens} tokens): shorten the prompt, "
                 f"or raise max_model_len and with it, if need be, num_kv_blocks"
             )
+        for token_id in token_ids:
+            if isinstance(token_id, bool) or not isinstance(token_id, int):
+                raise ValueError(f"prompt_token_ids must be integers, got {token_id!r}")
+            if not 0 <= token_id < self.vocab_size:
+                raise ValueError(f"prompt_token_ids must be in [0, {self.vocab_size}), got {token_id}")
 
     def _resolve_params(self, params: SamplingParams | None, prompt_len: int) -> SamplingParams:
         """A copy, so that what the caller does to theirs later changes nothing here; with max_tokens filled in."""
