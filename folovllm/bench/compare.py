@@ -25,7 +25,7 @@ from folovllm.bench.options import command_line
 from folovllm.bench.report import Report, Row, format_number
 from folovllm.bench.spread import Spread, apart
 from folovllm.utils.checks import FLOAT32_MAX, describe, wrong
-from folovllm.utils.named_files import read_json
+from folovllm.utils.named_files import read_json, wrong_file
 
 COLUMNS = ["row", "figure", "a", "b", "b_over_a", "low", "high", "sure", "verdict"]
 # Columns that say what was asked for, and not what came of it.
@@ -73,12 +73,12 @@ def load(path: str) -> dict[str, Any]:
     """
     data = read_json("file", MUST, path)
     if not isinstance(data, dict):
-        raise wrong("file", MUST, path, "it is no object")
+        raise wrong_file("file", MUST, path, "it is no object")
     for key, is_right in PARTS.items():
         if key not in data and key in NEEDED:
-            raise wrong("file", MUST, path, f"it lacks {key}")
+            raise wrong_file("file", MUST, path, f"it lacks {key}")
         if key in data and not is_right(data[key]):
-            raise wrong("file", MUST, path, f"its {key} is {describe(data[key])}")
+            raise wrong_file("file", MUST, path, f"its {key} is {describe(data[key])}")
     return data
 
 

@@ -31,12 +31,12 @@ def open_file(name: str, path: str | os.PathLike[str]) -> BinaryIO:
         # Without waiting: a pipe that nobody has opened to write is then as an empty file.
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise _wrong(name, "be a file that can be read", path, _reason(error)) from None
+        raise wrong_file(name, "be a file that can be read", path, _reason(error)) from None
     mode = os.fstat(fd).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
         os.close(fd)
         what = "a folder" if stat.S_ISDIR(mode) else "a device"
-        raise _wrong(name, "be a file", path, f"this is {what}")
+        raise wrong_file(name, "be a file", path, f"this is {what}")
     os.set_blocking(fd, True)
     return os.fdopen(fd, "rb")
 
@@ -48,9 +48,9 @@ def read_file(name: str, path: str | os.PathLike[str]) -> bytes:
             is_too_large = os.fstat(file.fileno()).st_size > LARGEST
             data = b"" if is_too_large else file.read(LARGEST + 1)
         except OSError as error:
-            raise _wrong(name, "be a file that can be read", path, _reason(error)) from None
+            raise wrong_file(name, "be a file that can be read", path, _reason(error)) from None
     if is_too_large or len(data) > LARGEST:
-        raise _wrong(name, f"have at most {LARGEST:,} bytes", path, "it has more")
+        raise wrong_file(name, f"have at most {LARGEST:,} bytes", path, "it has more")
     return data
 
 
@@ -59,7 +59,7 @@ def read_lines(name: str, path: str | os.PathLike[str]) -> Iterator[bytes]:
     with open_file(name, path) as file:
         while line := file.readline(LONGEST_LINE + 1):
             if len(line) > LONGEST_LINE:
-                raise _wrong(name, f"have lines of at most {LONGEST_LINE:,} bytes", path, "it has a longer one")
+                raise wrong_file(name, f"have lines of at most {LONGEST_LINE:,} bytes", path, "it has a longer one")
             yield line
 
 
@@ -85,7 +85,7 @@ def read_json(name: str, must: str, path: str | os.PathLike[str]) -> Any:
     try:
         return parse_json(data)
     except ValueError as error:
-        raise _wrong(name, must, path, f"it {error}") from None
+        raise wrong_file(name, must, path, f"it {error}") from None
 
 
 def check_target(name: str, path: Path) -> None:
@@ -109,10 +109,10 @@ def writing(name: str, path: Path) -> Iterator[TextIO]:
 
 
 def incomplete(name: str, path: Path, error: OSError) -> ValueError:
-    return _wrong(name, "be a file with room for all of it", path, f"it is incomplete: {_reason(error)}")
+    return wrong_file(name, "be a file with room for all of it", path, f"it is incomplete: {_reason(error)}")
 
 
-def _wrong(name: str, must: str, path: str | os.PathLike[str], why: str) -> ValueError:
+def wrong_file(name: str, must: str, path: str | os.PathLike[str], why: str) -> ValueError:
     """With the whole path, however long it is."""
     return ValueError(f"{name} must {must}, got {str(path)!r}; {why}")
 
