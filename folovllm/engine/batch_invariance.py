@@ -66,7 +66,7 @@ def select_invariant_backend(
     if name is not None and name != backend.name:
         get_backend_class(name)  # an unknown name has its own error
         raise ValueError(
-            f"attention_backend {name!r} cannot keep batch_invariant=True on {device}: how it sums depends on the "
+            f"attention_backend {name!r} cannot keep batch_invariant=True: how it sums depends on the "
             f"batch; leave attention_backend out, or give {backend.name!r}"
         )
     return backend
