@@ -214,8 +214,19 @@ def test_consecutive_blocks_are_read_without_copying(batch):
 
 @pytest.mark.parametrize("spans", [[(1, 500)], [(1, 50)] * 8, [(60, 0)], [(30, 30)]])
 def test_keys_and_values_are_never_repeated_for_their_group(spans):
-    """8 query heads read 1 KV head: a copy per query head would be 4 times what a gather of both makes."""
+    """8 query heads read 1 KV head: a copy per query head would be 8 times what is gathered."""
     case = make(spans, num_heads=8, num_kv_heads=1, head_size=64)
     queries = case.inputs[0].numel()
-    blocks = max(-(-(new + old) // 16) for new, old in spans)
-    assert watched(case).largest <= max(2 * blocks * 16 * 64, queries)
+    gathered = 2 * sum(-(-(new + old) // 16) * 16 for new, old in spans) * 64
+    assert watched(case).largest <= max(gathered, queries)
+
+
+def test_small_decodes_of_a_step_share_a_call():
+    calls = watched(make([(1, 50 + 3 * i) for i in range(16)])).calls
+    assert calls.count("index_select") == 1
+
+
+def test_no_gather_with_its_padding_exceeds_its_limit(monkeypatch):
+    monkeypatch.setattr(paged_torch, "BATCH_BYTES", 100 << 10)  # 200 tokens with 2 heads of 32 in float32
+    assert paged_torch.batches([(50, 0), (50, 1), (20, 2), (201, 3), (50, 4), (60, 5)], 512) == [[3], [5, 4, 1], [0, 2]]
+    make([(1, 49)] * 9 + [(1, 400)]).check()
