@@ -34,10 +34,10 @@ from rich.progress import track
 from rich.table import Table
 
 from folovllm.bench.neighbours import Neighbours
+from folovllm.bench.roofline import layer_of
 from folovllm.bench.workload import random_prompts, shape_config
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.layers.linear_kernels import select_linear_kernel
 from folovllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -97,16 +97,14 @@ def summary(pairs: list[Pair], most_others: float) -> tuple[float, float, int] |
 
 def products(rows: int, dtype: torch.dtype) -> Callable[[], dict[str, float]]:
     """Multiplies `rows` rows by weights that come from memory: seconds of one product."""
-    weights = [torch.randn(6144, 1024).mul_(0.02).to(dtype) for _ in range(WEIGHTS)]
-    kernel = select_linear_kernel(weights[0])
-    packed = [kernel.pack(weight, None) for weight in weights]
+    layers = [layer_of(torch.randn(6144, 1024).mul_(0.02).to(dtype)) for _ in range(WEIGHTS)]
     x, repeats = torch.randn(rows, 1024).to(dtype), max(1, 256 // rows)
 
     def measure() -> dict[str, float]:
         began = time.perf_counter()
         for _ in range(repeats):
-            for weight in packed:
-                kernel.apply(x, weight)
+            for layer in layers:
+                layer(x)
         return {f"product, {rows} {'row' if rows == 1 else 'rows'}": (time.perf_counter() - began) / repeats / WEIGHTS}
 
     return measure

@@ -1,4 +1,4 @@
-"""How fast are a layer's products? Every kernel that can take the weights here, in turn, for several numbers of rows.
+"""How fast are a layer's products? Our compiled kernel and F.linear, in turn, for several numbers of rows.
 
     python -m workshop.product_bench --dtype bfloat16 --rows 1 8 128
 
@@ -12,17 +12,20 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 
 import folovllm  # noqa: F401  before torch: it sets how OpenMP's threads wait
 
 # isort: split
 import torch
+import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from folovllm.bench.roofline import layer_of
 from folovllm.bench.workload import shape_config
-from folovllm.layers.linear_kernels import KERNELS, LinearKernel
+from folovllm.models.fused_compiled import can_multiply
 
 SHAPE, LAYERS, ROUNDS = "qwen3-0.6b", 6, 7
 ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -42,33 +45,35 @@ def weight_shapes(shape: str) -> list[tuple[int, int]]:
     ]
 
 
-def measure(
-    dtype: torch.dtype, rows: tuple[int, ...], shape: str = SHAPE
-) -> tuple[list[LinearKernel], list[list[float]]]:
-    """(kernels, milliseconds of a layer [rows, kernels]), medians of several rounds."""
+def measure(dtype: torch.dtype, rows: tuple[int, ...], shape: str = SHAPE) -> tuple[list[str], list[list[float]]]:
+    """(names of the ways, milliseconds of a layer [rows, ways]), medians of several rounds. What the engine does here
+    comes first."""
     weights = [(torch.randn(size) / size[1] ** 0.5).to(dtype) for size in weight_shapes(shape) * LAYERS]
-    kernels = [kernel for kernel in KERNELS if kernel.unavailable_reason(weights[0]) is None]
-    packed = [[kernel.pack(weight, None) for weight in weights] for kernel in kernels]
+    ways: dict[str, Callable[[int, torch.Tensor], object]] = {}
+    if can_multiply(weights[0]) is None:
+        layers = [layer_of(weight) for weight in weights]
+        ways["compiled"] = lambda number, x: layers[number](x)
+    ways["torch"] = lambda number, x: F.linear(x, weights[number])
     inputs = {size: torch.randn(max(rows), size).to(dtype) for size in {weight.shape[1] for weight in weights}}
     found = []
     with torch.inference_mode():
         for count in track(rows, "measuring"):
-            runs: list[list[float]] = [[] for _ in kernels]
-            for number in range(ROUNDS + 1):
-                for kernel, own, run in zip(kernels, packed, runs, strict=True):
+            runs: list[list[float]] = [[] for _ in ways]
+            for turn in range(ROUNDS + 1):
+                for multiply, run in zip(ways.values(), runs, strict=True):
                     start = time.perf_counter()
-                    for weight, form in zip(weights, own, strict=True):
-                        kernel.apply(inputs[weight.shape[1]][:count], form)
-                    if number:
+                    for number, weight in enumerate(weights):
+                        multiply(number, inputs[weight.shape[1]][:count])
+                    if turn:
                         run.append((time.perf_counter() - start) / LAYERS * 1e3)
             found.append([statistics.median(run) for run in runs])
-    return kernels, found
+    return list(ways), found
 
 
-def report(rows: tuple[int, ...], kernels: list[LinearKernel], found: list[list[float]]) -> Table:
-    table = Table("rows", *(f"{kernel.name}, ms" for kernel in kernels))
-    for kernel in kernels[1:]:
-        table.add_column(f"{kernel.name} / {kernels[0].name}")
+def report(rows: tuple[int, ...], names: list[str], found: list[list[float]]) -> Table:
+    table = Table("rows", *(f"{name}, ms" for name in names))
+    for name in names[1:]:
+        table.add_column(f"{name} / {names[0]}")
     for count, times in zip(rows, found, strict=True):
         ratios = (f"{other / times[0]:.2f}" for other in times[1:])
         table.add_row(str(count), *(f"{own:.2f}" for own in times), *ratios)
@@ -76,7 +81,7 @@ def report(rows: tuple[int, ...], kernels: list[LinearKernel], found: list[list[
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Time the products of a layer with each kernel.")
+    parser = argparse.ArgumentParser(description="Time the products of a layer by our kernel and by torch.")
     parser.add_argument("--dtype", choices=list(DTYPES), default="bfloat16")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--shape", default=SHAPE)

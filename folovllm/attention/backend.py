@@ -75,7 +75,6 @@ class AttentionBackend(ABC):
 BACKENDS = {
     "triton": "folovllm.attention.backends.triton.TritonBackend",
     "flash_attn": "folovllm.attention.backends.flash_attn.FlashAttnBackend",
-    "flashinfer": "folovllm.attention.backends.flashinfer.FlashInferBackend",
     "torch_varlen": "folovllm.attention.backends.torch_varlen.TorchVarlenBackend",
     "cpu": "folovllm.attention.backends.cpu.CPUBackend",
     "paged_torch": "folovllm.attention.backends.paged_torch.PagedTorchBackend",

@@ -9,7 +9,7 @@
     silu         SwiGLU by torch's operators
     sampling     the draw by torch's operators
 
-What is left out is left out of an engine that is built, by the tables from which it would have taken it. So the rest of
+What is left out is left out of an engine that is built, by the table from which it would have taken it. So the rest of
 the engine is the very one that users run.
 
 vLLM: none; its switches are --enforce-eager, --no-async-scheduling, --attention-backend and --compilation-config
@@ -25,18 +25,14 @@ import torch
 from torch import nn
 
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.layers.norm import QKNorm, RMSNorm
+from folovllm.layers.norm import RMSNorm
 from folovllm.models.decoder import MLP, SelfAttention
 from folovllm.utils.current_device import current_device
 
 # By an option of the engine.
 OPTIONS: dict[str, dict[str, Any]] = {"graphs": {"enforce_eager": True}, "ahead": {"async_scheduling": False}}
-# By the modules that are then not exchanged for fused ones.
-MODULES: dict[str, tuple[type[nn.Module], ...]] = {
-    "norm": (RMSNorm,),
-    "rotary": (SelfAttention, QKNorm),
-    "silu": (MLP,),
-}
+# By the module that is then not exchanged for a fused one.
+MODULES: dict[str, type[nn.Module]] = {"norm": RMSNorm, "rotary": SelfAttention, "silu": MLP}
 BACKENDS = {"cuda": "torch_varlen", "cpu": "paged_torch"}
 ABLATIONS = ["graphs", "ahead", "attention", *MODULES, "sampling"]
 
@@ -60,29 +56,27 @@ def left_out(names: Sequence[str], device: torch.device) -> Iterator[dict[str, A
         options |= OPTIONS.get(name, {})
     if "attention" in names:
         options["attention_backend"] = BACKENDS[device.type]
-    tables = _tables(device)
-    kept = [dict(table) for table in tables]
+    table = _table(device)
+    kept = dict(table)
     try:
-        for table in tables:
-            for kind in (kind for name in names for kind in MODULES.get(name, ())):
-                table.pop(kind, None)
+        for name in names:
+            if name in MODULES:
+                table.pop(MODULES[name], None)
         yield options
     finally:
-        for table, all_of_it in zip(tables, kept, strict=True):
-            table.clear()
-            table.update(all_of_it)
+        table.clear()
+        table.update(kept)
 
 
-def _tables(device: torch.device) -> list[dict[type[nn.Module], type[nn.Module]]]:
+def _table(device: torch.device) -> dict[type[nn.Module], type[nn.Module]]:
     """From a module's class to the one that it is exchanged for."""
     if device.type == "cuda":
         from folovllm.models.fused import FUSED  # loads Triton
 
-        return [FUSED]
+        return FUSED
     from folovllm.models.fused_compiled import COMPILED
-    from folovllm.models.fused_cpu import LEAN
 
-    return [COMPILED, LEAN]
+    return COMPILED
 
 
 def leave_out_draw(engine: LLMEngine) -> None:

@@ -25,7 +25,8 @@ from folovllm.bench.probe import Probe
 from folovllm.bench.workload import bytes_per_decode_step, empty_model
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.hf_config import load_hf_config
-from folovllm.layers.linear_kernels import select_linear_kernel
+from folovllm.layers.linear import Linear
+from folovllm.models.fused_compiled import CompiledLinear, can_multiply
 
 
 @dataclass(frozen=True)
@@ -119,13 +120,12 @@ class ProductProbe(Probe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._kernel = select_linear_kernel(self._b)
-        self._packed = self._kernel.pack(self._b, None)
+        self._multiply = layer_of(self._b)
 
     def measure(self, *, warm_up: bool = False) -> None:
         super().measure(warm_up=warm_up)
         with torch.inference_mode():
-            seconds = self._seconds(lambda: self._kernel.apply(self._a, self._packed))
+            seconds = self._seconds(lambda: self._multiply(self._a))
         if not warm_up:
             self.product.append(2 * self._a.shape[0] ** 3 / seconds)
 
@@ -133,3 +133,14 @@ class ProductProbe(Probe):
     def flops_per_s(self) -> float:
         """The faster of both."""
         return max(statistics.median(self.matmul), statistics.median(self.product))
+
+
+def layer_of(weight: torch.Tensor) -> Linear:
+    """A layer that multiplies by `weight` as the engine's layers do here."""
+    layer = Linear(weight.shape[1], weight.shape[0])
+    layer.weight.data = weight
+    if can_multiply(weight) is None:
+        layer.__class__ = CompiledLinear
+        assert isinstance(layer, CompiledLinear)  # for the type checker
+        layer.prepare()
+    return layer

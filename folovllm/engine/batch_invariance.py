@@ -2,9 +2,11 @@
 
                  CPU                              CUDA
     attention    backends/cpu_invariant.py        backends/triton_invariant.py     one backend, without company in it
-                 backends/paged_invariant.py                                       where our own kernels cannot run
-    products     models/batch_invariant.py        models/batch_invariant_cuda.py   slabs of rows that agree; fixed tiles
+    products     models/batch_invariant.py        models/batch_invariant_cuda.py   our own as they are; fixed tiles
     sampling     worker/row_sampler.py            the same                         each row by itself
+
+On a CPU this needs the compiled kernels, for each number of theirs is summed in one order. torch's operators choose
+theirs by the number of rows.
 
 Everything else in an engine moves numbers about and computes none: scheduling, caching, swapping, running ahead.
 
@@ -19,11 +21,10 @@ import torch
 
 from folovllm.attention.backend import AttentionBackend, get_backend_class
 from folovllm.attention.backends.cpu_invariant import CPUInvariantBackend
-from folovllm.attention.backends.paged_invariant import PagedInvariantBackend
 from folovllm.attention.backends.triton_invariant import TritonInvariantBackend
 from folovllm.attention.kernels.cpu import HEAD_SIZE_STEP
 from folovllm.config import ModelConfig
-from folovllm.models.batch_invariant import make_batch_invariant
+from folovllm.models.batch_invariant import require_rows_apart
 from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
 from folovllm.utils.checks import wrong
 from folovllm.worker.model_runner import ModelRunner
@@ -38,43 +39,37 @@ def select_invariant_backend(
     """The backend of an engine with batch_invariant=True. On a CPU its tokens are computed in float32 or bfloat16.
 
     Raises:
-        ValueError: another backend, device or dtype was asked for; the text says what to do.
+        ValueError: another backend, device or dtype was asked for, or a CPU has no compiled kernels; the text says what
+            to do.
     """
-    candidates: list[type[AttentionBackend]]
-    if device.type == "cpu":
-        own = _own_kernels_cannot(device, hf_config)
-        candidates = [PagedInvariantBackend] if own else [CPUInvariantBackend, PagedInvariantBackend]
-    else:
-        own, candidates = "they are for CPUs", [TritonInvariantBackend]
-    if (reason := candidates[-1].unavailable_reason(device)) is not None:
+    backend = CPUInvariantBackend if device.type == "cpu" else TritonInvariantBackend
+    if (reason := backend.unavailable_reason(device)) is not None:
+        if device.type == "cpu":
+            raise ValueError(
+                f"batch_invariant=True needs the compiled CPU kernels, which cannot run here: {reason}; install a C++ "
+                f"compiler (apt-get install g++, or name one in CXX) and leave FOLOVLLM_CPU_KERNELS unset, or leave "
+                f"batch_invariant out"
+            )
         raise ValueError(
             f"batch_invariant=True cannot be kept on {device}: its attention {reason}; give device='cpu', or leave "
             f"batch_invariant out"
         )
     if dtype not in DTYPES:
         raise wrong("dtype", "be 'float32' or 'bfloat16' with batch_invariant=True", str(dtype).removeprefix("torch."))
-    name = config.attention_backend
-    if found := [backend for backend in candidates if name in (None, backend.name)]:
-        return found[0]
-    why = "how it sums depends on the batch"
-    if name == CPUInvariantBackend.name:
-        why = f"its kernels cannot run: {own}"
-    elif name == PagedInvariantBackend.name:
-        why = "it runs on CPU only"
-    else:
-        get_backend_class(str(name))  # an unknown name has its own error
-    raise ValueError(
-        f"attention_backend {name!r} cannot keep batch_invariant=True: {why}; leave attention_backend out, or give "
-        f"{' or '.join(repr(backend.name) for backend in candidates)}"
-    )
-
-
-def _own_kernels_cannot(device: torch.device, hf_config: Any) -> str | None:
-    """Why CPUInvariantBackend cannot read this model's heads here; None if it can."""
     head_size = DecoderSpec.from_config(hf_config).head_size
-    if not CPUInvariantBackend.takes(head_size):
-        return f"they read heads of multiples of {HEAD_SIZE_STEP}, not of {head_size}"
-    return CPUInvariantBackend.unavailable_reason(device)
+    if device.type == "cpu" and head_size % HEAD_SIZE_STEP:
+        raise ValueError(
+            f"batch_invariant=True cannot be kept with heads of {head_size} on a CPU: its attention reads heads of "
+            f"multiples of {HEAD_SIZE_STEP}; leave batch_invariant out"
+        )
+    name = config.attention_backend
+    if name is not None and name != backend.name:
+        get_backend_class(name)  # an unknown name has its own error
+        raise ValueError(
+            f"attention_backend {name!r} cannot keep batch_invariant=True: how it sums depends on the "
+            f"batch; leave attention_backend out, or give {backend.name!r}"
+        )
+    return backend
 
 
 def keep_bits(model: DecoderForCausalLM, device: torch.device) -> None:
@@ -88,17 +83,10 @@ def keep_bits(model: DecoderForCausalLM, device: torch.device) -> None:
 
         make_batch_invariant_cuda(model)
     else:
-        make_batch_invariant(model)
+        require_rows_apart(model)
 
 
-def keep_rows_apart(runner: ModelRunner, dtype: torch.dtype) -> None:
-    """Let each sequence's token be sampled by itself, and have attention find its tiling before the first request.
-
-    Raises:
-        ValueError: attention has none on this CPU.
-    """
-    backend = runner.kv_cache.backend
-    if isinstance(backend, PagedInvariantBackend):
-        backend.tiling(dtype)
+def keep_rows_apart(runner: ModelRunner) -> None:
+    """Let each sequence's token be sampled by itself."""
     sampling = runner.sampling
     runner.sampling = RowSampler(sampling.vocab_size, sampling.eos_token_ids, sampling.device)

@@ -5,8 +5,8 @@ while Python's own code and data lie in the caches. A product of milliseconds pu
 csrc/decoder.cpp calls the same kernels on the same numbers, one after the other. So each bit is what the modules
 compute.
 
-compile_decoder() changes the class of a model's decoder, where its layers are what fused_compiled.py and packing.py
-make of them. Layers run one by one, as modules, where the cache is not one that the kernels read, and where a module of
+compile_decoder() changes the class of a model's decoder, where its layers are what fused_compiled.py makes of them.
+Layers run one by one, as modules, where the cache is not one that the kernels read, and where a module of
 a layer has a hook, which would see nothing here. `enforce_eager` leaves the decoder as it is.
 
 vLLM: none; it compiles and records its layers one by one (compilation/)
@@ -29,9 +29,8 @@ from folovllm.attention.kernels.cpu import DTYPES, HEAD_SIZE_STEP
 from folovllm.attention.layer import Attention
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.layers.kernels.cpu import linear_name
-from folovllm.layers.linear_kernels import CompiledKernel, PackedLinear
 from folovllm.models.decoder import Decoder, DecoderForCausalLM, DecoderLayer
-from folovllm.models.fused_compiled import CompiledMLP, CompiledRMSNorm, CompiledSelfAttention
+from folovllm.models.fused_compiled import CompiledLinear, CompiledMLP, CompiledRMSNorm, CompiledSelfAttention
 from folovllm.utils.cpu_kernels import DTYPE_NAMES, FLOAT, INT, POINTER, function
 from folovllm.utils.recycled_memory import RESULTS
 
@@ -142,13 +141,13 @@ def _prepare(decoder: CompiledDecoder) -> Prepared | None:
     if len(backends) < len(decoder.attentions):
         return None
     layers = cast(list[DecoderLayer], list(decoder.layers))
-    down = cast(PackedLinear, layers[0].mlp.down_proj)
+    down = cast(CompiledLinear, layers[0].mlp.down_proj)
     shape = Shape(
         hidden=down.out_features, intermediate=down.in_features, num_heads=attention.num_heads,
         num_kv_heads=attention.num_kv_heads, head_size=attention.head_size, block_size=cache.shape[2],
         eps=decoder.norm.eps, scale=attention.scale,
     )  # fmt: skip
-    weights = linear_name(down.packed[0]).removeprefix("linear_")
+    weights = linear_name(down.packed).removeprefix("linear_")
     run = function(f"decoder_{DTYPE_NAMES[flowing]}_{weights}_{DTYPE_NAMES[cache.dtype]}", TAKES)
     return Prepared(run, shape, (Layer * len(layers))(*map(_pointers, layers)), backends[0])
 
@@ -165,22 +164,18 @@ def _pointers(layer: DecoderLayer) -> Layer:
         found.q_norm, found.k_norm = (weight.data_ptr() for weight in attention.norm_weights)
     products = {"qkv": attention.qkv_proj, "o": attention.o_proj, "gate_up": mlp.gate_up_proj, "down": mlp.down_proj}
     for name, product in products.items():
-        weight, bias, _ = cast(PackedLinear, product).packed
-        setattr(found, f"{name}_weight", weight.data_ptr())
-        setattr(found, f"{name}_bias", None if bias is None else bias.data_ptr())
+        linear = cast(CompiledLinear, product)
+        setattr(found, f"{name}_weight", linear.packed.data_ptr())
+        setattr(found, f"{name}_bias", None if linear.wide_bias is None else linear.wide_bias.data_ptr())
     return found
-
-
-def _in_pairs(product: PackedLinear) -> bool:
-    return bool(product.packed[0].shape[3] == 2)
 
 
 # What a layer has to be made of.
 KINDS: dict[str, type[nn.Module]] = {
     "": DecoderLayer, "input_layernorm": CompiledRMSNorm, "post_attention_layernorm": CompiledRMSNorm,
-    "self_attn": CompiledSelfAttention, "self_attn.attn": Attention, "self_attn.qkv_proj": PackedLinear,
-    "self_attn.o_proj": PackedLinear, "mlp": CompiledMLP, "mlp.gate_up_proj": PackedLinear,
-    "mlp.down_proj": PackedLinear,
+    "self_attn": CompiledSelfAttention, "self_attn.attn": Attention, "self_attn.qkv_proj": CompiledLinear,
+    "self_attn.o_proj": CompiledLinear, "mlp": CompiledMLP, "mlp.gate_up_proj": CompiledLinear,
+    "mlp.down_proj": CompiledLinear,
 }  # fmt: skip
 
 
@@ -194,12 +189,8 @@ def can_compile_decoder(model: DecoderForCausalLM) -> str | None:
     for name, module, kind in parts:
         if type(module) is not kind:
             return f"{name} is a {type(module).__name__} and not a {kind.__name__}"
-        if isinstance(module, PackedLinear):
-            if not isinstance(module.kernel, CompiledKernel):
-                return f"{name} is multiplied by {module.kernel.name} and not by {CompiledKernel.name}"
-            if _in_pairs(module) != (decoder.norm.weight.dtype == torch.bfloat16):
-                return f"{name} does not multiply what flows between the layers"
-            dtypes.add(module.packed[0].dtype)
+        if isinstance(module, CompiledLinear):
+            dtypes.add(module.packed.dtype)
             if len(dtypes) > 1:
                 return f"{name} has a weight of another dtype than those before it"
         if isinstance(module, CompiledRMSNorm) and module.eps != decoder.norm.eps:
@@ -208,7 +199,7 @@ def can_compile_decoder(model: DecoderForCausalLM) -> str | None:
 
 
 def compile_decoder(model: DecoderForCausalLM) -> None:
-    """Let the layers of a model, fused and packed, run in one call.
+    """Let the layers of a model that is fused run in one call.
 
     Raises:
         ValueError: they cannot; the text says why.

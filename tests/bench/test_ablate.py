@@ -11,7 +11,7 @@ import torch
 from folovllm import LLM, SamplingParams
 from folovllm.bench.compare import samples_of
 from folovllm.models.compiled_decoder import CompiledDecoder
-from folovllm.models.packing import PACKED
+from folovllm.models.fused_compiled import COMPILED
 from folovllm.utils.cpu_kernels import unavailable_reason
 from tests.bench.support import bench_report, refusal
 from tests.helpers import make_hf_folder
@@ -43,9 +43,7 @@ def test_a_ratio_is_the_middle_one_of_the_rounds(tmp_path: Path) -> None:
     assert (row["low"], row["ratio"], row["high"]) == pytest.approx(tuple(ratios))
 
 
-@pytest.mark.parametrize(
-    "name", ["chunked-prefill", "prefix-caching", "packing", "one-call", "fusing", "kernels", "threads"]
-)
+@pytest.mark.parametrize("name", ["chunked-prefill", "prefix-caching", "one-call", "fusing", "kernels", "threads"])
 def test_what_is_left_out_is_missing_and_the_tokens_are_the_same(name: str, tmp_path: Path) -> None:
     folder, feature = make_hf_folder(tmp_path), FEATURES[name]
 
@@ -65,23 +63,18 @@ def test_what_is_left_out_is_missing_and_the_tokens_are_the_same(name: str, tmp_
     everything = {type(module) for module in whole.engine.runner.model.modules()}
     assert config.cache_config.enable_prefix_caching == (name != "prefix-caching")
     assert config.scheduler_config.enable_chunked_prefill == (name != "chunked-prefill")
-    if name == "packing":
-        assert everything & set(PACKED.values())
-        assert not kinds & set(PACKED.values())
-    compiled = unavailable_reason() is None
-    if name == "fusing" or (name == "kernels" and compiled):
-        assert kinds != everything
-    if compiled:
+    if unavailable_reason() is None:
+        assert (kinds != everything) == (name in ("one-call", "fusing", "kernels"))
         assert (CompiledDecoder in kinds) == (name in ("chunked-prefill", "prefix-caching", "threads"))
         assert CompiledDecoder in everything
 
 
 def test_after_a_feature_was_left_out_everything_is_there_again() -> None:
-    before = dict(PACKED), torch.get_num_threads(), os.environ.get("FOLOVLLM_CPU_KERNELS")
+    before = dict(COMPILED), torch.get_num_threads(), os.environ.get("FOLOVLLM_CPU_KERNELS")
     for feature in FEATURES.values():
         with pytest.raises(ZeroDivisionError), feature.inside(CPU):
             _ = 1 / 0
-    assert before == (dict(PACKED), torch.get_num_threads(), os.environ.get("FOLOVLLM_CPU_KERNELS"))
+    assert before == (dict(COMPILED), torch.get_num_threads(), os.environ.get("FOLOVLLM_CPU_KERNELS"))
 
 
 def test_prompts_begin_alike_as_far_as_they_were_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

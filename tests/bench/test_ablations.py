@@ -44,7 +44,7 @@ def test_what_is_left_out_is_missing_and_the_tokens_are_the_same(folder: Path, n
     assert model_config.enforce_eager == (name == "graphs")
     assert (model_config.attention_backend == "paged_torch") == (name == "attention")
     if name in MODULES:
-        plain = MODULES[name][0]
+        plain = MODULES[name]
         assert classes(whole)[plain] == 0 < classes(less)[plain]
     prompts, params = [[7, 3, 9], list(range(30, 50))], SamplingParams(temperature=0, max_tokens=8)
     said = [

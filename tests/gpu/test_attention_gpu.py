@@ -32,12 +32,10 @@ def usable(name: str, shape: Shape) -> type[AttentionBackend]:
     backend = get_backend_class(name)
     if (reason := backend.unavailable_reason(CUDA)) is not None:
         pytest.skip(f"{name}: {reason}")
-    if name in ("flash_attn", "flashinfer") and shape.dtype == torch.float32:
+    if name == "flash_attn" and shape.dtype == torch.float32:
         pytest.skip(f"{name}: has no float32")
     if name == "flash_attn" and shape.block_size % 256:
         pytest.skip(f"{name}: reads blocks of 256 tokens")
-    if name == "flashinfer" and shape.head_size < 64:
-        pytest.skip(f"{name}: has no heads of {shape.head_size}")
     return backend
 
 

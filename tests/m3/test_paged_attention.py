@@ -38,10 +38,6 @@ class Case:
     def backend(self) -> PagedTorchBackend:
         return self.layer.backend
 
-    @property
-    def plan(self) -> paged_torch.Plan:
-        return self.backend._plan
-
     def run(self) -> torch.Tensor:
         return self.layer(*self.inputs)
 
@@ -135,14 +131,11 @@ def test_paged_attention_equals_float64(batch, shape):
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-def test_long_decodes_equal_float64(dtype, monkeypatch):
-    monkeypatch.setattr(paged_torch, "SMALL_BYTES", 0)
-    monkeypatch.setattr(paged_torch, "CHUNK_BYTES", 8 << 10)  # float32: 2 blocks of 16 tokens with 2 heads of 32
+def test_long_decodes_equal_float64(dtype):
     make([(1, length - 1) for length in (1, 31, 32, 33, 95, 96, 97, 300)], dtype=dtype).check()
 
 
-def test_what_one_batch_gathered_does_not_leak_into_the_next():
-    """Gathers share their memory: what a long sequence left there must not reach a short one."""
+def test_one_backend_takes_a_batch_after_another():
     long, short = make([(1, 200), (1, 300)]), make([(1, 3), (1, 17)])
     short.layer.backend = long.backend
     long.check()
@@ -155,11 +148,17 @@ def test_infinite_garbage_in_unwritten_slots_reaches_no_result():
     case.check()
 
 
-def test_many_queries_take_turns_with_one_mask(monkeypatch):
+def test_many_queries_take_turns_with_small_masks(monkeypatch):
     monkeypatch.setattr(paged_torch, "MASKED_QUERIES", 8)
-    case = make([(20, 30), (3, 50), (8, 1)])
-    case.check()
-    assert case.plan.mask.shape == (8, 53)
+    shapes, tail_mask = [], paged_torch.tail_mask
+
+    def spy(num_queries, seq_len, device):
+        shapes.append((num_queries, seq_len))
+        return tail_mask(num_queries, seq_len, device)
+
+    monkeypatch.setattr(paged_torch, "tail_mask", spy)
+    make([(20, 30), (3, 50), (8, 0)]).check()
+    assert shapes == [(8, 38), (8, 46), (4, 50), (3, 53)]
 
 
 def test_queries_in_another_dtype_than_the_cache_keep_theirs():
@@ -168,13 +167,6 @@ def test_queries_in_another_dtype_than_the_cache_keep_theirs():
     out = case.layer(q.float(), k.float(), v.float(), metadata)
     assert out.dtype == torch.float32
     torch.testing.assert_close(out.double(), case.want, atol=3e-2, rtol=0)
-
-
-def test_a_step_in_inference_mode_and_one_outside_share_the_memory():
-    case = make([(1, 20), (1, 30)])
-    with torch.inference_mode():
-        case.run()
-    case.check()
 
 
 class Watch(TorchDispatchMode):
@@ -196,7 +188,7 @@ class Watch(TorchDispatchMode):
 
 
 def watched(case: Case) -> Watch:
-    """What one layer's attention calls, after the plan is made."""
+    """What one layer's attention calls."""
     case.check()
     q, _, _, metadata = case.inputs
     with torch.no_grad(), Watch() as watch:
@@ -220,73 +212,21 @@ def test_consecutive_blocks_are_read_without_copying(batch):
     assert "index_select" in watched(make(spans)).calls
 
 
-def test_a_long_run_of_consecutive_blocks_is_read_without_copying(monkeypatch):
-    monkeypatch.setattr(paged_torch, "SMALL_BYTES", 0)
-    monkeypatch.setattr(paged_torch, "CHUNK_BYTES", 32 << 10)  # 8 blocks of 16 tokens with 2 heads of 32
-    run_then_scattered = [*range(5, 13), 40, 30]
-    case = make([(1, 159)], tables=[run_then_scattered])
-    assert watched(case).calls.count("index_select") == 2  # K and V of the last two blocks
-    (seq,) = case.plan.alone
-    assert seq.pieces[0] == (slice(5, 13), 128)
-
-
 @pytest.mark.parametrize("spans", [[(1, 500)], [(1, 50)] * 8, [(60, 0)], [(30, 30)]])
-def test_keys_and_values_are_never_repeated_for_their_group(spans, monkeypatch):
+def test_keys_and_values_are_never_repeated_for_their_group(spans):
     """8 query heads read 1 KV head: a copy per query head would be 8 times what is gathered."""
-    monkeypatch.setattr(paged_torch, "CHUNK_BYTES", 8 << 10)
     case = make(spans, num_heads=8, num_kv_heads=1, head_size=64)
     queries = case.inputs[0].numel()
-    gathered = sum(new + old for new, old in spans) * 64
+    gathered = 2 * sum(-(-(new + old) // 16) * 16 for new, old in spans) * 64
     assert watched(case).largest <= max(gathered, queries)
 
 
-def test_small_decodes_of_a_step_share_their_calls():
-    case = make([(1, 50 + 3 * i) for i in range(64)])
-    calls = watched(case).calls
-    assert not case.plan.alone
-    assert calls.count("_scaled_dot_product_flash_attention_for_cpu") == len(case.plan.together) < 10
-    assert sum(batch.num_seqs for batch in case.plan.together) == 64
+def test_small_decodes_of_a_step_share_a_call():
+    calls = watched(make([(1, 50 + 3 * i) for i in range(16)])).calls
+    assert calls.count("index_select") == 1
 
 
-def test_large_float32_decodes_are_read_in_chunks():
-    """8 KV heads of 128: 600 tokens have 2.3 MiB of keys."""
-    case = make([(1, 599)], 16, 8, 128)
-    calls = watched(case).calls
-    assert [num_tokens for _, num_tokens in case.plan.alone[0].pieces] == [512, 88]
-    assert calls.count("bmm") == 2
-    assert calls.count("index_select") == 4
-
-
-def test_large_decodes_in_16_bits_are_gathered_whole():
-    case = make([(1, 599)], 16, 8, 128, dtype=torch.bfloat16)
-    calls = watched(case).calls
-    assert not case.plan.together
-    assert (calls.count("bmm"), calls.count("index_select")) == (0, 2)
-
-
-def test_a_long_sequence_does_not_pad_the_short_ones():
-    case = make([(1, 9)] * 30 + [(1, 400)])  # alone, the long one stays under SMALL_BYTES
-    case.check()
-    padded = sum(batch.num_seqs * batch.longest for batch in case.plan.together)
-    needed = 30 * 10 + 401
-    assert (padded - needed) * 2 * 2 * 32 * 4 <= paged_torch.PADDING_BYTES
-
-
-def test_no_gather_exceeds_its_limit(monkeypatch):
+def test_no_gather_with_its_padding_exceeds_its_limit(monkeypatch):
     monkeypatch.setattr(paged_torch, "BATCH_BYTES", 100 << 10)  # 200 tokens with 2 heads of 32 in float32
-    case = make([(1, 49)] * 9)
-    case.check()
-    assert [batch.num_seqs for batch in case.plan.together] == [4, 4]
-    assert len(case.plan.alone) == 1
-
-
-def test_a_step_is_planned_once_for_all_its_layers():
-    case = make([(1, 20), (1, 30), (4, 4)])
-    case.run()
-    first = case.plan
-    case.run()
-    assert case.plan is first
-    q, k, v, metadata = case.inputs
-    again = AttentionMetadata(**{name: getattr(metadata, name) for name in metadata.__dataclass_fields__})
-    case.layer(q, k, v, again)
-    assert case.plan is not first
+    assert paged_torch.batches([(50, 0), (50, 1), (20, 2), (201, 3), (50, 4), (60, 5)], 512) == [[3], [5, 4, 1], [0, 2]]
+    make([(1, 49)] * 9 + [(1, 400)]).check()

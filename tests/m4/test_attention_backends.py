@@ -14,7 +14,6 @@ import folovllm
 from folovllm import SamplingParams
 from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
 from folovllm.attention.backends.flash_attn import FlashAttnBackend, check_16_bits
-from folovllm.attention.backends.flashinfer import list_pages
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.backends.torch_varlen import flatten_keys
 from folovllm.entrypoints.cli import info
@@ -85,16 +84,16 @@ def test_triton_in_the_interpreter_says_what_hugging_face_says(tmp_path) -> None
 
 
 def test_the_order_of_preference() -> None:
-    ours = [name for name in BACKENDS if name in ("triton", "flash_attn", "flashinfer", "torch_varlen", "dense")]
-    assert ours == ["triton", "flash_attn", "flashinfer", "torch_varlen", "dense"]
+    ours = [name for name in BACKENDS if name in ("triton", "flash_attn", "torch_varlen", "dense")]
+    assert ours == ["triton", "flash_attn", "torch_varlen", "dense"]
     assert list(BACKENDS).index("torch_varlen") < list(BACKENDS).index("paged_torch") < list(BACKENDS).index("dense")
 
 
 def test_on_a_cpu_no_interpreter_is_picked_unasked() -> None:
-    assert select_backend(None, CPU).name not in ("triton", "torch_varlen", "flash_attn", "flashinfer")
+    assert select_backend(None, CPU).name not in ("triton", "torch_varlen", "flash_attn")
 
 
-@pytest.mark.parametrize("name", ["flash_attn", "flashinfer", "torch_varlen"])
+@pytest.mark.parametrize("name", ["flash_attn", "torch_varlen"])
 def test_what_needs_a_gpu_says_so_without_one(name: str) -> None:
     with pytest.raises(ValueError, match=f"attention_backend '{name}' cannot run on cpu: needs a CUDA device"):
         select_backend(name, CPU)
@@ -105,9 +104,7 @@ def test_without_the_interpreter_triton_needs_a_gpu(monkeypatch: pytest.MonkeyPa
     assert get_backend_class("triton").unavailable_reason(CPU) == "needs a CUDA device"
 
 
-@pytest.mark.parametrize(
-    ("name", "package"), [("triton", "triton"), ("flash_attn", "flash-attn"), ("flashinfer", "flashinfer")]
-)
+@pytest.mark.parametrize(("name", "package"), [("triton", "triton"), ("flash_attn", "flash-attn")])
 def test_a_missing_package_is_named(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = get_backend_class(name)
     monkeypatch.setattr(sys.modules[backend.__module__], "find_spec", lambda wanted: None)
@@ -116,14 +113,14 @@ def test_a_missing_package_is_named(name: str, package: str, monkeypatch: pytest
 
 def test_only_a_backend_whose_launches_depend_on_shapes_alone_supports_cuda_graphs() -> None:
     assert get_backend_class("triton").supports_cuda_graphs
-    assert not any(get_backend_class(name).supports_cuda_graphs for name in ("paged_torch", "dense", "flashinfer"))
+    assert not any(get_backend_class(name).supports_cuda_graphs for name in ("paged_torch", "dense", "flash_attn"))
 
 
 def test_the_package_needs_no_triton(tmp_path: Path) -> None:
     """Every backend's module is imported to ask whether it can run, so none may import what may be missing."""
     code = """
 import sys
-sys.modules |= dict.fromkeys(("triton", "flash_attn", "flashinfer"))
+sys.modules |= dict.fromkeys(("triton", "flash_attn"))
 from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
 import torch
 print(*(get_backend_class(name).name for name in BACKENDS), select_backend(None, torch.device("cpu")).name)
@@ -153,10 +150,10 @@ def test_flash_attn_refuses_blocks_that_it_cannot_read() -> None:
 
 def test_16_bit_backends_refuse_float32() -> None:
     with pytest.raises(
-        ValueError, match="dtype must be float16 or bfloat16 for attention_backend 'flashinfer'.*float32"
+        ValueError, match="dtype must be float16 or bfloat16 for attention_backend 'flash_attn'.*float32"
     ):
-        check_16_bits("flashinfer", torch.float32)
-    check_16_bits("flashinfer", torch.bfloat16)
+        check_16_bits("flash_attn", torch.float32)
+    check_16_bits("flash_attn", torch.bfloat16)
 
 
 def test_torch_varlen_gathers_each_key_of_a_prefill_once() -> None:
@@ -169,12 +166,3 @@ def test_torch_varlen_gathers_each_key_of_a_prefill_once() -> None:
     assert not keys.isnan().any()
     assert torch.equal(keys[:5], case.k[2:7])  # the third sequence has no context
     assert torch.equal(keys[-7:], case.k[-7:])
-
-
-def test_flashinfer_gets_block_tables_without_their_padding() -> None:
-    case = make_case(PagedTorchBackend, [(1, 33), (1, 0), (1, 15)])  # blocks of 16: 3, 1 and 1
-    tables = case.metadata.block_tables.tolist()
-    read = list_pages(case.metadata, 0, 3, 16)
-    assert read.page_starts.tolist() == [0, 3, 4, 5]
-    assert read.pages.tolist() == [*tables[0][:3], tables[1][0], tables[2][0]]
-    assert read.last_lens.tolist() == [2, 1, 16]

@@ -58,31 +58,6 @@ def flash_attn_varlen_func(
     return attend(q, cu_seqlens_q, (k, v), list(block_table), cu_seqlens_k.diff().tolist(), softmax_scale)
 
 
-class BatchPrefillWithPagedKVCacheWrapper:
-    def __init__(self, float_workspace_buffer: Tensor, kv_layout: str, use_tensor_cores: bool = False) -> None:
-        assert kv_layout == "NHD"
-        self.plans = 0
-
-    def plan(self, qo_indptr: Tensor | None, indptr: Tensor, indices: Tensor, last_page_len: Tensor, num_qo_heads: int,
-             num_kv_heads: int, head_dim: int, page_size: int, *, causal: bool, q_data_type: torch.dtype,
-             kv_data_type: torch.dtype, sm_scale: float) -> None:  # fmt: skip
-        assert causal
-        self.plans += 1
-        self.starts, self.dtype, self.scale = qo_indptr, q_data_type, sm_scale
-        self.tables = list(indices.split(indptr.diff().tolist()))
-        self.lens = ((indptr.diff() - 1) * page_size + last_page_len).tolist()
-
-    def run(self, q: Tensor, paged_kv_cache: tuple[Tensor, Tensor]) -> Tensor:
-        assert q.dtype == self.dtype
-        starts = torch.arange(len(q) + 1) if self.starts is None else self.starts
-        return attend(q, starts, paged_kv_cache, self.tables, self.lens, self.scale)
-
-
-class BatchDecodeWithPagedKVCacheWrapper(BatchPrefillWithPagedKVCacheWrapper):
-    def plan(self, *pages: object, **kwargs: object) -> None:  # type: ignore[override]
-        super().plan(None, *pages, causal=True, **kwargs)  # type: ignore[arg-type]
-
-
 def varlen_attn(
     query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, *,
     scale: float, window_size: tuple[int, int], enable_gqa: bool = False,
@@ -98,9 +73,7 @@ def varlen_attn(
 @pytest.fixture(autouse=True)
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     functions = {"flash_attn_with_kvcache": flash_attn_with_kvcache, "flash_attn_varlen_func": flash_attn_varlen_func}
-    wrappers = (BatchDecodeWithPagedKVCacheWrapper, BatchPrefillWithPagedKVCacheWrapper)
     monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(**functions))
-    monkeypatch.setitem(sys.modules, "flashinfer", SimpleNamespace(**{each.__name__: each for each in wrappers}))
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
 
 
@@ -112,7 +85,7 @@ def skip_without_kernels(name: str) -> None:
 
 @pytest.mark.parametrize("query_dtype", [None, torch.float32])
 @pytest.mark.parametrize("spans", BATCHES, ids=str)
-@pytest.mark.parametrize("name", ["flash_attn", "flashinfer", "torch_varlen"])
+@pytest.mark.parametrize("name", ["flash_attn", "torch_varlen"])
 def test_each_sequence_reaches_the_library_with_its_own_keys(
     name: str, spans: Spans, query_dtype: torch.dtype | None
 ) -> None:
@@ -121,20 +94,7 @@ def test_each_sequence_reaches_the_library_with_its_own_keys(
     make_case(get_backend_class(name), spans, shape, query_dtype=query_dtype).check()
 
 
-def test_flashinfer_plans_once_a_step() -> None:
-    case = make_case(get_backend_class("flashinfer"), BATCHES[0], Shape(4, 2, 16, 16, torch.bfloat16))
-    for _ in range(3):  # layers
-        case.run()
-    wrappers = (case.layer.backend._decode, case.layer.backend._prefill)
-    assert [wrapper.plans for wrapper in wrappers] == [1, 1]
-    other = make_case(get_backend_class("flashinfer"), BATCHES[0], Shape(4, 2, 16, 16, torch.bfloat16), seed=1)
-    other.layer.backend = case.layer.backend
-    other.check()
-    assert [wrapper.plans for wrapper in wrappers] == [2, 2]
-
-
-@pytest.mark.parametrize("name", ["flash_attn", "flashinfer"])
-def test_float32_is_refused_before_a_library_is_asked(name: str) -> None:
-    case = make_case(get_backend_class(name), BATCHES[0], Shape(4, 2, 16, 256, torch.float32))
-    with pytest.raises(ValueError, match=f"dtype must be float16 or bfloat16 for attention_backend '{name}'"):
+def test_float32_is_refused_before_a_library_is_asked() -> None:
+    case = make_case(get_backend_class("flash_attn"), BATCHES[0], Shape(4, 2, 16, 256, torch.float32))
+    with pytest.raises(ValueError, match="dtype must be float16 or bfloat16 for attention_backend 'flash_attn'"):
         case.run()

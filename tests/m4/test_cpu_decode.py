@@ -1,4 +1,5 @@
-"""A decoder fused for CPUs: Hugging Face's tokens in float32, and its logits in bfloat16."""
+"""A decoder on a CPU, in the compiled kernels and in plain torch: Hugging Face's tokens in float32,
+its logits in bfloat16."""
 
 from __future__ import annotations
 
@@ -6,35 +7,40 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from folovllm import LLM, SamplingParams
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
+from folovllm.entrypoints.cli.info import collect
+from folovllm.layers.embedding import Embedding
 from folovllm.layers.linear import Linear
-from folovllm.layers.linear_kernels import PackedLinear, PackedLMHead
-from folovllm.layers.norm import QKNorm, RMSNorm
-from folovllm.models import fused_cpu
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
-from folovllm.models.packing import pack_in_threads, widen_activations
-from folovllm.models.registry import get_model_class
+from folovllm.models.fused_compiled import (
+    CompiledLinear,
+    CompiledLMHead,
+    WideEmbedding,
+    can_fuse_compiled,
+    fuse_compiled,
+    multiplies_pairs,
+)
 from folovllm.models.weights import build_model
-from tests.helpers import hf_greedy, make_hf_folder, tiny_hf_config
-from tests.m1.test_models import MODELS
+from tests.helpers import hf_greedy, make_hf_folder
+from tests.m1.test_layers import TOLERANCE, relative_error
+from tests.m1.test_models import MODELS, flat_logits
+from tests.m4.cpu_target import REASON
 
 CPU = torch.device("cpu")
 BLOCK_SIZE, BLOCKS_EACH = 16, 8
 PROMPT_LENGTHS = (1, 17, 40)
+WAYS = ["torch", pytest.param("compiled", marks=pytest.mark.skipif(REASON is not None, reason=str(REASON)))]
+needs_kernels = pytest.mark.skipif(REASON is not None, reason=f"the CPU kernels cannot run: {REASON}")
 
 
-def build(folder: Path, dtype: torch.dtype = torch.float32, *, fuse: bool = True) -> DecoderForCausalLM:
+def build(folder: Path, dtype: torch.dtype = torch.float32, way: str = "compiled") -> DecoderForCausalLM:
     model = build_model(AutoConfig.from_pretrained(folder), 256, dtype, CPU, folder)
-    widen_activations(model)
-    if fuse:
-        fuse_cpu(model)
-    pack_in_threads(model)
+    if way == "compiled":
+        fuse_compiled(model)
     return model
 
 
@@ -92,145 +98,136 @@ def prompts_of(lengths: tuple[int, ...]) -> list[list[int]]:
     return [torch.randint(0, 256, (n,), generator=generator).tolist() for n in lengths]
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", MODELS)
-def test_greedy_tokens_equal_hugging_face(name: str, tmp_path: Path) -> None:
+def test_greedy_tokens_equal_hugging_face(name: str, way: str, tmp_path: Path) -> None:
     kind, over = MODELS[name]
     folder = make_hf_folder(tmp_path, kind, **over)
     oracle = AutoModelForCausalLM.from_pretrained(folder).eval()
     prompts = prompts_of(PROMPT_LENGTHS)
-    assert Decoding(build(folder), prompts).greedy(32) == [hf_greedy(oracle, prompt, 32) for prompt in prompts]
+    assert Decoding(build(folder, way=way), prompts).greedy(32) == [hf_greedy(oracle, prompt, 32) for prompt in prompts]
 
 
-def test_weights_above_the_limit_are_computed_right_beside_small_ones(tmp_path: Path) -> None:
-    folder = make_hf_folder(tmp_path, "qwen3", std=0.05, hidden_size=256, intermediate_size=640)
-    model = build(folder)
-    kinds = {type(module) for module in model.modules() if isinstance(module, Linear)}
-    assert kinds == {PackedLinear, fused_cpu.SmallLinear, PackedLMHead}
-    oracle = AutoModelForCausalLM.from_pretrained(folder).eval()
-    prompts = prompts_of(PROMPT_LENGTHS)
-    assert Decoding(model, prompts).greedy(8) == [hf_greedy(oracle, prompt, 8) for prompt in prompts]
-
-
-@pytest.mark.parametrize("name", ["qwen3 tied", "llama with biases"])
-def test_bfloat16_logits_are_as_near_to_float64_as_those_of_the_model_as_it_is(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FOLOVLLM_CPU_BF16", "no")  # with bf16 units activations are bfloat16, and nothing is fused
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["qwen3 tied", "qwen2", "llama with biases"])
+@pytest.mark.usefixtures("either_cpu")
+def test_bfloat16_logits_are_near_float32_on_the_same_weights(name: str, way: str, tmp_path: Path) -> None:
     kind, over = MODELS[name]
     folder = make_hf_folder(tmp_path, kind, dtype=torch.bfloat16, **over)
+    oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model, spans = build(folder, torch.bfloat16, way), [torch.arange(n) for n in (1, 40)]
+    with torch.inference_mode():
+        want = torch.cat([oracle(span[None]).logits[0] for span in spans])
+    error = (flat_logits(model, spans, torch.bfloat16).float() - want).norm() / want.norm()
+    assert error < 0.03  # bfloat16 rounds to 1 part in 256, and the roundings of two layers add up
+
+
+@needs_kernels
+def test_without_bf16_units_only_keys_and_values_are_rounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float32 flows between the layers."""
+    monkeypatch.setenv("FOLOVLLM_CPU_BF16", "no")
+    folder = make_hf_folder(tmp_path, "qwen3", dtype=torch.bfloat16)
     oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
-    prompts = prompts_of(PROMPT_LENGTHS)
-    errors = []
-    for fuse in (False, True):
-        decoding = Decoding(build(folder, torch.bfloat16, fuse=fuse), prompts, torch.bfloat16)
-        decoding.step()
-        for tokens in decoding.tokens:
-            tokens.append(7)
-        got = decoding.step().double()
-        with torch.inference_mode():
-            want = torch.cat([oracle(torch.tensor([tokens])).logits[:, -1] for tokens in decoding.tokens])
-        errors.append(float((got - want).norm() / want.norm()))
-    plain, fused = errors
-    assert fused < 0.01  # K and V are rounded to 1 part in 256
-    assert fused < 1.5 * plain
+    model = build(folder, torch.bfloat16)
+    assert type(model.model.embed_tokens) is WideEmbedding
+    decoding = Decoding(model, prompts_of(PROMPT_LENGTHS), torch.bfloat16)
+    decoding.step()
+    for tokens in decoding.tokens:
+        tokens.append(7)
+    got = decoding.step().double()
+    with torch.inference_mode():
+        want = torch.cat([oracle(torch.tensor([tokens])).logits[:, -1] for tokens in decoding.tokens])
+    assert float((got - want).norm() / want.norm()) < 0.01
 
 
-@pytest.mark.parametrize("size", [8, 100, 1024])
-@pytest.mark.parametrize("length", [0.0, 1e-4, 1.0, 1e4])
-def test_the_norm_is_rms_norm_down_to_rows_of_zeros(size: int, length: float) -> None:
-    """At 1e-4, eps is a hundred times the mean of the squares: an eps that is lost would show."""
-    norm = RMSNorm(size, 1e-6)
-    norm.weight.data.normal_(generator=torch.Generator().manual_seed(0))
-    x = torch.randn(3, size, generator=torch.Generator().manual_seed(1)) * length
-    want = F.rms_norm(x.double(), (size,), norm.weight.double(), 1e-6)
-    norm.__class__ = fused_cpu.LeanRMSNorm
-    norm.prepare()
-    torch.testing.assert_close(norm(x).double(), want, rtol=1e-6, atol=1e-9)
-
-
-def test_each_head_is_normalised_by_itself_and_the_projection_stays_as_it_is() -> None:
-    norm = QKNorm(3, 2, 16, 1e-6)
-    norm.weight.data.normal_(generator=torch.Generator().manual_seed(0))
-    heads = torch.randn(4, 7, 16, generator=torch.Generator().manual_seed(1))
-    before, qk = heads.clone(), heads[:, :5]
-    weight = torch.cat([norm.weight[0].expand(3, -1), norm.weight[1].expand(2, -1)]).double()
-    want = F.rms_norm(qk.double(), (16,), None, 1e-6) * weight
-    norm.__class__ = fused_cpu.LeanQKNorm
-    norm.prepare()
-    torch.testing.assert_close(norm(qk).double(), want, rtol=1e-6, atol=1e-9)
-    assert torch.equal(heads, before)
-
-
-def test_the_residual_is_added_where_it_lies() -> None:
-    norm = RMSNorm(8, 1e-6)
-    norm.weight.data.fill_(1.0)
-    norm.__class__ = fused_cpu.LeanRMSNorm
-    norm.prepare()
-    x, residual = torch.ones(2, 8), torch.full((2, 8), 2.0)
-    out, stream = norm.add_and_norm(x, residual)
-    assert stream is residual
-    assert torch.equal(residual, torch.full((2, 8), 3.0))
-    assert torch.equal(x, torch.ones(2, 8))
-    torch.testing.assert_close(out, torch.ones(2, 8))
-    assert norm.add_and_norm(x, None)[1] is x
-
-
-@pytest.mark.parametrize("bias", [False, True])
+@needs_kernels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_small_product_is_exact_in_its_weight_and_keeps_one_copy_of_it(dtype: torch.dtype, bias: bool) -> None:
-    linear = Linear(24, 10, bias=bias).to(dtype)
-    for parameter in linear.parameters():
+@pytest.mark.parametrize("num_tokens", [1, 2, 17])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.usefixtures("either_cpu")
+def test_a_compiled_layer_computes_the_linear_layer_from_one_copy_of_its_weight(dtype, num_tokens, bias):
+    layer = Linear(64, 96, bias=bias).to(dtype)
+    for parameter in layer.parameters():
         parameter.data.normal_(generator=torch.Generator().manual_seed(0))
-    x = torch.randn(3, 24, generator=torch.Generator().manual_seed(1))
-    want = F.linear(x.double(), linear.weight.double(), None if linear.bias is None else linear.bias.double())
-    linear.__class__ = fused_cpu.SmallLinear
-    linear.prepare()
-    torch.testing.assert_close(linear(x).double(), want, rtol=1e-5, atol=1e-5)
-    assert linear.weight.numel() == 0
-    assert linear.weight.dtype == dtype
+    x = torch.randn(num_tokens, 64, generator=torch.Generator().manual_seed(1)).to(dtype)
+    want = torch.nn.functional.linear(
+        x.double(), layer.weight.double(), None if layer.bias is None else layer.bias.double()
+    )
+    layer.__class__ = CompiledLinear
+    layer.prepare()
+    got = layer(x)
+    assert got.dtype == dtype
+    assert relative_error(got, want) < TOLERANCE[dtype]
+    assert layer.weight.numel() == 0
+    assert layer.weight.dtype == dtype
 
 
-def test_a_decode_step_makes_fewer_calls(tmp_path: Path) -> None:
-    folder = make_hf_folder(tmp_path, "qwen3")
-    calls = []
-    for fuse in (False, True):
-        decoding = Decoding(build(folder, fuse=fuse), prompts_of((5,)))
-        decoding.greedy(1)
-        with profile(activities=[ProfilerActivity.CPU]) as profiler:  # also sees what an operator calls inside
-            decoding.step()
-        calls.append(len(profiler.events()))
-    plain, fused = calls
-    assert fused < 0.85 * plain
+@needs_kernels
+def test_a_tied_head_leaves_the_embedding_its_weight():
+    x, embedding, head = torch.randn(2, 8), Embedding(16, 8), CompiledLMHead(8, 16)
+    embedding.weight.data.normal_()
+    head.tie_to(embedding)
+    head.prepare()
+    assert embedding.weight.shape == (16, 8)
+    torch.testing.assert_close(head(x), x @ embedding.weight.T)
 
 
-def test_only_exact_classes_are_swapped_and_layers_that_are_packed_stay(tmp_path: Path) -> None:
-    class MyNorm(RMSNorm):
+@needs_kernels
+def test_only_exact_classes_are_swapped(tmp_path: Path) -> None:
+    class MyLinear(Linear):
         pass
 
-    model = build(make_hf_folder(tmp_path), fuse=False)
-    model.model.norm.__class__ = MyNorm
-    packed = [module for module in model.modules() if type(module) is PackedLinear]
-    assert fuse_cpu(model) == 2 * 5  # per layer: two norms, attention, its norm of heads, MLP
-    assert type(model.model.norm) is MyNorm
-    assert packed
-    assert all(type(module) is PackedLinear for module in packed)
-    assert fuse_cpu(model) == 0
+    model = build(make_hf_folder(tmp_path), way="torch")
+    own = model.model.layers[0].mlp.down_proj
+    own.__class__ = MyLinear
+    fuse_compiled(model)
+    assert type(own) is MyLinear
+    assert type(model.model.layers[1].mlp.down_proj) is CompiledLinear
+    assert type(model.lm_head) is CompiledLMHead
+    assert fuse_compiled(model) == 0
 
 
-def test_a_model_that_does_not_compute_in_float32_on_a_cpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny_hf_config("qwen3")
-    config.architectures = ["Qwen3ForCausalLM"]
-    with torch.device("meta"):
-        elsewhere = get_model_class(config)(config, 64)
-    assert can_fuse_cpu(elsewhere) == "its weights are not on the CPU"
-    model = build_model(config, 64, torch.float32, CPU, None)
-    assert can_fuse_cpu(model) is None
-    monkeypatch.setenv("FOLOVLLM_CPU_BF16", "no")
-    model = build_model(config, 64, torch.bfloat16, CPU, None)
-    widen_activations(model)
-    assert can_fuse_cpu(model) is None
-    monkeypatch.setenv("FOLOVLLM_CPU_BF16", "yes")
-    model = build_model(config, 64, torch.bfloat16, CPU, None)
-    widen_activations(model)
-    with pytest.raises(ValueError, match="model must compute in float32 on a CPU .* torch.bfloat16"):
-        fuse_cpu(model)
+@needs_kernels
+def test_a_weight_that_cannot_be_packed_is_not_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr("folovllm.layers.kernels.cpu.pack", fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        build(make_hf_folder(tmp_path))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_an_engine_runs_all_of_a_model_in_one_way(dtype: str, tmp_path: Path) -> None:
+    """In float16, which the kernels do not take, in plain torch."""
+    llm = LLM(str(make_hf_folder(tmp_path)), skip_tokenizer_init=True, dtype=dtype, device="cpu")
+    model = llm.engine.runner.model
+    kinds = {type(module).__name__ for module in model.modules() if isinstance(module, Linear)}
+    if REASON is None and dtype != "float16":
+        assert kinds == {"CompiledLinear", "CompiledLMHead"}
+    else:
+        assert kinds == {"Linear", "LMHead"}
+        assert type(model.model.norm).__name__ == "RMSNorm"
+    (output,) = llm.generate([[3, 1, 4, 1, 5]], SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)
+    assert len(output.outputs[0].token_ids) == 4
+
+
+def test_without_kernels_nothing_multiplies_pairs_and_no_model_is_fused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(make_hf_folder(tmp_path), way="torch")
+    monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", "no")
+    assert can_fuse_compiled(model) == "FOLOVLLM_CPU_KERNELS=no"
+    with pytest.raises(ValueError, match="^model must be one that the compiled CPU kernels can run: FOLOVLLM_CPU_KER"):
+        fuse_compiled(model)
+    assert not multiplies_pairs(torch.float32)
+
+
+def test_info_says_what_runs_the_layers_and_why_not_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", "no")
+    if collect()["default_device"] == "cpu":
+        assert collect()["layers"] == {"compiled": "FOLOVLLM_CPU_KERNELS=no", "torch": None}
+    monkeypatch.delenv("FOLOVLLM_CPU_KERNELS")
+    layers = collect()["layers"]
+    assert list(layers)[-1] == "torch"
+    assert layers["torch"] is None

@@ -22,7 +22,6 @@ from folovllm.layers.norm import RMSNorm
 from folovllm.layers.rotary import RotaryEmbedding, apply_rotary
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.fused_compiled import CompiledRMSNorm, can_fuse_compiled, fuse_compiled
-from folovllm.models.packing import pack_in_threads, widen_activations
 from folovllm.models.weights import build_model
 from folovllm.utils import cpu_kernels
 from folovllm.utils.threads import SPINS
@@ -129,8 +128,7 @@ def test_a_model_in_compiled_kernels_has_hugging_faces_logits(name, tmp_path):
     kind, over = MODELS[name]
     folder = make_hf_folder(tmp_path, kind, **over)
     model = build(folder, torch.float32)
-    assert fuse_compiled(model) == 4 * len(model.model.layers) + 1
-    pack_in_threads(model)
+    assert fuse_compiled(model) == 8 * len(model.model.layers) + 2
     ids = torch.arange(3, 40)
     with torch.inference_mode():
         want = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)(ids[None]).logits[0]
@@ -144,11 +142,9 @@ def test_a_bfloat16_model_in_compiled_kernels(has_units, tmp_path, monkeypatch):
     monkeypatch.setenv("FOLOVLLM_CPU_BF16", has_units)
     folder = make_hf_folder(tmp_path, dtype=torch.bfloat16)
     model = build(folder, torch.bfloat16)
-    widen_activations(model)
     fuse_compiled(model)
     assert isinstance(model.model.norm, CompiledRMSNorm)
     assert model.model.norm.wide_weight.dtype == torch.float32
-    pack_in_threads(model)
     ids = torch.arange(3, 40)
     with torch.inference_mode():
         want = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)(ids[None]).logits[0]

@@ -23,7 +23,7 @@ def test_the_engine_takes_them_up_and_does_without_when_told(monkeypatch):
         monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", wanted)
         llm = LLM(dtype="float32")
         layer = llm.engine.runner.model.model.layers[0]
-        assert type(layer.mlp).__name__ == ("CompiledMLP" if wanted == "yes" else "LeanMLP")
+        assert type(layer.mlp).__name__ == ("CompiledMLP" if wanted == "yes" else "MLP")
         assert layer.self_attn.attn.backend.name == ("cpu" if wanted == "yes" else "paged_torch")
         texts[wanted] = [output.outputs[0].text for output in llm.generate(prompts, params, use_tqdm=False)]
     assert texts["yes"] == texts["no"]

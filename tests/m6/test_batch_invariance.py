@@ -19,7 +19,6 @@ from folovllm import LLM, LLMEngine, SamplingParams
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.engine import build
 from folovllm.engine.defaults import config_for_llm
-from folovllm.layers.row_slabs import RowSlabs
 from folovllm.models.compiled_decoder import CompiledDecoder
 from folovllm.outputs import RequestOutput
 from folovllm.utils import cpu_kernels
@@ -28,14 +27,10 @@ from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
 from tests.m6.test_parity_m6 import prompts_that_begin_alike
 
-# The dtype, whether the CPU has bf16 units, and whether our own compiled kernels are used.
-KINDS = {
-    "float32": ("float32", "no", "yes"),
-    "bfloat16": ("bfloat16", "no", "yes"),
-    "float32 by torch": ("float32", "no", "no"),
-    "bfloat16 by torch": ("bfloat16", "no", "no"),
-    "bfloat16 with units": ("bfloat16", "yes", "yes"),
-}
+REASON = cpu_kernels.unavailable_reason()
+needs_kernels = pytest.mark.skipif(REASON is not None, reason=f"the CPU kernels cannot run: {REASON}")
+# The dtype, and whether the CPU has bf16 units.
+KINDS = {"float32": ("float32", "no"), "bfloat16": ("bfloat16", "no"), "bfloat16 with units": ("bfloat16", "yes")}
 PROMPTS = [*prompts_that_begin_alike(), [i * 7 % 256 for i in range(33)], [i * 5 % 256 for i in range(64)]]
 PARAMS = [
     SamplingParams(temperature=0, max_tokens=9, logprobs=3, prompt_logprobs=2),
@@ -53,9 +48,10 @@ Bits = tuple[Any, ...]
 
 @pytest.fixture(scope="module", params=list(KINDS))
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
+    if REASON is not None:
+        pytest.skip(f"the CPU kernels cannot run: {REASON}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FOLOVLLM_CPU_BF16", KINDS[request.param][1])
-        patch.setenv("FOLOVLLM_CPU_KERNELS", KINDS[request.param][2])
         yield request.param
 
 
@@ -141,14 +137,9 @@ def test_without_the_mode_they_do_not_stay(folder: Path, kind: str, monkeypatch:
     assert differing(folder, kind, batch_invariant=False) > 0
 
 
-@pytest.mark.parametrize("fault", ["products", "attention"])
-def test_each_part_of_the_mode_is_needed(folder: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if fault == "products":
-        monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", "no")  # our own product needs no slabs
-        monkeypatch.setattr(RowSlabs, "run", lambda self, product, x: product(x))
-    else:
-        monkeypatch.setattr(build, "select_invariant_backend", lambda *_: PagedTorchBackend)
-        monkeypatch.setattr(build, "keep_rows_apart", lambda *_: None)
+@needs_kernels
+def test_its_attention_is_needed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "select_invariant_backend", lambda *_: PagedTorchBackend)
     assert differing(folder, "float32") > 0
 
 
@@ -161,6 +152,7 @@ def differing(folder: Path, kind: str, **kwargs: Any) -> int:
     return sum(a != b for a, b in zip(one_by_one, together, strict=True))
 
 
+@needs_kernels
 def test_greedy_tokens_are_hugging_faces(oracle: Oracle) -> None:
     llm = LLM(
         str(oracle.folder), skip_tokenizer_init=True, dtype="float32", batch_invariant=True, max_model_len=LONGEST
@@ -171,6 +163,7 @@ def test_greedy_tokens_are_hugging_faces(oracle: Oracle) -> None:
         oracle.assert_logprobs(output)
 
 
+@needs_kernels
 @pytest.mark.parametrize(
     ("kwargs", "text"),
     [
@@ -179,10 +172,7 @@ def test_greedy_tokens_are_hugging_faces(oracle: Oracle) -> None:
             {"attention_backend": "paged_torch"},
             "^attention_backend 'paged_torch' cannot keep batch_invariant=True: .*leave",
         ),
-        (
-            {"attention_backend": "cpu_invariant", "head_dim": 8},
-            "^attention_backend 'cpu_invariant' cannot keep .*: its kernels cannot run: .*or give 'paged_invariant'$",
-        ),
+        ({"head_dim": 8}, "^batch_invariant=True cannot be kept with heads of 8 on a CPU: .* multiples of 16; leave"),
         ({"attention_backend": "dense"}, "^attention_backend 'dense' cannot keep batch_invariant=True"),
         ({"attention_backend": "nothing"}, "^attention_backend must be one of "),
         ({"batch_invariant": 1}, r"^batch_invariant must be True or False, got 1 \(int\)"),
@@ -198,23 +188,19 @@ def test_what_cannot_keep_it_is_refused_by_name(
         LLM(str(folder), **{"skip_tokenizer_init": True, "device": "cpu", "batch_invariant": True, **kwargs})
 
 
-@pytest.mark.parametrize("name", ["cpu_invariant", "paged_invariant"])
-def test_its_own_backends_may_be_named(name: str, folder: Path) -> None:
-    if name == "cpu_invariant" and cpu_kernels.unavailable_reason() is not None:
-        return
-    engine = make_engine(folder, "float32", attention_backend=name)
-    assert engine.runner.kv_cache.backend.name == name
+def test_without_the_compiled_kernels_it_says_that_it_needs_a_compiler(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", "no")
+    text = "^batch_invariant=True needs the compiled CPU kernels, .*: FOLOVLLM_CPU_KERNELS=no; install a C.. compiler "
+    with pytest.raises(ValueError, match=text):
+        make_engine(folder, "float32")
 
 
-def test_heads_that_our_kernels_cannot_read_are_read_by_torch(tmp_path: Path) -> None:
-    engine = make_engine(make_hf_folder(tmp_path, head_dim=8, max_position_embeddings=128), "float32")
-    assert engine.runner.kv_cache.backend.name == "paged_invariant"
-
-
-def test_all_layers_are_one_call_where_the_kernels_are_our_own(folder: Path) -> None:
-    if cpu_kernels.unavailable_reason() is not None:
-        return
-    engine = make_engine(folder, "float32")
+@needs_kernels
+def test_its_own_backend_may_be_named_and_all_layers_are_one_call(folder: Path) -> None:
+    engine = make_engine(folder, "float32", attention_backend="cpu_invariant")
+    assert engine.runner.kv_cache.backend.name == "cpu_invariant"
     serve(engine, [0], [0])
     decoder = engine.runner.model.model
     assert isinstance(decoder, CompiledDecoder)

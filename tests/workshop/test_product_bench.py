@@ -1,11 +1,11 @@
-"""The products of a layer, kernel by kernel."""
+"""The products of a layer, by our kernel and by torch."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from folovllm.layers.linear_kernels import select_linear_kernel
+from folovllm.models.fused_compiled import can_multiply
 from workshop import product_bench
 
 
@@ -13,12 +13,12 @@ def test_the_shapes_are_those_of_the_fused_layer():
     assert product_bench.weight_shapes("qwen3-0.6b") == [(4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072)]
 
 
-def test_every_kernel_that_can_is_timed_and_the_first_is_the_one_that_is_picked(capsys):
+def test_both_ways_are_timed_and_the_first_is_the_one_that_is_picked(capsys):
     product_bench.main(["--dtype", "float32", "--rows", "1", "3", "--shape", "qwen3-mini"])
     lines = capsys.readouterr().out.splitlines()
-    picked = select_linear_kernel(torch.zeros(64, 64)).name
     header = next(line for line in lines if "rows" in line)
-    assert header.index(picked) < header.index("native")
+    assert ("compiled" in header) == (can_multiply(torch.zeros(64, 64)) is None)
+    assert header.find("compiled") < header.index("torch")
     assert [line.split("│")[1].strip() for line in lines if line.startswith("│")] == ["1", "3"]
 
 

@@ -39,10 +39,9 @@ from folovllm.bench.workload import (
     require_at_least,
     vocab_size,
 )
-from folovllm.models import packing
 from folovllm.models.compiled_decoder import CompiledDecoder
 from folovllm.utils.cpu_kernels import unavailable_reason
-from folovllm.utils.devices import cpu_has_bf16_units, default_device
+from folovllm.utils.devices import default_device
 
 COLUMNS = ["feature", "seconds", "seconds_without", "ratio", "low", "high", "sure", "longest_step_ratio", "verdict"]
 WARM_UP = 2  # requests
@@ -54,7 +53,6 @@ class Where:
     """What decides whether a feature is there to be left out."""
 
     device: torch.device
-    dtype: torch.dtype
     engine: FoloVLLM
 
 
@@ -79,16 +77,12 @@ def _always(where: Where) -> str | None:
     return None
 
 
-def _packing(where: Where) -> str | None:
-    if where.device.type != "cpu":
-        return "weights are packed for CPUs only"
-    if where.dtype == torch.bfloat16 and not cpu_has_bf16_units():
-        return "on a CPU without bf16 units a bfloat16 model runs with packed weights only"
-    return None
-
-
 def _kernels(where: Where) -> str | None:
     return unavailable_reason() if where.device.type == "cpu" else "they are for CPUs"
+
+
+def _fusing(where: Where) -> str | None:
+    return unavailable_reason() if where.device.type == "cpu" else None
 
 
 def _one_call(where: Where) -> str | None:
@@ -106,17 +100,6 @@ def _threads(where: Where) -> str | None:
     if where.device.type != "cpu":
         return "the model is not on the CPU"
     return None if torch.get_num_threads() > 1 else "there is one thread anyway"
-
-
-@contextmanager
-def _unpacked(device: torch.device) -> Iterator[None]:
-    """Linear layers stay as the checkpoint has them, and torch multiplies."""
-    kept = dict(packing.PACKED)
-    packing.PACKED.clear()
-    try:
-        yield
-    finally:
-        packing.PACKED.update(kept)
 
 
 @contextmanager
@@ -154,9 +137,8 @@ FEATURES: dict[str, Feature] = {
     "chunked-prefill": Feature("chunked prefill", _always, {"enable_chunked_prefill": False}),
     "prefix-caching": Feature("prefix caching", _always, {"enable_prefix_caching": False}),
     "sampling": Feature("fast sampling", _sampling, after=lambda contestant: leave_out_draw(contestant.engine)),
-    "packing": Feature("packed weights", _packing, inside=_unpacked),
     "one-call": Feature("all layers in one call", _one_call, {"enforce_eager": True}),
-    "fusing": Feature("fused layers", _always, inside=_unfused),
+    "fusing": Feature("fused layers", _fusing, inside=_unfused),
     "kernels": Feature("C++ kernels", _kernels, inside=_without_kernels),
     "threads": Feature("more than one thread", _threads, inside=_one_thread),
 }
@@ -231,7 +213,7 @@ def run(
     rows: list[Row] = []
     samples: list[dict[str, list[float]]] = []
     whole = build(None)
-    where = Where(where_to, getattr(torch, dtype), whole)
+    where = Where(where_to, whole)
     with progress_bar(len(names) * (rounds + 1)) as tick:
         for name in names:
             feature = FEATURES[name]

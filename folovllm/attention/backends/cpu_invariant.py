@@ -13,7 +13,6 @@ from __future__ import annotations
 import torch
 
 from folovllm.attention.backends.cpu import CPUBackend, Lists
-from folovllm.attention.kernels.cpu import HEAD_SIZE_STEP
 from folovllm.attention.metadata import AttentionMetadata
 
 
@@ -24,11 +23,6 @@ class OneList(Lists):
 class CPUInvariantBackend(CPUBackend):
     name = "cpu_invariant"
     lists_class = OneList
-
-    @staticmethod
-    def takes(head_size: int) -> bool:
-        """Whether the kernels read heads of this size. PagedInvariantBackend reads any."""
-        return head_size % HEAD_SIZE_STEP == 0
 
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         return super().forward(q if self._suits(q, kv_cache) else q.contiguous(), kv_cache, metadata)

@@ -52,7 +52,7 @@ def collect(model: str | None = None) -> dict[str, Any]:
         "auto_dtype": {name: _auto_dtype(name, device) for name in ("bfloat16", "float32")},
         "attention_backend": _picked_backend(device),
         "attention_backends": _attention_backends(device),
-        "linear_kernels": {name: _linear_kernels(name, device) for name in ("bfloat16", "float32")},
+        "layers": _layers(device),
         "kv_cache": _kv_cache(model, device),
     }
 
@@ -109,14 +109,12 @@ def _attention_backends(device: Any) -> dict[str, str | None]:
     return {name: get_backend_class(name).unavailable_reason(device) for name in BACKENDS}
 
 
-def _linear_kernels(dtype: str, device: Any) -> dict[str, str | None]:
-    """name -> why it cannot take a weight of this dtype, None if it can; in order of preference."""
-    import torch
+def _layers(device: Any) -> dict[str, str | None]:
+    """What runs products and layers: name -> why it cannot, None if it can; in order of preference."""
+    from folovllm.attention.backend import get_backend_class
 
-    from folovllm.layers.linear_kernels import KERNELS
-
-    weight = torch.zeros(1, 1, dtype=getattr(torch, dtype), device=device)
-    return {kernel.name: kernel.unavailable_reason(weight) for kernel in KERNELS}
+    kernels, backend = ("compiled", "cpu") if device.type == "cpu" else ("triton", "triton")
+    return {kernels: get_backend_class(backend).unavailable_reason(device), "torch": None}
 
 
 def _print(data: dict[str, Any]) -> None:
@@ -150,9 +148,9 @@ def _print(data: dict[str, Any]) -> None:
     console.print(facts)
 
     table = Table("runs", "", "with", box=None, pad_edge=False)
-    groups = {"attention": (data["attention_backend"], data["attention_backends"])}
-    for dtype, kernels in data["linear_kernels"].items():
-        groups[f"linear, {dtype}"] = (next(name for name, reason in kernels.items() if reason is None), kernels)
+    layers = data["layers"]
+    picked_layers = next(name for name, reason in layers.items() if reason is None)
+    groups = {"attention": (data["attention_backend"], data["attention_backends"]), "layers": (picked_layers, layers)}
     for group, (picked, reasons) in groups.items():
         table.add_row(group, Text("picked", style="green"), picked)
         if others := [name for name, reason in reasons.items() if reason is None and name != picked]:

@@ -2,102 +2,116 @@ import math
 
 import torch
 
-from folovllm.attention.backends.paged_torch import PagedTorchBackend, Plan
+from folovllm.attention.backends.paged_torch import PagedTorchBackend, tail_mask
 from folovllm.attention.metadata import AttentionMetadata
 from lab_judge import expect, expect_close, invariant
 
-HEADS, KV_HEADS, SIZE = 4, 2, 8
-SCALE = 1 / math.sqrt(SIZE)
+HEADS, KV_HEADS, SIZE, BLOCK = 4, 2, 8, 4
+SCALE = 0.5
 
 
 def backend():
     return PagedTorchBackend(HEADS, KV_HEADS, SIZE, SCALE)
 
 
-def plan(tables, seq_lens, block_size=4):
-    """The plan of a step in which each sequence decodes one token."""
-    ends = list(range(len(seq_lens) + 1))
-    metadata = AttentionMetadata(
-        query_start_loc=torch.tensor(ends, dtype=torch.int32),
+def step(tables, seq_lens):
+    """A step in which each sequence decodes one token."""
+    return AttentionMetadata(
+        query_start_loc=torch.arange(len(seq_lens) + 1, dtype=torch.int32),
         seq_lens=torch.tensor(seq_lens, dtype=torch.int32),
         slot_mapping=torch.zeros(len(seq_lens), dtype=torch.int64),
         block_tables=torch.tensor(tables, dtype=torch.int32),
         max_query_len=1,
         max_seq_len=max(seq_lens),
     )
-    made = Plan.__new__(Plan)
-    made._metadata, made._block_size = metadata, block_size
-    return made
 
 
-def cache(seed=0, num_blocks=8, block_size=4):
-    """Keys and values [num_blocks, block_size, KV_HEADS, SIZE], and a query [1, HEADS, SIZE]."""
-    generator = torch.Generator().manual_seed(seed)
-    keys, values = torch.randn(2, num_blocks, block_size, KV_HEADS, SIZE, generator=generator)
-    return keys, values, torch.randn(1, HEADS, SIZE, generator=generator)
+def numbered():
+    """A cache of 8 blocks whose keys are the number of their slot, and values its opposite."""
+    slots = torch.arange(8 * BLOCK, dtype=torch.float32).view(8, BLOCK, 1, 1).expand(8, BLOCK, KV_HEADS, SIZE)
+    return torch.stack([slots, -slots])
 
 
-def by_hand(q, keys, values, slots):
+def slots_read(cache, tables, seq_lens, seq):
+    read = backend()._read(cache, step(tables, seq_lens), seq)
+    return read[0, 0, :, 0].tolist()
+
+
+@invariant(1, likely="ignores-the-table")
+def test_blocks_come_in_the_tables_order():
+    wanted = [12, 13, 14, 15, 28, 29, 30, 31, 20, 21, 22, 23]
+    expect(slots_read(numbered(), [[3, 7, 5, 0]], [12], 0), wanted)
+    read = backend()._read(numbered(), step([[3, 7, 5, 0]], [12]), 0)
+    expect(list(read.shape), [2, KV_HEADS, 12, SIZE])
+    expect(read[1, 1, :, 3].tolist(), [-slot for slot in wanted])
+
+
+@invariant(1, likely="ignores-the-table")
+def test_each_sequence_has_its_own_table():
+    tables, lens = [[3, 7], [1, 0], [6, 2]], [8, 4, 8]
+    expect(slots_read(numbered(), tables, lens, 2), [24, 25, 26, 27, 8, 9, 10, 11])
+    expect(slots_read(numbered(), tables, lens, 1), [4, 5, 6, 7])
+
+
+@invariant(2, likely="keeps-unwritten-slots")
+def test_what_no_token_has_written_is_cut_off():
+    cache = numbered()
+    cache[:, 5, 2:], cache[:, 2, 1:] = math.nan, math.nan
+    expect(slots_read(cache, [[7, 5]], [6], 0), [28, 29, 30, 31, 20, 21])
+    expect(slots_read(cache, [[1, 2]], [5], 0), [4, 5, 6, 7, 8])
+
+
+@invariant(3)
+def test_consecutive_blocks_are_a_view_of_the_cache():
+    cache = numbered()
+    read = backend()._read(cache, step([[4, 5, 6]], [11]), 0)
+    expect(read[0, 0, :, 0].tolist(), [*range(16, 27)])
+    expect(read.untyped_storage().data_ptr() == cache.untyped_storage().data_ptr(), True)
+
+
+def by_hand(q, k, v):
     """Attention token by token, in float64."""
     out = torch.zeros(1, HEADS, SIZE, dtype=torch.float64)
     for head in range(HEADS):
         kv = head // (HEADS // KV_HEADS)
-        k = keys.flatten(0, 1)[slots, kv].double()
-        v = values.flatten(0, 1)[slots, kv].double()
-        weights = [math.exp(float(q[0, head].double() @ row) * SCALE) for row in k]
-        for weight, row in zip(weights, v, strict=True):
-            out[0, head] += weight / sum(weights) * row
+        weights = [math.exp(float(q[0, head].double() @ row.double()) * SCALE) for row in k[kv]]
+        for weight, row in zip(weights, v[kv], strict=True):
+            out[0, head] += weight / sum(weights) * row.double()
     return out
 
 
-@invariant(1, likely="blocks-for-slots")
-def test_slots_follow_the_table():
-    slots = plan(tables=[[3, 7, 5]], seq_lens=[10])._slots(torch.tensor([0]), longest=10)
-    expect(slots.tolist(), [[12, 13, 14, 15, 28, 29, 30, 31, 20, 21]])
+@invariant(4, likely="heads-in-turn")
+def test_a_decode_reads_the_heads_of_its_group():
+    q = torch.zeros(1, HEADS, SIZE)
+    k = torch.zeros(KV_HEADS, 3, SIZE)
+    v = torch.tensor([1.0, 2.0]).view(KV_HEADS, 1, 1).expand(KV_HEADS, 3, SIZE)
+    out = backend()._decode(q, k[None], v[None], None)
+    expect(list(out.shape), [1, HEADS, SIZE])
+    expect(out[0, :, 0].tolist(), [1, 1, 2, 2], mistakes={"heads-in-turn": [1, 2, 1, 2]})
 
 
-@invariant(1)
-def test_slots_of_some_of_the_sequences():
-    some = plan(tables=[[3, 7], [1, 0], [6, 2]], seq_lens=[8, 3, 5])
-    slots = some._slots(torch.tensor([2, 0]), longest=5)
-    expect(slots.tolist(), [[24, 25, 26, 27, 8], [12, 13, 14, 15, 28]])
-    expect(slots.dtype == torch.int64, True)
-
-
-@invariant(2, likely="heads-in-turn")
-def test_the_heads_of_a_group_are_neighbours():
-    q = torch.arange(HEADS, dtype=torch.float32)[None, :, None].expand(1, HEADS, SIZE).contiguous()
-    grouped = backend()._grouped(q)
-    expect(list(grouped.shape), [1, KV_HEADS, HEADS // KV_HEADS, SIZE])
-    expect(grouped[0, :, :, 0].tolist(), [[0, 1], [2, 3]], mistakes={"heads-in-turn": [[0, 2], [1, 3]]})
-
-
-@invariant(3, likely="forgets-the-scale")
-def test_one_piece_is_plain_attention():
-    keys, values, q = cache()
-    out = backend()._decode_chunks(q, keys, values, [(torch.tensor([3, 7]), 8)])
-    slots = [12, 13, 14, 15, 28, 29, 30, 31]
-    expect_close(out, by_hand(q, keys, values, slots))
-
-
-@invariant(4, likely="softmax-in-each-piece")
-def test_two_pieces_are_one_softmax():
-    keys, values, q = cache()
-    out = backend()._decode_chunks(q, keys, values, [(torch.tensor([3]), 4), (torch.tensor([7]), 4)])
-    slots = [12, 13, 14, 15, 28, 29, 30, 31]
-    expect_close(out, by_hand(q, keys, values, slots))
+@invariant(4, likely="forgets-the-scale")
+def test_a_decode_is_plain_attention():
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(1, HEADS, SIZE, generator=generator)
+    k, v = torch.randn(2, KV_HEADS, 7, SIZE, generator=generator)
+    expect_close(backend()._decode(q, k[None], v[None], None), by_hand(q, k, v))
 
 
 @invariant(4)
-def test_a_slice_of_consecutive_blocks_is_a_piece():
-    keys, values, q = cache()
-    out = backend()._decode_chunks(q, keys, values, [(slice(2, 4), 8), (torch.tensor([6]), 2)])
-    expect_close(out, by_hand(q, keys, values, [8, 9, 10, 11, 12, 13, 14, 15, 24, 25]))
+def test_a_mask_hides_what_is_behind_a_shorter_sequence():
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randn(2, HEADS, SIZE, generator=generator)
+    k, v = torch.randn(2, 2, KV_HEADS, 5, SIZE, generator=generator)
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])[:, None, None]
+    out = backend()._decode(q, k, v, mask)
+    expect_close(out[:1], by_hand(q[:1], k[0], v[0]))
+    expect_close(out[1:], by_hand(q[1:], k[1, :, :3], v[1, :, :3]))
 
 
-@invariant(5)
-def test_unwritten_slots_reach_nothing():
-    keys, values, q = cache()
-    keys[7, 2:], values[7, 2:] = math.nan, math.nan
-    out = backend()._decode_chunks(q, keys, values, [(torch.tensor([3]), 4), (torch.tensor([7]), 2)])
-    expect_close(out, by_hand(q, keys, values, [12, 13, 14, 15, 28, 29]))
+@invariant(5, likely="upper-left-corner")
+def test_the_last_queries_see_all_the_past():
+    mask = tail_mask(2, 5, torch.device("cpu"))
+    expect(mask.dtype == torch.bool, True)
+    expect(mask.int().tolist(), [[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
+    expect(tail_mask(3, 3, torch.device("cpu")).int().tolist(), [[1, 0, 0], [1, 1, 0], [1, 1, 1]])

@@ -24,8 +24,6 @@ from folovllm.engine.limits import resolve_scheduler_config
 from folovllm.models.compiled_decoder import can_compile_decoder, compile_decoder
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.fused_compiled import can_fuse_compiled, fuse_compiled
-from folovllm.models.fused_cpu import can_fuse_cpu, fuse_cpu
-from folovllm.models.packing import pack_in_threads, widen_activations
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.current_device import current_device
 from folovllm.utils.logging import init_logger
@@ -142,12 +140,7 @@ def _make_fast(model: DecoderForCausalLM, device: torch.device, *, layer_by_laye
 
         if can_fuse(device) is None:
             fuse(model)
-    else:
-        widen_activations(model)
-        if can_fuse_compiled(model) is None:
-            fuse_compiled(model)
-        elif can_fuse_cpu(model) is None:
-            fuse_cpu(model)
-        pack_in_threads(model)
+    elif can_fuse_compiled(model) is None:
+        fuse_compiled(model)
         if not layer_by_layer and can_compile_decoder(model) is None:
             compile_decoder(model)
