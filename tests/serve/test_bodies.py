@@ -98,8 +98,8 @@ def test_the_queue_is_asked_before_a_body_is_decoded() -> None:
 
         def statuses() -> list[int]:
             paths = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
-            headers = {"Content-Type": "application/json"}
-            return [httpx.post(server.url + path, content=b"{", headers=headers, timeout=120).status_code for path in paths]
+            with httpx.Client(headers={"Content-Type": "application/json"}, timeout=120) as client:
+                return [client.post(server.url + path, content=b"{").status_code for path in paths]
 
         with first_tokens_only(server.llm.engine):
             first = server.client().completions.create(**ask, stream=True)
