@@ -36,13 +36,18 @@ def delay() -> float:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Called when conftest.py registers this file, which it does where a pace is asked for."""
-    global _pace
-    _pace = config.option.pace
     if config.option.pace_seed is None:  # xdist's workers are told the options, and so they get the same
         config.option.pace_seed = random.randrange(10**6)
     places = pytest.MonkeyPatch()
     config.add_cleanup(places.undo)
-    (_slow_engine if _pace == "slow" else _slow_tests)(places)
+    begin(config.option.pace, places)
+
+
+def begin(pace: str, places: pytest.MonkeyPatch) -> None:
+    """In this process: one that a test starts has to be told of it."""
+    global _pace
+    _pace = pace
+    (_slow_engine if pace == "slow" else _slow_tests)(places)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[Any]:
-    from folovllm.entrypoints.replicas.cluster import ClusterOptions
+def hold(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that holds the replicas."""
+    return tmp_path_factory.mktemp("replicas") / "hold"
+
+
+@pytest.fixture(scope="session")
+def server(hold: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    from folovllm.entrypoints.replicas import cluster
     from folovllm.entrypoints.replicas.launch import ReplicaOptions, make_replicas
+    from tests.ray.support import HeldReplica
     from tests.serve.support import running
 
-    engine = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 2}
-    options = ReplicaOptions(replicas=2, router="round-robin", cluster=ClusterOptions(object_store_mb=100))
-    llm = make_replicas("embedded", engine, options)
+    told = {"hold": hold, "is_slow": request.config.option.pace == "slow"}
+    engine = {"dtype": "float32", "num_kv_blocks": 256, "max_num_seqs": 2, **told}
+    options = ReplicaOptions(replicas=2, router="round-robin", cluster=cluster.ClusterOptions(object_store_mb=100))
+    with pytest.MonkeyPatch.context() as places:
+        places.setattr(cluster, "EngineReplica", HeldReplica)
+        llm = make_replicas("embedded", engine, options)
     with running(llm=llm, max_queue=1, api_keys=["secret"]) as made:
         yield made
+
+
+@pytest.fixture
+def first_tokens_only(hold: Path) -> Iterator[Any]:
+    """To be used as a context: meanwhile no request gets further than its first token, on any replica."""
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        hold.touch()
+        try:
+            yield
+        finally:
+            hold.unlink()
+
+    return held

@@ -1,9 +1,37 @@
-"""What the replicas are doing, asked from outside the server's event loop."""
+"""What the replicas are doing, asked from outside the server's event loop, and one that a test can hold."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
+
+import pytest
+
+from folovllm.entrypoints.replicas.replica import EngineReplica
+from tests import pace
+from tests.serve.support import advance_unless_all_have_begun
+
+
+class HeldReplica(EngineReplica):
+    """While the file `hold` is there, no request gets further than its first token; under --pace slow its engine is
+    late. Both are told by the engine's options, which reach a process that Ray starts again, too."""
+
+    def __init__(self, name: str, model: str, options: dict[str, Any]) -> None:
+        engine = dict(options)
+        hold: Path = engine.pop("hold")
+        if engine.pop("is_slow"):
+            pace.begin("slow", pytest.MonkeyPatch())
+        super().__init__(name, model, engine)
+        advance = self.llm.engine.advance
+
+        def held() -> None:
+            if hold.exists():
+                advance_unless_all_have_begun(self.llm.engine, advance)
+            else:
+                advance()
+
+        self.llm.engine.advance = held  # type: ignore[method-assign]
 
 
 def looks(server: Any) -> list[Any]:

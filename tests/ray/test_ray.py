@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from folovllm import LLM, SamplingParams
 
-LONG: dict[str, Any] = {"max_tokens": 400, "extra_body": {"ignore_eos": True}}
+LONG: dict[str, Any] = {"max_tokens": 400, "temperature": 0, "extra_body": {"ignore_eos": True}}
 QUESTION: Any = [{"role": "user", "content": "What is prefix caching?"}]
 NAMES = ("replica-0", "replica-1")
 
@@ -25,6 +25,14 @@ def used_blocks(server: Any) -> list[int]:
     from tests.ray.support import looks
 
     return [look.stats.kv_blocks_used for look in looks(server)]
+
+
+def begun(client: Any, count: int) -> list[Any]:
+    """So many streams, each of which has brought a piece of its answer."""
+    streams = [client.completions.create(model="embedded", prompt="a", stream=True, **LONG) for _ in range(count)]
+    for stream in streams:
+        next(stream)
+    return streams
 
 
 def test_each_replica_answers_with_one_engine_s_tokens(server: Any) -> None:
@@ -45,66 +53,68 @@ def test_each_replica_answers_with_one_engine_s_tokens(server: Any) -> None:
     assert all(look.stats.output_tokens > 0 for look in looks(server))
 
 
-def test_who_leaves_frees_the_blocks_on_the_replica(server: Any) -> None:
+def test_who_leaves_frees_the_blocks_on_the_replica(server: Any, first_tokens_only: Any) -> None:
     from tests.serve.support import wait_for
 
-    stream = client_of(server).completions.create(model="embedded", prompt="a", stream=True, **LONG)
-    next(iter(stream))
-    assert sum(used_blocks(server)) > 0
-    stream.close()
-    wait_for(lambda: used_blocks(server) == [0, 0])
+    with first_tokens_only():
+        (stream,) = begun(client_of(server), 1)
+        assert sum(used_blocks(server)) > 0
+        stream.close()
+        wait_for(lambda: used_blocks(server) == [0, 0])
 
 
-def test_keys_a_full_queue_and_metrics_are_the_front_s(server: Any) -> None:
+def test_keys_a_full_queue_and_metrics_are_the_front_s(server: Any, first_tokens_only: Any) -> None:
     import httpx
     import openai
+
+    from tests.serve.support import wait_for
+
+    def metrics() -> str:
+        return httpx.get(f"{server.url}/metrics", headers={"Authorization": "Bearer secret"}, timeout=120).text
+
+    def ask() -> Any:
+        return client.completions.create(model="embedded", prompt="b", max_tokens=2)
 
     with pytest.raises(openai.AuthenticationError):
         server.client().models.list()
     client = client_of(server)
-    streams = [client.completions.create(model="embedded", prompt="a", stream=True, **LONG) for _ in range(4)]
-    for stream in streams:
-        next(iter(stream))
-    waiting = threading.Thread(target=lambda: client.completions.create(model="embedded", prompt="b", max_tokens=2))
-    waiting.start()
-    from tests.serve.support import wait_for
-
-    wait_for(lambda: server.llm.load().waiting == 1)
-    with pytest.raises(openai.RateLimitError):
-        client.completions.create(model="embedded", prompt="c", max_tokens=2)
-    text = httpx.get(f"{server.url}/metrics", headers={"Authorization": "Bearer secret"}).text
-    for name in NAMES:
-        assert f'folovllm:num_requests_running{{model_name="embedded",replica="{name}"}} 2.0' in text
-    for stream in streams:
-        stream.close()
-    waiting.join()
+    with ThreadPoolExecutor() as users, first_tokens_only():
+        streams = begun(client, 4)
+        waiting = users.submit(ask)
+        wait_for(lambda: server.llm.load().waiting == 1)
+        with pytest.raises(openai.RateLimitError):
+            ask()
+        running = [f'folovllm:num_requests_running{{model_name="embedded",replica="{name}"}} 2.0' for name in NAMES]
+        wait_for(lambda: all(line in metrics() for line in running))  # a late replica is not in every look
+        for stream in streams:
+            stream.close()
+    assert waiting.result().choices
     wait_for(lambda: used_blocks(server) == [0, 0])
 
 
-def test_a_killed_replica_loses_its_own_requests_and_comes_back(server: Any) -> None:
+def test_a_killed_replica_loses_its_own_requests_and_comes_back(server: Any, first_tokens_only: Any) -> None:
     import httpx
     import openai
 
     from tests.serve.support import wait_for
 
     def states() -> dict[str, str]:
-        found: dict[str, str] = httpx.get(f"{server.url}/health").json()["replicas"]
+        found: dict[str, str] = httpx.get(f"{server.url}/health", timeout=120).json()["replicas"]
         return found
 
-    client = client_of(server)
-    streams = [client.completions.create(model="embedded", prompt="a", stream=True, **LONG) for _ in range(2)]
-    chunks = [iter(stream) for stream in streams]
-    for each in chunks:
-        next(each)
-    before = {name: asyncio.run(server.llm.fleet.facts(name)).pid for name in NAMES}
-    victim = next(name for name, count in server.llm._requests.items() if count)  # round robin: one each
-    os.kill(before[victim], signal.SIGKILL)
-    ends: list[str] = []
-    for each in chunks:
+    def end(stream: Any) -> str:
         try:
-            ends.append([chunk.choices[0].finish_reason for chunk in each][-1])
+            return str([chunk.choices[0].finish_reason for chunk in stream][-1])
         except openai.APIError as error:
-            ends.append(str(error))
+            return str(error)
+
+    client = client_of(server)
+    victim = NAMES[0]
+    with first_tokens_only():
+        streams = begun(client, 2)  # round robin: one each
+        before = {name: asyncio.run(server.llm.fleet.facts(name)).pid for name in NAMES}
+        os.kill(before[victim], signal.SIGKILL)
+    ends = [end(stream) for stream in streams]
     assert sorted("ReplicaDiedError" in end for end in ends) == [False, True]
     assert "length" in ends
     for _ in range(4):

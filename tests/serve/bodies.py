@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import httpx
 
 from folovllm.entrypoints.openai.ceilings import Ceilings
+from folovllm.entrypoints.structured.engine import MAX_FORM_CHARS
 
 MOST = Ceilings()
 COMPLETIONS, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"
@@ -128,6 +129,11 @@ def too_long() -> Iterator[Body]:
     body = filled('{"prompt":"a","structured_outputs":{"choice":["', "x", '"]}}', "")
     name = "structured_outputs.choice[0]"
     yield Body("a long choice", COMPLETIONS, body, f"{name} must have at most {MOST.choice_length} characters", name)
+    choice = [f"{number:04}" + "x" * (MOST.choice_length - 4) for number in range(MOST.choice)]
+    body = with_prompt(structured_outputs={"choice": choice})
+    name = "structured_outputs.choice"
+    says = f"{name} must have at most {MAX_FORM_CHARS} characters as text"
+    yield Body("many long choices", COMPLETIONS, body, says, name)
     messages = '"messages":[{"role":"user","content":"a"}]'
     body = filled(f'{{{messages},"chat_template":"', "{{ x }}", '"}', "")
     says = f"chat_template must have at most {MOST.template_length} characters"
@@ -176,7 +182,7 @@ def at_the_ceilings() -> Iterator[Body]:
     yield Body("every list, full", COMPLETIONS, with_prompt(bad_words=words, **lists))
     yield Body("prompts, full", COMPLETIONS, with_prompt(prompt=[[5]] * MOST.prompts))
     yield Body("prompts and lists, full", COMPLETIONS, with_prompt(prompt=[[5]] * MOST.prompts, **lists))
-    choice = [f"{number:04}" + "x" * (MOST.choice_length - 4) for number in range(MOST.choice)]
+    choice = [f"{number:04}" + "x" * (MAX_FORM_CHARS // MOST.choice - 8) for number in range(MOST.choice)]
     yield Body("choice, full", COMPLETIONS, with_prompt(structured_outputs={"choice": choice}))
     regex = "(" + "|".join(["a?" * 20] * (MOST.regex_length // 42)) + ")*"
     yield Body("regex, full", COMPLETIONS, with_prompt(structured_outputs={"regex": regex}))

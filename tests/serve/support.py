@@ -70,15 +70,6 @@ def wait_for(reached: Callable[[], bool], seconds: float = 120) -> None:
 def first_tokens_only(*engines: LLMEngine) -> Iterator[None]:
     """Meanwhile no request gets further than its first token, however late a test looks: who has come is still there.
     Requests come, wait where there is no room, and leave, as ever."""
-
-    def advance_unless_all_have_begun(engine: LLMEngine, advance: Callable[[], None]) -> None:
-        running, waiting = list(engine.scheduler.running), len(engine.scheduler.waiting)
-        has_begun = all(seq.data.output_token_ids for request in running for seq in request.get_seqs())
-        if has_begun and (not waiting or len(running) == engine.scheduler.max_num_seqs):
-            time.sleep(0.001)  # the step thread asks again, after what has been asked of it meanwhile
-        else:
-            advance()
-
     for engine in engines:
         engine.advance = partial(advance_unless_all_have_begun, engine, engine.advance)  # type: ignore[method-assign]
     try:
@@ -86,3 +77,12 @@ def first_tokens_only(*engines: LLMEngine) -> Iterator[None]:
     finally:
         for engine in engines:
             del engine.advance
+
+
+def advance_unless_all_have_begun(engine: LLMEngine, advance: Callable[[], None]) -> None:
+    running, waiting = list(engine.scheduler.running), len(engine.scheduler.waiting)
+    has_begun = all(seq.data.output_token_ids for request in running for seq in request.get_seqs())
+    if has_begun and (not waiting or len(running) == engine.scheduler.max_num_seqs):
+        time.sleep(0.001)  # the step thread asks again, after what has been asked of it meanwhile
+    else:
+        advance()

@@ -13,7 +13,7 @@ from pydantic import BaseModel, model_validator
 from folovllm.entrypoints.openai.bodies import Bodies
 from folovllm.entrypoints.openai.ceilings import Ceilings
 from tests.serve.bodies import BODIES, MOST, Body, Served, served
-from tests.serve.support import Running, running, wait_for
+from tests.serve.support import Running, first_tokens_only, running, wait_for
 
 
 @pytest.fixture(scope="module")
@@ -95,22 +95,25 @@ def test_the_queue_is_asked_before_a_body_is_decoded() -> None:
     """What is no JSON at all gets 429 while the queue is full, and 400 afterwards."""
     with running(max_queue=0, engine={"max_num_seqs": 1}) as server:
         ask = {"model": "embedded", "prompt": "a", "max_tokens": 900, "extra_body": {"ignore_eos": True}}
-        first = server.client().completions.create(**ask, stream=True)
-        next(iter(first))
-        headers = {"Content-Type": "application/json"}
-        statuses = []
-        for _ in range(2):
-            for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
-                statuses.append(httpx.post(server.url + path, content=b"{", headers=headers).status_code)
+
+        def statuses() -> list[int]:
+            paths = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
+            with httpx.Client(headers={"Content-Type": "application/json"}, timeout=120) as client:
+                return [client.post(server.url + path, content=b"{").status_code for path in paths]
+
+        with first_tokens_only(server.llm.engine):
+            first = server.client().completions.create(**ask, stream=True)
+            next(first)
+            assert statuses() == [429] * 4
             first.close()
             wait_for(server.is_idle)
-        assert statuses == [429] * 4 + [400] * 4
+            assert statuses() == [400] * 4
 
 
 def test_prompts_that_the_queue_can_never_hold_are_not_told_to_try_again() -> None:
     with running(max_queue=1, engine={"max_num_seqs": 1}) as server:
         ask = {"prompt": ["a", "b", "c"], "max_tokens": 1}
-        answer = httpx.post(f"{server.url}/v1/completions", json=ask)
+        answer = httpx.post(f"{server.url}/v1/completions", json=ask, timeout=120)
         assert answer.status_code == 400
         assert answer.json()["error"]["message"].startswith("prompt must have at most 2 entries, got 3")
         answer = httpx.post(f"{server.url}/v1/completions", json={**ask, "prompt": ["a", "b"]}, timeout=120)
@@ -120,9 +123,9 @@ def test_prompts_that_the_queue_can_never_hold_are_not_told_to_try_again() -> No
 def test_no_prompt_is_tokenised_after_one_that_does_not_fit(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     serving, seen = server.app.state.serving, []
     tokens_of = serving.tokens_of
-    monkeypatch.setattr(serving, "tokens_of", lambda text, **rest: seen.append(text) or tokens_of(text, **rest))
+    monkeypatch.setattr(serving, "tokens_of", lambda text, *a, **k: seen.append(text) or tokens_of(text, *a, **k))
     too_long = "机" * server.llm.engine.max_model_len
-    answer = httpx.post(f"{server.url}/v1/completions", json={"prompt": ["a", too_long, "b", "c"]})
+    answer = httpx.post(f"{server.url}/v1/completions", json={"prompt": ["a", too_long, "b", "c"]}, timeout=120)
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].startswith("prompt has")
     assert seen == ["a", too_long]

@@ -12,6 +12,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from folovllm.entrypoints.openai.aside import at_once
 from folovllm.entrypoints.openai.ceilings import AS_JSON, CHARACTERS, FIELDS, Ceilings, names
 from folovllm.entrypoints.openai.longest_token import characters_a_token
 from tests.serve.support import Running
@@ -122,10 +123,10 @@ def test_a_prompt_of_the_longest_tokens_is_let_through(server: Running) -> None:
     longest = max((token for token in vocabulary if token.isascii() and token.isalpha()), key=len)
     limit = server.llm.engine.max_model_len - 1
     text = longest * limit
-    assert len(serving.tokens_of(text, add_special_tokens=False)) >= limit
+    assert len(serving.tokens_of(text, at_once, add_special_tokens=False)) >= limit
     assert len(text) <= serving.max_characters
     with pytest.raises(ValueError, match="prompt must have at most"):
-        serving.tokens_of("x" * (serving.max_characters + 1), add_special_tokens=False)
+        serving.tokens_of("x" * (serving.max_characters + 1), at_once, add_special_tokens=False)
 
 
 def test_a_form_given_as_text_is_bounded_like_one_given_as_json() -> None:

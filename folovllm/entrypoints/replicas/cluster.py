@@ -142,7 +142,7 @@ class RayFleet:
     def _start(self, count: int) -> list[str]:
         from ray import serve
 
-        deployment = serve.deployment(EngineReplica).options(
+        deployment = serve.deployment(
             name="engine",
             num_replicas=1,
             max_ongoing_requests=MANY,
@@ -150,7 +150,7 @@ class RayFleet:
             graceful_shutdown_wait_loop_s=0.1,
             graceful_shutdown_timeout_s=10,
             ray_actor_options={"num_cpus": self.cluster.cpus, "num_gpus": self.cluster.gpus},
-        )
+        )(EngineReplica)
         names = [f"replica-{number}" for number in range(self._count, self._count + count)]
         self._count += count
         targets = [
