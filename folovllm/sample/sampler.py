@@ -41,10 +41,9 @@ class Sampler:
     """Draws one token per row. Holds no state: that is in the metadata's rows and their generators.
 
     `draw`: "inverse_cdf" is faster on a CPU, "exponential_race" on a GPU; "auto" goes by the logits' device.
-    "triton" is a kernel for unseeded rows, filters included, and for the others what "auto" is.
     """
 
-    def __init__(self, draw: Literal["auto", "inverse_cdf", "exponential_race", "triton"] = "auto") -> None:
+    def __init__(self, draw: Literal["auto", "inverse_cdf", "exponential_race"] = "auto") -> None:
         self.draw = draw
 
     def __call__(self, logits: Tensor, metadata: SamplingMetadata, race: Race | None = None) -> SamplerOutput:
@@ -100,8 +99,6 @@ class Sampler:
         """Token ids [b], and what they were drawn from, where that is known."""
         if group.path == "greedy" or group.path == "beam":
             return greedy(edited), []
-        if self.draw == "triton" and _suits_kernel(group):
-            return _draw_in_kernel(edited, group), []
         pools = find_candidates(edited, group.filters, group.path, group.width)
         return self._draw(pools, group), pools
 
@@ -119,20 +116,6 @@ class Sampler:
                 return token_ids
             drawn[torch.tensor(rows, device=device)] = token_ids
         return drawn
-
-
-def _suits_kernel(group: RowGroup) -> bool:
-    """False where a row draws from its own generator or reports the distribution: the kernel can do neither."""
-    return group.processed_rows is None and all(generator is None for generator in group.generators)
-
-
-def _draw_in_kernel(logits: Tensor, group: RowGroup) -> Tensor:
-    """One seed for the step, drawn on the device from torch's default generator. A row's index takes the place of its
-    position, so that rows draw different noise."""
-    from folovllm.sample.kernels.sampler import sample  # Triton takes half a second to import
-
-    seed = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=logits.device)
-    return sample(logits, group.filters, seed.expand(len(logits)), group.rows)
 
 
 def select(logits: Tensor, group: RowGroup) -> Tensor:
