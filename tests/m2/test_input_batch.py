@@ -29,7 +29,7 @@ def last_tokens(inputs: StepInputs) -> list[int]:
 
 
 def advance(batch: InputBatch, inputs: StepInputs, seqs: list[Sequence], token_ids: list[int]) -> None:
-    batch.advance(inputs, seqs, np.array(token_ids))
+    batch.fill(batch.advance(inputs, seqs), np.array(token_ids))
 
 
 @dataclass
