@@ -12,13 +12,11 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from folovllm.utils.devices import default_device, free_memory_bytes, total_memory_bytes
+from folovllm.utils.devices import GIB, default_device, free_memory_bytes, total_memory_bytes
 from folovllm.utils.seed import set_seed
 
 if TYPE_CHECKING:
     import torch
-
-_GIB = 1024**3
 
 
 def generate_request_id() -> str:
@@ -59,10 +57,10 @@ def get_gpu_memory_info(device: int = 0) -> dict[str, float]:
         return {}
     gpu = torch.device("cuda", device)
     return {
-        "allocated_gb": torch.cuda.memory_allocated(gpu) / _GIB,
-        "reserved_gb": torch.cuda.memory_reserved(gpu) / _GIB,
-        "free_gb": free_memory_bytes(gpu) / _GIB,
-        "total_gb": total_memory_bytes(gpu) / _GIB,
+        "allocated_gb": torch.cuda.memory_allocated(gpu) / GIB,
+        "reserved_gb": torch.cuda.memory_reserved(gpu) / GIB,
+        "free_gb": free_memory_bytes(gpu) / GIB,
+        "total_gb": total_memory_bytes(gpu) / GIB,
     }
 
 

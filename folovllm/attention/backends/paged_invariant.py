@@ -25,11 +25,9 @@ import torch
 import torch.nn.functional as F
 
 from folovllm.attention.backend import AttentionBackend
+from folovllm.attention.backends.paged_torch import BATCH_BYTES
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.attention.tiling import Tiling, attend_decodes, attend_tile, find_tiling
-
-# One call gathers at most this much K and V: it is then still in the CPU's last cache when attention reads it.
-BATCH_BYTES = 8 << 20
 
 
 @dataclass(slots=True)
