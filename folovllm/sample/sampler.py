@@ -22,9 +22,9 @@ from folovllm.sample.beam_logprobs import BeamLogprobs, RawCandidates
 from folovllm.sample.draw import draw_exponential_race, draw_inverse_cdf, exponentials, uniforms
 from folovllm.sample.drawable import mark_undrawable
 from folovllm.sample.filters import Pool, find_candidates
+from folovllm.sample.gumbel import GumbelRows
 from folovllm.sample.logprobs import LogprobsTensors, candidate_logprobs, gather_logprobs
 from folovllm.sample.metadata import MAX_GROUP_LOGITS, RowGroup, SamplingMetadata
-from folovllm.sample.race import Race
 
 __all__ = ["LogprobsTensors", "Sampler", "SamplerOutput", "gather_logprobs"]
 
@@ -46,12 +46,12 @@ class Sampler:
     def __init__(self, draw: Literal["auto", "inverse_cdf", "exponential_race"] = "auto") -> None:
         self.draw = draw
 
-    def __call__(self, logits: Tensor, metadata: SamplingMetadata, race: Race | None = None) -> SamplerOutput:
+    def __call__(self, logits: Tensor, metadata: SamplingMetadata, gumbel: GumbelRows | None = None) -> SamplerOutput:
         """`logits` [B, vocab] of any float type, which are not written to; row i is row i of the metadata.
 
-        race: of the same rows, which then draw in it and not in the way of self.draw.
+        gumbel: of the same rows, which then draw in it and not in the way of self.draw.
         """
-        if metadata.is_plain_greedy and race is None:
+        if metadata.is_plain_greedy and gumbel is None:
             return SamplerOutput(mark_undrawable(greedy(logits), logits, logits, "greedy"))
         token_ids = torch.empty(metadata.num_rows, dtype=torch.int64, device=logits.device)
         reports: list[tuple[Tensor, LogprobsTensors]] = []
@@ -68,8 +68,8 @@ class Sampler:
             if group.edits:
                 edited = ahead[number] if number in ahead else apply_edits(raw, group)
             pools: list[Pool] = []
-            if race is not None and group.path != "beam":
-                marked, pools = race.draw(raw, edited, group)
+            if gumbel is not None and group.path != "beam":
+                marked, pools = gumbel.draw(raw, edited, group)
                 drawn = marked.clamp(min=0)  # log-probabilities are read at it
             else:
                 drawn, pools = self._draw_group(edited, group)

@@ -7,8 +7,8 @@ import torch
 
 from folovllm import SamplingParams
 from folovllm.sample.filters import Filters
+from folovllm.sample.gumbel import GumbelParams, host_params
 from folovllm.sample.metadata import SamplingMetadata
-from folovllm.sample.race import Racers, host_params
 from folovllm.sample.row import SamplingRow
 from folovllm.sample.sampler import Sampler
 
@@ -114,12 +114,12 @@ def test_a_batch_of_mixed_settings_is_sampled_by_the_kernel_without_a_host_sync(
         SamplingRow(SamplingParams(**settings), [], [], frozenset(), None)
         for settings in list(FILTERS.values()) * (BATCH // len(FILTERS) + 1)
     ][:BATCH]
-    racers = Racers(torch.from_numpy(host_params(rows, range(BATCH), VOCAB)).to(logits.device))
+    gumbel_params = GumbelParams(torch.from_numpy(host_params(rows, range(BATCH), VOCAB)).to(logits.device))
     offsets = torch.arange(BATCH, device=logits.device)
-    racers.draw(logits, offsets)  # compiles
+    gumbel_params.draw(logits, offsets)  # compiles
     torch.cuda.set_sync_debug_mode("error")
     try:
-        token_ids = racers.draw(logits, offsets)
+        token_ids = gumbel_params.draw(logits, offsets)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert ((token_ids >= 0) & (token_ids < VOCAB)).all()

@@ -23,8 +23,8 @@ from folovllm.attention.backend import BACKENDS, get_backend_class
 from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
 from folovllm.bench.report import Report, Row, by_round
 from folovllm.bench.workload import progress_bar, require_at_least
+from folovllm.sample.gumbel import GumbelParams, GumbelRows, host_params
 from folovllm.sample.metadata import SamplingMetadata
-from folovllm.sample.race import Race, Racers, host_params
 from folovllm.sample.row import SamplingRow
 from folovllm.sample.sampler import Sampler
 from folovllm.sampling_params import SamplingParams
@@ -180,12 +180,12 @@ def _measure(
 def _in_kernel(logits: Tensor, metadata: SamplingMetadata, rows: list[SamplingRow]) -> Callable[[], object]:
     """As the engine does it: logits as they came go straight to the kernel, edited ones by way of the sampler."""
     settings = host_params(rows, range(len(rows)), logits.shape[-1])
-    racers = Racers(torch.from_numpy(settings).to(logits.device))
+    gumbel_params = GumbelParams(torch.from_numpy(settings).to(logits.device))
     offsets = torch.arange(len(rows), device=logits.device)
     if not any(group.edits for group in metadata.groups):
-        return lambda: racers.draw(logits, offsets)
-    sampler, race = Sampler(), Race(racers, offsets, drawn=offsets)
-    return lambda: sampler(logits, metadata, race)
+        return lambda: gumbel_params.draw(logits, offsets)
+    sampler, gumbel = Sampler(), GumbelRows(gumbel_params, offsets, drawn=offsets)
+    return lambda: sampler(logits, metadata, gumbel)
 
 
 def _wait(device: torch.device) -> None:
