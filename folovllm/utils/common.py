@@ -1,19 +1,19 @@
 """Six helpers for code outside the package, which imports them from here by these names.
 
-The engine itself calls what most of them are made of: the seed of `utils/seed.py`, the device and the memory of
-`utils/devices.py`. torch is imported inside the functions, so that importing this module costs nothing.
+The engine itself seeds by set_random_seed(), and asks `utils/devices.py` for devices and memory. torch is imported
+inside the functions, so that importing this module costs nothing.
 
 vLLM: none
 """
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from folovllm.utils.devices import GIB, default_device, free_memory_bytes, total_memory_bytes
-from folovllm.utils.seed import set_seed
 
 if TYPE_CHECKING:
     import torch
@@ -28,8 +28,17 @@ def generate_request_id() -> str:
 
 
 def set_random_seed(seed: int) -> None:
-    """Seed Python's, numpy's and torch's global generators."""
-    set_seed(seed)
+    """Seed Python's, numpy's and torch's global generators (torch's covers every device).
+
+    This is for what has no generator of its own (random weights, unseeded draws). A request's `seed` does not go
+    through here: it owns a generator, so that no other request can advance its state.
+    """
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # numpy's global generator takes 32 bits
+    torch.manual_seed(seed)
 
 
 def is_cuda_available() -> bool:
