@@ -127,7 +127,7 @@ class LLMEngine:
         So several users of one engine (open streams, a generate() among them) each get what is theirs, errors too.
 
         Raises:
-            RuntimeError: none of the requests is in the engine any more: somebody has aborted them.
+            RuntimeError: none of the requests is in the engine any more: they have been aborted.
         """
         with self._turns.take():
             if not self._outbox.holds(request_ids):
