@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from folovllm.utils.checks import check_bool, check_choice, check_float, check_int, check_str, wrong
+from folovllm.utils.checks import MAX_SEED, check_bool, check_choice, check_float, check_int, check_str, wrong
 from folovllm.utils.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 # The name of the small model that ships inside the package, and what `model=None` means.
 EMBEDDED_MODEL = "embedded"
-
-# The largest seed that every generator takes.
-_MAX_SEED = 2**63 - 1
 
 # The spellings a user may give, and torch's own name for each.
 _DTYPES = {
@@ -78,8 +75,8 @@ class ModelConfig:
         if self.max_model_len is not None:
             check_int("max_model_len", self.max_model_len, 1)
         check_int("seed", self.seed, 0)
-        if self.seed > _MAX_SEED:
-            raise wrong("seed", f"be in [0, {_MAX_SEED}]", self.seed)
+        if self.seed > MAX_SEED:
+            raise wrong("seed", f"be in [0, {MAX_SEED}]", self.seed)
         if self.device is not None and not (
             isinstance(self.device, str) and re.fullmatch(r"cpu|cuda(:\d+)?", self.device)
         ):

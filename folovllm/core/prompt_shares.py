@@ -3,7 +3,7 @@
     256 left     A is under way, or begins, and lacks 1,000 tokens     gets 128 at first
                  B, C, D, E join, with 32 each                         get 32 each, and draw in this step
     256 left     A lacks 800, and F joins, with 20                     128 and 20
-                 108 are left, and nobody else can join                go to A
+                 108 are left, and no other can join                   go to A
 
 So A gets half of each step at least, and all that the others cannot use: no step is smaller than it was without them.
 

@@ -55,7 +55,7 @@ def can_run_ahead(scheduler: Scheduler, launched: SchedulerOutput) -> bool:
     if not any(_goes_on(seq, still_lacks, scheduler.max_model_len) for seq, still_lacks in _after(scheduler, launched)):
         return False
     num_free = scheduler.kv.pool.num_free
-    # As a rule there are more than any step could take, and nobody has to be counted.
+    # As a rule there are more than any step could take, and none has to be counted.
     if num_free >= scheduler.max_num_seqs + scheduler.kv.blocks_for(scheduler.max_num_batched_tokens):
         return True
     return num_free >= most_blocks_of_next_step(scheduler, launched)

@@ -143,7 +143,7 @@ class Scheduler(SchedulerState):
         for seq, num_tokens in wants:
             ends = in_prefill(seq) and seq.num_computed_tokens + num_tokens >= seq.get_prompt_len()
             if ends and seq.status is RUNNING:
-                self._end_prefill(request, seq, self.max_num_seqs - sum(map(rows_claimed, self.running)), output)
+                self._fork_siblings(request, seq, self.max_num_seqs - sum(map(rows_claimed, self.running)), output)
 
     def _left(self, output: SchedulerOutput) -> int:
         return self.max_num_batched_tokens - output.total_num_scheduled_tokens
@@ -246,7 +246,7 @@ class Scheduler(SchedulerState):
             self._note_rest(seq, num_tokens - chunk)
             self._prefills.append((request, [(seq, num_tokens)]))
         if seq.num_computed_tokens + chunk >= seq.get_prompt_len():
-            rows += self._end_prefill(request, seq, 0 if shared else room - rows, output)
+            rows += self._fork_siblings(request, seq, 0 if shared else room - rows, output)
         else:
             self.waiting.remove(request)  # its siblings wait aside
         return rows
@@ -263,7 +263,7 @@ class Scheduler(SchedulerState):
         rest = self.kv.blocks_for(computed + num_tokens) - self.kv.blocks_for(computed + chunk)
         return self._grant([(seq, chunk)], output, self._reserve(request) + self._owed_blocks + rest)
 
-    def _end_prefill(self, request: Request, seq: Sequence, room: int, output: SchedulerOutput) -> int:
+    def _fork_siblings(self, request: Request, seq: Sequence, room: int, output: SchedulerOutput) -> int:
         """The prompt of `seq` will have been computed by this step. It is prefilled once: siblings that have not begun
         draw their first token from the same logits, as many as there is room for; the others stand in line.
 

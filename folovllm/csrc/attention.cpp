@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t PART = 256;
 constexpr int TOGETHER = 4;  // query heads that read a key at the same time
-constexpr int AHEAD = 16;    // keys
+constexpr int PREFETCH_KEYS = 16;    // keys
 constexpr int LINE = 64;     // bytes of a cache line
 
 template <typename T, typename C>
@@ -62,12 +62,12 @@ void attend(const T *q, const C *keys, const C *values, const int32_t *table, in
         for (int64_t byte = 0; byte < size * (int64_t)sizeof(C); byte += LINE)
             __builtin_prefetch((const char *)row + byte, 0, 2);
     };
-    for (int64_t i = 0; i < count && i < AHEAD; i++) ask(keys + rows[i]);
+    for (int64_t i = 0; i < count && i < PREFETCH_KEYS; i++) ask(keys + rows[i]);
     for (int64_t first = 0; first < count; first += LANES) {
         vec products[HEADS][LANES] = {};
         for (int64_t j = 0; j < LANES && first + j < count; j++) {
             const int64_t i = first + j;
-            if (i + AHEAD < count) ask(keys + rows[i + AHEAD]);
+            if (i + PREFETCH_KEYS < count) ask(keys + rows[i + PREFETCH_KEYS]);
             ask(values + rows[i]);
             vec of_key[HEADS] = {};
             for (int64_t d = 0; d < size; d += LANES) {

@@ -127,7 +127,7 @@ struct Linear {
             const W *w = weight + (panel * in + k) * WIDTH;
             if (count <= per_block) {
                 tile<LINES>(count, tasks.num_panels(task), packed + begin * in, w, size, sums, false, in * WIDTH,
-                            (const char *)w + AHEAD);
+                            (const char *)w + PREFETCH_BYTES);
                 continue;
             }
             // The next piece comes while this one is multiplied by the first rows, a line a step.

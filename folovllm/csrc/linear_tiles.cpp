@@ -109,7 +109,7 @@ struct Linear {
             const bf16_pair *w = weight + (panel * in + k) * WIDTH;
             const bf16 *from = x + 2 * (begin * in + k * per_block);
             constexpr int LINES = STEP * WIDTH * sizeof(bf16_pair) / LINE;
-            const char *ahead = (const char *)w + AHEAD;
+            const char *ahead = (const char *)w + PREFETCH_BYTES;
             if (panels == 2) {
                 multiply<1, 2, 3>(from, 0, w, in * WIDTH, steps, per_block, sums, false, ahead, LINES);
                 continue;

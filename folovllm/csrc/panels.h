@@ -16,7 +16,7 @@
 constexpr int WIDTH = 2 * LANES;     // rows of the weight in a panel
 constexpr int64_t ENOUGH = 1 << 18;  // multiply-adds for which a second thread pays
 constexpr int LINE = 64;             // bytes of a cache line
-constexpr int AHEAD = 4096;          // bytes. The hardware's own prefetching ends at each page
+constexpr int PREFETCH_BYTES = 4096; // bytes. The hardware's own prefetching ends at each page
 
 // Memory of the calling thread for the results of a task, from the start of a cache line on.
 static inline float *results(size_t size) {

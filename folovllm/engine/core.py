@@ -10,11 +10,12 @@ vLLM: v1/engine/core.py (EngineCore.step, step_with_batch_queue)
 
 from __future__ import annotations
 
+import torch
+
 from folovllm.config import SchedulerConfig
 from folovllm.core.run_ahead import assume, can_run_ahead
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.engine.device_fault import find_device_fault
 from folovllm.engine.input_processor import Room
 from folovllm.errors import EngineDeadError
 from folovllm.request import Sequence, SequenceStatus
@@ -101,3 +102,20 @@ class EngineCore:
             f"{self.runner.device} has faulted, and every further call in this process fails the same way: {reason}; "
             "start the process anew, with CUDA_LAUNCH_BLOCKING=1 to learn which call it was"
         )
+
+
+def find_device_fault(device: torch.device) -> Exception | None:
+    """What the device answers to everything from now on; None: it is well.
+
+    Some errors of a CUDA device are a call's own: memory that is short is there for the next, smaller step. Others
+    belong to the process. After a kernel has read where nothing is, every later call gets the same error, until the
+    process ends. Which of the two it was the device tells best: it is asked for anything at all, once, after a step has
+    failed.
+    """
+    if device.type != "cuda":
+        return None
+    try:
+        torch.cuda.synchronize(device)
+    except Exception as fault:
+        return fault
+    return None

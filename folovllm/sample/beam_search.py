@@ -111,19 +111,12 @@ class BeamSearch:
         self.pool: list[Hypothesis] = []  # best first
 
     @property
-    def num_candidates(self) -> int:
-        """How many of a row's best tokens `advance` needs (or all, where the vocabulary is smaller).
-
-        One row can at most give all `width` survivors, and only an EOS can stand between them.
-        """
-        return self.width + len(self.eos_token_ids)
-
-    @property
     def done(self) -> bool:
         return not self.live
 
     def advance(self, rows: list[CandidateRow]) -> BeamStep:
-        """One step: rows[i] belongs to the i-th live beam; the first call has one row, the prompt's.
+        """One step: rows[i] belongs to the i-th live beam; the first call has one row, the prompt's. A row has its
+        `width` + number of EOS ids best tokens, or more: it can give all survivors, and an EOS may be before each.
 
         A candidate at -inf (masked) or NaN does not count: there are fewer than `width` beams rather than beams with
         forbidden tokens. A beam left without candidates is dropped; if all are, the search is over.

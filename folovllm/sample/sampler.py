@@ -22,9 +22,9 @@ from folovllm.sample.beam_logprobs import BeamLogprobs, RawCandidates
 from folovllm.sample.draw import draw_exponential_race, draw_inverse_cdf, exponentials, uniforms
 from folovllm.sample.drawable import mark_undrawable
 from folovllm.sample.filters import Pool, find_candidates
+from folovllm.sample.gumbel import GumbelRows
 from folovllm.sample.logprobs import LogprobsTensors, candidate_logprobs, gather_logprobs
 from folovllm.sample.metadata import MAX_GROUP_LOGITS, RowGroup, SamplingMetadata
-from folovllm.sample.race import Race
 
 __all__ = ["LogprobsTensors", "Sampler", "SamplerOutput", "gather_logprobs"]
 
@@ -41,18 +41,17 @@ class Sampler:
     """Draws one token per row. Holds no state: that is in the metadata's rows and their generators.
 
     `draw`: "inverse_cdf" is faster on a CPU, "exponential_race" on a GPU; "auto" goes by the logits' device.
-    "triton" is a kernel for unseeded rows, filters included, and for the others what "auto" is.
     """
 
-    def __init__(self, draw: Literal["auto", "inverse_cdf", "exponential_race", "triton"] = "auto") -> None:
+    def __init__(self, draw: Literal["auto", "inverse_cdf", "exponential_race"] = "auto") -> None:
         self.draw = draw
 
-    def __call__(self, logits: Tensor, metadata: SamplingMetadata, race: Race | None = None) -> SamplerOutput:
+    def __call__(self, logits: Tensor, metadata: SamplingMetadata, gumbel: GumbelRows | None = None) -> SamplerOutput:
         """`logits` [B, vocab] of any float type, which are not written to; row i is row i of the metadata.
 
-        race: of the same rows, which then draw in it and not in the way of self.draw.
+        gumbel: of the same rows, which then draw in it and not in the way of self.draw.
         """
-        if metadata.is_plain_greedy and race is None:
+        if metadata.is_plain_greedy and gumbel is None:
             return SamplerOutput(mark_undrawable(greedy(logits), logits, logits, "greedy"))
         token_ids = torch.empty(metadata.num_rows, dtype=torch.int64, device=logits.device)
         reports: list[tuple[Tensor, LogprobsTensors]] = []
@@ -69,8 +68,8 @@ class Sampler:
             if group.edits:
                 edited = ahead[number] if number in ahead else apply_edits(raw, group)
             pools: list[Pool] = []
-            if race is not None and group.path != "beam":
-                marked, pools = race.draw(raw, edited, group)
+            if gumbel is not None and group.path != "beam":
+                marked, pools = gumbel.draw(raw, edited, group)
                 drawn = marked.clamp(min=0)  # log-probabilities are read at it
             else:
                 drawn, pools = self._draw_group(edited, group)
@@ -100,8 +99,6 @@ class Sampler:
         """Token ids [b], and what they were drawn from, where that is known."""
         if group.path == "greedy" or group.path == "beam":
             return greedy(edited), []
-        if self.draw == "triton" and _suits_kernel(group):
-            return _draw_in_kernel(edited, group), []
         pools = find_candidates(edited, group.filters, group.path, group.width)
         return self._draw(pools, group), pools
 
@@ -119,20 +116,6 @@ class Sampler:
                 return token_ids
             drawn[torch.tensor(rows, device=device)] = token_ids
         return drawn
-
-
-def _suits_kernel(group: RowGroup) -> bool:
-    """False where a row draws from its own generator or reports the distribution: the kernel can do neither."""
-    return group.processed_rows is None and all(generator is None for generator in group.generators)
-
-
-def _draw_in_kernel(logits: Tensor, group: RowGroup) -> Tensor:
-    """One seed for the step, drawn on the device from torch's default generator. A row's index takes the place of its
-    position, so that rows draw different noise."""
-    from folovllm.sample.kernels.sampler import sample  # Triton takes half a second to import
-
-    seed = torch.randint(2**63 - 1, (1,), dtype=torch.int64, device=logits.device)
-    return sample(logits, group.filters, seed.expand(len(logits)), group.rows)
 
 
 def select(logits: Tensor, group: RowGroup) -> Tensor:

@@ -11,16 +11,15 @@ vLLM: none
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import cast
 
-from folovllm.core.block_pool import NULL_BLOCK
-from folovllm.core.kv_cache_manager import BlockPairs
+from folovllm.core.block_hash import HashChain
 from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.request import Request, Sequence, SequenceData
 from folovllm.routing import DEPTH, prefix_hashes
 from folovllm.sampling_params import SamplingParams
 from folovllm.simulator.load import Job
-from folovllm.simulator.named_pool import NamedBlockPool, NamedBlocks, prefix_names
 
 _params: dict[int, SamplingParams] = {}
 
@@ -38,6 +37,29 @@ def make_request(request_id: str, job: Job, arrival_time: float) -> Request:
     return request
 
 
+@lru_cache(maxsize=1024)
+def prefix_names(group: str, count: int) -> list[bytes]:
+    """Of the first `count` blocks that all jobs of a group share: made once, since each of its jobs asks for them."""
+    return [b"group " + group.encode() + b" %d" % place for place in range(count)]
+
+
+class NamedBlocks(HashChain):
+    """The chain of a job without tokens."""
+
+    def __init__(self, data: SequenceData, request_id: str, job: Job, block_size: int) -> None:
+        self.data, self.block_size, self.cache_salt = data, block_size, None
+        self.prefix = prefix_names(job.group or "", job.prefix_tokens // block_size)
+        # A request's number begins with a digit, so that it is no chat's name.
+        own = request_id if job.chat is None else f"chat {job.chat}"
+        self._own = own.encode().replace(b"%", b"%%") + b" %d"
+
+    def block_hash(self, place: int) -> bytes:
+        return self.prefix[place] if place < len(self.prefix) else self._own % place
+
+    def tokens(self, place: int) -> tuple[int, ...]:
+        return ()
+
+
 class NamedPrefixCache(PrefixCachingManager):
     """A PrefixCachingManager that takes the names of blocks from the jobs, where these have no tokens."""
 
@@ -45,47 +67,11 @@ class NamedPrefixCache(PrefixCachingManager):
         super().__init__(num_blocks, block_size, num_swap_blocks)
         self.jobs: dict[str, Job] = {}  # by request id, of the unfinished
 
-    def clear(self) -> None:
-        super().clear()
-        self.pool: NamedBlockPool = NamedBlockPool(self.num_blocks)
-
     def get_computed_blocks(self, request: Request, seq: Sequence) -> bool:
         job = self.jobs[request.request_id]
         if seq not in self._chains and job.token_ids is None:
             self._chains[seq] = NamedBlocks(seq.data, request.request_id, job, self.block_size)
         return super().get_computed_blocks(request, seq)
-
-    def _take_cached(self, seq: Sequence) -> None:
-        chain = self._chains[seq]
-        if not isinstance(chain, NamedBlocks):
-            super()._take_cached(seq)
-            return
-        found = self.pool.find(chain, (seq.get_len() - 1) // self.block_size)
-        self.pool.touch(found)
-        seq.block_ids, seq.num_computed_tokens = found, len(found) * self.block_size
-        self._num_cached[seq] = len(found)
-
-    def allocate_slots(self, wants: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
-        """Most calls are for one sequence that is let in already and whose blocks are all full: nothing can be shared
-        with what it writes, so there is nothing to copy."""
-        seq, num_tokens = wants[0]
-        table = seq.block_ids
-        if len(wants) > 1 or self._first_seqs or seq.num_computed_tokens != len(table) * self.block_size:
-            return super().allocate_slots(wants, keep_free)
-        num_new = self.blocks_for(num_tokens)
-        if num_new + keep_free > self.pool.num_free:
-            return None
-        table += self.pool.get_new_blocks(num_new, after=table[-1] if table else NULL_BLOCK)
-        return []
-
-    def cache_blocks(self, seq: Sequence) -> list[Sequence]:
-        """A simulated request has one sequence, so no sibling need follow it."""
-        chain = self._chains[seq]
-        if not isinstance(chain, NamedBlocks) or seq in self._outdated:
-            return super().cache_blocks(seq)
-        num_cached, num_full = self._num_cached.get(seq, 0), seq.num_computed_tokens // self.block_size
-        self._num_cached[seq], changed = self.pool.cache_full_blocks(chain, seq.block_ids, num_cached, num_full)
-        return [seq] if changed else []
 
 
 def first_hashes(request_id: str, job: Job, block_size: int) -> list[bytes]:

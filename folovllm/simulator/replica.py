@@ -3,7 +3,7 @@
     arrivals ─▶ add()    advance(t)   schedule() ─▶ StepShape ─▶ cost model ─▶ the step ends so many seconds later
                                       update_from_output(), finish(): all but the tokens is as in EngineCore.step
 
-A token that is drawn is 0, and a request ends by its length. Steps in which all that runs decodes, and nobody can join,
+A token that is drawn is 0, and a request ends by its length. Steps in which all that runs decodes, and none can join,
 change little: stretch.py takes many of them at once, with the same outcome.
 
 vLLM: none
@@ -112,7 +112,7 @@ class Replica:
         return True
 
     def advance(self, until: float, *, watched: bool = False) -> None:
-        """Take the steps that are over at `until`. The next one is begun only before that: who comes at that very
+        """Take the steps that are over at `until`. The next one is begun only before that: what comes at that very
         moment may be in it.
 
         watched: stop after a step by which a request ends.

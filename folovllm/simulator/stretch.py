@@ -1,14 +1,14 @@
-"""Many steps at once, where each is like the one before: all that runs decodes, and nobody can join.
+"""Many steps at once, where each is like the one before: all that runs decodes, and no request can join.
 
     step        1     2     3     4     5     6     7     8          A, B, C: their contexts have 14, 7 and 3 tokens,
     A           ·     ·     new   ·     ·     ·     ·     ·          blocks have 4
     B           ·     new   ·     ·     ·     new   ·     ·
-    C           ·     new   ·     ·     ·     new   ·     ends       who waits may join then
+    C           ·     new   ·     ·     ·     new   ·     ends       what waits may join then
 
 Every step gives each sequence one token. The cache hears of a sequence only where the token opens a block or fills one,
 one step in block_size, and then by the calls that the scheduler would make, in its order. So blocks are taken, cached
 and evicted as ever, and all else is a sum. The stretch is over before a step for which there are not enough blocks,
-since the scheduler must say who gives way, and after one in which a row becomes free while somebody waits.
+since the scheduler must say which gives way, and after one in which a row becomes free while a request waits.
 
 A test compares all of it with the scheduler's own steps.
 
@@ -49,7 +49,7 @@ class Host(Protocol):
 
 class Stretch:
     """From a moment on at which all that runs lacks one token, until settle(). Step j, counted from 0, computes token
-    starts[i] + j of sequence i; a sequence is brought to where it is only when somebody looks at it.
+    starts[i] + j of sequence i; a sequence is brought to where it is only when it is looked at.
 
     Attributes:
         end: when the step that is under way is over; None between two steps.
@@ -65,8 +65,8 @@ class Stretch:
         self._given = [0] * self._count  # steps after which the sequence was brought to where it was
         self._alive = [True] * self._count
         size, limit = self.kv.block_size, replica.scheduler.max_model_len
-        self._opens: list[list[int]] = [[] for _ in range(size)]  # by j % size: who needs a new block for step j
-        self._ends: dict[int, list[int]] = {}  # by j: who has its last token before step j
+        self._opens: list[list[int]] = [[] for _ in range(size)]  # by j % size: which need a new block for step j
+        self._ends: dict[int, list[int]] = {}  # by j: which have their last token before step j
         for i, seq in enumerate(self._seqs):
             self._opens[-starts[i] % size].append(i)
             data, most = seq.data, seq.sampling_params.max_tokens
@@ -77,7 +77,7 @@ class Stretch:
             self._ends.setdefault(left, []).append(i)
 
     def run(self, until: float, *, watched: bool = False) -> bool:
-        """Take the steps that are over at `until`; the next one is begun only before that. Nobody joins meanwhile.
+        """Take the steps that are over at `until`; the next one is begun only before that. None joins meanwhile.
 
         watched: stop after a step by which a request ends.
 
@@ -111,7 +111,7 @@ class Stretch:
             add_gap(seconds, count)
             now, end, j = end, None, j + 1
             self._kv_tokens += count
-            for i in opens[j % size]:  # who will need a block for the next step has just filled one
+            for i in opens[j % size]:  # what will need a block for the next step has just filled one
                 self._give(i, j)
                 kv.cache_blocks(self._seqs[i])
             if j in self._ends:
@@ -126,7 +126,7 @@ class Stretch:
         return goes_on
 
     def _let_end(self, j: int) -> int:
-        """End those who have their last token. Returns how many go on."""
+        """End those that have their last token. Returns how many go on."""
         for i in self._ends.pop(j):
             self._give(i, j)
             self._alive[i] = False

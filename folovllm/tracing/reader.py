@@ -13,8 +13,7 @@ from io import BytesIO
 from pathlib import Path
 
 from folovllm.tracing.schema import End, Header, Record, StepRecord, TraceFormatError, parse_record
-from folovllm.tracing.tail import read_with_tail
-from folovllm.utils.named_files import parse_json
+from folovllm.utils.named_files import parse_json, read_file
 
 
 @dataclass
@@ -62,7 +61,7 @@ class TornLine(Exception):  # noqa: N818  named after what happened
 
 def read_records(path: Path) -> Iterator[Record]:
     """The records in order. Raises TornLine behind the last whole one if a part of a line follows it."""
-    for number, line in enumerate(BytesIO(read_with_tail(path)), start=1):
+    for number, line in enumerate(BytesIO(read_file("trace", path)), start=1):
         where = f"{path}: line {number}"
         if not line.endswith(b"\n"):
             raise TornLine

@@ -1,6 +1,7 @@
 """The file of a trace: each record has left the process before the next is begun, so a crash loses at most the last.
 
-A thread that writes would lose more: what still stands in its queue.
+It is a system call for each record. A buffer that is flushed now and then, or a thread that writes, would lose what has
+not been handed over when the process is killed.
 
 vLLM: none
 """
@@ -12,7 +13,6 @@ import os
 import weakref
 from pathlib import Path
 
-from folovllm.tracing.tail import Tail
 from folovllm.utils.checks import wrong
 from folovllm.utils.logging import init_logger
 from folovllm.utils.named_files import incomplete
@@ -39,38 +39,35 @@ class TraceWriter:
             fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
         except OSError as error:
             raise ValueError(f"trace must be a file that can be written, got {str(self.path)!r}: {error}") from error
-        self._tail = Tail(self.path, fd)
-        self._close = weakref.finalize(self, _close, self._tail)  # also where the engine is dropped without a word
-
-    @property
-    def num_bytes(self) -> int:
-        return self._tail.num_bytes
+        self._file = os.fdopen(fd, "ab", buffering=0)
+        self.num_bytes = 0
+        self._error: OSError | None = None
+        self._close = weakref.finalize(self, self._file.close)  # also where the engine is dropped without a word
 
     @property
     def is_whole(self) -> bool:
         """Whether all that was written is in the file."""
-        return self._tail.error is None
+        return self._error is None
 
     def check_whole(self) -> None:
         """Raises ValueError: the file lacks its end; why."""
-        if (error := self._tail.error) is not None:
-            raise incomplete("trace", self.path, error)
+        if self._error is not None:
+            raise incomplete("trace", self.path, self._error)
 
     def write(self, line: str) -> None:
         """One record, as JSON in ASCII, with its end of line. Nothing once this is closed. A full disk ends the trace,
         and not the engine."""
-        data = line.encode("ascii")
+        if self._file.closed:
+            return
+        data, written = line.encode("ascii"), 0
         try:
-            self._tail.add(data)
+            while written < len(data):  # a disk with room for a part takes that, and tells why not the rest when asked
+                written += self._file.write(data[written:])
         except OSError as error:
+            self._error = error
             logger.warning("trace %s ends here: %s", self.path, error)
+            self.close()
+        self.num_bytes += written
 
     def close(self) -> None:
         self._close()
-
-
-def _close(tail: Tail) -> None:
-    try:
-        tail.close()
-    except OSError as error:
-        logger.warning("trace %s ends here: %s", tail.trace, error)

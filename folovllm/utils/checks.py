@@ -14,6 +14,9 @@ from collections.abc import Iterable
 
 from folovllm.utils.suggest import did_you_mean
 
+# The largest seed that every generator takes.
+MAX_SEED = 2**63 - 1
+
 FLOAT32_MAX = 3.4e38
 
 

@@ -1,24 +1,22 @@
 """Six helpers for code outside the package, which imports them from here by these names.
 
-The engine itself calls what most of them are made of: the seed of `utils/seed.py`, the device and the memory of
-`utils/devices.py`. torch is imported inside the functions, so that importing this module costs nothing.
+The engine itself seeds by set_random_seed(), and asks `utils/devices.py` for devices and memory. torch is imported
+inside the functions, so that importing this module costs nothing.
 
 vLLM: none
 """
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from folovllm.utils.devices import default_device, free_memory_bytes, total_memory_bytes
-from folovllm.utils.seed import set_seed
+from folovllm.utils.devices import GIB, default_device, free_memory_bytes, total_memory_bytes
 
 if TYPE_CHECKING:
     import torch
-
-_GIB = 1024**3
 
 
 def generate_request_id() -> str:
@@ -30,8 +28,17 @@ def generate_request_id() -> str:
 
 
 def set_random_seed(seed: int) -> None:
-    """Seed Python's, numpy's and torch's global generators."""
-    set_seed(seed)
+    """Seed Python's, numpy's and torch's global generators (torch's covers every device).
+
+    This is for what has no generator of its own (random weights, unseeded draws). A request's `seed` does not go
+    through here: it owns a generator, so that no other request can advance its state.
+    """
+    import numpy as np
+    import torch
+
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # numpy's global generator takes 32 bits
+    torch.manual_seed(seed)
 
 
 def is_cuda_available() -> bool:
@@ -59,10 +66,10 @@ def get_gpu_memory_info(device: int = 0) -> dict[str, float]:
         return {}
     gpu = torch.device("cuda", device)
     return {
-        "allocated_gb": torch.cuda.memory_allocated(gpu) / _GIB,
-        "reserved_gb": torch.cuda.memory_reserved(gpu) / _GIB,
-        "free_gb": free_memory_bytes(gpu) / _GIB,
-        "total_gb": total_memory_bytes(gpu) / _GIB,
+        "allocated_gb": torch.cuda.memory_allocated(gpu) / GIB,
+        "reserved_gb": torch.cuda.memory_reserved(gpu) / GIB,
+        "free_gb": free_memory_bytes(gpu) / GIB,
+        "total_gb": total_memory_bytes(gpu) / GIB,
     }
 
 

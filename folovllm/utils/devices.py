@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+GIB = 2**30
 HUGE_PAGE = 2 << 20  # bytes, on x86-64
 
 

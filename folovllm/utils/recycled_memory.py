@@ -36,7 +36,7 @@ class RecycledMemory:
         if size < HUGE_PAGE:
             return torch.empty(tuple(shape), dtype=dtype)
         memory = self._take(size)
-        # The result's storage holds this object, and so does every view of it: when it goes, nobody is left.
+        # The result's storage holds this object, and so does every view of it: when it goes, none is left.
         lease = (ctypes.c_char * size).from_address(memory.data_ptr())
         weakref.finalize(lease, self._free.__setitem__, memory.data_ptr(), memory).atexit = False
         return torch.frombuffer(lease, dtype=dtype).view(tuple(shape))

@@ -19,8 +19,8 @@ import torch
 
 from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.request import Sequence
+from folovllm.sample.gumbel import NUM_SETTINGS, GumbelParams, GumbelRows, draw_seed, host_params, takes_raw_logits
 from folovllm.sample.metadata import SamplingMetadata
-from folovllm.sample.race import NUM_SETTINGS, Race, Racers, can_race, draw_seed, host_params
 from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import Sampler, SamplerOutput, apply_edits
 from folovllm.utils.upload import upload
@@ -28,17 +28,17 @@ from folovllm.worker.row_failures import Failures
 
 
 @dataclass(slots=True)
-class Field:
-    """What the kernel needs of a step's sequences, on the device."""
+class KernelBatch:
+    """A step's sequences, and what the sampling kernel needs of them, on the device."""
 
     seqs: list[Sequence]
-    racers: Racers
+    params: GumbelParams
     """Of all of them; those that draw from edited logits, or nothing, are greedy here, which costs least."""
     others: list[int]
-    """The places of those that are more than drawn."""
-    places: torch.Tensor
-    """The same."""
-    other_racers: Racers
+    """The places of those that are more than drawn: their logits are edited, or they tell log-probabilities."""
+    device_others: torch.Tensor
+    """`others`, on the device."""
+    other_params: GumbelParams
 
 
 class BatchSampler:
@@ -54,7 +54,7 @@ class BatchSampler:
         self.uses_kernel = device.type == "cuda" and kernels_unavailable_reason(device) is None
         """Whether rows are drawn by the sampling kernel."""
         self._seeds: dict[str, int] = {}  # for the kernel's noise
-        self._field: Field | None = None
+        self._kernel_batch: KernelBatch | None = None
 
     def add(self, seq: Sequence) -> None:
         """A sequence that comes back keeps its state: its generator goes on where it was."""
@@ -76,11 +76,11 @@ class BatchSampler:
         """Let the kernel be compiled before a request waits for it: for logits of this dtype as they come, and for
         edited ones."""
         if self.uses_kernel:
-            racers = Racers(torch.zeros(NUM_SETTINGS, 1, dtype=torch.int64, device=self.device))
+            params = GumbelParams(torch.zeros(NUM_SETTINGS, 1, dtype=torch.int64, device=self.device))
             logits = torch.zeros(1, self.vocab_size, dtype=dtype, device=self.device)
             offsets = torch.zeros(1, dtype=torch.int64, device=self.device)
-            racers.draw(logits, offsets)
-            racers.draw(logits.float(), offsets, kept=logits.to(torch.int8))
+            params.draw(logits, offsets)
+            params.draw(logits.float(), offsets, kept=logits.to(torch.int8))
 
     def remove(self, seq_id: str) -> None:
         self._rows.pop(seq_id, None)
@@ -90,18 +90,18 @@ class BatchSampler:
         """How many of the likeliest tokens each of them tells beside its own; None: nothing."""
         return [self._rows[seq.seq_id].num_reported for seq in seqs]
 
-    def prepare(self, seqs: list[Sequence]) -> Racers | None:
+    def prepare(self, seqs: list[Sequence]) -> GumbelParams | None:
         """Before the forward is queued: what draw() needs of `seqs` besides their logits, so that it is on its way to
         the device while the device computes. A processor's error waits until draw() meets it, too.
 
         Returns the settings with which a CUDA graph draws them; None: the kernel is not used.
         """
-        field = self._field_for(seqs) if self.uses_kernel else None
-        others = seqs if field is None else [seqs[place] for place in field.others]
+        batch = self._kernel_batch_for(seqs) if self.uses_kernel else None
+        others = seqs if batch is None else [seqs[place] for place in batch.others]
         if others:
             with contextlib.suppress(Exception):
                 self._metadata_for(others)
-        return None if field is None else field.racers
+        return None if batch is None else batch.params
 
     def draw(
         self, seqs: list[Sequence], logits: torch.Tensor, positions: torch.Tensor, drawn: torch.Tensor | None = None
@@ -114,39 +114,43 @@ class BatchSampler:
         """
         if not self.uses_kernel or not seqs:
             return self.sample(seqs, logits)
-        field = self._field_for(seqs)
+        batch = self._kernel_batch_for(seqs)
         if drawn is None:
-            drawn = field.racers.draw(logits, positions)
-        if not field.others:
+            drawn = batch.params.draw(logits, positions)
+        if not batch.others:
             return SamplerOutput(drawn), {}
-        places = field.places
-        race = Race(field.other_racers, positions.index_select(0, places), drawn.index_select(0, places))
-        of_others = logits if len(field.others) == len(seqs) else logits.index_select(0, places)
-        rest, failures = self.sample([seqs[place] for place in field.others], of_others, race)
+        places = batch.device_others
+        gumbel = GumbelRows(batch.other_params, positions.index_select(0, places), drawn.index_select(0, places))
+        of_others = logits if len(batch.others) == len(seqs) else logits.index_select(0, places)
+        rest, failures = self.sample([seqs[place] for place in batch.others], of_others, gumbel)
         drawn[places] = rest.token_ids
         output = SamplerOutput(drawn)
         if rest.logprobs is not None:
             output.logprobs = rest.logprobs.spread(places, drawn)
         return output, failures
 
-    def _field_for(self, seqs: list[Sequence]) -> Field:
-        if self._field is None or self._field.seqs != seqs:
+    def _kernel_batch_for(self, seqs: list[Sequence]) -> KernelBatch:
+        if self._kernel_batch is None or self._kernel_batch.seqs != seqs:
             rows = [self._rows[seq.seq_id] for seq in seqs]
             settings = host_params(rows, [self._seeds[seq.seq_id] for seq in seqs], self.vocab_size)
-            others = [place for place, row in enumerate(rows) if row.num_reported is not None or not can_race(row)]
+            others = [
+                place for place, row in enumerate(rows) if row.num_reported is not None or not takes_raw_logits(row)
+            ]
             of_others = np.ascontiguousarray(settings[:, others])
-            settings[:, [place for place in others if not can_race(rows[place])]] = 0
-            racers, other_racers, places = upload(self.device, settings, of_others, np.array(others, np.int64))
-            self._field = Field(list(seqs), Racers(racers), others, places, Racers(other_racers))
-        return self._field
+            settings[:, [place for place in others if not takes_raw_logits(rows[place])]] = 0
+            params, other_params, places = upload(self.device, settings, of_others, np.array(others, np.int64))
+            self._kernel_batch = KernelBatch(
+                list(seqs), GumbelParams(params), others, places, GumbelParams(other_params)
+            )
+        return self._kernel_batch
 
     def sample(
-        self, seqs: list[Sequence], logits: torch.Tensor, race: Race | None = None
+        self, seqs: list[Sequence], logits: torch.Tensor, gumbel: GumbelRows | None = None
     ) -> tuple[SamplerOutput, Failures]:
         """One token for each of `seqs`, whose logits are the rows of `logits` [num_seqs, vocab]. Waits for nothing, as
         far as it is in the sampler's hands.
 
-        race: of these sequences, where the kernel draws.
+        gumbel: of these sequences, where the kernel draws.
 
         Returns what was drawn, still on the device: 0 where sampling failed, and without meaning for a beam.
         """
@@ -154,14 +158,14 @@ class BatchSampler:
             metadata = self._metadata_for(seqs)
             for row in self._seeded:
                 row.begin_draw()
-            return self.sampler(logits, metadata, race), {}
+            return self.sampler(logits, metadata, gumbel), {}
         except Exception as error:
             failures = self._find_failures(seqs, logits)
             if not failures:  # it fails in company only, if it is a processor's fault at all
                 failures = {seq.seq_id: error for seq in seqs if seq.sampling_params.extra_args}
             if not failures:
                 raise  # no request's own fault: the engine's
-            return self._sample_without(failures, seqs, logits, race)
+            return self._sample_without(failures, seqs, logits, gumbel)
 
     def _metadata_for(self, seqs: list[Sequence]) -> SamplingMetadata:
         if self._metadata is None or self._seqs != seqs:
@@ -189,14 +193,14 @@ class BatchSampler:
         return failures
 
     def _sample_without(
-        self, failures: Failures, seqs: list[Sequence], logits: torch.Tensor, race: Race | None
+        self, failures: Failures, seqs: list[Sequence], logits: torch.Tensor, gumbel: GumbelRows | None
     ) -> tuple[SamplerOutput, Failures]:
         good = [place for place, seq in enumerate(seqs) if seq.seq_id not in failures]
         drawn = SamplerOutput(torch.zeros(len(seqs), dtype=torch.int64, device=logits.device))
         if good:
             (places,) = upload(logits.device, np.array(good, np.int64))
-            among_good = None if race is None else race.take(places)
-            rest, more = self.sample([seqs[place] for place in good], logits[places], among_good)
+            gumbel_of_good = None if gumbel is None else gumbel.take(places)
+            rest, more = self.sample([seqs[place] for place in good], logits[places], gumbel_of_good)
             failures |= more
             drawn.token_ids[places] = rest.token_ids
             if rest.logprobs is not None:

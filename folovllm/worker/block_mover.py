@@ -20,17 +20,14 @@ from folovllm.worker.kv_cache import KVCache
 
 
 class BlockMover:
-    """Owns the swap space: per layer a CPU tensor of num_swap_blocks blocks (and a null block), pinned for a GPU.
-
-    Plain memory costs nothing on Linux before it is first written; pinned memory is taken at once.
-    """
+    """Owns the swap space: per layer a CPU tensor of num_swap_blocks blocks (and a null block). Linux takes no
+    memory for it before it is first written."""
 
     def __init__(self, kv_cache: KVCache, num_swap_blocks: int) -> None:
         self.device_tensors = kv_cache.tensors
         first = kv_cache.tensors[0]
         shape = (2, num_swap_blocks + 1, *first.shape[2:])
-        pin = first.device.type == "cuda" and num_swap_blocks > 0
-        self.swap_tensors = [torch.empty(shape, dtype=first.dtype, pin_memory=pin) for _ in kv_cache.tensors]
+        self.swap_tensors = [torch.empty(shape, dtype=first.dtype) for _ in kv_cache.tensors]
 
     def move(self, scheduled: SchedulerOutput) -> None:
         _copy(self.device_tensors, self.swap_tensors, scheduled.blocks_to_swap_out)

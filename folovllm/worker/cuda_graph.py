@@ -33,7 +33,7 @@ from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.layers.embedding import LMHead
 from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
-from folovllm.sample.race import NUM_SETTINGS, Racers
+from folovllm.sample.gumbel import NUM_SETTINGS, GumbelParams
 from folovllm.worker.input_batch import StepInputs
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.packed_inputs import unpack_inputs
@@ -68,7 +68,7 @@ class GraphBuffers:
         self.block_tables = torch.zeros(size, max_blocks, dtype=torch.int32, device=device)
         self.query_start_loc = torch.arange(size + 1, dtype=torch.int32, device=device)  # one query each
         self.settings = torch.zeros(NUM_SETTINGS, size, dtype=torch.int64, device=device)
-        self._settings_of: Racers | None = None
+        self._settings_of: GumbelParams | None = None
 
     def inputs(self, size: int) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
         """input_ids, positions and metadata of the first `size` sequences. Their lengths are not known when a graph is
@@ -86,9 +86,9 @@ class GraphBuffers:
         )
         return input_ids, positions, metadata
 
-    def racers(self, size: int) -> tuple[Racers, torch.Tensor]:
+    def gumbel_params(self, size: int) -> tuple[GumbelParams, torch.Tensor]:
         """Settings and positions with which the first `size` sequences draw."""
-        return Racers(self.settings[:, :size]), self.packed[1, :size]
+        return GumbelParams(self.settings[:, :size]), self.packed[1, :size]
 
     def clear(self, size: int) -> None:
         """`size` sequences of one token, all of them padding."""
@@ -97,7 +97,7 @@ class GraphBuffers:
         seq_lens.fill_(1)
         decode_order.copy_(self.query_start_loc[:size])  # 0, 1, 2 ...
 
-    def load(self, inputs: StepInputs, size: int, racers: Racers | None) -> None:
+    def load(self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None) -> None:
         """Copy a step's inputs, padded to `size`, to where the kernels look for them. The settings of the draws are
         copied only when they are others than the last time. None: the step draws nothing that is looked at."""
         assert inputs.packed is not None, "a step that is not padded has no graph"
@@ -105,11 +105,11 @@ class GraphBuffers:
         # Columns further right keep what they held: no kernel looks behind a sequence's end.
         tables = inputs.metadata.block_tables
         self.block_tables[:size, : tables.shape[1]].copy_(tables)
-        if racers is not None and racers is not self._settings_of:
-            count = racers.packed.shape[1]
-            self.settings[:, :count].copy_(racers.packed)
+        if gumbel_params is not None and gumbel_params is not self._settings_of:
+            count = gumbel_params.packed.shape[1]
+            self.settings[:, :count].copy_(gumbel_params.packed)
             self.settings[:, count:size].zero_()  # padding is greedy
-            self._settings_of = racers
+            self._settings_of = gumbel_params
 
 
 class GraphOutputs:
@@ -182,23 +182,23 @@ class CudaGraphs:
         else:
             logits.copy_(self.model.compute_logits(hidden))
         if self.draws:
-            racers, positions = self.buffers.racers(size)
-            racers.draw(logits, positions, out=tokens)
+            gumbel_params, positions = self.buffers.gumbel_params(size)
+            gumbel_params.draw(logits, positions, out=tokens)
 
     def size_for(self, num_seqs: int) -> int | None:
         """The batch size to which `num_seqs` sequences must be padded; None: no graph is that large."""
         return padded_size(num_seqs, self.sizes)
 
     def replay(
-        self, inputs: StepInputs, size: int, racers: Racers | None
+        self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """hidden [size, hidden], logits [size, vocab] and the tokens [size] that were drawn with the settings of
-        `racers`, if there are any; good until the next replay.
+        `gumbel_params`, if there are any; good until the next replay.
 
         The next step's replay may be queued before this step's logits have been read by the host, but not before the
         kernels that draw from them: these are queued first.
         """
-        self.buffers.load(inputs, size, racers)
+        self.buffers.load(inputs, size, gumbel_params)
         self._graphs[size].replay()
         return self.outputs.first(size)
 

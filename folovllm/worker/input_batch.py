@@ -174,49 +174,49 @@ class InputBatch:
         if pad_to is None:
             starts, lens = np.concatenate([[0], ends]).astype(np.int32), seq_lens.astype(np.int32)
             arrays = (token_ids, positions, slots, lens, order, starts, tables, *others)
-            input_ids, positions_there, slots_there, lens_there, order_there, *uploaded = upload(self.device, *arrays)
+            input_ids, device_positions, device_slots, device_lens, device_order, *uploaded = upload(
+                self.device, *arrays
+            )
         else:
             starts = np.arange(pad_to + 1, dtype=np.int32)
             tables = np.concatenate([tables, np.zeros((padding, max_blocks), np.int32)])
             block = pack_inputs(pad_to, token_ids, positions, slots, seq_lens, order)
             packed, *uploaded = upload(self.device, block, starts, tables, *others)
-            input_ids, positions_there, slots_there, lens_there, order_there = unpack_inputs(packed)
-        starts_there, tables_there, drawn_rows_there, unknown_at, unknown_rows, logits_at = uploaded
+            input_ids, device_positions, device_slots, device_lens, device_order = unpack_inputs(packed)
+        device_starts, device_tables, device_drawn_rows, unknown_at, unknown_rows, logits_at = uploaded
         if len(unknown) == len(token_ids):
             torch.index_select(self.last_tokens, 0, unknown_rows, out=input_ids[: len(token_ids)])
         elif len(unknown):
             input_ids.index_copy_(0, unknown_at, self.last_tokens.index_select(0, unknown_rows))
         metadata = AttentionMetadata(
-            query_start_loc=starts_there,
-            seq_lens=lens_there,
-            slot_mapping=slots_there,
-            block_tables=tables_there,
+            query_start_loc=device_starts,
+            seq_lens=device_lens,
+            slot_mapping=device_slots,
+            block_tables=device_tables,
             max_query_len=int(num_new.max()),
             max_seq_len=max_seq_len,
             num_decodes=num_decodes,
-            decode_order=order_there,
+            decode_order=device_order,
         )
         return StepInputs(
             input_ids=input_ids,
-            positions=positions_there,
+            positions=device_positions,
             metadata=metadata,
             rows=rows,
             num_new=num_new,
             draws=draws,
-            drawn_rows=drawn_rows_there,
+            drawn_rows=device_drawn_rows,
             logits_at=None if in_order else logits_at,
             packed=packed,
         )
 
-    def advance(self, inputs: StepInputs, drawn: list[Sequence], token_ids: np.ndarray | None = None) -> Expected:
+    def advance(self, inputs: StepInputs, drawn: list[Sequence]) -> Expected:
         """After the step: what was computed is in the cache, and the sequences of `drawn` are one token longer each.
-        The tokens are given now, or later to fill() with what is returned here; then last_tokens must have them."""
+        last_tokens has the tokens; fill() gets them later, with what is returned here."""
         self.num_computed[inputs.rows] += inputs.num_new
         rows = self._rows_of(drawn)
         expected = Expected(rows, self.num_tokens[rows], self._serials[rows])
         self.num_tokens[rows] += 1
-        if token_ids is not None:
-            self.fill(expected, token_ids)
         return expected
 
     def fill(self, expected: Expected, token_ids: np.ndarray) -> None:

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 import torch
 
 from folovllm.config import CacheConfig, SchedulerConfig
-from folovllm.utils.devices import free_memory_bytes, release_freed_memory, total_memory_bytes
+from folovllm.utils.devices import GIB, free_memory_bytes, release_freed_memory, total_memory_bytes
 
 CPU_SHARE = 0.25
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)

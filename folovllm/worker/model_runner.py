@@ -90,7 +90,7 @@ class ModelRunner:
         inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
         step.draws = inputs.draws.tolist()
         drawing = [step.rows[place] for place in step.draws]
-        racers = self.sampling.prepare(drawing) if drawing else None
+        gumbel_params = self.sampling.prepare(drawing) if drawing else None
         logits = drawn = None
         if self.graphs is None or size is None:
             if scheduled.total_num_scheduled_tokens > len(seqs):  # else every row is a last one
@@ -98,9 +98,9 @@ class ModelRunner:
             hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
         else:
             if inputs.logits_at is not None:
-                racers = None  # not every row draws, or one draws that has none: the graph cannot know
-            hidden, logits, tokens = self.graphs.replay(inputs, size, racers)
-            drawn = None if racers is None else tokens[: len(drawing)]
+                gumbel_params = None  # not every row draws, or one draws that has none: the graph cannot know
+            hidden, logits, tokens = self.graphs.replay(inputs, size, gumbel_params)
+            drawn = None if gumbel_params is None else tokens[: len(drawing)]
         if drawing:
             if logits is None:
                 logits = self.model.compute_logits(_at(hidden, inputs.logits_at, len(drawing)))

@@ -20,7 +20,6 @@ from folovllm.engine.limits import DEFAULT_CHUNKED_TOKENS
 from folovllm.entrypoints.clients.step_thread import LONGEST_REST
 from folovllm.sample.filters import NARROW_WIDTH
 from folovllm.sampling_params import SamplingParams
-from folovllm.tracing import tail
 from milestones.chain import Course
 from milestones.path import count_lines, measure
 from milestones.site.source import ROOT, find, locate, parse
@@ -91,7 +90,6 @@ SAID: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("m4/time-line.md", "programs, and # run at once", "个程序，同时跑 # 个", (splits.PLACES,)),
     ("replicas.md", "The margin is #, so", "余量（margin）是 #，", (routing.MARGIN,)),
     ("replicas.md", "first four blocks, # tokens", "前四块、也就是前 # 个 token", (routing.DEPTH * BLOCK,)),
-    ("trace-format.md", "gets them # KiB at a time", "攒够 # KiB", (tail.SIZE // 1024,)),
     ("service.md", "ends after # ms at the latest", "# 毫秒，所以路数极多", (round(LONGEST_REST * 1000),)),
     ("m1/sampler.md", "where # is the limit", "上限 # 时", (default(ModelConfig, "max_logprobs"),)),
     ("m1/sampler-cost.md", "| `top_p` | # candidates", "| `top_p` | # 个候选", (NARROW_WIDTH,)),

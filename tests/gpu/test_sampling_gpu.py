@@ -7,6 +7,7 @@ import torch
 
 from folovllm import SamplingParams
 from folovllm.sample.filters import Filters
+from folovllm.sample.gumbel import GumbelParams, host_params
 from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow
 from folovllm.sample.sampler import Sampler
@@ -55,7 +56,7 @@ def sizes_by_definition(logits: torch.Tensor, settings: dict) -> tuple[torch.Ten
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", FILTERS)
 def test_as_many_stay_as_the_definition_says_and_they_are_the_largest(name: str, dtype: torch.dtype) -> None:
-    from folovllm.sample.kernels.sampler import kept_tokens
+    from tests.m4.sampling_kernel_support import kept_tokens
 
     logits = normal(64, dtype)
     kept = kept_tokens(logits, filters_of(FILTERS[name], 64))
@@ -70,7 +71,8 @@ def test_as_many_stay_as_the_definition_says_and_they_are_the_largest(name: str,
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_drawn_tokens_are_of_those_that_stay_and_the_same_again(name: str) -> None:
-    from folovllm.sample.kernels.sampler import kept_tokens, sample
+    from folovllm.sample.kernels.sampler import sample
+    from tests.m4.sampling_kernel_support import kept_tokens
 
     logits, filters = normal(BATCH, torch.bfloat16), filters_of(FILTERS[name])
     seeds = torch.full((BATCH,), 2**40 + 7, device="cuda")
@@ -109,13 +111,12 @@ def test_a_batch_of_mixed_settings_is_sampled_by_the_kernel_without_a_host_sync(
         SamplingRow(SamplingParams(**settings), [], [], frozenset(), None)
         for settings in list(FILTERS.values()) * (BATCH // len(FILTERS) + 1)
     ][:BATCH]
-    metadata = SamplingMetadata.build(rows, VOCAB, logits.device)
-    sampler = Sampler("triton")
-    sampler(logits, metadata)  # compiles
+    gumbel_params = GumbelParams(torch.from_numpy(host_params(rows, range(BATCH), VOCAB)).to(logits.device))
+    offsets = torch.arange(BATCH, device=logits.device)
+    gumbel_params.draw(logits, offsets)  # compiles
     torch.cuda.set_sync_debug_mode("error")
     try:
-        output = sampler(logits, metadata)
+        token_ids = gumbel_params.draw(logits, offsets)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert output.logprobs is None
-    assert ((output.token_ids >= 0) & (output.token_ids < VOCAB)).all()
+    assert ((token_ids >= 0) & (token_ids < VOCAB)).all()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,23 +12,11 @@ from hypothesis import strategies as st
 from folovllm.request import Sequence, SequenceData
 from folovllm.sampling_params import SamplingParams
 from folovllm.worker.input_batch import InputBatch, StepInputs
+from tests.m2.batch_support import advance, last_tokens, prepare
 
 ROWS, MAX_MODEL_LEN, BLOCK = 4, 24, 4
 BLOCKS_PER_ROW = MAX_MODEL_LEN // BLOCK
 PARAMS = SamplingParams()
-
-
-def prepare(batch: InputBatch, seqs: list[Sequence], num_scheduled_tokens: list[int]) -> StepInputs:
-    return batch.prepare(seqs, num_scheduled_tokens, forks=[])
-
-
-def last_tokens(inputs: StepInputs) -> list[int]:
-    """Where in the flat tokens the ones stand whose logits are drawn from."""
-    return list(range(len(inputs.input_ids))) if inputs.logits_at is None else inputs.logits_at.tolist()
-
-
-def advance(batch: InputBatch, inputs: StepInputs, seqs: list[Sequence], token_ids: list[int]) -> None:
-    batch.advance(inputs, seqs, np.array(token_ids))
 
 
 @dataclass

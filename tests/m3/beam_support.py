@@ -12,14 +12,19 @@ from folovllm.sample.beam_search import BeamSearch, BeamStep, CandidateRow
 Logprobs = Callable[[list[int]], torch.Tensor]
 
 
-def decode(search: BeamSearch, logprobs: Logprobs, num_candidates: int | None = None) -> list[BeamStep]:
+def num_candidates(search: BeamSearch) -> int:
+    """How many of a row's best tokens are enough, as SamplingRow.num_reported has it."""
+    return search.width + len(search.eos_token_ids)
+
+
+def decode(search: BeamSearch, logprobs: Logprobs, most: int | None = None) -> list[BeamStep]:
     """What an engine does: score the live beams, hand over the best candidates of each, until it is over."""
     steps: list[BeamStep] = []
     while not search.done:
         rows: list[CandidateRow] = []
         for beam in search.live:
             row = logprobs(beam.token_ids)
-            values, ids = row.topk(min(num_candidates or search.num_candidates, len(row)))
+            values, ids = row.topk(min(most or num_candidates(search), len(row)))
             rows.append((ids.tolist(), values.tolist()))
         steps.append(search.advance(rows))
     return steps

@@ -14,6 +14,7 @@ from folovllm.engine.input_processor import Room
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
 from folovllm.worker.model_runner_output import LogprobsRow
+from tests.m3.beam_support import num_candidates
 from tests.m3.shadow_cache import ShadowCache
 
 TOKEN = 7  # what every sequence says, unless a seed is given
@@ -157,7 +158,7 @@ class PagedDesk:
     def _candidates(self, seq: Sequence) -> LogprobsRow:
         """A row as the sampler would report it: the likeliest in front, then all candidates."""
         draw = self.draw or random.Random(seq.get_len())
-        num_candidates = self.beams[seq.request_id].search.num_candidates
-        logprobs = sorted((-draw.expovariate(1.0) for _ in range(num_candidates)), reverse=True)
-        token_ids = draw.sample(range(num_candidates + 2), num_candidates)
+        count = num_candidates(self.beams[seq.request_id].search)
+        logprobs = sorted((-draw.expovariate(1.0) for _ in range(count)), reverse=True)
+        token_ids = draw.sample(range(count + 2), count)
         return LogprobsRow([token_ids[0], *token_ids], [logprobs[0], *logprobs], rank=1)

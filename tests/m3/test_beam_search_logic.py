@@ -173,7 +173,7 @@ def test_wide_enough_it_finds_every_output_in_order(length_penalty: float) -> No
 
 
 @pytest.mark.parametrize("num_eos", [0, 1, 3])
-def test_num_candidates_are_enough(num_eos: int) -> None:
+def test_so_many_candidates_are_enough(num_eos: int) -> None:
     """Handing over whole rows of the vocabulary decides nothing differently."""
     for seed in range(10):
         logprobs = random_rows(seed, vocab_size=12)

@@ -28,8 +28,16 @@ def as_filters(rows: list[dict], vocab_size: int) -> Filters:
 
 def kept(logits: torch.Tensor, *rows: dict) -> list[list[int]]:
     """The tokens that the kernel would draw from, for each row of `logits` [b, vocab]."""
-    mask = kernel.kept_tokens(logits.to(DEVICE), as_filters(list(rows), logits.shape[-1]))
+    mask = kept_tokens(logits.to(DEVICE), as_filters(list(rows), logits.shape[-1]))
     return [row.nonzero().flatten().tolist() for row in mask]
+
+
+def kept_tokens(logits: torch.Tensor, filters: Filters) -> torch.Tensor:
+    """Which tokens may be drawn, bool [b, vocab]: what the kernel decides before it draws."""
+    kept = torch.empty(logits.shape, dtype=torch.int8, device=logits.device)
+    nothing = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+    kernel.sample(logits, filters, nothing, nothing, kept=kept)
+    return kept.bool()
 
 
 def normal(*shape: int, scale: float = 1.5, seed: int = 0) -> torch.Tensor:

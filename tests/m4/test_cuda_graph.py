@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from folovllm import LLMEngine, SamplingParams
-from folovllm.sample.race import Racers
+from folovllm.sample.gumbel import GumbelParams
 from folovllm.worker import async_output, cuda_graph
 from folovllm.worker.async_output import HostCopy
 from folovllm.worker.cuda_graph import CudaGraphs, GraphBuffers, GraphOutputs, padded_size
@@ -38,13 +38,13 @@ class EagerGraphs(CudaGraphs):
         self.replayed: list[tuple[int, int]] = []  # (sequences, size)
 
     def replay(
-        self, inputs: StepInputs, size: int, racers: Racers | None
+        self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         self.replayed.append((len(inputs.rows), size))
         buffers = self.buffers
         buffers.packed.fill_(UNUSABLE)
         buffers.block_tables.fill_(UNUSABLE)
-        buffers.load(inputs, size, racers)
+        buffers.load(inputs, size, gumbel_params)
         self.outputs.logits.fill_(torch.nan)
         self._forward(size)
         return self.outputs.first(size)

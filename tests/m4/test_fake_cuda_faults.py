@@ -70,9 +70,9 @@ def keep_a_buffer(self: CudaGraphs) -> None:
     self.kept = [*getattr(self, "kept", []), torch.empty(3, device="cuda")]
 
 
-def made_anew(old: Any, self: GraphBuffers, inputs: Any, size: int, racers: Any) -> None:
+def made_anew(old: Any, self: GraphBuffers, inputs: Any, size: int, gumbel_params: Any) -> None:
     self.packed = self.packed.clone()
-    old(self, inputs, size, racers)
+    old(self, inputs, size, gumbel_params)
 
 
 def one_staging_buffer() -> Callable[..., Any]:

@@ -126,7 +126,7 @@ def test_late_tokens_give_the_inputs_that_early_ones_give(seed: int) -> None:
         assert one.draws.tolist() == other.draws.tolist()
         assert one.metadata.slot_mapping.tolist() == other.metadata.slot_mapping.tolist()
         drawn = [rng.randrange(100, 200) for _ in seqs]
-        early.advance(one, seqs, np.array(drawn))
+        early.fill(early.advance(one, seqs), np.array(drawn))
         expected = draw(late, other, seqs, drawn)
         if waiting is not None:
             arrive(late, *waiting)
@@ -153,7 +153,7 @@ def test_padding_reads_and_writes_the_null_block(size: int) -> None:
     assert {tensor.dtype for tensor in (padded.input_ids, padded.positions, meta.slot_mapping)} == {torch.int64}
     # Who draws, and what is advanced, are the three.
     assert padded.draws.tolist() == [0, 1, 2]
-    batch.advance(padded, seqs, np.array([7, 8, 9]))
+    batch.fill(batch.advance(padded, seqs), np.array([7, 8, 9]))
     assert batch.prepare(seqs, [1] * 3, []).input_ids.tolist() == [7, 8, 9]
 
 

@@ -23,6 +23,7 @@ from folovllm.attention.backend import BACKENDS, get_backend_class
 from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
 from folovllm.bench.report import Report, Row, by_round
 from folovllm.bench.workload import progress_bar, require_at_least
+from folovllm.sample.gumbel import GumbelParams, GumbelRows, host_params
 from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow
 from folovllm.sample.sampler import Sampler
@@ -147,8 +148,7 @@ def _measure(
         "sampler": lambda: sampler(logits, metadata),
     }
     if with_kernel and not case.params.is_greedy:
-        kernel_sampler = Sampler("triton")
-        contestants["triton"] = lambda: kernel_sampler(logits, metadata)
+        contestants["triton"] = _in_kernel(logits, metadata, rows)
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for contestant in contestants.values():
         contestant()  # warm-up, and the kernel's compilation
@@ -175,6 +175,17 @@ def _measure(
         ratio = None if kernel_ms is None else medians["sampler"] / kernel_ms
         row |= {"triton_ms": kernel_ms, "triton_ratio": ratio}
     return row, {f"{name}_ms": by_round(taken, min_rounds) for name, taken in times.items()}
+
+
+def _in_kernel(logits: Tensor, metadata: SamplingMetadata, rows: list[SamplingRow]) -> Callable[[], object]:
+    """As the engine does it: logits as they came go straight to the kernel, edited ones by way of the sampler."""
+    settings = host_params(rows, range(len(rows)), logits.shape[-1])
+    gumbel_params = GumbelParams(torch.from_numpy(settings).to(logits.device))
+    offsets = torch.arange(len(rows), device=logits.device)
+    if not any(group.edits for group in metadata.groups):
+        return lambda: gumbel_params.draw(logits, offsets)
+    sampler, gumbel = Sampler(), GumbelRows(gumbel_params, offsets, drawn=offsets)
+    return lambda: sampler(logits, metadata, gumbel)
 
 
 def _wait(device: torch.device) -> None:

@@ -27,8 +27,8 @@ from folovllm.bench.preset_draws import PRESETS, Preset
 from folovllm.bench.presets import check_room, shifted
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import BenchModel, dtype_of, progress_bar, require_at_least, vocab_size
+from folovllm.sample.gumbel import GumbelRows
 from folovllm.sample.metadata import SamplingMetadata
-from folovllm.sample.race import Race
 from folovllm.sample.sampler import Sampler, SamplerOutput
 from folovllm.sampling_params import SamplingParams
 from workshop.bench.sampler import naive_sample
@@ -47,7 +47,7 @@ class NaiveSampler(Sampler):
         super().__init__()
         self.params = params
 
-    def __call__(self, logits: Tensor, metadata: SamplingMetadata, race: Race | None = None) -> SamplerOutput:
+    def __call__(self, logits: Tensor, metadata: SamplingMetadata, gumbel: GumbelRows | None = None) -> SamplerOutput:
         return SamplerOutput(naive_sample(logits.float(), self.params, []))
 
 

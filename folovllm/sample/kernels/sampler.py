@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from folovllm.attention.backends.triton import TritonBackend
 from folovllm.sample.drawable import NOT_FINITE
 from folovllm.sample.filters import Filters
 from folovllm.sample.kernels.threshold import count_and_mass, extremes, find_threshold, key_of, load_row, value_of
@@ -237,8 +236,6 @@ def sample(
     out: [b] int64 to write to; made if None.
     kept: [b, vocab] int8, contiguous, that is written to as well: 1 for each token that may be drawn, else 0.
     """
-    if (reason := TritonBackend.unavailable_reason(logits.device)) is not None:
-        raise ValueError(f"draw 'triton' cannot run on {str(logits.device)!r}: {reason}")
     num_rows, vocab_size = logits.shape
     if logits.dtype not in _SHIFTS:
         raise ValueError(f"logits must be one of {[str(dtype) for dtype in _SHIFTS]}, got {logits.dtype}")
@@ -268,11 +265,3 @@ def sample(
             num_warps=NUM_WARPS,
         )
     return tokens
-
-
-def kept_tokens(logits: Tensor, filters: Filters) -> Tensor:
-    """Which tokens may be drawn, bool [b, vocab]: what the kernel decides before it draws."""
-    kept = torch.empty(logits.shape, dtype=torch.int8, device=logits.device)
-    nothing = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
-    sample(logits, filters, nothing, nothing, kept=kept)
-    return kept.bool()

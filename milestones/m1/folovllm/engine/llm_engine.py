@@ -32,8 +32,8 @@ from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.reserved import refuse_reserved_fields
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_str, wrong
+from folovllm.utils.common import set_random_seed
 from folovllm.utils.ids import Counter, next_unused
-from folovllm.utils.seed import set_seed
 from folovllm.utils.turns import Turns
 from folovllm.worker.model_runner import ModelRunner
 
@@ -54,7 +54,7 @@ class LLMEngine:
         elif cache_config is not None or scheduler_config is not None:
             raise ValueError("cache_config and scheduler_config must not be given: an EngineConfig has both")
         refuse_reserved_fields(config)
-        set_seed(config.model_config.seed)
+        set_random_seed(config.model_config.seed)
         model_config = config.model_config
         hf_config = load_hf_config(model_config)
         self.device = resolve_device(model_config)
@@ -125,7 +125,7 @@ class LLMEngine:
         So several users of one engine (open streams, a generate() among them) each get what is theirs, errors too.
 
         Raises:
-            RuntimeError: none of the requests is in the engine any more: somebody has aborted them.
+            RuntimeError: none of the requests is in the engine any more: they have been aborted.
         """
         with self._turns.take():
             if not self._outbox.holds(request_ids):

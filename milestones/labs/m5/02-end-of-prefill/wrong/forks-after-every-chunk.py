@@ -3,4 +3,4 @@ class Scheduler:
         for seq, num_tokens in wants:
             ends = in_prefill(seq)
             if ends and seq.status is RUNNING:
-                self._end_prefill(request, seq, self.max_num_seqs - sum(map(rows_claimed, self.running)), output)
+                self._fork_siblings(request, seq, self.max_num_seqs - sum(map(rows_claimed, self.running)), output)

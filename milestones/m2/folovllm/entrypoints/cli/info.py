@@ -9,8 +9,6 @@ import argparse
 import json
 from typing import Any
 
-GIB = 2**30
-
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
@@ -34,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 def collect() -> dict[str, Any]:
     import torch
 
-    from folovllm.utils.devices import cpu_has_bf16_units, default_device, free_memory_bytes
+    from folovllm.utils.devices import GIB, cpu_has_bf16_units, default_device, free_memory_bytes
     from folovllm.utils.machine import cpu_features, hardware, versions
 
     device = torch.device(default_device())

@@ -29,7 +29,7 @@ from folovllm.sample.row import SamplingRow
 NUM_SETTINGS = 5
 
 
-def can_race(row: SamplingRow) -> bool:
+def takes_raw_logits(row: SamplingRow) -> bool:
     """Whether it draws from the logits as they came. It follows from the row's own parameters alone: else its company
     would decide how it is drawn."""
     return not row.params.use_beam_search and not is_edited(row)
@@ -41,8 +41,8 @@ def draw_seed() -> int:
 
 
 def host_params(rows: Sequence[SamplingRow], seeds: Sequence[int], vocab_size: int) -> np.ndarray:
-    """The kernel's settings of these rows, [NUM_SETTINGS, b] for Racers(): float64 temperature, int64 top_k, float64
-    top_p and min_p, int64 seed, all as the int64 that has these bits. A column of zeros is a greedy row."""
+    """The kernel's settings of these rows, [NUM_SETTINGS, b] for GumbelParams(): float64 temperature, int64 top_k,
+    float64 top_p and min_p, int64 seed, all as the int64 that has these bits. A column of zeros is a greedy row."""
     params = [row.params for row in rows]
     packed = np.zeros((NUM_SETTINGS, len(rows)), np.int64)
     temperature, top_p, min_p = (packed[line].view(np.float64) for line in (0, 2, 3))
@@ -55,7 +55,7 @@ def host_params(rows: Sequence[SamplingRow], seeds: Sequence[int], vocab_size: i
 
 
 @dataclass(slots=True)
-class Racers:
+class GumbelParams:
     """What host_params() made, on the device."""
 
     packed: Tensor
@@ -72,23 +72,23 @@ class Racers:
         filters = Filters(floats[0], top_k, floats[1], floats[2])
         return sample(logits, filters, seeds, offsets, out=out, kept=kept)
 
-    def take(self, rows: Tensor) -> Racers:
-        return Racers(self.packed.index_select(1, rows))
+    def take(self, rows: Tensor) -> GumbelParams:
+        return GumbelParams(self.packed.index_select(1, rows))
 
 
 @dataclass(slots=True)
-class Race:
+class GumbelRows:
     """Rows that are more than drawn: their logits are edited, or they tell log-probabilities. The sampler does that,
     and lets them draw here."""
 
-    racers: Racers
+    params: GumbelParams
     offsets: Tensor
-    """[b], as Racers.draw() takes them."""
+    """[b], as GumbelParams.draw() takes them."""
     drawn: Tensor
     """[b] what the launch over all rows drew, from logits as they came."""
 
-    def take(self, rows: Tensor) -> Race:
-        return Race(self.racers.take(rows), self.offsets.index_select(0, rows), self.drawn.index_select(0, rows))
+    def take(self, rows: Tensor) -> GumbelRows:
+        return GumbelRows(self.params.take(rows), self.offsets.index_select(0, rows), self.drawn.index_select(0, rows))
 
     def draw(self, raw: Tensor, edited: Tensor, group: RowGroup) -> tuple[Tensor, list[Pool]]:
         """Token ids [b] of a group's rows, or codes of drawable.py; and what they were drawn from, where it is told.
@@ -97,9 +97,9 @@ class Race:
         """
         if edited is raw and group.processed_rows is None:
             return self.drawn.index_select(0, group.rows), []
-        racers, logits = self.racers.take(group.rows), edited.float()
+        params, logits = self.params.take(group.rows), edited.float()
         kept = torch.empty(logits.shape, dtype=torch.int8, device=logits.device)
-        tokens = racers.draw(logits, self.offsets.index_select(0, group.rows), kept=kept)
+        tokens = params.draw(logits, self.offsets.index_select(0, group.rows), kept=kept)
         if edited is not raw:
             largest = raw.amax(dim=-1)
             tokens = tokens.masked_fill(tokens < 0, NO_TOKEN)

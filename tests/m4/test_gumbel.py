@@ -1,4 +1,4 @@
-"""Who races, in the engine: every row that the sampling kernel can draw, with the same tokens in any company."""
+"""The engine draws every row that the sampling kernel can draw by it, with the same tokens in any company."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 
 from folovllm import LLM, SamplingParams
 from folovllm.sample.drawable import NO_TOKEN, NOT_FINITE
+from folovllm.sample.gumbel import GumbelParams, GumbelRows, host_params, takes_raw_logits
 from folovllm.sample.kernels import sampler as kernel
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from folovllm.sample.metadata import SamplingMetadata
-from folovllm.sample.race import Race, Racers, can_race, host_params
 from folovllm.sample.sampler import Sampler
 from tests.helpers import make_hf_folder
 from tests.m1.sampling_reference import make_row
@@ -63,7 +63,7 @@ def test_one_launch_draws_greedy_seeded_and_filtered_rows(llm: LLM, launches: li
         assert tokens(llm, [PROMPTS[place]], [settings[place]]) == [together[place]]
 
 
-def test_a_row_that_cannot_race_does_not_change_its_neighbours(llm: LLM) -> None:
+def test_a_row_that_the_graph_cannot_draw_does_not_change_its_neighbours(llm: LLM) -> None:
     seeded = SamplingParams(seed=9, temperature=1.5, max_tokens=4, ignore_eos=True)
     biased = SamplingParams(logit_bias={7: 100.0}, max_tokens=4, ignore_eos=True)
     reporting = SamplingParams(temperature=0, logprobs=2, max_tokens=4, ignore_eos=True)
@@ -96,9 +96,9 @@ def test_each_of_n_sequences_has_noise_of_its_own(llm: LLM) -> None:
 
 def test_who_draws_from_logits_as_they_came_follows_from_a_rows_own_parameters() -> None:
     for racing in ({}, {"temperature": 0}, {"seed": 1}, {"top_k": 3, "top_p": 0.5, "min_p": 0.1}, {"logprobs": 1}):
-        assert can_race(make_row(SamplingParams(**racing)))
+        assert takes_raw_logits(make_row(SamplingParams(**racing)))
     for other in ({"logit_bias": {1: 1.0}}, {"presence_penalty": 0.5}, {"min_tokens": 2}):
-        assert not can_race(make_row(SamplingParams(**other)))
+        assert not takes_raw_logits(make_row(SamplingParams(**other)))
 
 
 def test_settings_as_the_kernel_reads_them() -> None:
@@ -182,7 +182,7 @@ def test_rows_that_cannot_be_drawn_from_are_told_apart(llm: LLM) -> None:
     logits[0, 3] = torch.nan
     logits[1, 5] = -torch.inf
     logits[2] = -torch.inf
-    racers, offsets = Racers(torch.from_numpy(host_params(rows, [0] * 4, 50))), torch.arange(4)
-    race = Race(racers, offsets, racers.draw(logits, offsets))
-    output = Sampler()(logits, SamplingMetadata.build(rows, 50, torch.device("cpu")), race)
+    params, offsets = GumbelParams(torch.from_numpy(host_params(rows, [0] * 4, 50))), torch.arange(4)
+    gumbel = GumbelRows(params, offsets, params.draw(logits, offsets))
+    output = Sampler()(logits, SamplingMetadata.build(rows, 50, torch.device("cpu")), gumbel)
     assert output.token_ids.tolist() == [NOT_FINITE, NO_TOKEN, NOT_FINITE, 5]

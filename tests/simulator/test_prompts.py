@@ -1,0 +1,40 @@
+"""Names in the place of hashes: the core's pool finds by them what it would find by tokens."""
+
+from __future__ import annotations
+
+from folovllm.request import Request, Sequence
+from folovllm.simulator.load import Job
+from folovllm.simulator.prompts import NamedPrefixCache, make_request
+
+
+def admit(cache: NamedPrefixCache, number: str, job: Job) -> tuple[Request, Sequence]:
+    """Let a request in: it takes what is there, and computes the rest of its prompt."""
+    request = make_request(number, job, 0.0)
+    seq = request.first_seq()
+    cache.jobs[number] = job
+    cache.get_computed_blocks(request, seq)
+    assert cache.allocate_slots([(seq, job.prompt_tokens - seq.num_computed_tokens)]) == []
+    seq.num_computed_tokens = job.prompt_tokens
+    cache.cache_blocks(seq)
+    return request, seq
+
+
+def test_a_groups_prefix_is_found_and_what_is_behind_it_is_not():
+    cache = NamedPrefixCache(30, 4)
+    _, first = admit(cache, "0", Job(0.0, 12, 1, "tools", 8))
+    second, seq = admit(cache, "1", Job(0.0, 12, 1, "tools", 8))
+    assert second.num_cached_tokens == 8
+    assert seq.block_ids[:2] == first.block_ids[:2]
+    assert seq.block_ids[2] != first.block_ids[2]
+
+
+def test_a_chat_behind_another_prefix_is_not_found():
+    """The second block is called the same, and stands behind another one."""
+    cache = NamedPrefixCache(30, 4)
+    admit(cache, "0", Job(0.0, 12, 1, "a", 4, "x"))
+    again, _ = admit(cache, "1", Job(0.0, 13, 1, "a", 4, "x"))
+    assert again.num_cached_tokens == 12
+    elsewhere, _ = admit(cache, "2", Job(0.0, 12, 1, "b", 4, "x"))
+    assert elsewhere.num_cached_tokens == 0
+    later, _ = admit(cache, "3", Job(0.0, 13, 1, "b", 4, "x"))
+    assert later.num_cached_tokens == 4
