@@ -34,6 +34,7 @@ AFTER = (
     "folovllm/entrypoints/replicas/**",
     "folovllm/entrypoints/structured/**",
     "folovllm/routing.py",
+    "folovllm/structured_outputs.py",
     "folovllm/simulator/**",
     "tests/bench/**",
     "tests/clients/**",

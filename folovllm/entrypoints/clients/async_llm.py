@@ -18,10 +18,9 @@ from folovllm.entrypoints.clients.chat import check_no_lora
 from folovllm.entrypoints.clients.inputs import ClientInputs, adopt
 from folovllm.entrypoints.clients.looks import EngineLook, Load, load_of, look_at
 from folovllm.entrypoints.clients.options import engine_options
-from folovllm.entrypoints.clients.params import RequestOutputKind
 from folovllm.entrypoints.clients.step_thread import Mailbox, StepThread
 from folovllm.outputs import RequestOutput
-from folovllm.sampling_params import SamplingParams as PlainParams
+from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.ids import next_unused
 
 
@@ -59,7 +58,7 @@ class AsyncLLM(base.AsyncLLM):
     async def generate(
         self,
         prompt: Prompt,
-        sampling_params: PlainParams | None = None,
+        sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
         *,
         priority: int = 0,
@@ -122,7 +121,7 @@ class AsyncLLM(base.AsyncLLM):
         return self._mailboxes.get(request_id) is mailbox
 
     def _add(
-        self, mailbox: Mailbox, request_id: str, prompt: Prompt, params: PlainParams | None, priority: int
+        self, mailbox: Mailbox, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int
     ) -> None:
         """In the step thread."""
         if not self._is_open(request_id, mailbox):

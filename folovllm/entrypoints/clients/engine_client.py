@@ -12,9 +12,8 @@ from folovllm.config import EngineConfig, ModelConfig
 from folovllm.engine.input_processor import Prompt
 from folovllm.entrypoints.clients.inputs import ClientInputs
 from folovllm.entrypoints.clients.looks import EngineLook, Load
-from folovllm.entrypoints.clients.params import RequestOutputKind
 from folovllm.outputs import RequestOutput
-from folovllm.sampling_params import SamplingParams
+from folovllm.sampling_params import RequestOutputKind, SamplingParams
 
 
 class EngineFacts(Protocol):

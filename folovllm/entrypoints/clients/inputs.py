@@ -1,12 +1,13 @@
 """Prompts and parameters as clients give them, made into what the engine's own InputProcessor takes.
 
-`adopt(engine)` puts it in front: the engine then also takes numpy's token ids, logprobs=-1 and structured outputs.
+`adopt(engine)` puts it in front: the engine then also takes numpy's token ids and structured outputs.
 
 vLLM: inputs/llm.py (TextPrompt, TokensPrompt)
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
@@ -14,11 +15,10 @@ import numpy as np
 
 from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.entrypoints.clients.params import SamplingParams
 from folovllm.entrypoints.structured.engine import GrammarCompiler
 from folovllm.entrypoints.structured.processor import KEY
 from folovllm.request import Request
-from folovllm.sampling_params import SamplingParams as PlainParams
+from folovllm.sampling_params import SamplingParams
 
 
 class TextPrompt(TypedDict):
@@ -69,19 +69,20 @@ class ClientInputs(InputProcessor):
         super().__init__(engine.tokenizer, engine.runner.vocab_size, engine.input_processor.room, engine.config)
         self.grammars = GrammarCompiler(engine.tokenizer, self.vocab_size, engine.eos_token_ids)
 
-    def process(self, request_id: str, prompt: Prompt, params: PlainParams | None) -> Request:
+    def process(self, request_id: str, prompt: Prompt, params: SamplingParams | None) -> Request:
         """Raises: as InputProcessor.process; ValueError also for a form that cannot be compiled."""
         if isinstance(params, SamplingParams):
-            params = self.plain_params(params)
+            params = self.with_form(params)
         return super().process(request_id, plain_prompt(prompt), params)
 
-    def plain_params(self, params: SamplingParams) -> PlainParams:
-        """What the engine computes with, the form compiled. Raises ValueError: a wrong value, or form."""
-        plain = params.plain(self.vocab_size)
-        if params.structured_outputs is not None:
-            form = self.grammars.compile(params.structured_outputs)
-            plain.extra_args = {**(plain.extra_args or {}), KEY: form}
-        return plain
+    def with_form(self, params: SamplingParams) -> SamplingParams:
+        """With the form compiled, for its logits processor. Raises ValueError: a wrong value, or form."""
+        if params.structured_outputs is None:
+            return params
+        params.validate()
+        form = self.grammars.compile(params.structured_outputs)
+        extra_args = {**(params.extra_args or {}), KEY: form}
+        return dataclasses.replace(params, extra_args=extra_args, structured_outputs=None)
 
 
 def adopt(engine: LLMEngine) -> ClientInputs:

@@ -12,17 +12,16 @@ from typing import Any
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints import llm as base
-from folovllm.entrypoints.clients.beam_search import BeamSearchOutput, to_output
+from folovllm.entrypoints.clients.beam_search import BeamSearchOutput, BeamSearchParams, to_output
 from folovllm.entrypoints.clients.chat import check_no_lora, check_no_tools, conversation_to_prompt
 from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
 from folovllm.entrypoints.clients.inputs import adopt, is_one_prompt, plain_prompt
 from folovllm.entrypoints.clients.options import engine_options
-from folovllm.entrypoints.clients.params import BeamSearchParams, SamplingParams
 from folovllm.outputs import RequestOutput
-from folovllm.sampling_params import SamplingParams as PlainParams
+from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_choice
 
-Params = PlainParams | Sequence[PlainParams] | None
+Params = SamplingParams | Sequence[SamplingParams] | None
 
 
 class LLM(base.LLM):

@@ -21,7 +21,6 @@ from folovllm.engine.input_processor import InputProcessor
 from folovllm.entrypoints.clients.chat import check_characters, conversation_to_prompt
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
-from folovllm.entrypoints.clients.params import RequestOutputKind, SamplingParams
 from folovllm.entrypoints.openai.aside import PREPARE_SECONDS, Aside, AskingTokenizer, Check, within
 from folovllm.entrypoints.openai.bodies import check_json
 from folovllm.entrypoints.openai.errors import APIError, failed, refused
@@ -29,10 +28,10 @@ from folovllm.entrypoints.openai.limits import Gate, salt_for, shutting_down
 from folovllm.entrypoints.openai.longest_token import characters_a_token
 from folovllm.entrypoints.openai.metrics import Metrics
 from folovllm.entrypoints.openai.protocol import ChatRequest, Sampling, TokenizeRequest
-from folovllm.entrypoints.structured.params import StructuredOutputsParams
 from folovllm.errors import NoTokenLeftError
 from folovllm.outputs import RequestOutput
-from folovllm.sampling_params import SamplingParams as PlainParams
+from folovllm.sampling_params import RequestOutputKind, SamplingParams
+from folovllm.structured_outputs import StructuredOutputsParams
 
 _T = TypeVar("_T")
 _SAMPLING_FIELDS = [
@@ -64,7 +63,7 @@ class Work:
     """A request that the engine will take: every prompt as token ids, and the parameters of all."""
 
     prompts: list[dict[str, Any]]
-    params: PlainParams
+    params: SamplingParams
     priority: int
     output_kind: RequestOutputKind
 
@@ -158,7 +157,7 @@ class Serving:
             raise ValueError("cache_salt must not be empty, got ''")
         salt = salt_for(key, body.cache_salt) if self.salt_by_key and key else body.cache_salt
         try:
-            plain = inputs.plain_params(params)  # with the grammar, which the event loop need not compile
+            params = inputs.with_form(params)  # with the grammar, which the event loop need not compile
         except ValueError as error:
             if body.response_format is not None and str(error).startswith("structured_outputs"):
                 raise ValueError(f"response_format cannot be kept: {error}") from error
@@ -169,10 +168,10 @@ class Serving:
         for prompt in prompts:
             check()
             tokens = prompt | ({} if salt is None else {"cache_salt": salt})
-            checks.process("check", tokens, None if ready else plain)  # all prompts have the same parameters
+            checks.process("check", tokens, None if ready else params)  # all prompts have the same parameters
             ready.append(tokens)
         kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
-        return Work(ready, plain, body.priority, kind)
+        return Work(ready, params, body.priority, kind)
 
     def asking(self, check: Check) -> Any | None:
         """The tokenizer, for work that asks before each text."""

@@ -22,14 +22,13 @@ from typing import Any, Protocol
 from folovllm.engine.input_processor import Prompt
 from folovllm.entrypoints.clients.inputs import ClientInputs
 from folovllm.entrypoints.clients.looks import EngineLook, Load
-from folovllm.entrypoints.clients.params import RequestOutputKind
 from folovllm.entrypoints.openai.errors import APIError
 from folovllm.entrypoints.replicas.replica import FrontEngine, FrontInputs, ReplicaFacts
 from folovllm.entrypoints.replicas.scaling import Scaling
 from folovllm.entrypoints.replicas.wire import Ask, Growing
 from folovllm.outputs import RequestOutput
 from folovllm.routing import Router, prefix_hashes
-from folovllm.sampling_params import SamplingParams
+from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)

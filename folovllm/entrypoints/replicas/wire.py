@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from folovllm.engine.stream import OutputDelta
-from folovllm.entrypoints.structured.params import StructuredOutputsParams
 from folovllm.entrypoints.structured.processor import KEY
 from folovllm.outputs import CompletionOutput, RequestOutput
 from folovllm.sampling_params import SamplingParams
+from folovllm.structured_outputs import StructuredOutputsParams
 
 
 @dataclass(frozen=True, slots=True)

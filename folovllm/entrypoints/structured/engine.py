@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from folovllm.entrypoints.structured.params import StructuredOutputsParams
+from folovllm.structured_outputs import StructuredOutputsParams
 from folovllm.utils.checks import describe
 
 if TYPE_CHECKING:
