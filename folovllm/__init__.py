@@ -51,8 +51,8 @@ _EXPORTS = {
     "RequestOutputKind": "folovllm.sampling_params",
     "SamplingParams": "folovllm.sampling_params",
     "StructuredOutputsParams": "folovllm.structured_outputs",
-    "TextPrompt": "folovllm.entrypoints.clients.inputs",
-    "TokensPrompt": "folovllm.entrypoints.clients.inputs",
+    "TextPrompt": "folovllm.engine.input_processor",
+    "TokensPrompt": "folovllm.engine.input_processor",
     "SamplingType": "folovllm.sampling_params",
 }
 

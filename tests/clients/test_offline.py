@@ -20,6 +20,7 @@ from folovllm import (
     StructuredOutputsParams,
     TokensPrompt,
 )
+from folovllm.engine.input_processor import InputProcessor
 from folovllm.entrypoints import llm as milestones
 from folovllm.entrypoints.clients.options import NEUTRAL, engine_options
 from folovllm.model_files import EMBEDDED_FOLDER
@@ -55,6 +56,24 @@ def test_token_ids_may_be_numpys(llm: LLM) -> None:
     assert {one(llm.generate(prompts, GREEDY, use_tqdm=False)) for prompts in kinds} == {
         one(llm.generate("Once upon", GREEDY, use_tqdm=False))
     }
+
+
+def test_what_has_been_checked_is_not_checked_again(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [one(llm.generate(prompt, GREEDY, use_tqdm=False)) for prompt in ("Once upon", "A dog")]
+    checked = list(llm.engine.input_processor.check(["Once upon", {"prompt": "A dog"}], GREEDY))
+    monkeypatch.setattr(InputProcessor, "check", lambda *_: pytest.fail("it is checked again"))
+    assert [one(llm.generate(prompt, use_tqdm=False)) for prompt in checked] == expected
+    with pytest.raises(ValueError, match="^sampling_params must be None beside a prompt that has been checked"):
+        llm.generate(checked[0], GREEDY, use_tqdm=False)
+
+
+def test_prompts_that_are_checked_together_have_room_of_their_own(llm: LLM) -> None:
+    processor = llm.engine.input_processor
+    short, long = processor.check([[5], [5] * 30], SamplingParams(max_tokens=None))
+    assert (short.params.max_tokens, long.params.max_tokens) == (
+        processor.max_model_len - 1,
+        processor.max_model_len - 30,
+    )
 
 
 def test_numbers_that_are_no_ids_are_refused(llm: LLM) -> None:

@@ -74,9 +74,10 @@ def test_a_compiled_form_stays_at_home_and_its_text_travels() -> None:
     pytest.importorskip("llguidance")
     llm = AsyncLLM(dtype="float32", num_kv_blocks=64)
     form = StructuredOutputsParams(choice=["yes", "no"])
-    ask = Ask.of("r", {"prompt_token_ids": [1]}, llm.inputs.with_form(SamplingParams(structured_outputs=form)), 0)
+    request = llm.engine.input_processor.process("r", [1], SamplingParams(structured_outputs=form))
+    ask = Ask.of("r", {"prompt_token_ids": [1]}, request.sampling_params, 0)
     travelled = pickle.loads(pickle.dumps(ask))
-    assert travelled.form == form
+    assert travelled.params.structured_outputs == form
     assert travelled.params.extra_args is None
 
 

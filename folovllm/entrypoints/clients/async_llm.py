@@ -15,7 +15,6 @@ from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.entrypoints.clients.chat import check_no_lora
-from folovllm.entrypoints.clients.inputs import ClientInputs, adopt
 from folovllm.entrypoints.clients.looks import EngineLook, Load, load_of, look_at
 from folovllm.entrypoints.clients.options import engine_options
 from folovllm.entrypoints.clients.step_thread import Mailbox, StepThread
@@ -27,13 +26,10 @@ from folovllm.utils.ids import next_unused
 class AsyncLLM(base.AsyncLLM):
     """An engine for asyncio. Args and errors: as for LLM."""
 
-    inputs: ClientInputs
-
     def __init__(self, model: str | None = None, **kwargs: Any) -> None:
         super().__init__(model, **engine_options(kwargs))
 
     def _start(self, engine: LLMEngine) -> None:
-        self.inputs = adopt(engine)
         self._steps: StepThread | None = None
         self._want_the_end: set[str] = set()  # requests whose consumers read their last output alone
         super()._start(engine)

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints import llm as base
 from folovllm.entrypoints.clients.beam_search import BeamSearchOutput, BeamSearchParams, to_output
 from folovllm.entrypoints.clients.chat import check_no_lora, check_no_tools, conversation_to_prompt
 from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
-from folovllm.entrypoints.clients.inputs import adopt, is_one_prompt, plain_prompt
 from folovllm.entrypoints.clients.options import engine_options
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
@@ -42,7 +43,6 @@ class LLM(base.LLM):
         check_choice("generation_config", generation_config, ("auto", "vllm"))
         super().__init__(model, **engine_options(kwargs))
         self._uses_generation_config = generation_config == "auto"
-        adopt(self.engine)
 
     @property
     def llm_engine(self) -> LLMEngine:
@@ -67,8 +67,11 @@ class LLM(base.LLM):
     ) -> list[RequestOutput]:
         """As the milestones' LLM.generate; token ids may be numpy's, as an array for each prompt."""
         check_no_lora(lora_request)
-        plain = plain_prompt(prompts) if is_one_prompt(prompts) else [plain_prompt(prompt) for prompt in prompts]
-        return super().generate(plain, sampling_params, use_tqdm=use_tqdm, priority=priority)
+        if isinstance(prompts, np.ndarray):
+            prompts = prompts.tolist()
+        elif isinstance(prompts, Sequence) and prompts and isinstance(prompts[0], np.integer):
+            prompts = [prompts]  # type: ignore[assignment]
+        return super().generate(prompts, sampling_params, use_tqdm=use_tqdm, priority=priority)
 
     def chat(
         self,

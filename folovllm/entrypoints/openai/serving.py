@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from folovllm.engine.input_processor import InputProcessor
+from folovllm.engine.input_processor import Checked, InputProcessor
 from folovllm.entrypoints.clients.chat import check_characters, conversation_to_prompt
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
@@ -60,9 +60,9 @@ _SAMPLING_FIELDS = [
 
 @dataclass(slots=True)
 class Work:
-    """A request that the engine will take: every prompt as token ids, and the parameters of all."""
+    """A request that the engine will take: every prompt, checked, and the parameters of all as they were asked for."""
 
-    prompts: list[dict[str, Any]]
+    prompts: list[Checked]
     params: SamplingParams
     priority: int
     output_kind: RequestOutputKind
@@ -146,7 +146,7 @@ class Serving:
         Raises:
             ValueError: what the engine would refuse, by name.
         """
-        engine, inputs = self.llm.engine, self.llm.inputs
+        engine, inputs = self.llm.engine, self.llm.engine.input_processor
         if body.priority != 0 and engine.config.scheduler_config.policy != "priority":
             raise ValueError(
                 f"priority must be 0 under policy 'fcfs', got {body.priority}; serve with --policy priority"
@@ -156,20 +156,20 @@ class Serving:
         if body.cache_salt == "":
             raise ValueError("cache_salt must not be empty, got ''")
         salt = salt_for(key, body.cache_salt) if self.salt_by_key and key else body.cache_salt
+        salted = {} if salt is None else {"cache_salt": salt}
+
+        def asking() -> Iterator[dict[str, Any]]:
+            for prompt in prompts:
+                check()
+                yield prompt | salted
+
+        checks = InputProcessor(self.asking(check), inputs.vocab_size, inputs.room, engine.config, inputs.grammars)
         try:
-            params = inputs.with_form(params)  # with the grammar, which the event loop need not compile
+            ready = list(checks.check(asking(), params))
         except ValueError as error:
             if body.response_format is not None and str(error).startswith("structured_outputs"):
                 raise ValueError(f"response_format cannot be kept: {error}") from error
             raise
-        check()
-        checks = InputProcessor(self.asking(check), inputs.vocab_size, inputs.room, engine.config)
-        ready: list[dict[str, Any]] = []
-        for prompt in prompts:
-            check()
-            tokens = prompt | ({} if salt is None else {"cache_salt": salt})
-            checks.process("check", tokens, None if ready else params)  # all prompts have the same parameters
-            ready.append(tokens)
         kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
         return Work(ready, params, body.priority, kind)
 
@@ -231,9 +231,7 @@ class Serving:
 
     async def _one(self, work: Work, place: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         try:
-            stream = self.llm.generate(
-                work.prompts[place], work.params, priority=work.priority, output_kind=work.output_kind
-            )
+            stream = self.llm.generate(work.prompts[place], priority=work.priority, output_kind=work.output_kind)
             async with aclosing(stream) as outputs:
                 async for output in outputs:
                     yield place, output
