@@ -26,7 +26,7 @@ _EXPORTS = {
     "AsyncLLM": "folovllm.entrypoints.clients.async_llm",
     "EngineStats": "folovllm.engine.stats",
     "LLMEngine": "folovllm.engine.llm_engine",
-    "LLM": "folovllm.entrypoints.clients.llm",
+    "LLM": "folovllm.entrypoints.llm",
     "EngineDeadError": "folovllm.errors",
     "FoloVLLMError": "folovllm.errors",
     "IllegalTransition": "folovllm.errors",

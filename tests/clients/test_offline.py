@@ -21,7 +21,6 @@ from folovllm import (
     TokensPrompt,
 )
 from folovllm.engine.input_processor import InputProcessor
-from folovllm.entrypoints import llm as milestones
 from folovllm.entrypoints.clients.options import NEUTRAL, engine_options
 from folovllm.model_files import EMBEDDED_FOLDER
 
@@ -39,7 +38,6 @@ def one(outputs: list[Any]) -> str:
 
 def test_the_engine_has_both_names(llm: LLM) -> None:
     assert llm.llm_engine is llm.engine
-    assert isinstance(llm, milestones.LLM)
 
 
 @pytest.mark.parametrize("wrong", [{"output_kind": "delta"}, {"structured_outputs": {"regex": "a"}}])
@@ -109,13 +107,6 @@ def test_a_chat_may_bring_its_template(llm: LLM) -> None:
     assert output.prompt == "<a>"
     with pytest.raises(ValueError, match="chat_template must be a template"):
         llm.chat([{"role": "user", "content": "a"}], GREEDY, use_tqdm=False, chat_template="{% for %}")
-
-
-def test_a_chat_is_the_milestones_own(llm: LLM) -> None:
-    messages = [{"role": "user", "content": "什么是前缀缓存？"}]
-    plain = milestones.LLM(dtype="float32", num_kv_blocks=64)
-    here, there = llm.chat(messages, GREEDY, use_tqdm=False)[0], plain.chat(messages, GREEDY, use_tqdm=False)[0]
-    assert (here.prompt_token_ids, here.outputs[0].token_ids) == (there.prompt_token_ids, there.outputs[0].token_ids)
 
 
 @pytest.mark.parametrize("name", ["tools", "lora_request"])
