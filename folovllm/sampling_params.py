@@ -3,7 +3,7 @@
 Plain data, checked when it is made and again when a request takes it, so that the sampler never has to. Fields may be
 set in between. So what follows from them, `best_of` too as long as nobody gives it, is computed when it is read, and
 never kept. The fields and their meanings are vLLM's. How the settings act on the logits, and in which order, is the
-sampler's business.
+sampler's business. More than 300 lines, for the fields and their checks are one table.
 
 vLLM: vllm/sampling_params.py
 """
@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Any, Literal
 
+from folovllm.structured_outputs import StructuredOutputsParams
 from folovllm.utils.checks import (
     MAX_SEED,
     check_bool,
@@ -42,6 +43,14 @@ class SamplingType(IntEnum):
     BEAM = 3
 
 
+class RequestOutputKind(Enum):
+    """What a stream hands out: all so far, only what is new, or only the end."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
 class _AsMany(int):
     """What `best_of` reads as until it is given: n. Whoever hands it on, as dataclasses.replace does, gives nothing."""
 
@@ -67,7 +76,7 @@ class SamplingParams:
     (default: `n`).
     Penalties: `presence_penalty` once per token id already generated, `frequency_penalty` for each time it
     was, `repetition_penalty` divides (or multiplies) the logits of ids in the prompt or the output.
-    Distribution: `temperature` (0 is greedy: the argmax), then the `top_k` likeliest (-1: all), then the
+    Distribution: `temperature` (0 is greedy: the argmax), then the `top_k` likeliest (-1 or 0: all), then the
     smallest set whose probability reaches `top_p`, then those of at least `min_p` times the likeliest's.
     `seed` gives the request generators of its own: sequence i of n draws from `seed + i`.
     Vocabulary: `logit_bias` adds to chosen ids, `allowed_token_ids` forbids all others, `bad_words` are
@@ -75,12 +84,15 @@ class SamplingParams:
     End: EOS (unless `ignore_eos`), `stop_token_ids`, `stop` strings (cut off, unless
     `include_stop_str_in_output`), `max_tokens` (None: up to the model's length); none of the first three
     before `min_tokens` tokens.
-    Reports: `logprobs` / `prompt_logprobs` likeliest tokens per position, beside the token itself.
+    Reports: `logprobs` / `prompt_logprobs` likeliest tokens per position, beside the token itself;
+    -1 is the whole vocabulary.
     `logprobs_mode` "raw" reads `logprobs` from the model's own logits, "processed" after everything above;
     `prompt_logprobs` are always raw, as nothing is drawn there.
     Text: `detokenize=False` leaves the text empty; `skip_special_tokens` hides EOS and its like.
     Own code: `extra_args` reaches custom logits processors.
     Beam search: `use_beam_search=True` with `best_of` as the width, `length_penalty`, `early_stopping`.
+    Streams: `output_kind` says what AsyncLLM hands out.
+    Form: `structured_outputs` holds the text to a JSON schema, a regular expression, a choice or a grammar.
     """
 
     n: int = 1
@@ -111,11 +123,27 @@ class SamplingParams:
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    structured_outputs: StructuredOutputsParams | None = None
     # bad_words as the sampler needs them, as token ids; the engine fills them in, as it has the tokenizer.
     bad_words_token_ids: list[list[int]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.validate()
+
+    @classmethod
+    def from_optional(cls, **given: Any) -> SamplingParams:
+        """As the class itself, but None is "not given", except for max_tokens, where it is "up to the model's length".
+
+        A logit_bias is as OpenAI's interface has it: its keys may be text, and a bias is brought into [-100, 100].
+
+        Raises:
+            TypeError: an unknown field. ValueError: a wrong value, by name.
+        """
+        values = {name: value for name, value in given.items() if value is not None or name == "max_tokens"}
+        if isinstance(values.get("logit_bias"), dict):
+            values["logit_bias"] = {_token_id(key): _bounded(bias) for key, bias in values["logit_bias"].items()}
+        return cls(**values)
 
     def validate(self) -> None:
         """Check every field, and make lists of what may be given as a list or otherwise.
@@ -169,6 +197,10 @@ class SamplingParams:
         for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens"):
             check_bool(name, getattr(self, name))
         check_choice("logprobs_mode", self.logprobs_mode, ("raw", "processed"))
+        if not isinstance(self.output_kind, RequestOutputKind):
+            raise wrong("output_kind", "be a RequestOutputKind", self.output_kind)
+        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            raise wrong("structured_outputs", "be StructuredOutputsParams", self.structured_outputs)
         if self.stop and not self.detokenize:
             raise ValueError(
                 f"stop needs text to search in, got {describe(self.stop)} with detokenize=False; "
@@ -189,7 +221,8 @@ class SamplingParams:
             raise ValueError(f"min_tokens ({self.min_tokens}) must be <= max_tokens ({self.max_tokens})")
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(self, name) is not None:
-                check_int(name, getattr(self, name), 0, way_out="use None to turn it off")
+                way_out = "-1 is the whole vocabulary, None turns it off"
+                check_int(name, getattr(self, name), -1, way_out=way_out)
 
     def _check_distribution(self) -> None:
         if check_float("temperature", self.temperature) < 0:
@@ -197,7 +230,9 @@ class SamplingParams:
         if not 0 < check_float("top_p", self.top_p) <= 1:
             raise wrong("top_p", "be in (0, 1]", self.top_p, "1 keeps every token")
         check_int("top_k", self.top_k)
-        if self.top_k != -1 and self.top_k < 1:
+        if self.top_k == 0:  # vLLM's spelling
+            self.top_k = -1
+        elif self.top_k < -1:
             raise wrong("top_k", "be -1 (disabled) or at least 1", self.top_k)
         if not 0 <= check_float("min_p", self.min_p) <= 1:
             raise wrong("min_p", "be in [0, 1]", self.min_p, "0 keeps every token")
@@ -283,3 +318,16 @@ def _id_list(name: str, value: list[int] | None, allow_empty: bool = True) -> li
         return []
     check_token_ids(name, value, allow_empty)
     return list(value)
+
+
+def _token_id(key: object) -> int:
+    try:
+        return int(key)  # type: ignore[call-overload, no-any-return]
+    except (TypeError, ValueError):
+        raise ValueError(f"logit_bias must have token ids as keys, got {key!r}") from None
+
+
+def _bounded(bias: Any) -> Any:
+    """Anything but a number stays, for validate() to name it; NaN as well."""
+    is_number = isinstance(bias, (int, float)) and not isinstance(bias, bool) and bias == bias
+    return min(100.0, max(-100.0, bias)) if is_number else bias

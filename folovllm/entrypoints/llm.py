@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from os import PathLike
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from folovllm.engine.defaults import config_for_llm
-from folovllm.engine.input_processor import Prompt, chat_to_prompt
+from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
+from folovllm.entrypoints.clients.beam_search import BeamSearchOutput, BeamSearchParams, to_output
+from folovllm.entrypoints.clients.chat import check_no_lora, check_no_tools, conversation_to_prompt
+from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
+from folovllm.entrypoints.clients.options import engine_options
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
 from folovllm.tracing.attach import make_engine
+from folovllm.utils.checks import check_choice
 from folovllm.utils.ids import Counter, next_unused
 from folovllm.utils.interrupts import interrupts_allowed, interrupts_deferred
 
 Messages = list[dict[str, Any]]
+Params = SamplingParams | Sequence[SamplingParams] | None
 
 
 class LLM:
@@ -32,8 +40,10 @@ class LLM:
         trace: a file that gets a record of every step (`folovllm trace view` shows it). Whole after trace.close().
         trace_texts: whether the trace has prompts and tokens, too; without them, only how many.
         nvtx: name the parts of each step in NVIDIA's profilers; needs a GPU.
+        generation_config: "auto": chat() without parameters draws as the checkpoint's generation_config.json says;
+            "vllm": as SamplingParams() says.
         **kwargs: any field of ModelConfig, CacheConfig or SchedulerConfig by its name: tokenizer, dtype, device,
-            max_model_len, seed, load_format, skip_tokenizer_init, ...
+            max_model_len, seed, load_format, skip_tokenizer_init, ... Or by vLLM's name; see clients/options.py.
 
     Raises:
         TypeError: an unknown keyword; the text names the nearest valid one.
@@ -47,12 +57,27 @@ class LLM:
         trace: str | PathLike[str] | None = None,
         trace_texts: bool = True,
         nvtx: bool = False,
+        generation_config: str = "auto",
         **kwargs: Any,
     ) -> None:
+        check_choice("generation_config", generation_config, ("auto", "vllm"))
+        self._uses_generation_config = generation_config == "auto"
         # All prompts are given at once and all texts come back at once: gaps between tokens are not seen.
-        config = config_for_llm(model, **{"performance_mode": "throughput", **kwargs})
+        config = config_for_llm(model, **{"performance_mode": "throughput", **engine_options(kwargs)})
         self.engine, self.trace = make_engine(lambda: LLMEngine(config), trace, texts=trace_texts, nvtx=nvtx)
         self._request_ids = Counter()
+
+    @property
+    def llm_engine(self) -> LLMEngine:
+        return self.engine
+
+    @cached_property
+    def _generation_defaults(self) -> dict[str, Any]:
+        return load_generation_defaults(self.engine.model_config) if self._uses_generation_config else {}
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What the checkpoint's generation_config.json says, and SamplingParams' own defaults besides."""
+        return SamplingParams(**self._generation_defaults)
 
     def get_tokenizer(self) -> Any:
         return self.engine.get_tokenizer()
@@ -64,16 +89,17 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
+        lora_request: None = None,
     ) -> list[RequestOutput]:
         """Complete each prompt; the outputs come in the order of the prompts. Threads may call this at the same time:
         the prompts of all are computed together.
 
         Args:
-            prompts: one prompt or a list; a prompt is text, a list of token ids or {"prompt_token_ids": [...]}.
+            prompts: one prompt or a list; a prompt is text, token ids (numpy's, too) or {"prompt_token_ids": [...]}.
             sampling_params: one for all prompts, or a list with one for each.
             use_tqdm: show a progress bar.
             priority: one number for each prompt, the lowest served first; needs policy="priority".
@@ -81,6 +107,7 @@ class LLM:
         Raises:
             ValueError: a prompt or its parameters cannot be served; then no prompt of this call is.
         """
+        check_no_lora(lora_request)
         prompt_list = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
         if isinstance(sampling_params, Sequence):
             if len(sampling_params) != len(prompt_list):
@@ -112,21 +139,50 @@ class LLM:
     def chat(
         self,
         messages: Messages | list[Messages],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
+        lora_request: None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of a list, in the format of the model's chat template.
 
-        A message is {"role": ..., "content": ...}. Its content is text, or a list of {"type": "text", "text": ...}.
+        Without sampling_params it draws by get_default_sampling_params(). See conversation_to_prompt for the rest.
         """
+        check_no_tools(tools)
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [
-            chat_to_prompt(self.engine.tokenizer, conversation, **(chat_template_kwargs or {}))  # type: ignore[arg-type]
+            conversation_to_prompt(
+                self.engine.tokenizer,
+                conversation,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                chat_template=chat_template,
+                template_args=chat_template_kwargs,
+            )
             for conversation in conversations
         ]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False
+    ) -> list[BeamSearchOutput]:
+        """The `beam_width` best continuations of each prompt, best first.
+
+        They are ranked as Hugging Face does: by the log-probability of what was generated, divided by its length to
+        the power of length_penalty.
+
+        Raises:
+            ValueError: a wrong value, or beams that do not fit into the KV cache.
+        """
+        outputs = self.generate(prompts, params.sampling_params(), use_tqdm=use_tqdm)
+        return [to_output(output, self.engine.tokenizer) for output in outputs]
 
     def _run(self, request_ids: list[str], *, show_progress: bool) -> list[RequestOutput]:
         finished: dict[str, RequestOutput] = {}
@@ -150,8 +206,10 @@ class LLM:
 
 
 def _is_one_prompt(prompts: Any) -> bool:
+    if isinstance(prompts, np.ndarray):
+        return prompts.ndim == 1
     if isinstance(prompts, Sequence) and not isinstance(prompts, str):
-        return bool(prompts) and isinstance(prompts[0], int)
+        return bool(prompts) and isinstance(prompts[0], (int, np.integer))
     return True
 
 

@@ -20,8 +20,7 @@ from folovllm import (
     StructuredOutputsParams,
     TokensPrompt,
 )
-from folovllm import sampling_params as base
-from folovllm.entrypoints import llm as milestones
+from folovllm.engine.input_processor import InputProcessor
 from folovllm.entrypoints.clients.options import NEUTRAL, engine_options
 from folovllm.model_files import EMBEDDED_FOLDER
 
@@ -39,7 +38,12 @@ def one(outputs: list[Any]) -> str:
 
 def test_the_engine_has_both_names(llm: LLM) -> None:
     assert llm.llm_engine is llm.engine
-    assert isinstance(llm, milestones.LLM)
+
+
+@pytest.mark.parametrize("wrong", [{"output_kind": "delta"}, {"structured_outputs": {"regex": "a"}}])
+def test_a_field_of_another_kind_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must be "):
+        SamplingParams(**wrong)
 
 
 def test_token_ids_may_be_numpys(llm: LLM) -> None:
@@ -52,13 +56,31 @@ def test_token_ids_may_be_numpys(llm: LLM) -> None:
     }
 
 
+def test_what_has_been_checked_is_not_checked_again(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [one(llm.generate(prompt, GREEDY, use_tqdm=False)) for prompt in ("Once upon", "A dog")]
+    checked = list(llm.engine.input_processor.check(["Once upon", {"prompt": "A dog"}], GREEDY))
+    monkeypatch.setattr(InputProcessor, "check", lambda *_: pytest.fail("it is checked again"))
+    assert [one(llm.generate(prompt, use_tqdm=False)) for prompt in checked] == expected
+    with pytest.raises(ValueError, match="^sampling_params must be None beside a prompt that has been checked"):
+        llm.generate(checked[0], GREEDY, use_tqdm=False)
+
+
+def test_prompts_that_are_checked_together_have_room_of_their_own(llm: LLM) -> None:
+    processor = llm.engine.input_processor
+    short, long = processor.check([[5], [5] * 30], SamplingParams(max_tokens=None))
+    assert (short.params.max_tokens, long.params.max_tokens) == (
+        processor.max_model_len - 1,
+        processor.max_model_len - 30,
+    )
+
+
 def test_numbers_that_are_no_ids_are_refused(llm: LLM) -> None:
     with pytest.raises(ValueError, match="prompt_token_ids"):
         llm.generate([np.array([1.5, 2.0])], GREEDY, use_tqdm=False)
 
 
 def test_beam_search_is_the_engines(llm: LLM) -> None:
-    params = base.SamplingParams(use_beam_search=True, n=3, best_of=3, temperature=0, max_tokens=6, length_penalty=0.5)
+    params = SamplingParams(use_beam_search=True, n=3, best_of=3, temperature=0, max_tokens=6, length_penalty=0.5)
     (expected,) = llm.generate("Once upon", params, use_tqdm=False)
     (found,) = llm.beam_search(["Once upon"], BeamSearchParams(beam_width=3, max_tokens=6, length_penalty=0.5))
     prompt = expected.prompt_token_ids
@@ -87,41 +109,10 @@ def test_a_chat_may_bring_its_template(llm: LLM) -> None:
         llm.chat([{"role": "user", "content": "a"}], GREEDY, use_tqdm=False, chat_template="{% for %}")
 
 
-def test_a_chat_is_the_milestones_own(llm: LLM) -> None:
-    messages = [{"role": "user", "content": "什么是前缀缓存？"}]
-    plain = milestones.LLM(dtype="float32", num_kv_blocks=64)
-    here, there = llm.chat(messages, GREEDY, use_tqdm=False)[0], plain.chat(messages, GREEDY, use_tqdm=False)[0]
-    assert (here.prompt_token_ids, here.outputs[0].token_ids) == (there.prompt_token_ids, there.outputs[0].token_ids)
-
-
 @pytest.mark.parametrize("name", ["tools", "lora_request"])
 def test_what_is_not_supported_is_refused(llm: LLM, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be None"):
         llm.chat([{"role": "user", "content": "a"}], GREEDY, use_tqdm=False, **{name: [1]})
-
-
-def test_every_log_probability_adds_up_to_one(llm: LLM) -> None:
-    params = SamplingParams(temperature=0, max_tokens=2, logprobs=-1, prompt_logprobs=-1)
-    (output,) = llm.generate("Once upon", params, use_tqdm=False)
-    assert output.outputs[0].logprobs is not None
-    assert output.prompt_logprobs is not None
-    for row in (*output.outputs[0].logprobs, *output.prompt_logprobs[1:]):
-        assert row is not None
-        assert len(row) == llm.engine.runner.vocab_size
-        assert sum(np.exp(entry.logprob) for entry in row.values()) == pytest.approx(1, abs=1e-3)
-    assert (params.logprobs, params.prompt_logprobs) == (-1, -1)
-
-
-def test_the_whole_vocabulary_needs_the_owners_leave() -> None:
-    with pytest.raises(ValueError, match="max_logprobs"):
-        LLM(num_kv_blocks=64).generate("a", SamplingParams(logprobs=-1), use_tqdm=False)
-
-
-def test_top_k_0_keeps_all() -> None:
-    assert SamplingParams(top_k=0).top_k == -1
-    for wrong in (-2, False):
-        with pytest.raises(ValueError, match="top_k"):
-            SamplingParams(top_k=wrong)
 
 
 def test_from_optional_takes_none_as_not_given() -> None:

@@ -12,12 +12,11 @@ from folovllm import AsyncLLM, SamplingParams, StructuredOutputsParams
 from folovllm.entrypoints.replicas.scaling import Scaling
 from folovllm.entrypoints.replicas.wire import Ask, Growing, differences
 from folovllm.outputs import CompletionOutput, RequestOutput
-from folovllm.sampling_params import SamplingParams as PlainParams
 
 PROMPT = "Once upon a time"
 
 
-def outputs_of(params: PlainParams) -> tuple[list[RequestOutput], list[RequestOutput]]:
+def outputs_of(params: SamplingParams) -> tuple[list[RequestOutput], list[RequestOutput]]:
     """What an engine hands out, and what is left of it after a pickled journey."""
 
     async def run() -> tuple[list[RequestOutput], list[RequestOutput]]:
@@ -41,19 +40,19 @@ def outputs_of(params: PlainParams) -> tuple[list[RequestOutput], list[RequestOu
 @pytest.mark.parametrize(
     "params",
     [
-        PlainParams(max_tokens=8, temperature=0),
-        PlainParams(max_tokens=8, n=3, seed=1, logprobs=2, prompt_logprobs=1),
-        PlainParams(max_tokens=12, temperature=0, stop=["girl"]),
+        SamplingParams(max_tokens=8, temperature=0),
+        SamplingParams(max_tokens=8, n=3, seed=1, logprobs=2, prompt_logprobs=1),
+        SamplingParams(max_tokens=12, temperature=0, stop=["girl"]),
     ],
     ids=["plain", "several with log-probabilities", "stop"],
 )
-def test_every_output_arrives_as_it_was(params: PlainParams) -> None:
+def test_every_output_arrives_as_it_was(params: SamplingParams) -> None:
     direct, arrived = outputs_of(params)
     assert arrived == direct
 
 
 def test_where_the_winner_is_known_at_the_end_only_the_end_arrives() -> None:
-    direct, arrived = outputs_of(PlainParams(max_tokens=6, n=1, best_of=3, seed=1))
+    direct, arrived = outputs_of(SamplingParams(max_tokens=6, n=1, best_of=3, seed=1))
     assert arrived == [direct[-1]]
 
 
@@ -75,9 +74,10 @@ def test_a_compiled_form_stays_at_home_and_its_text_travels() -> None:
     pytest.importorskip("llguidance")
     llm = AsyncLLM(dtype="float32", num_kv_blocks=64)
     form = StructuredOutputsParams(choice=["yes", "no"])
-    ask = Ask.of("r", {"prompt_token_ids": [1]}, llm.inputs.plain_params(SamplingParams(structured_outputs=form)), 0)
+    request = llm.engine.input_processor.process("r", [1], SamplingParams(structured_outputs=form))
+    ask = Ask.of("r", {"prompt_token_ids": [1]}, request.sampling_params, 0)
     travelled = pickle.loads(pickle.dumps(ask))
-    assert travelled.form == form
+    assert travelled.params.structured_outputs == form
     assert travelled.params.extra_args is None
 
 

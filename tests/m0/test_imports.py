@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +57,15 @@ def test_public_names_resolve(names: str) -> None:
         assert getattr(folovllm, name).__name__ == name
         assert name in folovllm.__all__
         assert name in dir(folovllm)
+
+
+def test_one_public_name_is_one_class() -> None:
+    """Whichever module it is taken from, `SamplingParams` is the class that the engine computes with."""
+    files = Path(folovllm.__file__).parent.rglob("*.py")
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8")))]
+    made = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    extended = {"AsyncLLM"}  # by what programs for vLLM call
+    assert {name for name in folovllm.__all__ if made[name] > 1} <= extended
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -42,7 +42,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"top_p": 0}, "top_p must be in (0, 1], got 0; 1 keeps every token"),
     ({"top_p": 1.01}, "top_p must be in (0, 1], got 1.01"),
     ({"top_p": NAN}, "top_p must be a finite number, got nan"),
-    ({"top_k": 0}, "top_k must be -1 (disabled) or at least 1, got 0"),
+    ({"top_k": False}, "top_k must be an integer, got False (bool)"),
     ({"top_k": -2}, "top_k must be -1 (disabled) or at least 1, got -2"),
     ({"top_k": 1.5}, "top_k must be an integer, got 1.5 (float)"),
     ({"min_p": -0.1}, "min_p must be in [0, 1], got -0.1; 0 keeps every token"),
@@ -72,9 +72,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 1e3}, "max_tokens must be an integer, got 1000.0 (float)"),
     ({"min_tokens": -1}, "min_tokens must be non-negative, got -1"),
     ({"min_tokens": 17}, "min_tokens (17) must be <= max_tokens (16)"),
-    ({"logprobs": -1}, "logprobs must be non-negative, got -1; use None to turn it off"),
+    ({"logprobs": -2}, "logprobs must be at least -1, got -2; -1 is the whole vocabulary, None turns it off"),
     ({"logprobs": True}, "logprobs must be an integer, got True (bool)"),
-    ({"prompt_logprobs": -1}, "prompt_logprobs must be non-negative, got -1; use None to turn it off"),
+    ({"prompt_logprobs": -2}, "prompt_logprobs must be at least -1, got -2; -1 is the whole vocabulary"),
     ({"logprobs_mode": "Raw"}, "logprobs_mode must be one of 'raw', 'processed', got 'Raw'; did you mean"),
     ({"detokenize": None}, "detokenize must be True or False, got None (NoneType)"),
     ({"skip_special_tokens": 0}, "skip_special_tokens must be True or False, got 0 (int)"),
@@ -101,6 +101,8 @@ BEAMS_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"seed": 1}, "seed must be None with use_beam_search=True, got 1"),
 ]
 
+LATER = {"output_kind", "structured_outputs"}  # fields that come later, with tests of their own
+
 
 @pytest.mark.parametrize(("kwargs", "message"), REFUSED, ids=[str(k) for k, _ in REFUSED])
 def test_wrong_value_is_refused_in_these_words(kwargs: dict[str, Any], message: str) -> None:
@@ -110,7 +112,7 @@ def test_wrong_value_is_refused_in_these_words(kwargs: dict[str, Any], message: 
 
 
 def test_every_field_has_a_refused_value() -> None:
-    tried = {name for kwargs, _ in REFUSED for name in kwargs}
+    tried = {name for kwargs, _ in REFUSED for name in kwargs} | LATER
     assert [f.name for f in fields(SamplingParams) if f.init and f.name not in tried] == []
 
 
@@ -119,6 +121,10 @@ def test_beam_search_refuses_what_only_shapes_a_draw(kwargs: dict[str, Any], mes
     with pytest.raises(ValueError) as caught:
         SamplingParams(use_beam_search=True, best_of=4, **kwargs)
     assert str(caught.value) == message
+
+
+def test_both_spellings_of_no_top_k_are_one() -> None:
+    assert SamplingParams(top_k=0) == SamplingParams(top_k=-1) == SamplingParams()
 
 
 def test_a_long_wrong_value_is_cut_in_the_message() -> None:
@@ -215,7 +221,9 @@ def test_best_of_is_a_number_to_whoever_reads_it() -> None:
     assert params != SamplingParams(n=3, best_of=4)
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(SamplingParams) if field.init])
+@pytest.mark.parametrize(
+    "name", [field.name for field in fields(SamplingParams) if field.init and field.name not in LATER]
+)
 def test_a_field_that_is_set_later_counts_as_if_it_had_been_given(name: str) -> None:
     """What follows from a field is never kept: whatever is read afterwards is what a new object says."""
     values = {"n": 3, "best_of": 4, "temperature": 0.0, "seed": 7, "stop": "x", "use_beam_search": True, "logprobs": 2}

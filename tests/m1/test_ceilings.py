@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -47,6 +48,18 @@ def test_the_engine_refuses_it_and_goes_on(text_model_folder):
     output = llm.generate("x", params(n=3, logprobs=2, max_tokens=2, seed=0), use_tqdm=False)[0]
     assert len(output.outputs) == 3
     assert output.outputs[0].logprobs is not None
+
+
+def test_minus_1_is_the_whole_vocabulary_and_needs_the_owners_leave(text_model_folder, engine):
+    everything = params(max_tokens=2, logprobs=-1, prompt_logprobs=-1)
+    with pytest.raises(ValueError, match="^logprobs must be at most 20, got"):
+        engine.add_request("all", "Once", everything)
+    llm = LLM(str(text_model_folder), dtype="float32", device="cpu", max_logprobs=-1)
+    (output,) = llm.generate("Once", everything, use_tqdm=False)
+    rows = [*(output.prompt_logprobs or [])[1:], *(output.outputs[0].logprobs or [])]
+    assert {len(row) for row in rows} == {llm.engine.runner.vocab_size}
+    assert [sum(math.exp(entry.logprob) for entry in row.values()) for row in rows] == pytest.approx([1] * len(rows))
+    assert (everything.logprobs, everything.prompt_logprobs) == (-1, -1)
 
 
 def test_n_is_asked_before_sequences_are_made(engine, monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 from openai import OpenAI
 
 from folovllm import LLM, SamplingParams
+from folovllm.engine.input_processor import InputProcessor
 from tests.serve.support import ENGINE, Running, wait_for
 
 PROMPTS = ["Once upon a time", "从前", "One day"]
@@ -39,6 +40,19 @@ def test_token_ids_are_a_prompt(client: OpenAI, offline: LLM) -> None:
     by_ids = client.completions.create(model="embedded", prompt=ids, temperature=0)
     by_text = client.completions.create(model="embedded", prompt=PROMPTS[0], temperature=0)
     assert by_ids.choices[0].text == by_text.choices[0].text
+
+
+def test_a_prompt_is_checked_once(client: OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[list[int]] = []
+    real = InputProcessor._check_prompt
+
+    def check(self: InputProcessor, token_ids: list[int]) -> None:
+        checked.append(token_ids)
+        real(self, token_ids)
+
+    monkeypatch.setattr(InputProcessor, "_check_prompt", check)
+    assert len(client.completions.create(model="embedded", prompt=[[5, 6], [7]], max_tokens=1).choices) == 2
+    assert checked == [[5, 6], [7]]
 
 
 def test_echo_scores_a_prompt_without_generating(client: OpenAI, offline: LLM) -> None:

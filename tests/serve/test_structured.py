@@ -14,8 +14,7 @@ import pytest
 from openai import OpenAI
 
 from folovllm import LLM, SamplingParams, StructuredOutputsParams
-from folovllm.entrypoints.clients.inputs import adopt
-from folovllm.entrypoints.structured.engine import Form
+from folovllm.sample.structured.grammars import Form
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -179,7 +178,7 @@ def test_any_json_object(client: OpenAI) -> None:
 
 
 def test_a_form_that_takes_long_to_compile_holds_up_no_other(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    grammars = adopt(llm.engine).grammars
+    grammars = llm.engine.input_processor.grammars
     real, entered, go_on = grammars._compiled, threading.Event(), threading.Event()
 
     def compiled(kind: str, text: str) -> Any:
@@ -202,11 +201,11 @@ def test_a_form_that_takes_long_to_compile_holds_up_no_other(llm: LLM, monkeypat
 @pytest.mark.parametrize("form", [{"choice": ["x" * 70_000]}, {"json": {"enum": [*range(20_000)]}}])
 def test_a_form_that_is_too_long_is_refused(llm: LLM, form: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=rf"structured_outputs.{next(iter(form))} must have at most 65536 characters"):
-        adopt(llm.engine).grammars.compile(StructuredOutputsParams(**form))
+        llm.engine.input_processor.grammars.compile(StructuredOutputsParams(**form))
 
 
 def test_the_first_mask_is_made_as_a_form_is_compiled(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    grammars = adopt(llm.engine).grammars
+    grammars = llm.engine.input_processor.grammars
     masks: list[np.ndarray] = []
     real = grammars.mask
     monkeypatch.setattr(grammars, "mask", lambda matcher: masks.append(real(matcher)) or masks[-1])

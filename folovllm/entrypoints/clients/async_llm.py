@@ -15,26 +15,21 @@ from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.entrypoints.clients.chat import check_no_lora
-from folovllm.entrypoints.clients.inputs import ClientInputs, adopt
 from folovllm.entrypoints.clients.looks import EngineLook, Load, load_of, look_at
 from folovllm.entrypoints.clients.options import engine_options
-from folovllm.entrypoints.clients.params import RequestOutputKind
 from folovllm.entrypoints.clients.step_thread import Mailbox, StepThread
 from folovllm.outputs import RequestOutput
-from folovllm.sampling_params import SamplingParams as PlainParams
+from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.ids import next_unused
 
 
 class AsyncLLM(base.AsyncLLM):
     """An engine for asyncio. Args and errors: as for LLM."""
 
-    inputs: ClientInputs
-
     def __init__(self, model: str | None = None, **kwargs: Any) -> None:
         super().__init__(model, **engine_options(kwargs))
 
     def _start(self, engine: LLMEngine) -> None:
-        self.inputs = adopt(engine)
         self._steps: StepThread | None = None
         self._want_the_end: set[str] = set()  # requests whose consumers read their last output alone
         super()._start(engine)
@@ -59,7 +54,7 @@ class AsyncLLM(base.AsyncLLM):
     async def generate(
         self,
         prompt: Prompt,
-        sampling_params: PlainParams | None = None,
+        sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
         *,
         priority: int = 0,
@@ -122,7 +117,7 @@ class AsyncLLM(base.AsyncLLM):
         return self._mailboxes.get(request_id) is mailbox
 
     def _add(
-        self, mailbox: Mailbox, request_id: str, prompt: Prompt, params: PlainParams | None, priority: int
+        self, mailbox: Mailbox, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int
     ) -> None:
         """In the step thread."""
         if not self._is_open(request_id, mailbox):

@@ -1,6 +1,6 @@
-"""Results of LLM.beam_search in vLLM's shape: a sequence's tokens and text begin with the prompt.
+"""What LLM.beam_search takes and gives, in vLLM's shape: a sequence's tokens and text begin with the prompt.
 
-vLLM: entrypoints/generate/beam_search/
+vLLM: entrypoints/generate/beam_search/, sampling_params.py (BeamSearchParams)
 """
 
 from __future__ import annotations
@@ -9,6 +9,37 @@ from dataclasses import dataclass
 from typing import Any
 
 from folovllm.outputs import FinishReason, Logprob, RequestOutput
+from folovllm.sampling_params import SamplingParams
+from folovllm.utils.checks import check_int
+
+
+@dataclass
+class BeamSearchParams:
+    """For LLM.beam_search: `beam_width` beams of up to `max_tokens` tokens."""
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        check_int("beam_width", self.beam_width, 1)
+
+    def sampling_params(self) -> SamplingParams:
+        """The same search as the engine runs it. Raises ValueError: a wrong value, by name."""
+        return SamplingParams(
+            n=self.beam_width,
+            best_of=self.beam_width,
+            use_beam_search=True,
+            max_tokens=self.max_tokens,
+            ignore_eos=self.ignore_eos,
+            temperature=self.temperature,
+            length_penalty=self.length_penalty,
+            include_stop_str_in_output=self.include_stop_str_in_output,
+            logprobs=0,
+        )
 
 
 @dataclass

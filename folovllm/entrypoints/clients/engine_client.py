@@ -9,12 +9,10 @@ from collections.abc import AsyncGenerator
 from typing import Any, Protocol
 
 from folovllm.config import EngineConfig, ModelConfig
-from folovllm.engine.input_processor import Prompt
-from folovllm.entrypoints.clients.inputs import ClientInputs
+from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.entrypoints.clients.looks import EngineLook, Load
-from folovllm.entrypoints.clients.params import RequestOutputKind
 from folovllm.outputs import RequestOutput
-from folovllm.sampling_params import SamplingParams
+from folovllm.sampling_params import RequestOutputKind, SamplingParams
 
 
 class EngineFacts(Protocol):
@@ -24,12 +22,11 @@ class EngineFacts(Protocol):
     config: EngineConfig
     model_config: ModelConfig
     max_model_len: int
+    input_processor: InputProcessor
 
 
 class EngineClient(Protocol):
     """See AsyncLLM for what each of them promises."""
-
-    inputs: ClientInputs
 
     @property
     def engine(self) -> EngineFacts: ...

@@ -138,7 +138,7 @@ def _add_tokens(app: FastAPI, serving: Serving) -> None:
     def text_of(tokens: list[int]) -> str:
         if serving.tokenizer is None:
             raise ValueError("tokens need a tokenizer, but skip_tokenizer_init leaves none")
-        size = serving.llm.inputs.vocab_size
+        size = serving.llm.engine.input_processor.vocab_size
         for place, token_id in enumerate(tokens):
             if not 0 <= token_id < size:
                 raise ValueError(f"tokens[{place}] must be in [0, {size}), the model's vocabulary, got {token_id}")

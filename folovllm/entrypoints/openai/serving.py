@@ -12,16 +12,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from folovllm.engine.input_processor import InputProcessor
+from folovllm.engine.input_processor import Checked, InputProcessor
 from folovllm.entrypoints.clients.chat import check_characters, conversation_to_prompt
 from folovllm.entrypoints.clients.engine_client import EngineClient
 from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
-from folovllm.entrypoints.clients.params import RequestOutputKind, SamplingParams
 from folovllm.entrypoints.openai.aside import PREPARE_SECONDS, Aside, AskingTokenizer, Check, within
 from folovllm.entrypoints.openai.bodies import check_json
 from folovllm.entrypoints.openai.errors import APIError, failed, refused
@@ -29,10 +28,10 @@ from folovllm.entrypoints.openai.limits import Gate, salt_for, shutting_down
 from folovllm.entrypoints.openai.longest_token import characters_a_token
 from folovllm.entrypoints.openai.metrics import Metrics
 from folovllm.entrypoints.openai.protocol import ChatRequest, Sampling, TokenizeRequest
-from folovllm.entrypoints.structured.params import StructuredOutputsParams
 from folovllm.errors import NoTokenLeftError
 from folovllm.outputs import RequestOutput
-from folovllm.sampling_params import SamplingParams as PlainParams
+from folovllm.sampling_params import RequestOutputKind, SamplingParams
+from folovllm.structured_outputs import StructuredOutputsParams
 
 _T = TypeVar("_T")
 _SAMPLING_FIELDS = [
@@ -61,10 +60,10 @@ _SAMPLING_FIELDS = [
 
 @dataclass(slots=True)
 class Work:
-    """A request that the engine will take: every prompt as token ids, and the parameters of all."""
+    """A request that the engine will take: every prompt, checked, and the parameters of all as they were asked for."""
 
-    prompts: list[dict[str, Any]]
-    params: PlainParams
+    prompts: list[Checked]
+    params: SamplingParams
     priority: int
     output_kind: RequestOutputKind
 
@@ -147,7 +146,7 @@ class Serving:
         Raises:
             ValueError: what the engine would refuse, by name.
         """
-        engine, inputs = self.llm.engine, self.llm.inputs
+        engine, inputs = self.llm.engine, self.llm.engine.input_processor
         if body.priority != 0 and engine.config.scheduler_config.policy != "priority":
             raise ValueError(
                 f"priority must be 0 under policy 'fcfs', got {body.priority}; serve with --policy priority"
@@ -157,22 +156,22 @@ class Serving:
         if body.cache_salt == "":
             raise ValueError("cache_salt must not be empty, got ''")
         salt = salt_for(key, body.cache_salt) if self.salt_by_key and key else body.cache_salt
+        salted = {} if salt is None else {"cache_salt": salt}
+
+        def asking() -> Iterator[dict[str, Any]]:
+            for prompt in prompts:
+                check()
+                yield prompt | salted
+
+        checks = InputProcessor(self.asking(check), inputs.vocab_size, inputs.room, engine.config, inputs.grammars)
         try:
-            plain = inputs.plain_params(params)  # with the grammar, which the event loop need not compile
+            ready = list(checks.check(asking(), params))
         except ValueError as error:
             if body.response_format is not None and str(error).startswith("structured_outputs"):
                 raise ValueError(f"response_format cannot be kept: {error}") from error
             raise
-        check()
-        checks = InputProcessor(self.asking(check), inputs.vocab_size, inputs.room, engine.config)
-        ready: list[dict[str, Any]] = []
-        for prompt in prompts:
-            check()
-            tokens = prompt | ({} if salt is None else {"cache_salt": salt})
-            checks.process("check", tokens, None if ready else plain)  # all prompts have the same parameters
-            ready.append(tokens)
         kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
-        return Work(ready, plain, body.priority, kind)
+        return Work(ready, params, body.priority, kind)
 
     def asking(self, check: Check) -> Any | None:
         """The tokenizer, for work that asks before each text."""
@@ -232,9 +231,7 @@ class Serving:
 
     async def _one(self, work: Work, place: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         try:
-            stream = self.llm.generate(
-                work.prompts[place], work.params, priority=work.priority, output_kind=work.output_kind
-            )
+            stream = self.llm.generate(work.prompts[place], priority=work.priority, output_kind=work.output_kind)
             async with aclosing(stream) as outputs:
                 async for output in outputs:
                     yield place, output

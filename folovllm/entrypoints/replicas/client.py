@@ -20,16 +20,14 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from folovllm.engine.input_processor import Prompt
-from folovllm.entrypoints.clients.inputs import ClientInputs
 from folovllm.entrypoints.clients.looks import EngineLook, Load
-from folovllm.entrypoints.clients.params import RequestOutputKind
 from folovllm.entrypoints.openai.errors import APIError
-from folovllm.entrypoints.replicas.replica import FrontEngine, FrontInputs, ReplicaFacts
+from folovllm.entrypoints.replicas.replica import FrontEngine, ReplicaFacts
 from folovllm.entrypoints.replicas.scaling import Scaling
 from folovllm.entrypoints.replicas.wire import Ask, Growing
 from folovllm.outputs import RequestOutput
 from folovllm.routing import Router, prefix_hashes
-from folovllm.sampling_params import SamplingParams
+from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
@@ -76,7 +74,6 @@ class ReplicatedLLM:
     def __init__(self, fleet: Fleet, router: Router, facts: ReplicaFacts, scaling: Scaling | None = None) -> None:
         self.fleet, self.router, self.scaling = fleet, router, scaling
         self.engine = FrontEngine(facts)
-        self.inputs: ClientInputs = FrontInputs(self.engine)
         self.block_size = facts.config.cache_config.block_size
         self._requests: dict[str, int] = dict.fromkeys(fleet.names, 0)  # unfinished, of each replica
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -132,7 +129,7 @@ class ReplicatedLLM:
             raise ValueError("output_kind must be CUMULATIVE or FINAL_ONLY where replicas serve, got DELTA")
         self._watch()
         request_id = request_id or uuid.uuid4().hex
-        request = self.inputs.process(request_id, prompt, sampling_params)
+        request = self.engine.input_processor.process(request_id, prompt, sampling_params)
         token_ids = request.prompt_token_ids
         tokens: dict[str, Any] = {"prompt_token_ids": token_ids}
         if request.cache_salt is not None:

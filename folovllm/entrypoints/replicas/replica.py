@@ -6,7 +6,6 @@ vLLM: v1/engine/core.py (EngineCoreProc)
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -16,11 +15,8 @@ from typing import Any
 from folovllm.config import EngineConfig, ModelConfig
 from folovllm.engine.input_processor import InputProcessor, Room
 from folovllm.entrypoints.clients.async_llm import AsyncLLM
-from folovllm.entrypoints.clients.inputs import ClientInputs
 from folovllm.entrypoints.clients.looks import EngineLook, look_at
 from folovllm.entrypoints.replicas.wire import Ask, differences
-from folovllm.entrypoints.structured.engine import GrammarCompiler
-from folovllm.entrypoints.structured.processor import KEY
 from folovllm.model_loader import load_tokenizer
 from folovllm.outputs import RequestOutput
 
@@ -32,7 +28,6 @@ class ReplicaFacts:
     config: EngineConfig
     room: Room
     vocab_size: int
-    eos_token_ids: frozenset[int]
     device: str
     dtype: str
     pid: int
@@ -46,15 +41,7 @@ class FrontEngine:
         self.model_config: ModelConfig = facts.config.model_config
         self.max_model_len = facts.room.max_model_len
         self.tokenizer = None if self.model_config.skip_tokenizer_init else load_tokenizer(self.model_config)
-
-
-class FrontInputs(ClientInputs):
-    """Checks requests as the engine's own inputs do, and needs no engine for it."""
-
-    def __init__(self, engine: FrontEngine) -> None:
-        facts = engine.facts
-        InputProcessor.__init__(self, engine.tokenizer, facts.vocab_size, facts.room, facts.config)
-        self.grammars = GrammarCompiler(engine.tokenizer, facts.vocab_size, facts.eos_token_ids)
+        self.input_processor = InputProcessor(self.tokenizer, facts.vocab_size, facts.room, facts.config)
 
 
 class EngineReplica:
@@ -69,7 +56,6 @@ class EngineReplica:
             engine.config,
             engine.core.room,
             engine.runner.vocab_size,
-            engine.eos_token_ids,
             str(engine.device),
             str(engine.dtype).removeprefix("torch."),
             os.getpid(),
@@ -78,9 +64,9 @@ class EngineReplica:
     async def generate(self, ask: Ask) -> AsyncGenerator[RequestOutput, None]:
         """What each output gained. Raises: as AsyncLLM.generate."""
         params = ask.params
-        if ask.form is not None:
-            form = await asyncio.to_thread(self.llm.inputs.grammars.compile, ask.form)
-            params = dataclasses.replace(params, extra_args={**(params.extra_args or {}), KEY: form})
+        if params.structured_outputs is not None:  # compiled here, and kept: the step that takes it in need not wait
+            grammars = self.llm.engine.input_processor.grammars
+            await asyncio.to_thread(grammars.compile, params.structured_outputs)
         outputs = self.llm.generate(ask.prompt, params, ask.request_id, priority=ask.priority)
         async with aclosing(differences(outputs, params)) as each:
             async for gained in each:

@@ -19,31 +19,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from folovllm.engine.stream import OutputDelta
-from folovllm.entrypoints.structured.params import StructuredOutputsParams
-from folovllm.entrypoints.structured.processor import KEY
 from folovllm.outputs import CompletionOutput, RequestOutput
+from folovllm.sample.structured.processor import KEY
 from folovllm.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request that has been checked. A compiled form does not travel: its text does, in `form`."""
+    """A request that has been checked. A compiled form does not travel: what it was compiled from does."""
 
     request_id: str
     prompt: dict[str, Any]
     params: SamplingParams
     priority: int
-    form: StructuredOutputsParams | None = None
 
     @classmethod
     def of(cls, request_id: str, prompt: dict[str, Any], params: SamplingParams, priority: int) -> Ask:
         extra = dict(params.extra_args or {})
-        form = extra.pop(KEY, None)
-        if form is None:
-            return cls(request_id, prompt, params, priority)
-        # Without the field, and not by clone(): that would copy the form, which only its own process can.
-        bare = dataclasses.replace(params, extra_args=extra or None)
-        return cls(request_id, prompt, bare, priority, form.asked)
+        if extra.pop(KEY, None) is not None:
+            params = dataclasses.replace(params, extra_args=extra or None)
+        return cls(request_id, prompt, params, priority)
 
 
 async def differences(

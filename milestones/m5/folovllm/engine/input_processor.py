@@ -134,6 +134,9 @@ class InputProcessor:
             raise ValueError(f"sampling_params must be SamplingParams, got {params!r}")
         params = params.clone()
         params.validate()  # fields may have been set since it was made
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(params, name) == -1:
+                setattr(params, name, self.vocab_size)
         check_ceilings(params, self.config)  # before all of its sequences are made
         if params.use_beam_search and params.stop:
             raise ValueError(

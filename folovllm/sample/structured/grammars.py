@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from folovllm.entrypoints.structured.params import StructuredOutputsParams
+from folovllm.structured_outputs import StructuredOutputsParams
 from folovllm.utils.checks import describe
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class GrammarCompiler:
             self._kept.move_to_end(key)
             if len(self._kept) > MAX_KEPT:
                 self._kept.popitem(last=False)
-        return Form(matcher, self, form)
+        return Form(matcher, self)
 
     def _compiled(self, kind: str, text: str) -> LLMatcher:
         llguidance = _library()
@@ -130,12 +130,12 @@ class Form:
     the parameters has it, begins with no sequences.
     """
 
-    def __init__(self, start: LLMatcher, compiler: GrammarCompiler, asked: StructuredOutputsParams) -> None:
-        self._start, self._compiler, self.asked = start, compiler, asked
+    def __init__(self, start: LLMatcher, compiler: GrammarCompiler) -> None:
+        self._start, self._compiler = start, compiler
         self._states: dict[int, _State] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Form:
-        return Form(self._start, self._compiler, self.asked)
+        return Form(self._start, self._compiler)
 
     def __repr__(self) -> str:
         return f"Form({len(self._states)} sequences)"

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from folovllm.entrypoints.structured.engine import Form
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from folovllm.sample.row import SamplingRow
+from folovllm.sample.structured.grammars import Form
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import wrong
 from folovllm.utils.upload import upload
