@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import httpx
 
 from folovllm.entrypoints.openai.ceilings import Ceilings
-from folovllm.entrypoints.structured.engine import MAX_FORM_CHARS
+from folovllm.sample.structured.grammars import MAX_FORM_CHARS
 
 MOST = Ceilings()
 COMPLETIONS, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"
