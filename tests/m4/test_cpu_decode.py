@@ -9,7 +9,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from folovllm import LLM, SamplingParams
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.entrypoints.cli.info import collect
@@ -195,21 +194,6 @@ def test_a_weight_that_cannot_be_packed_is_not_passed_over(monkeypatch: pytest.M
     monkeypatch.setattr("folovllm.layers.kernels.cpu.pack", fail)
     with pytest.raises(RuntimeError, match="no memory"):
         build(make_hf_folder(tmp_path))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_an_engine_runs_all_of_a_model_in_one_way(dtype: str, tmp_path: Path) -> None:
-    """In float16, which the kernels do not take, in plain torch."""
-    llm = LLM(str(make_hf_folder(tmp_path)), skip_tokenizer_init=True, dtype=dtype, device="cpu")
-    model = llm.engine.runner.model
-    kinds = {type(module).__name__ for module in model.modules() if isinstance(module, Linear)}
-    if REASON is None and dtype != "float16":
-        assert kinds == {"CompiledLinear", "CompiledLMHead"}
-    else:
-        assert kinds == {"Linear", "LMHead"}
-        assert type(model.model.norm).__name__ == "RMSNorm"
-    (output,) = llm.generate([[3, 1, 4, 1, 5]], SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)
-    assert len(output.outputs[0].token_ids) == 4
 
 
 def test_without_kernels_nothing_multiplies_pairs_and_no_model_is_fused(

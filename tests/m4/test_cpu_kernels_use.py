@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from folovllm import LLM, SamplingParams
+from folovllm.layers.linear import Linear
 from folovllm.models.compiled_decoder import CompiledDecoder
 from folovllm.models.decoder import Decoder
 from folovllm.utils import cpu_kernels
@@ -49,3 +52,18 @@ def test_all_layers_are_one_call_and_enforce_eager_leaves_that_out(tmp_path):
             (output.prompt_logprobs, [(one.token_ids, one.logprobs) for one in output.outputs]) for output in outputs
         ])  # fmt: skip
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_an_engine_runs_all_of_a_model_in_one_way(dtype: str, tmp_path: Path) -> None:
+    """In float16, which the kernels do not take, in plain torch."""
+    llm = LLM(str(make_hf_folder(tmp_path)), skip_tokenizer_init=True, dtype=dtype, device="cpu")
+    model = llm.engine.runner.model
+    kinds = {type(module).__name__ for module in model.modules() if isinstance(module, Linear)}
+    if REASON is None and dtype != "float16":
+        assert kinds == {"CompiledLinear", "CompiledLMHead"}
+    else:
+        assert kinds == {"Linear", "LMHead"}
+        assert type(model.model.norm).__name__ == "RMSNorm"
+    (output,) = llm.generate([[3, 1, 4, 1, 5]], SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)
+    assert len(output.outputs[0].token_ids) == 4
