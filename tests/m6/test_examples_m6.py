@@ -54,10 +54,9 @@ def test_examples_are_computed_once_for_all_questions() -> None:
     text = run_example(NAMES[1])
     table = rows(text)
     assert len(table) == 5
-    for _, prompt, cold, warm, slow, fast in table:
+    for _, prompt, cold, warm, *_ in table:  # the last two are times
         assert cold == "0"
         assert int(warm) > int(prompt) - 64
-        assert float(slow) > float(fast)  # a tenth of the tokens
     match = re.search(r"hit rate (\d+)%", text)
     assert match
     assert int(match[1]) > 85
