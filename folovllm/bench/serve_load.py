@@ -35,8 +35,6 @@ from folovllm.entrypoints.cli.parser import add_engine_arguments
 
 USUAL = [Arrivals(max_concurrency=1), Arrivals(max_concurrency=8)]
 WARM_UP = 2  # requests before the first load, which find everything loaded and nothing compiled
-
-
 SIZES = {"num_requests": 64, "input_len": 64, "output_len": 64}
 ENGINE = [field.name for config in (ModelConfig, CacheConfig, SchedulerConfig) for field in fields(config)]
 # Said of an engine in this process, with what they are where they are not given.

@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import Any, Literal
 
 from folovllm.utils.checks import (
+    MAX_SEED,
     check_bool,
     check_choice,
     check_float,
@@ -30,7 +31,6 @@ from folovllm.utils.suggest import nearest_name
 
 # Dividing by a temperature this small would overflow the logits, and the draw would always be the argmax.
 _SAMPLING_EPS = 1e-5
-_MAX_SEED = 2**63 - 1
 
 
 class SamplingType(IntEnum):
@@ -207,8 +207,8 @@ class SamplingParams:
             raise wrong("min_p", "be in [0, 1]", self.min_p, "0 keeps every token")
         if self.seed is not None:
             check_int("seed", self.seed)
-            if not 0 <= self.seed <= _MAX_SEED:
-                raise wrong("seed", f"be in [0, {_MAX_SEED}]", self.seed, "use None for an unseeded draw")
+            if not 0 <= self.seed <= MAX_SEED:
+                raise wrong("seed", f"be in [0, {MAX_SEED}]", self.seed, "use None for an unseeded draw")
 
     def _check_penalties(self) -> None:
         for name in ("presence_penalty", "frequency_penalty"):
