@@ -4,7 +4,7 @@
 # make serve: the server. make serve-test: its tests, with the clients that others wrote.
 # make pace: the asynchronous tests with an engine that is late everywhere, and with tests that are (PACE_SEED=1).
 # make ray-test: the tests of replicas, on a Ray of two replicas that is started for them.
-# make labs: proves the exercises of the course.
+# make labs: proves the exercises of the course, with every small fault in their solutions (MUTANTS=100: so many, drawn).
 # make browser: the site in a headless Chromium; as root it is installed where it is missing.
 # make snippets: runs the code that the README and the notes show.
 # make campaign MINUTES=60: random engines under random loads, for as long as you like.
@@ -24,6 +24,8 @@ INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-ch
 ARGS   ?=
 # Without bytecode on disk each of some hundred processes would compile torch and transformers anew: 9 CPU seconds each.
 unexport PYTHONDONTWRITEBYTECODE
+# A test that hangs ends its process after ten minutes, with the stack of each thread: the longest takes half a minute.
+export PYTEST_ADDOPTS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
 .PHONY: demo serve test exhaustive busy campaign real serve-test pace ray-test gpu check lint types imports milestones labs docs snippets browser clean
 
@@ -87,14 +89,18 @@ imports: $(VENV)/.installed-dev
 	@$(BIN)/lint-imports
 
 milestones: $(VENV)/.installed-test
+	@$(BIN)/python -m milestones size
 	@$(BIN)/python -m milestones verify --steps
 
-# The exercises: each can be done, and no wrong solution passes.
+# The exercises: each can be done, and no wrong solution passes. Without a number all mutants are tried; which ones are
+# drawn is printed as a seed.
+MUTANTS ?=
 labs: $(VENV)/.installed-test
-	@$(BIN)/python -m milestones prove
+	@$(BIN)/python -m milestones prove --mutants $(MUTANTS)
 
 docs: $(VENV)/.installed-docs
 	@$(BIN)/python -m milestones.site parity
+	@$(BIN)/python -m milestones.site words
 	@$(BIN)/python -m milestones.site build --with zensical
 	@$(BIN)/python -m milestones.site links
 	@$(BIN)/python -m milestones.site build

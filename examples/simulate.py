@@ -9,12 +9,12 @@ import _tree  # noqa: F401 - folovllm is this tree's
 
 from folovllm.bench.arrivals import Arrivals
 from folovllm.bench.metrics import percentile
+from folovllm.bench.shapes import ModelShape
 from folovllm.config import SchedulerConfig
 from folovllm.simulator.cost_model import Roofline
 from folovllm.simulator.devices import find_device
 from folovllm.simulator.load import LOADS
 from folovllm.simulator.meter import Meter
-from folovllm.simulator.model_shape import ModelShape
 from folovllm.simulator.replica import Setup
 from folovllm.simulator.simulator import Simulator
 

@@ -1,8 +1,7 @@
 """The engine's configuration, in four layers: the model, the KV cache, the scheduler, and all three together.
 
 Each layer is read by one part of the engine and checks its own fields when it is made, so a wrong value is
-refused before anything is loaded. None means "decide when the model is known". A field that is there before its
-milestone says `_since`: folovllm/reserved.py has the engine refuse it until then.
+refused before anything is loaded. None means "decide when the model is known".
 
 vLLM: vllm/config/
 """
@@ -33,11 +32,6 @@ _DTYPES = {
 }
 
 
-def _since(milestone: int, idea: str) -> dict[str, Any]:
-    """Metadata of a field that something reads from `milestone` on, not before."""
-    return {"since": milestone, "idea": idea}
-
-
 @dataclass
 class ModelConfig:
     """Which model, and how to load it.
@@ -61,9 +55,9 @@ class ModelConfig:
     load_format: Literal["auto", "dummy"] = "auto"
     skip_tokenizer_init: bool = False
     attention_backend: str | None = None
-    enforce_eager: bool = field(default=False, metadata=_since(4, "CUDA graphs"))
-    max_logprobs: int = field(default=20, metadata=_since(1, "the engine"))
-    batch_invariant: bool = field(default=False, metadata=_since(6, "batch invariance"))
+    enforce_eager: bool = False
+    max_logprobs: int = 20
+    batch_invariant: bool = False
 
     def __post_init__(self) -> None:
         self.model = _path_or_name("model", self.model)
@@ -110,12 +104,12 @@ class CacheConfig:
     same) keeps keys and values in 8 bits; "auto" keeps them in the model's dtype.
     """
 
-    block_size: int = field(default=16, metadata=_since(3, "paged KV cache"))
-    gpu_memory_utilization: float = field(default=0.9, metadata=_since(3, "paged KV cache"))
-    swap_space: float = field(default=4.0, metadata=_since(3, "preemption by swap"))
-    enable_prefix_caching: bool = field(default=False, metadata=_since(6, "prefix caching"))
-    num_kv_blocks: int | None = field(default=None, metadata=_since(3, "paged KV cache"))
-    kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3"] = field(default="auto", metadata=_since(6, "a KV cache in fp8"))
+    block_size: int = 16
+    gpu_memory_utilization: float = 0.9
+    swap_space: float = 4.0
+    enable_prefix_caching: bool = False
+    num_kv_blocks: int | None = None
+    kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3"] = "auto"
 
     def __post_init__(self) -> None:
         check_int("block_size", self.block_size, 1)
@@ -144,19 +138,17 @@ class SchedulerConfig:
     two tokens short, "throughput" makes fewer and larger steps.
     """
 
-    max_num_batched_tokens: int | None = field(default=None, metadata=_since(2, "continuous batching"))
-    max_num_seqs: int = field(default=256, metadata=_since(2, "continuous batching"))
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int = 256
     max_model_len: int | None = None
-    enable_chunked_prefill: bool = field(default=False, metadata=_since(5, "chunked prefill"))
-    preemption_mode: Literal["auto", "recompute", "swap"] = field(default="auto", metadata=_since(3, "preemption"))
-    policy: Literal["fcfs", "priority"] = field(default="fcfs", metadata=_since(2, "continuous batching"))
-    long_prefill_token_threshold: int | None = field(default=None, metadata=_since(5, "chunked prefill"))
-    max_num_partial_prefills: int = field(default=1, metadata=_since(5, "chunked prefill"))
-    async_scheduling: bool | None = field(default=None, metadata=_since(4, "asynchronous scheduling"))
-    max_n: int = field(default=16_384, metadata=_since(1, "the engine"))
-    performance_mode: Literal["interactivity", "throughput"] = field(
-        default="interactivity", metadata=_since(6, "a default budget by what the engine is for")
-    )
+    enable_chunked_prefill: bool = False
+    preemption_mode: Literal["auto", "recompute", "swap"] = "auto"
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    long_prefill_token_threshold: int | None = None
+    max_num_partial_prefills: int = 1
+    async_scheduling: bool | None = None
+    max_n: int = 16_384
+    performance_mode: Literal["interactivity", "throughput"] = "interactivity"
 
     def __post_init__(self) -> None:
         for name in ("max_num_batched_tokens", "max_model_len"):

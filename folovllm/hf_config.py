@@ -76,7 +76,7 @@ def read_settings(path: str, name: str) -> dict[str, Any] | None:
 
     try:
         return read_json(Path(hf_hub_download(path, name)))
-    except (EntryNotFoundError, LocalEntryNotFoundError):  # the latter: it was not downloaded, and nobody can be asked
+    except (EntryNotFoundError, LocalEntryNotFoundError):  # the latter: it was not downloaded, and no hub can be asked
         return None
 
 

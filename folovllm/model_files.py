@@ -1,8 +1,7 @@
-"""From the name of a model to its files: which folder, what it lacks, and what lies in its weight files.
+"""From the name of a model to its files: which folder, and what it lacks.
 
-There are three ways to name a model: "embedded", a local Hugging Face folder, or a hub id. What somebody else
-wrote is checked before it is followed: an index may name a file outside of its folder, and a weight file may
-hold numbers that are no weights by themselves.
+There are three ways to name a model: "embedded", a local Hugging Face folder, or a hub id. What others wrote
+is checked before it is followed: an index may name a file outside of its folder.
 
 vLLM: model_executor/model_loader/weight_utils.py
 """
@@ -11,9 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.errors import ModelLoadError
@@ -31,22 +29,12 @@ _OTHER_FORMATS = {
     "*.gguf": "GGUF is not read: convert it with transformers, from_pretrained(folder, gguf_file=...), save_pretrained",
 }
 
-# As safetensors spells them. Whole numbers are quantized weights that lack their scale, or no weights at all.
-WEIGHT_DTYPES = ("F64", "F32", "F16", "BF16")
-
-
-class TensorInfo(NamedTuple):
-    """What the head of a weight file says about a tensor."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
 
 def resolve_model_path(model: str, *, weights: bool = True, tokenizer: bool = False) -> str:
     """The folder behind a name, checked; a hub id is passed on as it is.
 
     `weights` and `tokenizer` say whether the caller is about to read those. A folder that lacks something
-    the caller needs is refused with everything that it lacks; weights are no part of that for a caller who
+    the caller needs is refused with everything that it lacks; weights are no part of that for a caller that
     does without them.
     """
     folder = EMBEDDED_FOLDER if model == EMBEDDED_MODEL else Path(model).expanduser()
@@ -147,35 +135,3 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ModelLoadError(f"{path} must hold a JSON object, got {describe(values)}")
     return values
-
-
-def read_heads(folder: Path) -> dict[str, TensorInfo]:
-    """Every tensor's dtype and shape, by name, from the heads of the weight files: no tensor is read.
-
-    Raises:
-        ModelLoadError: a file is broken, or a tensor is in two of them, by name.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    found: dict[str, TensorInfo] = {}
-    for path in checkpoint_files(folder):
-        try:
-            with safe_open(path, framework="pt") as file:
-                parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a dict
-                head = {name: TensorInfo(part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
-        except (OSError, SafetensorError) as error:
-            raise ModelLoadError(f"{path} cannot be read: {error}; was it downloaded to its end?") from error
-        if twice := found.keys() & head.keys():
-            raise ModelLoadError(f"{path} holds {min(twice)} once more: another file of the folder has it already")
-        found |= head
-    return found
-
-
-def refuse_raw_numbers(found: dict[str, TensorInfo], wanted: Iterable[str]) -> None:
-    """Raise for a wanted tensor that holds no floating-point numbers: converted, they would be wrong weights."""
-    for name in wanted:
-        if name in found and found[name].dtype not in WEIGHT_DTYPES:
-            raise ModelLoadError(
-                f"tensor {name} holds {found[name].dtype}, and quantized weights are not supported; "
-                f"known: {', '.join(WEIGHT_DTYPES)}"
-            )

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.errors import ModelLoadError
 from folovllm.hf_config import load_hf_config
-from folovllm.model_files import hub_hint, read_heads, refuse_raw_numbers, resolve_model_path
+from folovllm.model_files import hub_hint, resolve_model_path
 from folovllm.utils.checks import wrong
 from folovllm.utils.devices import cpu_has_bf16_units, default_device
 from folovllm.utils.load_errors import readable_errors
@@ -66,8 +65,6 @@ class ModelLoader:
 
         path = resolve_model_path(self.model_config.model)
         with readable_errors(self.model_config.model):
-            if Path(path).is_dir():
-                self._check_files(hf_config, Path(path))
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 path,
                 config=hf_config,
@@ -83,19 +80,6 @@ class ModelLoader:
         self._refuse("lacks", report["missing_keys"])
         self._refuse("has another shape for", (key[0] for key in report["mismatched_keys"]))
         return model.eval()  # type: ignore[no-any-return]
-
-    def _check_files(self, hf_config: PreTrainedConfig, folder: Path) -> None:
-        """Compare the configuration with the heads of the weight files, before memory is taken for what it asks for."""
-        import torch
-        from transformers import AutoModelForCausalLM
-
-        found = read_heads(folder)
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(hf_config, trust_remote_code=self.model_config.trust_remote_code)
-        wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-        misshapen = [name for name, shape in wanted.items() if name in found and found[name].shape != shape]
-        self._refuse("has another shape for", misshapen)
-        refuse_raw_numbers(found, wanted)
 
     def _refuse(self, problem: str, tensors: Iterable[str]) -> None:
         if keys := sorted(tensors):

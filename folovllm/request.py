@@ -1,8 +1,11 @@
 """Requests and sequences: what the engine knows about work in flight.
 
 A Request is what a user asked; it owns `best_of` Sequences, each one line of text being generated. A Sequence's status
-moves along the table of sequence_status.py and nowhere else; a Request's status is derived from its sequences', so the
-two can never disagree.
+moves along a table and nowhere else; a Request's status is derived from its sequences', so the two can never disagree.
+
+    WAITING ─▶ RUNNING ─▶ FINISHED_{STOPPED, LENGTH_CAPPED, ABORTED, IGNORED}
+       ▲          │ ▲
+       └──────────┘ └─▶ SWAPPED
 
 vLLM: v1/request.py (and v0's sequence.py)
 """
@@ -11,24 +14,70 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from folovllm.errors import IllegalTransition
-from folovllm.outputs import Logprob, RequestMetrics
+from folovllm.outputs import FinishReason, Logprob, RequestMetrics
 from folovllm.sampling_params import SamplingParams
-from folovllm.sequence_status import FINISHED, TRANSITIONS, RequestStatus, SequenceStatus
 from folovllm.utils.checks import check_float, check_int, check_str, check_token_ids, wrong
 
-__all__ = [
-    "TRANSITIONS",
-    "IllegalTransition",
-    "Request",
-    "RequestStatus",
-    "Sequence",
-    "SequenceData",
-    "SequenceStatus",
-]
+
+class SequenceStatus(Enum):
+    WAITING = auto()  # has no KV cache: not yet admitted, or preempted and to be recomputed
+    RUNNING = auto()  # gets tokens scheduled
+    SWAPPED = auto()  # its KV cache lies in CPU memory
+    FINISHED_STOPPED = auto()
+    FINISHED_LENGTH_CAPPED = auto()
+    FINISHED_ABORTED = auto()
+    FINISHED_IGNORED = auto()  # it ended, and is not returned
+
+    # Members are singletons. Enum's own hash is Python code, and every step asks for it several times a sequence.
+    __hash__ = object.__hash__
+
+    @staticmethod
+    def is_finished(status: SequenceStatus) -> bool:
+        return status in FINISHED
+
+    @staticmethod
+    def finish_reason(status: SequenceStatus) -> FinishReason | None:
+        """What a CompletionOutput says; None while it runs, and for a sequence that is not returned."""
+        return _FINISH_REASON.get(status)
+
+
+class RequestStatus(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    SWAPPED = auto()
+    FINISHED_STOPPED = auto()
+    FINISHED_LENGTH_CAPPED = auto()
+    FINISHED_ABORTED = auto()
+
+    @staticmethod
+    def is_finished(status: RequestStatus) -> bool:
+        return status.name.startswith("FINISHED")
+
 
 _S = SequenceStatus
+FINISHED = frozenset({_S.FINISHED_STOPPED, _S.FINISHED_LENGTH_CAPPED, _S.FINISHED_ABORTED, _S.FINISHED_IGNORED})
+_FINISH_REASON: dict[SequenceStatus, FinishReason] = {
+    _S.FINISHED_STOPPED: "stop",
+    _S.FINISHED_LENGTH_CAPPED: "length",
+    _S.FINISHED_ABORTED: "abort",
+}
+
+# From each status, where a sequence may go.
+TRANSITIONS: dict[SequenceStatus, frozenset[SequenceStatus]] = {
+    _S.WAITING: frozenset({_S.RUNNING, _S.FINISHED_ABORTED, _S.FINISHED_IGNORED}),
+    # Back to WAITING is preemption by recompute, to SWAPPED preemption by swap.
+    _S.RUNNING: frozenset({_S.WAITING, _S.SWAPPED}) | FINISHED,
+    _S.SWAPPED: frozenset({_S.RUNNING, _S.FINISHED_ABORTED, _S.FINISHED_IGNORED}),
+    # The one way out of a finished state: of best_of sequences only the best n are returned, and which those
+    # are is known when the last of them has ended.
+    _S.FINISHED_STOPPED: frozenset({_S.FINISHED_IGNORED}),
+    _S.FINISHED_LENGTH_CAPPED: frozenset({_S.FINISHED_IGNORED}),
+    _S.FINISHED_ABORTED: frozenset(),
+    _S.FINISHED_IGNORED: frozenset(),
+}
 
 
 @dataclass(slots=True)
@@ -143,7 +192,7 @@ class Sequence:
 class Request:
     """What a user asked: one prompt, and `best_of` sequences that continue it, each with its own tokens.
 
-    They exist as soon as the request does, a microsecond and some hundred bytes each: whoever takes requests from
+    They exist as soon as the request does, a microsecond and some hundred bytes each: a server of requests from
     others bounds best_of first, as an engine does by its max_n.
     """
 

@@ -1,7 +1,7 @@
 """SamplingParams: everything a request may ask about how its tokens are chosen, and when to stop.
 
 Plain data, checked when it is made and again when a request takes it, so that the sampler never has to. Fields may be
-set in between. So what follows from them, `best_of` too as long as nobody gives it, is computed when it is read, and
+set in between. So what follows from them, `best_of` too as long as it is not given, is computed when it is read, and
 never kept. The fields and their meanings are vLLM's. How the settings act on the logits, and in which order, is the
 sampler's business. More than 300 lines, for the fields and their checks are one table.
 
@@ -11,6 +11,7 @@ vLLM: vllm/sampling_params.py
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Any, Literal
@@ -32,6 +33,19 @@ from folovllm.utils.suggest import nearest_name
 
 # Dividing by a temperature this small would overflow the logits, and the draw would always be the argmax.
 _SAMPLING_EPS = 1e-5
+# Numbers: what each must be, in code and in words, and the way out.
+_RANGES: dict[str, tuple[Callable[[float], bool], str, str]] = {
+    "temperature": (lambda x: x >= 0, "be non-negative", "0 is greedy"),
+    "top_p": (lambda x: 0 < x <= 1, "be in (0, 1]", "1 keeps every token"),
+    "min_p": (lambda x: 0 <= x <= 1, "be in [0, 1]", "0 keeps every token"),
+    "presence_penalty": (lambda x: -2 <= x <= 2, "be in [-2, 2]", "0 turns it off"),
+    "frequency_penalty": (lambda x: -2 <= x <= 2, "be in [-2, 2]", "0 turns it off"),
+    # Logits are divided or multiplied by it in float32, which must not overflow.
+    "repetition_penalty": (lambda x: 1e-6 <= x <= 1e6, "be positive, in [1e-06, 1e+06]", "1 turns it off"),
+}
+# Beams are ranked by the model's own probabilities: what shapes a draw must be left alone.
+_NOT_FOR_BEAMS = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "seed": None}
+_FOR_BEAMS_ONLY = {"length_penalty": 1.0, "early_stopping": False}
 
 
 class SamplingType(IntEnum):
@@ -52,7 +66,7 @@ class RequestOutputKind(Enum):
 
 
 class _AsMany(int):
-    """What `best_of` reads as until it is given: n. Whoever hands it on, as dataclasses.replace does, gives nothing."""
+    """What `best_of` reads as until it is given: n. To hand it on, as dataclasses.replace does, gives nothing."""
 
 
 class _BestOf:
@@ -160,13 +174,14 @@ class SamplingParams:
                 )
         self.stop = _string_list("stop", self.stop)
         self.bad_words = _string_list("bad_words", self.bad_words)
-        self.stop_token_ids = _id_list("stop_token_ids", self.stop_token_ids)
-        if self.allowed_token_ids is not None:
-            self.allowed_token_ids = _id_list("allowed_token_ids", self.allowed_token_ids, allow_empty=False)
+        for name in ("stop_token_ids", "allowed_token_ids"):
+            if (token_ids := getattr(self, name)) is not None:
+                check_token_ids(name, token_ids, allow_empty=name == "stop_token_ids")
+                setattr(self, name, list(token_ids))
+        self.stop_token_ids = self.stop_token_ids or []
         self._check_flags()
         self._check_counts()
         self._check_distribution()
-        self._check_penalties()
         self._check_vocabulary()
         self._check_beam_search()
 
@@ -225,31 +240,18 @@ class SamplingParams:
                 check_int(name, getattr(self, name), -1, way_out=way_out)
 
     def _check_distribution(self) -> None:
-        if check_float("temperature", self.temperature) < 0:
-            raise wrong("temperature", "be non-negative", self.temperature, "0 is greedy")
-        if not 0 < check_float("top_p", self.top_p) <= 1:
-            raise wrong("top_p", "be in (0, 1]", self.top_p, "1 keeps every token")
+        for name, (is_right, must, way_out) in _RANGES.items():
+            if not is_right(check_float(name, getattr(self, name))):
+                raise wrong(name, must, getattr(self, name), way_out)
         check_int("top_k", self.top_k)
         if self.top_k == 0:  # vLLM's spelling
             self.top_k = -1
         elif self.top_k < -1:
             raise wrong("top_k", "be -1 (disabled) or at least 1", self.top_k)
-        if not 0 <= check_float("min_p", self.min_p) <= 1:
-            raise wrong("min_p", "be in [0, 1]", self.min_p, "0 keeps every token")
         if self.seed is not None:
             check_int("seed", self.seed)
             if not 0 <= self.seed <= MAX_SEED:
                 raise wrong("seed", f"be in [0, {MAX_SEED}]", self.seed, "use None for an unseeded draw")
-
-    def _check_penalties(self) -> None:
-        for name in ("presence_penalty", "frequency_penalty"):
-            if not -2 <= check_float(name, getattr(self, name)) <= 2:
-                raise wrong(name, "be in [-2, 2]", getattr(self, name), "0 turns it off")
-        if check_float("repetition_penalty", self.repetition_penalty) <= 0:
-            raise wrong("repetition_penalty", "be positive", self.repetition_penalty, "1 turns it off")
-        # Logits are divided or multiplied by it in float32, which must not overflow.
-        if not 1e-6 <= self.repetition_penalty <= 1e6:
-            raise wrong("repetition_penalty", "be in [1e-06, 1e+06]", self.repetition_penalty, "1 turns it off")
 
     def _check_vocabulary(self) -> None:
         if self.logit_bias is not None:
@@ -267,57 +269,33 @@ class SamplingParams:
         check_float("length_penalty", self.length_penalty)
         if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
             raise wrong("early_stopping", "be True, False or 'never'", self.early_stopping)
-        if self.use_beam_search:
-            self._check_beam_settings()
-            return
-        for name, default in (("length_penalty", 1.0), ("early_stopping", False)):
+        if self.use_beam_search and self.temperature not in (0, 1):
+            raise wrong("temperature", "be 0 or 1 with use_beam_search=True", self.temperature)
+        for name, default in (_NOT_FOR_BEAMS if self.use_beam_search else _FOR_BEAMS_ONLY).items():
             if getattr(self, name) != default:
-                way_out = "it only acts with use_beam_search=True"
-                raise wrong(name, f"be {default}", getattr(self, name), way_out)
+                where = "with" if self.use_beam_search else "without"
+                raise wrong(name, f"be {default} {where} use_beam_search=True", getattr(self, name))
         # n greedy sequences would be n times the same text.
         for name in ("n", "best_of"):
             if self.is_greedy and getattr(self, name) > 1:
                 must = "be 1 when using greedy sampling (temperature 0)"
                 raise wrong(name, must, getattr(self, name), "raise the temperature")
 
-    def _check_beam_settings(self) -> None:
-        """Beams are ranked by the model's own probabilities: what shapes a draw would be ignored."""
-        if self.temperature not in (0, 1):
-            raise wrong("temperature", "be 0 or 1 with use_beam_search=True", self.temperature)
-        for name, default in (("top_p", 1.0), ("top_k", -1), ("min_p", 0.0), ("seed", None)):
-            if getattr(self, name) != default:
-                raise wrong(name, f"be {default} with use_beam_search=True", getattr(self, name))
-
 
 def _string_list(name: str, value: object) -> list[str]:
-    """None, one string or a list of them, as a list of its own. An empty string would match everywhere."""
-    if value is None:
-        return []
-    if isinstance(value, str):
-        _check_text(name, value)
-        return [value]
-    if not isinstance(value, (list, tuple)):
+    """None, one string or a list of them, as a list of its own.
+
+    Blank ones are fine ("\\n\\n" is a common stop); an empty one would match everywhere.
+    """
+    strings = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(strings, (list, tuple)):
         raise wrong(name, "be a string or a list of strings", value)
-    for position, item in enumerate(value):
-        if not isinstance(item, str):
-            check_str(f"{name}[{position}]", item)
-        _check_text(f"{name}[{position}]", item)
-    return list(value)
-
-
-def _check_text(name: str, value: str) -> None:
-    """Blank strings are fine here ("\\n\\n" is a common stop), empty ones are not."""
-    if not value:
-        raise ValueError(f"{name} must not be empty, got {value!r}")
-    check_utf8(name, value)
-
-
-def _id_list(name: str, value: list[int] | None, allow_empty: bool = True) -> list[int]:
-    """None or a list of token ids, as a list of its own."""
-    if value is None:
-        return []
-    check_token_ids(name, value, allow_empty)
-    return list(value)
+    for position, text in enumerate(strings):
+        called = name if isinstance(value, str) else f"{name}[{position}]"
+        if not isinstance(text, str) or not text:
+            check_str(called, text)
+        check_utf8(called, text)
+    return list(strings)
 
 
 def _token_id(key: object) -> int:

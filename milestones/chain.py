@@ -6,14 +6,12 @@ A file at mK is the first one found going right from mK; the root comes last:
 
 So a file that never changes after it arrives is stored once, at the root. Whether it is there at all is a
 second question: it arrives at the milestone whose `milestone.toml` lists it.
-
-One line is stored nowhere: the milestone's own number in NUMBERED, which is written as a tree is resolved.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from milestones.sources import File, Snapshot
@@ -24,29 +22,36 @@ MANAGED = ("folovllm/**", "tests/**", "examples/**", "docs/*/m*/**")
 # … but these are about the repository as a whole.
 NOT_MANAGED = tuple(f"tests/{name}/**" for name in ("milestones", "docs", "workshop", "campaign", "real", "browser"))
 
-# What stands on top of the last milestone and is in none of them: the server, what clients of vLLM ask for, and the
-# benchmarks that need a finished engine or another project's.
+# What stands around the last milestone's engine and is in none of them: serving, watching and measuring.
 AFTER = (
     "folovllm/bench/**",
-    "folovllm/entrypoints/cli/serve.py",
-    "folovllm/entrypoints/clients/**",
-    "folovllm/entrypoints/openai/**",
-    "folovllm/entrypoints/replicas/**",
-    "folovllm/routing.py",
+    "folovllm/engine/looks.py",
+    "folovllm/engine/step_thread.py",
+    "folovllm/entrypoints/chat_template.py",
+    "folovllm/entrypoints/cli/**",
+    "folovllm/entrypoints/engine_client.py",
+    "folovllm/entrypoints/generation_defaults.py",
+    "folovllm/entrypoints/trace_texts.py",
+    "folovllm/serving/**",
     "folovllm/structured_outputs.py",
+    "folovllm/utils/machine.py",
     "folovllm/sample/structured/**",
     "folovllm/simulator/**",
+    "folovllm/tracing/**",
+    "folovllm/utils/named_files.py",
     "tests/bench/**",
+    "tests/cli/**",
     "tests/clients/**",
     "tests/ray/**",
     "tests/serve/**",
     "tests/simulator/**",
+    "examples/one_file_engine.py",
+    "examples/first_hour.ipynb",
+    "tests/tracing/**",
     "examples/serve_*.py",
     "examples/simulate.py",
+    "examples/trace.py",
 )
-
-# The file with a line `MILESTONE = K`; at the root, K is the newest.
-NUMBERED = "folovllm/milestone.py"
 
 
 @dataclass(frozen=True)
@@ -107,8 +112,7 @@ class Course:
         for later in range(number, len(self.milestones)):
             if path in self.stored[later]:
                 return self.stored[later][path]
-        file = self.snapshot.get(path)
-        return numbered(file, number) if file and path == NUMBERED else file
+        return self.snapshot.get(path)
 
     def tree(self, number: int) -> dict[str, File]:
         """The whole of milestone `number`: path -> file."""
@@ -136,7 +140,6 @@ class Course:
             *self._misstored(),
             *self._unmatched_patterns(),
             *self._wrong_changes(),
-            *self._wrong_number(),
         ]
 
     def _unclaimed(self) -> list[str]:
@@ -175,29 +178,11 @@ class Course:
     def _wrong_changes(self) -> list[str]:
         found = []
         for m in self.milestones:
-            where, really = f"milestones/{m.id}/milestone.toml", set(self.changed(m.number)) - {NUMBERED}
+            where, really = f"milestones/{m.id}/milestone.toml", set(self.changed(m.number))
             listed = set(m.changes)
             found += [f"{where}: {p} changes here; add it to `changes`" for p in sorted(really - listed)]
             found += [f"{where}: {p} is in `changes` but does not change" for p in sorted(listed - really)]
         return found
-
-    def _wrong_number(self) -> list[str]:
-        """NUMBERED is one file: the root's, which says the newest number."""
-        found = [
-            f"milestones/m{number}/{NUMBERED}: each tree's number is written into it; delete this copy"
-            for number, files in self.stored.items()
-            if NUMBERED in files
-        ]
-        newest = len(self.milestones) - 1
-        if (file := self.snapshot.get(NUMBERED)) and file != numbered(file, newest):
-            found.append(f"{NUMBERED}: must say MILESTONE = {newest}, the newest")
-        return found
-
-
-def numbered(file: File, number: int) -> File:
-    """NUMBERED as milestone `number` has it; git may not know it, so it has no `oid`."""
-    data = re.sub(rb"(?m)^MILESTONE = \d+$", b"MILESTONE = %d" % number, file.data)
-    return replace(file, data=data, oid=None)
 
 
 def is_managed(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""The commands: list, show, checkout, diff, carry, tag, verify, prove, path, bench; the learner's are in
+"""The commands: list, show, checkout, diff, carry, tag, verify, prove, path, size, bench; the learner's are in
 labs/commands.py. Bad input ends with one line and exit code 2.
 
 `tag`, `checkout` and a `diff` into a pipe need nothing but Python and git, so that they work in a clone
@@ -12,11 +12,12 @@ import argparse
 import dataclasses
 import json
 import os
+import random
 import shlex
 import sys
 from pathlib import Path
 
-from milestones import carry, path
+from milestones import carry, path, size
 from milestones import verify as verification
 from milestones.bench import command as bench_command
 from milestones.chain import Course
@@ -24,6 +25,7 @@ from milestones.diffs import compare
 from milestones.handout import checkout
 from milestones.labs import prove
 from milestones.labs.commands import add_commands, states
+from milestones.labs.mutants import Mutant
 from milestones.sources import commit, repository_root, uncommitted, working_tree
 from milestones.spec import MilestoneError
 from milestones.steps import step_problems
@@ -102,11 +104,25 @@ def build_parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("prove", help="prove exercises: blanked they fail, wrong ones are refused")
     command.add_argument("exercises", metavar="mK[/NAME]", nargs="*", help="only these (default: all)")
+    command.add_argument(
+        "--mutants",
+        metavar="N",
+        nargs="?",
+        type=int,
+        const=-1,
+        default=0,
+        help="small faults in the solutions are refused too: N of them (default: all)",
+    )
+    command.add_argument("--seed", type=int, help="which N of them (default: others each time)")
     command.set_defaults(run=run_prove)
 
     command = commands.add_parser("path", help="what one decode step enters: files, functions, calls")
     path.add_options(command)
     command.set_defaults(run=run_path)
+
+    command = commands.add_parser("size", help="how large each milestone is, and how large it may get")
+    command.add_argument("--no-steps", action="store_true", help="count lines and files only, in no time")
+    command.set_defaults(run=run_size)
 
     command = commands.add_parser("bench", help="the same requests through several milestones: tokens/s")
     bench_command.add_options(command)
@@ -182,6 +198,15 @@ def run_path(root: Path, args: argparse.Namespace) -> int:
     return 0
 
 
+def run_size(root: Path, args: argparse.Namespace) -> int:
+    from milestones import report
+
+    with report.progress() as progress:
+        progress("counting what the milestones have, and what a decode step enters")
+        rows = list(size.measure(Course.load(working_tree(root)), steps=not args.no_steps))
+    return 0 if report.print_sizes(rows) else 1
+
+
 def run_tag(root: Path, args: argparse.Namespace) -> int:
     """Tags come from HEAD, never from uncommitted work, so that a tag always has a commit behind it."""
     course = Course.load(commit(root, "HEAD"))
@@ -200,8 +225,17 @@ def run_prove(root: Path, args: argparse.Namespace) -> int:
     from milestones import report
 
     course = Course.load(working_tree(root))
+    seed = random.randrange(1_000_000) if args.seed is None else args.seed
+
+    def draw(every: list[tuple[str, Mutant]]) -> list[tuple[str, Mutant]]:
+        if 0 <= args.mutants < len(every):
+            return random.Random(seed).sample(every, args.mutants)
+        return every
+
+    if args.mutants > 0:
+        print(f"{args.mutants} mutants, drawn by --seed {seed}")
     with report.progress() as progress:
-        proofs, problems = prove.prove(course, prove.choose(course, args.exercises), progress)
+        proofs, problems = prove.prove(course, prove.choose(course, args.exercises), progress, draw=draw)
     return 0 if report.print_proofs(proofs, problems) else 1
 
 

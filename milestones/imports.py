@@ -61,13 +61,13 @@ def read_module(data: bytes) -> Module:
 
 
 def _table(tree: ast.Module) -> dict[str, str]:
-    """Top-level dictionaries of strings: public names and their modules, where names load on first use."""
+    """Top-level dictionaries of names by module: public names, where they load on first use."""
     pairs: dict[str, str] = {}
     for statement in tree.body:
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
             for key, value in zip(statement.value.keys, statement.value.values, strict=True):
-                if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
-                    pairs[str(key.value)] = str(value.value)
+                if isinstance(key, ast.Constant) and isinstance(value, ast.Tuple):
+                    pairs |= {str(name.value): str(key.value) for name in value.elts if isinstance(name, ast.Constant)}
     return pairs
 
 

@@ -145,7 +145,10 @@ def _run(call: dict[str, Any]) -> int:
     os.chdir(call["folder"])
     os.environ.clear()
     os.environ.update(call["environment"])
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - the program's own, to its end
+    # The program's own, to its end: those of the server believe that they can seek where its own output is a file.
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
     code = 1
     try:
         _become(os.environ)

@@ -11,12 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from folovllm.entrypoints.cli.console import PlainConsole
+from milestones import size
 from milestones.carry import Carried
 from milestones.chain import Course
 from milestones.diffs import Change
 from milestones.labs.exercise import load_exercises
 from milestones.labs.prove import Proof
 from milestones.path import Walk
+from milestones.size import Row, Size
 from milestones.sources import Snapshot
 from milestones.spec import LANGUAGES, Milestone
 from milestones.steps import stages
@@ -128,6 +130,34 @@ def print_walks(walks: list[Walk], *, files: bool, functions: bool) -> None:
         console.print(line, style="dim", soft_wrap=True)
 
 
+def print_sizes(rows: list[Row]) -> bool:
+    """What there is beside what there may be; whether every limit holds."""
+    fields = {"lines": "lines", "files": "files", "cpp": "C++", "step_files": "files", "step_functions": "functions"}
+    table = grid("", *fields.values())
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
+    for row in rows:
+        limit = size.LIMITS.get(row.name, Size())
+        table.add_row(row.name, *(_of_limit(getattr(row.size, field), getattr(limit, field)) for field in fields))
+        if row.around is not None:
+            table.add_row(Text("of these around", style="dim"), f"{row.around.lines:,}", f"{row.around.files:,}")
+    console.print(table)
+    console.print(
+        "\nPython and C++ of folovllm/, with the most that there may be; then what a decode step enters.", style="dim"
+    )
+    excesses = [line for row in rows for line in row.excesses()]
+    for line in excesses:
+        console.print(Text(f"error: {line}", style="red"), soft_wrap=True)
+    return not excesses
+
+
+def _of_limit(number: int | None, most: int | None) -> Text:
+    if number is None:
+        return Text("")
+    style = "" if most is None else "green" if number <= most else "red"
+    return Text.assemble((f"{number:,}", style), "" if most is None else f" of {most:,}")
+
+
 def print_carried(carried: list[Carried], *, dry_run: bool) -> None:
     """What did not merge first, line by line; the table last."""
     for entry in carried:
@@ -182,10 +212,10 @@ def print_proofs(proofs: list[Proof], problems: list[str]) -> bool:
     lines = [*problems, *(problem for proof in proofs for problem in proof.problems)]
     for line in lines:
         console.print(Text(f"error: {line}", style="red"), soft_wrap=True)
-    table = grid("exercise", "result", "tests", "wrong solutions", "a check takes")
+    table = grid("exercise", "result", "tests", "wrong solutions", "mutants", "a check takes")
     for proof in proofs:
         verdict = Text("failed", style="red") if proof.problems else Text("proved", style="green")
-        sizes = (str(proof.tests), str(len(proof.exercise.wrong)), f"{proof.seconds:.1f} s")
+        sizes = (str(proof.tests), str(len(proof.exercise.wrong)), str(proof.mutants), f"{proof.seconds:.1f} s")
         table.add_row(proof.exercise.id, verdict, *sizes)
     console.print(table)
     return not lines

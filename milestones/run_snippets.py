@@ -38,7 +38,7 @@ LIMIT_S = 600  # for what hangs; a busy machine may be slow
 END_OF_BLOCK = "\x1d"  # printed behind each Python block of a page
 SHELL = """\
 #!/bin/sh
-exec "{folder}/python" -m folovllm.entrypoints.cli.main "$@"
+exec "{folder}/python" -m folovllm "$@"
 """
 
 

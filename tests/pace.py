@@ -79,8 +79,8 @@ def _slow_engine(places: pytest.MonkeyPatch) -> None:
     for module, path in (
         ("folovllm.engine.llm_engine", "LLMEngine.advance"),  # a step of an engine that is driven by a thread
         ("folovllm.worker.model_runner", "ModelRunner.execute_model"),  # in its middle: scheduled, not yet computed
-        ("folovllm.entrypoints.clients.step_thread", "StepThread._collect"),  # before the outputs are handed over
-        ("folovllm.entrypoints.clients.step_thread", "StepThread._hand_out"),  # and before the event loop has them
+        ("folovllm.engine.step_thread", "StepThread._collect"),  # before the outputs are handed over
+        ("folovllm.engine.step_thread", "StepThread._hand_out"),  # and before the event loop has them
     ):
         _wrap(places, module, path, _after_a_delay)
     _wrap(places, "concurrent.futures.thread", "ThreadPoolExecutor.submit", _late_hand_over)
@@ -133,10 +133,7 @@ class LateAnswers:
 def _slow_tests(places: pytest.MonkeyPatch) -> None:
     for module in (time, asyncio):
         _wrap(places, module.__name__, "sleep", _sleep_longer)
-    for module, path in (
-        ("folovllm.engine.async_llm", "AsyncLLM.generate"),
-        ("folovllm.entrypoints.clients.async_llm", "AsyncLLM.generate"),
-    ):
+    for module, path in (("folovllm.engine.async_llm", "AsyncLLM.generate"),):
         _wrap(places, module, path, _read_late)
     _wrap(places, "httpx", "Response.iter_raw", _received_late)
     _wrap(places, "httpx", "Response.aiter_raw", _received_late_too)

@@ -218,7 +218,7 @@ def _lanes(picture: Picture, trace: dict[str, Any], y: int) -> int:
             LEFT,
             y + 90,
             "S plans and launches a step, U reads its tokens. The order is the engine's; lengths are not to scale.",
-            "S 排好并发起一步，U 读出它的 token。次序是引擎的真实次序，长短不按比例。",
+            "S 排好并启动一步，U 读出它的 token。次序是引擎的真实次序，长短不按比例。",
             fill=MUTED,
         )
     )

@@ -82,7 +82,7 @@ def hybrid() -> Card:
         for entry, block in enumerate(table):
             x = left + 4 * cell * entry
             card.box(x, y, 4 * cell - 6, 62, pale if block else PAPER, dashed=not block)
-            label = (f"block {block}", f"块 {block}") if block else ("null block: freed", "null 块：已释放")
+            label = (f"block {block}", f"块 {block}") if block else ("null block: freed", "空块：已释放")
             card.text(x + 2 * cell - 3, y + 56, label, anchor="middle", size=13, color=MUTED)
             for offset in range(4):
                 position = 4 * entry + offset
@@ -100,7 +100,7 @@ def hybrid() -> Card:
 
 
 def beam_tree() -> Card:
-    card = Card(860, 396, ("A beam tree over blocks of two tokens", "一棵束的树，放在每块两个 token 的块里"))
+    card = Card(860, 396, ("A beam tree over blocks of two tokens", "beam 组成的树，放在每块两个 token 的块里"))
     cell, gap = 62, 30
 
     def block(column: int, y: float, number: int, tokens: str, refs: int, fill: str) -> tuple[float, float]:
@@ -140,19 +140,19 @@ def beam_tree() -> Card:
         card.text(x + 8, 260, ("copied on write", "写时复制"), size=13, color=ACCENT)
     for y, name, table, fill in ((160, "aba", "[1, 3, 6]", PALE_ORANGE), (290, "abb", "[1, 3, 5]", PALE_BLUE)):
         card.box(680, y, 156, 58, fill)
-        card.text(758, y + 24, (f"beam {name}", f"束 {name}"), anchor="middle", bold=True)
+        card.text(758, y + 24, (f"beam {name}", f"beam {name}"), anchor="middle", bold=True)
         card.text(758, y + 46, table, anchor="middle", color=MUTED)
         card.line([(places[6][0] + 2 * cell + 14, y + 29), (676, y + 29)], color=ACCENT, width=1.6, arrow=True)
     card.text(
         24,
         36,
-        ("after four steps: two beams, four blocks; without sharing, six", "四步之后：两条束，四个块；不共享要六个"),
+        ("after four steps: two beams, four blocks; without sharing, six", "四步之后：两个 beam，四个块；不共享要六个"),
         bold=True,
     )
     card.text(
         24,
         378,
-        ("dashed: beams that did not live on, their blocks are free", "虚线：没有留下来的束，它们的块已空闲"),
+        ("dashed: beams that did not live on, their blocks are free", "虚线：没有留下来的 beam，它们的块已空闲"),
         color=MUTED,
         size=13,
     )

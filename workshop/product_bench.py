@@ -23,13 +23,22 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from folovllm.bench.roofline import layer_of
 from folovllm.bench.workload import shape_config
-from folovllm.models.fused_compiled import can_multiply
+from folovllm.layers.compiled_ops import CompiledLinear, compiled_unavailable_reason
+from folovllm.layers.linear import PLAIN, Linear
 
 SHAPE, LAYERS, ROUNDS = "qwen3-0.6b", 6, 7
 ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+def layer_of(weight: torch.Tensor) -> Linear:
+    """A layer that multiplies by `weight` as the engine's layers do here."""
+    compiled = weight.device.type == "cpu" and compiled_unavailable_reason(weight.dtype) is None
+    layer = Linear(weight.shape[1], weight.shape[0], method=CompiledLinear() if compiled else PLAIN)
+    layer.weight.data = weight
+    layer.method.process_weights_after_loading(layer)
+    return layer
 
 
 def weight_shapes(shape: str) -> list[tuple[int, int]]:
@@ -50,7 +59,7 @@ def measure(dtype: torch.dtype, rows: tuple[int, ...], shape: str = SHAPE) -> tu
     comes first."""
     weights = [(torch.randn(size) / size[1] ** 0.5).to(dtype) for size in weight_shapes(shape) * LAYERS]
     ways: dict[str, Callable[[int, torch.Tensor], object]] = {}
-    if can_multiply(weights[0]) is None:
+    if compiled_unavailable_reason(dtype) is None:
         layers = [layer_of(weight) for weight in weights]
         ways["compiled"] = lambda number, x: layers[number](x)
     ways["torch"] = lambda number, x: F.linear(x, weights[number])

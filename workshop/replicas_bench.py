@@ -25,12 +25,12 @@ from rich.console import Console
 from rich.progress import track
 
 from folovllm.bench.report import Report, Row
+from folovllm.engine.looks import together
 from folovllm.engine.stats import EngineStats
-from folovllm.entrypoints.clients.looks import together
-from folovllm.entrypoints.replicas.client import ReplicatedLLM
-from folovllm.entrypoints.replicas.launch import ReplicaOptions, make_replicas
-from folovllm.routing import ROUTERS, Router
 from folovllm.sampling_params import SamplingParams
+from folovllm.serving.replicas.client import ReplicatedLLM
+from folovllm.serving.replicas.launch import ReplicaOptions, make_replicas
+from folovllm.serving.routing import ROUTERS, Router
 
 COLUMNS = ["router", "hit_rate", "ttft_p50_ms", "ttft_p95_ms", "requests_per_s", "least_share"]
 NAMES = ("round-robin", "least-loaded", "prefix-affinity")

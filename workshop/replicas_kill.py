@@ -19,10 +19,10 @@ from typing import Any
 from rich.console import Console
 
 from folovllm.bench.report import Report, Row
-from folovllm.entrypoints.replicas.client import ReplicaDiedError, ReplicatedLLM
-from folovllm.entrypoints.replicas.cluster import RayFleet
-from folovllm.entrypoints.replicas.launch import ReplicaOptions, make_replicas
 from folovllm.sampling_params import SamplingParams
+from folovllm.serving.replicas.client import ReplicaDiedError, ReplicatedLLM
+from folovllm.serving.replicas.cluster import RayFleet
+from folovllm.serving.replicas.launch import ReplicaOptions, make_replicas
 
 COLUMNS = ["requests", "lost", "finished", "told_ms", "asked_meanwhile", "failed_meanwhile", "back_s"]
 

@@ -1,6 +1,6 @@
 """The picture of the notes' page "See it", out of a trace: python -m workshop.see_it
 
-It runs examples/m6_trace.py, whose lengths are given, so that the picture is the same on every machine; and writes
+It runs examples/trace.py, whose lengths are given, so that the picture is the same on every machine; and writes
 docs/en/see-it.svg and docs/zh/see-it.svg. tests/workshop/ sees that these are what it writes.
 """
 
@@ -28,19 +28,19 @@ INK, DIM, LINE = "#20242c", "#4c566a", "#d8d4c8"
 
 WORDS = {
     "en": {
-        "label": "Four sequences over 29 steps, and whose the 12 blocks are at step 12",
-        "lanes": "who computes what, step by step",
+        "label": "Four sequences over 29 steps, and the owners of the 12 blocks at step 12",
+        "lanes": "what each sequence computes, step by step",
         "budget": "tokens",
-        "blocks": f"whose the blocks are while step {MAP_STEP} computes",
+        "blocks": f"owners of the blocks while step {MAP_STEP} computes",
         "prefill": "prefill", "decode": "decode", "preempted": "preempted",
         "found": "found in the cache, or can be found", "shared": "shared",
     },
     "zh": {
-        "label": "四条序列共 29 步，以及第 12 步时 12 个块归谁",
-        "lanes": "每一步谁在算什么",
+        "label": "四条序列共 29 步，以及第 12 步时 12 个块属于哪条序列",
+        "lanes": "每一步各条序列算什么",
         "budget": "token 数",
-        "blocks": f"第 {MAP_STEP} 步计算时，各块归谁",
-        "prefill": "prefill", "decode": "decode", "preempted": "被抢占",
+        "blocks": f"第 {MAP_STEP} 步计算时，各块属于哪条序列",
+        "prefill": "预填充", "decode": "解码", "preempted": "被抢占",
         "found": "命中缓存，或可以再次找到", "shared": "共享",
     },
 }  # fmt: skip
@@ -56,9 +56,7 @@ class Picture:
         size = f'width="{width:.1f}" height="{height:.1f}"'
         self.parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" {size} fill="{fill}"/>')
 
-    def text(
-        self, x: float, y: float, text: str, *, size: float = 12.5, fill: str = INK, anchor: str = "start"
-    ) -> None:
+    def text(self, x: float, y: float, text: str, *, size: float = 13, fill: str = INK, anchor: str = "start") -> None:
         style = f'font-size="{size}" text-anchor="{anchor}" fill="{fill}"'
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>')
 
@@ -79,7 +77,7 @@ class Picture:
 
 def trace_of_example() -> Trace:
     """A run of the example."""
-    path = ROOT / "examples" / "m6_trace.py"
+    path = ROOT / "examples" / "trace.py"
     sys.path.insert(0, str(path.parent))
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +94,7 @@ def draw(trace: Trace, language: str) -> str:
     y = 34.0
     picture.text(24, y, words["lanes"], size=14)
     for step in range(0, len(trace.steps), 4):
-        picture.text(LEFT + (step + 0.5) * unit, y + 24, str(step), size=11, fill=DIM, anchor="middle")
+        picture.text(LEFT + (step + 0.5) * unit, y + 24, str(step), size=13, fill=DIM, anchor="middle")
     top = y + 32
     found = {(number, place) for place, step in enumerate(trace.steps) for number, _ in step.found}
     for place, lane in enumerate(lanes):
@@ -107,12 +105,12 @@ def draw(trace: Trace, language: str) -> str:
     y += 80
     picture.text(24, y, words["blocks"], size=14)
     _draw_blocks(picture, trace, y + 12)
-    y += 78
+    y += 88
     x = 24.0
     for kind in ("prefill", "decode", "preempted", "shared", "found"):
         picture.box(x, y - 10, 18, 11, COLOURS[kind])
-        picture.text(x + 24, y, words[kind], size=12)
-        x += 44 + 7.2 * sum(2 if ord(c) > 255 else 1 for c in words[kind])
+        picture.text(x + 24, y, words[kind])
+        x += 44 + 7.6 * sum(2 if ord(c) > 255 else 1 for c in words[kind])
     return picture.svg(round(y) + 22, words["label"])
 
 
@@ -128,14 +126,14 @@ def _draw_lane(picture: Picture, lane: Lane, y: float, unit: float, found: set[t
             picture.box(x, y + 14, width, 6, COLOURS["found"])
         if part.kind == "prefill" and part.num_tokens:
             down = 12 if (lane.number, part.first) in found else 15
-            picture.text(x + width / 2, y + down, str(part.num_tokens), size=11, anchor="middle")
+            picture.text(x + width / 2, y + down, str(part.num_tokens), anchor="middle")
 
 
 def _draw_budget(picture: Picture, trace: Trace, y: float, unit: float, label: str) -> None:
     """Prefill below, decode above, against the budget."""
     budget, height = trace.header.max_num_batched_tokens, 46
-    picture.text(24, y + 12, label, size=11, fill=DIM)
-    picture.text(24, y + 26, f"≤ {budget}", size=11, fill=DIM)
+    picture.text(24, y + 12, label, fill=DIM)
+    picture.text(24, y + 28, f"≤ {budget}", fill=DIM)
     picture.line(LEFT, y, LEFT + unit * len(trace.steps), y, LINE)
     for place, (_, rows) in enumerate(Replay().run(trace.steps)):
         bottom = y + height
@@ -152,7 +150,7 @@ def _draw_blocks(picture: Picture, trace: Trace, y: float) -> None:
     for record, _ in replay.run(trace.steps):
         if record.step == MAP_STEP:
             break
-    size = 40
+    size = 50
     for block in range(1, trace.header.num_blocks + 1):
         owners = [seq.id for seq in replay.seqs.values() if block in seq.table]
         kind = "shared" if len(owners) > 1 else "decode" if owners else "found" if block in replay.findable else "free"
@@ -161,8 +159,8 @@ def _draw_blocks(picture: Picture, trace: Trace, y: float) -> None:
         if owners and block in replay.findable:
             picture.box(x, y + size - 5, size, 5, COLOURS["found"])
         text = f"×{len(owners)}" if len(owners) > 1 else owners[0] if owners else ""
-        picture.text(x + size / 2, y + 24, text, fill=INK if kind == "shared" else "#ffffff", anchor="middle", size=12)
-        picture.text(x + 3, y + 10, str(block), fill=INK if kind in ("shared", "free") else "#ffffff", size=8.5)
+        picture.text(x + size / 2, y + 36, text, fill=INK if kind == "shared" else "#ffffff", anchor="middle")
+        picture.text(x + 4, y + 14, str(block), fill=INK if kind in ("shared", "free") else "#ffffff")
 
 
 def main() -> None:

@@ -2,9 +2,9 @@
 
     PYTHONPATH=TREE python workshop/trace_outside.py m3 run.jsonl
 
-Trees before M6 have no tracer. There the calls of the engine's own scheduler are watched from outside, and what they
-say is written as M6's tracer writes it (docs/en/trace-format.md); at M6 its own tracer does that. Times are simulated,
-so that a picture is the same on every machine: a step takes 1 ms, and 0.05 ms for each of its tokens.
+A milestone's tree has no tracer. There the calls of the engine's own scheduler are watched from outside, and what they
+say is written as the tracer writes it (docs/en/trace-format.md); M6's loads run at the root, whose tracer does that.
+Times are simulated, so that a picture is the same on every machine: a step takes 1 ms, and 0.05 ms for each token.
 
 This file stands alone. It runs with the packages of an earlier milestone, so it imports nothing of the workshop.
 """
@@ -212,16 +212,15 @@ def run(name: str, path: Path) -> None:
     outside, traced, now = None, None, [0.0]
     if tree == "m6":
         from folovllm.tracing.attach import attach
+        from folovllm.tracing.observer import EngineObserver
         from folovllm.tracing.writer import TraceWriter
 
-        execute = engine.runner.execute_model
+        class Clock(EngineObserver):
+            def scheduled(self, output: Any) -> None:
+                now[0] += STEP_SECONDS + TOKEN_SECONDS * output.total_num_scheduled_tokens
 
-        def executed(scheduled: Any) -> Any:
-            now[0] += STEP_SECONDS + TOKEN_SECONDS * scheduled.total_num_scheduled_tokens
-            return execute(scheduled)
-
-        engine.runner.execute_model = executed
         traced = attach(engine, TraceWriter(path), lambda: now[0], texts=False)
+        engine.observers.append(Clock())  # behind the tracer, which has then read when the schedule was made
     else:
         outside = Outside(engine, facts)
     calls, left = 0, list(load)

@@ -45,14 +45,14 @@ WIDTH, LEFT, LANE, CHART, CELL = 860, 108, 24, 44, 36
 
 FILLS = {"prefill": ORANGE, "decode": BLUE, "waiting": EMPTY, "idle": EMPTY, "preempted": ACCENT, "swapped": VIOLET}
 NAMES: dict[str, tuple[str, Text]] = {
-    "prefill": (ORANGE, ("prefill, with its tokens", "prefill，标出 token 数")),
-    "decode": (BLUE, "decode"),
+    "prefill": (ORANGE, ("prefill, with its tokens", "预填充，标出 token 数")),
+    "decode": (BLUE, ("decode", "解码")),
     "waiting": (EMPTY, ("waits", "等待")),
     "preempted": (ACCENT, ("preempted", "被抢占")),
     "swapped": (VIOLET, ("swapped out", "已换出")),
     "found": (GREEN, ("found in the cache", "命中缓存")),
     "shared": (PALE_VIOLET, ("shared block", "共享的块")),
-    "free": (EMPTY, ("free block", "空闲的块")),
+    "free": (EMPTY, ("free block", "空闲块")),
 }
 
 
@@ -79,7 +79,7 @@ PICTURES = {
         maps=(0, 1, 3, 6),
     ),
     "m5/trace": Picture(
-        ("A prompt of 96 tokens among three decodes: whole, and in chunks", "decode 当中来了 96 个 token 的提示词"),
+        ("A prompt of 96 tokens among three decodes: whole, and in chunks", "解码当中来了 96 个 token 的提示词"),
         (
             ("m5-whole", ("M4: the prompt in one step", "M4：提示词一步算完")),
             ("m5-chunks", ("M5: 16 tokens a step", "M5：每步 16 个 token")),
@@ -87,7 +87,7 @@ PICTURES = {
         by_time=True,
     ),
     "m6/trace-cache": Picture(
-        ("Four prompts that begin alike, without and with the prefix cache", "开头相同的四个提示词，缓存关与开"),
+        ("Four prompts with the same beginning, without and with the prefix cache", "开头相同的四条提示词，缓存关与开"),
         (
             ("m6-off", ("cache off", "缓存关")),
             ("m6-on", ("cache on", "缓存开")),
@@ -229,10 +229,10 @@ def _draw_legend(card: Card, kinds: list[str], y: float) -> None:
 
 
 def trace_all(folder: Path) -> None:
-    """Every run's trace, made on its milestone's tree, into `folder`."""
+    """Every run's trace, made on its milestone's tree, M6's at the root, into `folder`."""
     with tempfile.TemporaryDirectory() as trees:
         for run, (milestone, _, _) in RUNS.items():
-            tree = Path(trees) / milestone
+            tree = ROOT if milestone == "m6" else Path(trees) / milestone  # the root has the tracer
             if not tree.exists():
                 _run([sys.executable, "-m", "milestones", "checkout", milestone, str(tree)], ROOT)
             outside = ROOT / "workshop" / "trace_outside.py"

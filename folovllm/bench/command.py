@@ -1,8 +1,8 @@
 """`folovllm bench throughput | latency | …`: prints a table; --json keeps all of it.
 
-A benchmark is a file with `add_arguments(command)` and `from_args(args)`, which returns its Report; `check_args(args)`
-is asked first, where there is one. The file is imported when its name is typed: `folovllm bench --help` and a wrong
-name answer without torch.
+A benchmark is a file with `add_arguments(command)` and `run()`, which gets the options by their names and returns its
+Report. Where that will not do, `from_args(args)` calls it; where there is `check_args(args)`, it is asked first. The
+file is imported when its name is typed: `folovllm bench --help` and a wrong name answer without torch.
 
 vLLM: entrypoints/cli/benchmark/main.py
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn
 
-from folovllm.bench.options import prepare, show
+from folovllm.bench.options import call, prepare, show
 from folovllm.entrypoints.cli.parser import Parser
 from folovllm.entrypoints.cli.recording import Run, add_recording
 
@@ -83,7 +83,7 @@ class _BenchParser(Parser):
 
 def _run(module: Any, args: argparse.Namespace) -> int:
     prepare(args)
-    report = module.from_args(args)
+    report = module.from_args(args) if hasattr(module, "from_args") else call(module.run, args)
     status = show(args, report)
     report.check_files()
     return status

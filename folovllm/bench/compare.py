@@ -18,11 +18,8 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from folovllm.bench.options import command_line
-from folovllm.bench.report import Report, Row, format_number
+from folovllm.bench.report import Report, Row
 from folovllm.bench.spread import Spread, apart
 from folovllm.utils.checks import FLOAT32_MAX, describe, wrong
 from folovllm.utils.named_files import read_json, wrong_file
@@ -43,24 +40,19 @@ QUIET = ("--json", "--rounds", "--peer", "--peer-python", "--out")
 MUST = "be JSON that a benchmark wrote with --json"
 
 
-def _is_row(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(cell, str | int | float | None) for cell in value.values())
-
-
-def _are_samples(value: object) -> bool:
+def _are_rows(value: object, cells: Any) -> bool:
     return isinstance(value, list) and all(
-        isinstance(row, dict) and all(isinstance(rounds, list) for rounds in row.values()) for row in value
+        isinstance(row, dict) and all(isinstance(cell, cells) for cell in row.values()) for row in value
     )
 
 
-# What is read of a file, and what it must be for that.
-NEEDED = ("command", "columns", "rows")
+# What is read of a file, and what it must be for that; the first three must be there.
 PARTS: dict[str, Callable[[Any], bool]] = {
     "command": lambda value: isinstance(value, str),
     "columns": lambda value: isinstance(value, list) and all(isinstance(column, str) for column in value),
-    "rows": lambda value: isinstance(value, list) and bool(value) and all(map(_is_row, value)),
-    "samples": _are_samples,
-    "details": lambda value: isinstance(value, dict) and _are_samples(value.get("samples") or []),
+    "rows": lambda value: bool(value) and _are_rows(value, str | int | float | None),
+    "samples": lambda value: _are_rows(value, list),
+    "details": lambda value: isinstance(value, dict) and _are_rows(value.get("samples") or [], list),
     "versions": lambda value: isinstance(value, dict),
 }
 
@@ -74,8 +66,8 @@ def load(path: str) -> dict[str, Any]:
     data = read_json("file", MUST, path)
     if not isinstance(data, dict):
         raise wrong_file("file", MUST, path, "it is no object")
-    for key, is_right in PARTS.items():
-        if key not in data and key in NEEDED:
+    for number, (key, is_right) in enumerate(PARTS.items()):
+        if key not in data and number < 3:
             raise wrong_file("file", MUST, path, f"it lacks {key}")
         if key in data and not is_right(data[key]):
             raise wrong_file("file", MUST, path, f"its {key} is {describe(data[key])}")
@@ -95,7 +87,7 @@ def from_args(args: argparse.Namespace) -> Report:
     return run(args.a, args.b, command=command_line(args))
 
 
-def run(path_a: str, path_b: str, *, command: str) -> Comparison:
+def run(path_a: str, path_b: str, *, command: str) -> Report:
     """Every measured figure of the rows that both files have.
 
     Raises:
@@ -114,45 +106,16 @@ def run(path_a: str, path_b: str, *, command: str) -> Comparison:
         "tell: take four or more of each (--rounds).",
         *warnings(a, b),
     ]
-    return Comparison("compare", f"Compared: {a.get('title', kind(a))}", command, COLUMNS, rows, notes)
-
-
-class Comparison(Report):
-    """A report whose table has colours."""
-
-    def render(self) -> Table:
-        table = Table(box=None, pad_edge=False)
-        for name in ("", "figure", "a", "b", "b / a", "interval", "sure", ""):
-            table.add_column(name, justify="left" if name in ("", "figure") else "right", no_wrap=name == "figure")
-        above = None
-        for row in self.rows:
-            label = row["row"] if row["row"] != above else ""
-            above, style = row["row"], STYLES[row["verdict"]]
-            known = row["low"] is not None
-            table.add_row(
-                label,
-                row["figure"].replace("_", " "),
-                format_number(row["a"]),
-                format_number(row["b"]),
-                Text(f"{row['b_over_a']:.3f}", style=style),
-                f"{row['low']:.3f} – {row['high']:.3f}" if known else "–",
-                f"{row['sure']:.0%}" if known else "–",
-                Text(row["verdict"], style=style),
-            )
-        return table
-
-    def _is_shared(self, key: str) -> bool:
-        return False  # all of it is in the table
+    title = f"Compared: {a.get('title', kind(a))}"
+    return Report("compare", title, command, COLUMNS, rows, notes, styles=STYLES)
 
 
 def kind(data: dict[str, Any]) -> str:
-    """The benchmark's name in its command: `folovllm bench decode ...` -> decode."""
+    """The benchmark's name in its command: `folovllm bench decode ...`, `python -m workshop.bench decode` -> decode."""
     words = shlex.split(data["command"])
-    if "bench" not in words:
-        return str(data.get("name", ""))
-    after = words[words.index("bench") + 1 :]
+    after = next((words[at + 1 :] for at, word in enumerate(words) if word in ("bench", "workshop.bench")), [])
     if "milestones" not in words:
-        return after[0] if after else ""
+        return after[0] if after else str(data.get("name", ""))
     workload = [second for first, second in pairwise(after) if first == "--workload"]
     return "milestones " + (workload[0] if workload else "requests")
 

@@ -1,25 +1,22 @@
 """The engine and those it is compared with, behind one small interface: run prompts, say what each step took.
 
-Each is used as its users use it, ours as LLM makes it and through LLMEngine.step(); peers/ has the others. They take
-turns, round by round, so that a slow minute of the machine slows all of them.
+Each is used as its users use it, ours as LLM makes it and through LLMEngine.step(); peers/ has the others.
 
 vLLM: none
 """
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from folovllm.bench.workload import BenchModel
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
+from folovllm.engine.parts import Parts, choose_parts
 from folovllm.sampling_params import SamplingParams
-
-SETTLE = 0.3  # seconds; the threads of Intel's OpenMP look for work for 0.2 after their last
 
 
 @dataclass(frozen=True)
@@ -63,16 +60,8 @@ class Run(list[Step]):
 class Contestant(Protocol):
     name: str
 
-    def run(self, prompts: list[list[int]], num_tokens: int) -> Run:
-        """Generate exactly num_tokens greedily for each prompt, whatever they are."""
-
-
-@runtime_checkable
-class MixedContestant(Protocol):
-    """One that also takes requests of different lengths."""
-
-    def run_mixed(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
-        """Generate exactly num_tokens[i] greedily for prompt i."""
+    def run(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
+        """Generate exactly num_tokens[i] greedily for prompt i, whatever they are."""
 
 
 class FoloVLLM:
@@ -86,10 +75,11 @@ class FoloVLLM:
         dtype: str,
         device: str | None,
         max_model_len: int,
+        choose: Callable[..., Parts] = choose_parts,
         **options: Any,
     ) -> None:
-        """`options`: more of the engine's settings, by their names."""
-        # As LLM has it, for nobody reads along; the peers have the steps of a run offline, too.
+        """choose: LLMEngine's. options: more of its settings, by their names."""
+        # As LLM has it, whose callers wait for the end; the peers have the steps of a run offline, too.
         options = {"performance_mode": "throughput", **options}
         self.engine = LLMEngine(
             config_for_llm(
@@ -100,16 +90,16 @@ class FoloVLLM:
                 load_format=model.load_format,
                 skip_tokenizer_init=True,
                 **options,
-            )
+            ),
+            choose=choose,
         )
+        for observe in model.observers:
+            observe(self.engine)
         self.sampling: dict[str, Any] = {"temperature": 0.0}
         """Fields of SamplingParams: how tokens are drawn."""
         self._runs = 0
 
-    def run(self, prompts: list[list[int]], num_tokens: int) -> Run:
-        return self.run_mixed(prompts, [num_tokens] * len(prompts))
-
-    def run_mixed(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
+    def run(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
         """Raises RuntimeError where a request has not got all of its tokens."""
         self._runs += 1
         names = [f"run{self._runs}-{number}" for number in range(len(prompts))]
@@ -134,50 +124,5 @@ class FoloVLLM:
         return run
 
     def _look_at_cache(self, run: Run) -> None:
-        stats = getattr(self.engine, "stats", None)  # statistics come with the scheduler, at m2
-        if stats is not None and (now := stats()).kv_tokens_used > (run.kv_used_tokens or 0):
+        if (now := self.engine.stats()).kv_tokens_used > (run.kv_used_tokens or 0):
             run.kv_reserved_tokens, run.kv_used_tokens = now.kv_tokens_reserved, now.kv_tokens_used
-
-
-def take_turns(
-    contestants: Sequence[Contestant],
-    rounds: int,
-    work: Callable[[int], tuple[list[list[int]], list[int]]],
-    tick: Callable[[str], None],
-    before_each: Callable[[bool], None] = lambda warm_up: None,
-) -> list[list[Run]]:
-    """Each contestant's runs, one for each round; round 0 warms up and is left out.
-
-    Args:
-        work: a round's number -> prompts, and how many tokens each gets.
-        tick: is told what begins.
-        before_each: called before every run, to measure the machine at the same time; True in the round that warms up.
-    """
-    runs: list[list[Run]] = [[] for _ in contestants]
-    for number in range(rounds + 1):
-        prompts, num_tokens = work(number)
-        for contestant, results in zip(contestants, runs, strict=True):
-            size = getattr(contestant, "batch_size", None)
-            label = contestant.name + (f" batch {size}" if size else "")
-            tick(f"round {number}/{rounds}: {label}" if number else f"warm-up: {label}")
-            gc.collect()  # here, and not in the middle of a run
-            if len(contestants) > 1:
-                time.sleep(SETTLE)
-            before_each(number == 0)
-            if isinstance(contestant, MixedContestant):
-                result = contestant.run_mixed(prompts, num_tokens)
-            else:
-                result = contestant.run(prompts, num_tokens[0])  # all the same: require_mixed() has seen to it
-            if number:
-                results.append(result)
-    return runs
-
-
-def require_mixed(contestants: Sequence[Contestant], field: str) -> None:
-    """Raises ValueError, about `field`, for a contestant that cannot take requests of different lengths."""
-    for contestant in contestants:
-        if not isinstance(contestant, MixedContestant):
-            raise ValueError(
-                f"{field} must be off with the peer {contestant.name!r}: its requests end all together; choose another "
-                "peer, such as hf"
-            )

@@ -13,24 +13,22 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
-import time
 from collections.abc import Sequence
 from typing import Any
 
-from folovllm.bench.options import add_model, add_output, add_rounds, add_seed, command_line, source
+from folovllm.bench.decoding import WARM_UP_STEPS, DecodingBatch
+from folovllm.bench.options import add_model, add_output, add_rounds, add_seed
 from folovllm.bench.probe import exceeds_caches
 from folovllm.bench.report import Report, Row, by_round, counted, medians
-from folovllm.bench.roofline import ModelCost, ProductProbe
-from folovllm.bench.workload import BenchModel, dtype_of, progress_bar, random_prompts, require_at_least, vocab_size
+from folovllm.bench.roofline import LayerProbe, ModelCost, largest_layer
+from folovllm.bench.workload import BenchModel, progress_bar, require_at_least, vocab_size
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.sampling_params import SamplingParams
 
 COLUMNS = [
     "dtype", "batch", "context", "steps", "weights_gb", "kv_gb", "gflop", "memory_ms", "compute_ms", "floor_ms",
     "step_ms", "share", "output_tokens_per_s",
 ]  # fmt: skip
-WARM_UP_STEPS = 5
 BLOCK_SIZE = 16
 
 
@@ -45,13 +43,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs; on a CPU, layer by layer")
     add_seed(command)
     add_output(command)
-
-
-def from_args(args: argparse.Namespace) -> Report:
-    names = ("batch_sizes", "context", "steps", "rounds", "device", "enforce_eager", "seed")
-    options = {name: getattr(args, name) for name in names}
-    with source(args) as model:
-        return run(model, command=command_line(args), dtype=dtype_of(model, args.dtype, args.device), **options)
 
 
 def run(
@@ -91,7 +82,9 @@ def run(
             **options,
         )
         engine = LLMEngine(config)
-        cost, probe = ModelCost.of_engine(engine), ProductProbe(engine.device, engine.dtype)
+        for observe in model.observers:
+            observe(engine)
+        cost, probe = ModelCost.of_engine(engine), LayerProbe(engine.device, engine.dtype, largest_layer(engine))
         tick("measuring the machine")
         probe.measure(warm_up=True)
         vocab = vocab_size(model)
@@ -117,7 +110,7 @@ def run(
 def _measure(
     engine: LLMEngine,
     vocab: int,
-    probe: ProductProbe,
+    probe: LayerProbe,
     batch: int,
     context: int,
     steps: int,
@@ -127,39 +120,20 @@ def _measure(
 ) -> tuple[list[int], list[float]]:
     """Each sequence's context in the middle of the measured steps, and what each step took."""
     tick(f"batch {batch}: computing {batch * context:,} tokens of prompts")
-    room = engine.max_model_len - context
-    params = SamplingParams(temperature=0, max_tokens=room, ignore_eos=True, detokenize=False)
-    names = [f"batch{batch}-{number}" for number in range(batch)]
-    for name, prompt in zip(names, random_prompts(batch, context, vocab, seed=seed + batch), strict=True):
-        engine.add_request(name, prompt, params)
-    lengths: dict[str, int] = {}
-
-    def step() -> float:
-        start = time.perf_counter()
-        outputs = engine.step()
-        seconds = time.perf_counter() - start
-        lengths.update({output.request_id: len(output.outputs[0].token_ids) for output in outputs})
-        return seconds
-
-    while len(lengths) < batch:
-        step()
-    for _ in range(WARM_UP_STEPS):
-        step()
-    before = dict(lengths)
+    sequences = DecodingBatch(engine, batch, context, vocab, seed)
+    before = dict(sequences.lengths)
     seconds: list[float] = []
     for number in range(rounds):
         tick(f"batch {batch}: round {number + 1}/{rounds}")
         probe.measure()
         gc.collect()  # here, and not in the middle of a step
-        seconds += [step() for _ in range(steps)]
-    if any(lengths[name] - before[name] != len(seconds) for name in names):
+        seconds += [sequences.step() for _ in range(steps)]
+    after = dict(sequences.lengths)
+    if any(after[name] - before[name] != len(seconds) for name in before):
         raise RuntimeError(f"not all of {batch} sequences gained a token in every step")
-    for name in names:
-        engine.abort_request(name)
-    while engine.has_unfinished_requests():
-        engine.step()
+    sequences.end()
     # The query of a step is the newest token, which is in its own context.
-    return [context + (before[name] + lengths[name]) // 2 for name in names], seconds
+    return [context + (before[name] + after[name]) // 2 for name in before], seconds
 
 
 def _row(
@@ -169,7 +143,7 @@ def _row(
     contexts: list[int],
     seconds: list[float],
     cost: ModelCost,
-    probe: ProductProbe,
+    probe: LayerProbe,
 ) -> Row:
     num_bytes, flops = cost.decode_step(contexts)
     memory, compute = num_bytes / probe.bandwidth, flops / probe.flops_per_s

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from folovllm.bench.load_request import CacheCounters, LoadRequest
+from folovllm.bench.load_requests import LoadRequest
 from folovllm.bench.metrics import RequestTimes
-from folovllm.bench.neighbours import listening_pid
+from folovllm.bench.server import CacheCounters
 from folovllm.utils.checks import describe
 
 POLL_SECONDS = 0.25  # how often /metrics is asked: more would be a load of its own
@@ -78,13 +78,9 @@ class HttpServer:
         return f"{self.target.model} at {self.url}"
 
     def usable(self, ids: list[int]) -> list[int]:
-        """The same prompt in tokens that this server has: nobody tells how large its vocabulary is, so they are those
+        """The same prompt in tokens that this server has: the size of its vocabulary is not told, so they are those
         of a text. Equal ids stay equal, so what prompts share they go on sharing."""
         return [self._ids[each % len(self._ids)] for each in ids]
-
-    def pid(self) -> int | None:
-        """Of a server on this machine, if it is this user's."""
-        return listening_pid(self.target.port) if self.target.host in ("127.0.0.1", "localhost", "::1") else None
 
     async def counters(self) -> CacheCounters | None:
         """None: it has no /metrics, or other ones."""
@@ -124,9 +120,7 @@ async def stream_completion(target: Target, body: dict[str, Any]) -> RequestTime
                 answer.num_tokens = data["usage"]["completion_tokens"]
     except (OSError, RuntimeError, ValueError, KeyError, asyncio.IncompleteReadError) as error:
         answer.problem = f"{type(error).__name__}: {error}"
-    answer.e2el = time.perf_counter() - began
-    if answer.problem is None and not answer.arrivals:
-        answer.problem = "the answer had no tokens"
+    answer.end(began)
     return answer
 
 

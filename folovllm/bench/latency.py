@@ -16,41 +16,25 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from folovllm.bench.contestant import Contestant, FoloVLLM, Run, take_turns
+from folovllm.bench.contestant import Run
 from folovllm.bench.metrics import percentile
-from folovllm.bench.options import add_model, add_output, add_rounds, add_seed, command_line, source
-from folovllm.bench.peers.registry import make_peers, require_peers
-from folovllm.bench.peers.setup import PeerSetup
-from folovllm.bench.probe import Probe, exceeds_caches
+from folovllm.bench.options import add_model, add_output, add_rounds, add_seed
+from folovllm.bench.peers.apart import PeerSetup
+from folovllm.bench.peers.registry import require_peers
+from folovllm.bench.race import race
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import (
     BenchModel,
-    bytes_per_decode_step,
-    dtype_of,
-    progress_bar,
     random_prompts,
     require_at_least,
     vocab_size,
 )
 
 COLUMNS = [
-    "engine",
-    "dtype",
-    "batch",
-    "prompt_tokens",
-    "output_tokens",
-    "ttft_ms",
-    "tpot_ms",
-    "itl_p50_ms",
-    "itl_p95_ms",
-    "itl_p99_ms",
-    "decode_tokens_per_s",
-    "prefill_speedup",
-    "decode_speedup",
-    "weights_gb",
-    "bandwidth_gb_per_s",
+    "engine", "dtype", "batch", "prompt_tokens", "output_tokens", "ttft_ms", "tpot_ms", "itl_p50_ms", "itl_p95_ms",
+    "itl_p99_ms", "decode_tokens_per_s", "prefill_speedup", "decode_speedup", "weights_gb", "bandwidth_gb_per_s",
     "roofline",
-]
+]  # fmt: skip
 
 
 @dataclass
@@ -85,13 +69,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_output(command)
 
 
-def from_args(args: argparse.Namespace) -> Report:
-    names = ("peer", "device", "input_len", "output_len", "rounds", "seed")
-    options = {name: getattr(args, name) for name in names}
-    with source(args) as model:
-        return run(model, command=command_line(args), dtype=dtype_of(model, args.dtype, args.device), **options)
-
-
 def run(
     model: BenchModel,
     *,
@@ -110,24 +87,12 @@ def run(
     peers = [peer] if peer else []
     require_peers(peers)
     setup = PeerSetup(model, dtype, device, input_len + output_len, num_requests=1, batch_size=1)
-    with setup.cleanup, progress_bar(2 + 2 * (rounds + 1)) as tick:
-        tick("loading folovllm")
-        ours = FoloVLLM(model, dtype, device, input_len + output_len)
-        others, missing = make_peers(peers, setup, tick)
-        contestants: list[Contestant] = [ours, *others]
-        probe = Probe(ours.engine.device, ours.engine.dtype)
-        prompts = random_prompts(rounds + 1, input_len, vocab_size(model), seed)
-
-        def work(number: int) -> tuple[list[list[int]], list[int]]:
-            return [prompts[number]], [output_len if number else 2]
-
-        runs = take_turns(contestants, rounds, work, tick, lambda warm_up: probe.measure(warm_up=warm_up))
-    samples = {contestant.name: Samples.of(results) for contestant, results in zip(contestants, runs, strict=True)}
-    weight_bytes = weight_bytes_of(ours)
-    from_memory = exceeds_caches(weight_bytes, probe.device)
+    prompts = random_prompts(rounds + 1, input_len, vocab_size(model), seed)
+    found = race(setup, peers, rounds, lambda number: ([prompts[number]], [output_len if number else 2]))
+    samples = {one.name: Samples.of(runs) for one, runs in zip(found.contestants, found.runs, strict=True)}
+    common = {"dtype": dtype, "prompt_tokens": input_len, "output_tokens": output_len}
     rows = [
-        {"dtype": dtype, "prompt_tokens": input_len, "output_tokens": output_len}
-        | _row(name, samples, probe.bandwidth, weight_bytes, from_memory=from_memory)
+        common | _row(name, samples, found.bandwidth, found.weight_bytes, from_memory=found.from_memory)
         for name in samples
     ]
     ordered = [{column: row[column] for column in COLUMNS} for row in rows]
@@ -136,21 +101,14 @@ def run(
         "tpot: mean over a run's tokens after the first.",
         "roofline: (weights / bandwidth) / tpot, the bandwidth measured between the runs.",
     ]
-    if not from_memory:
+    if not found.from_memory:
         notes.append("The weights are small enough to stay in caches: no roofline.")
-    notes += missing
+    notes += found.missing
     kept = [
         {"ttft_ms": [each * 1e3 for each in mine.ttft], "tpot_ms": [each * 1e3 for each in mine.tpot]}
         for mine in samples.values()
     ]
     return Report("latency", f"Latency, {model.label}", command, COLUMNS, ordered, notes, samples=kept)
-
-
-def weight_bytes_of(ours: FoloVLLM) -> int:
-    """What one decode step must read."""
-    from folovllm.hf_config import load_hf_config
-
-    return bytes_per_decode_step(load_hf_config(ours.engine.model_config), ours.engine.dtype)
 
 
 def _row(name: str, samples: dict[str, Samples], bandwidth: float, weight_bytes: int, *, from_memory: bool) -> Row:

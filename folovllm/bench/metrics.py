@@ -10,6 +10,7 @@ vLLM: benchmarks/serve.py (calculate_metrics)
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -44,6 +45,12 @@ class RequestTimes:
     def itl(self) -> list[float]:
         """The gaps between outputs: one number for each but the first."""
         return [after - before for before, after in zip(self.arrivals, self.arrivals[1:], strict=False)]
+
+    def end(self, began: float) -> None:
+        """The request that was sent at `began`, by perf_counter, is over."""
+        self.e2el = time.perf_counter() - began
+        if self.problem is None and not self.arrivals:
+            self.problem = "the answer had no tokens"
 
     def meets(self, goals: Mapping[str, float]) -> bool:
         """Whether it was as fast as `goals`, in milliseconds, ask. A failed request meets none."""

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 SAID_FROM = 0.03  # of all cores; below it is what a machine does for itself
 _PROC = Path("/proc")
-_LISTENING = "0A"  # a socket's state in /proc/net/tcp
 
 
 @dataclass(frozen=True)
@@ -53,23 +51,17 @@ class OtherLoad:
 
 
 class Neighbours:
-    """Watches from when it is made. `also`: processes that are measured too though they are not children of this one,
-    such as a server that is asked over HTTP; their children with them."""
+    """Watches from when it is made. Not for a server that is asked over HTTP: it is no child of this process, and would
+    count as a neighbour."""
 
-    def __init__(self, also: Iterable[int] = ()) -> None:
-        self.roots = {os.getpid(), *also}
+    def __init__(self) -> None:
         self._began = time.perf_counter()
         self._before = _busy_ticks()
-        self._own = own_ticks(self.roots)
-
-    def include(self, pid: int) -> None:
-        """From here on `pid` is measured too. To be called before it has work."""
-        self.roots.add(pid)
-        self._own += own_ticks({pid})
+        self._own = own_ticks({os.getpid()})
 
     def look(self) -> OtherLoad | None:
         """What the others have used since the beginning; None where the system does not tell."""
-        now, own = _busy_ticks(), own_ticks(self.roots)
+        now, own = _busy_ticks(), own_ticks({os.getpid()})
         if self._before is None or now is None:
             return None
         tick = os.sysconf("SC_CLK_TCK")
@@ -115,23 +107,3 @@ def own_ticks(roots: set[int]) -> int:
         own |= more
         grown = bool(more)
     return sum(ticks[pid] for pid in own)
-
-
-def listening_pid(port: int) -> int | None:
-    """The process of this user that listens on `port` of this machine; None where there is none, or no way to tell."""
-    inodes = set()
-    for name in ("tcp", "tcp6"):
-        try:
-            lines = (_PROC / "net" / name).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for fields in (line.split() for line in lines):
-            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
-                inodes.add(f"socket:[{fields[9]}]")
-    for link in _PROC.glob("[0-9]*/fd/*") if inodes else ():
-        try:
-            if os.readlink(link) in inodes:
-                return int(link.parts[2])
-        except OSError:
-            continue  # another user's, or just closed
-    return None

@@ -9,7 +9,10 @@ import argparse
 import os
 import shlex
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,17 +92,31 @@ def settle_threads(threads: int | None, model: str | None) -> None:
     torch.set_num_threads(threads or threads_for(model))
 
 
-def source(args: argparse.Namespace) -> AbstractContextManager[BenchModel]:
-    """The model that add_model's options name."""
+@contextmanager
+def source(args: argparse.Namespace) -> Iterator[BenchModel]:
+    """The model that add_model's options name; its engines are looked at as --trace and the like say."""
     from folovllm.bench.workload import bench_model
 
-    return bench_model(args.model, args.shape, args.load_format)
+    with bench_model(args.model, args.shape, args.load_format) as model:
+        yield replace(model, observers=getattr(args, "observers", ()))
+
+
+def call(run: Callable[..., Report], args: argparse.Namespace) -> Report:
+    """What `run` gives: its parameters are the options of the same names, `model` and `dtype` what they come to."""
+    names = signature(run).parameters
+    given = {name: getattr(args, name) for name in names if name in args} | {"command": command_line(args)}
+    if "model" not in names:
+        return run(**given)
+    from folovllm.bench.workload import dtype_of
+
+    with source(args) as model:
+        return run(**given | {"model": model, "dtype": dtype_of(model, args.dtype, args.device)})
 
 
 def show(args: argparse.Namespace, report: Report) -> int:
     """The report's name is the file's: documentation names it that way. The table comes first: what was measured is
     seen, also where the disk is full."""
-    report.other_load = args.neighbours.look()
+    report.other_load = None if args.neighbours is None else args.neighbours.look()
     report.seed = getattr(args, "seed", None)
     if args.json not in (None, "-"):
         report.name = Path(args.json).stem

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from folovllm.utils.devices import empty_in_huge_pages
+from folovllm.utils.recycled_memory import empty_in_huge_pages
 
 PROBE_BYTES = 512 * 2**20  # more than a cache holds
 # Weights smaller than this may stay in a CPU's caches, and a share of the memory's bandwidth would say nothing.

@@ -34,8 +34,8 @@ Samples = Mapping[str, Sequence[float]]
 class Report:
     """`columns` names the keys of each row, in the order to show them; a key says its unit (ttft_ms).
 
-    `samples` are as many as there are rows. `seed` and `other_load` are None where nothing is drawn, and where nobody
-    looked. `details` go into the JSON and not into the table: options of the engines, what a picture is drawn from.
+    `samples` are as many as there are rows. `seed` and `other_load` are None where nothing is drawn, and where no look
+    was taken. `details` go into the JSON and not into the table: options of the engines, what a picture is drawn from.
     """
 
     name: str
@@ -49,6 +49,8 @@ class Report:
     date: str = field(default_factory=lambda: datetime.date.today().isoformat())
     details: dict[str, Any] = field(default_factory=dict)
     samples: Sequence[Samples] = ()
+    styles: Mapping[str, str] = field(default_factory=dict)
+    """A word in a cell -> its colour."""
     seed: int | None = None
     other_load: OtherLoad | None = None
 
@@ -116,26 +118,22 @@ class Report:
         shown = [key for key in self.columns if not self._is_shared(key)]
         table = Table(box=None, pad_edge=False)
         if len(self.rows) < len(shown):  # taller than wide: it then fits a terminal of 80 columns
-            self._fill_turned(table, shown)
+            table.add_column(_heading(shown[0]))
+            for row in self.rows:
+                table.add_column(self._cell(shown[0], row), justify="right")
+            for key in shown[1:]:
+                table.add_row(_heading(key), *(self._cell(key, row) for row in self.rows))
         else:
-            self._fill(table, shown)
+            for key in shown:
+                numeric = all(isinstance(row[key], int | float | None) for row in self.rows)
+                table.add_column(_heading(key), justify="right" if numeric else "left")
+            for row in self.rows:
+                table.add_row(*(self._cell(key, row) for key in shown))
         return table
 
-    def _fill(self, table: Table, shown: list[str]) -> None:
-        for key in shown:
-            numeric = all(isinstance(row[key], int | float | None) for row in self.rows)
-            table.add_column(_heading(key), justify="right" if numeric else "left")
-        for row in self.rows:
-            table.add_row(*(Text(format_number(row[key])) for key in shown))
-
-    def _fill_turned(self, table: Table, shown: list[str]) -> None:
-        """A column for each row, headed by its first value."""
-        first, *others = shown
-        table.add_column(_heading(first))
-        for row in self.rows:
-            table.add_column(Text(format_number(row[first])), justify="right")
-        for key in others:
-            table.add_row(_heading(key), *(Text(format_number(row[key])) for row in self.rows))
+    def _cell(self, key: str, row: Row) -> Text:
+        value = row[key]
+        return Text(f"{value:.0%}" if key == "sure" and value else format_number(value), self.styles.get(value, ""))
 
     def _is_shared(self, key: str) -> bool:
         values = [row[key] for row in self.rows]

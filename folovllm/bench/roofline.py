@@ -16,17 +16,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from folovllm.bench.probe import Probe
-from folovllm.bench.workload import bytes_per_decode_step, empty_model
+from folovllm.bench.shapes import ModelShape
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.hf_config import load_hf_config
-from folovllm.layers.linear import Linear
-from folovllm.models.fused_compiled import CompiledLinear, can_multiply
+from folovllm.layers.linear import Linear, LMHead
 
 
 @dataclass(frozen=True)
@@ -46,19 +45,13 @@ class ModelCost:
 
     @classmethod
     def of(cls, config: Any, dtype: torch.dtype) -> ModelCost:
-        heads = config.num_attention_heads
-        kv_heads = getattr(config, "num_key_value_heads", None) or heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        model = empty_model(config, dtype)
-        matrices = sum(weight.numel() for name, weight in model.named_parameters() if weight.dim() == 2)
-        embeddings = {id(layer.weight): layer.weight.numel() for layer in _embedding_layers(model)}
-        head = config.vocab_size * config.hidden_size
+        shape = ModelShape.of_config("here", config.to_dict())
         return cls(
-            weight_bytes=bytes_per_decode_step(config, dtype),
-            kv_token_bytes=2 * config.num_hidden_layers * kv_heads * head_dim * dtype.itemsize,
-            body_flops=2 * (matrices - sum(embeddings.values())),
-            head_flops=2 * head,
-            pair_flops=4 * config.num_hidden_layers * heads * head_dim,
+            weight_bytes=(shape.body + shape.head) * dtype.itemsize,  # an untied embedding is read a row per token
+            kv_token_bytes=shape.kv_per_token * dtype.itemsize,
+            body_flops=2 * shape.body,
+            head_flops=2 * shape.head,
+            pair_flops=4 * shape.layers * shape.heads * shape.head_dim,
         )
 
     @classmethod
@@ -73,61 +66,21 @@ class ModelCost:
         return num_bytes, flops
 
 
-def _embedding_layers(model: torch.nn.Module) -> list[torch.nn.Embedding | torch.nn.Linear]:
-    """Tables that are looked up, and the head: a tied one is the same tensor."""
-    layers: list[Any] = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
-    head = model.get_output_embeddings()  # type: ignore[operator]
-    return [*layers, head]
+class LayerProbe(Probe):
+    """Multiplies by a layer of the engine, too: on a CPU its product may be the faster one, and torch's no floor."""
 
-
-@dataclass(frozen=True)
-class RunCost:
-    """What requests cost that all begin together and decode together, each to the end of its output."""
-
-    kv_token_reads: int
-    """Over all decode steps, the tokens in the context of all sequences, each step's own included."""
-    kv_bytes: int
-    steps: int
-    weight_bytes: int
-    prefill_flops: int
-
-    @classmethod
-    def of(cls, cost: ModelCost, prompts: Sequence[int], outputs: Sequence[int]) -> RunCost:
-        """The first token of a request comes from its prefill, so output n takes n - 1 decode steps, over contexts of
-        prompt + 1, prompt + 2, …; the prompts' own weight reads are those of one step."""
-        pairs = list(zip(prompts, outputs, strict=True))
-        reads = sum(prompt * (output - 1) + output * (output - 1) // 2 for prompt, output in pairs)
-        causal = sum(prompt * (prompt + 1) // 2 for prompt in prompts)
-        steps = max(outputs)
-        return cls(
-            kv_token_reads=reads,
-            kv_bytes=reads * cost.kv_token_bytes,
-            steps=steps,
-            weight_bytes=steps * cost.weight_bytes,
-            prefill_flops=sum(prompts) * cost.body_flops + len(prompts) * cost.head_flops + causal * cost.pair_flops,
-        )
-
-    def floor_seconds(self, bandwidth: float, flops_per_s: float) -> float:
-        """Prefill is bound by operations and decode by bytes, and one comes after the other."""
-        return (self.kv_bytes + self.weight_bytes) / bandwidth + self.prefill_flops / flops_per_s
-
-
-@dataclass
-class ProductProbe(Probe):
-    """Multiplies as the engine's layers do, too: on a CPU their product may be the faster one, and torch's no floor."""
-
-    product: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._multiply = layer_of(self._b)
+    def __init__(self, device: torch.device, dtype: torch.dtype, layer: Linear) -> None:
+        super().__init__(device, dtype)
+        self._layer = layer
+        self._rows = torch.randn(len(self._a), layer.in_features, device=device, dtype=dtype)
+        self.product: list[float] = []
 
     def measure(self, *, warm_up: bool = False) -> None:
         super().measure(warm_up=warm_up)
         with torch.inference_mode():
-            seconds = self._seconds(lambda: self._multiply(self._a))
+            seconds = self._seconds(lambda: self._layer(self._rows))
         if not warm_up:
-            self.product.append(2 * self._a.shape[0] ** 3 / seconds)
+            self.product.append(2 * self._rows.numel() * self._layer.out_features / seconds)
 
     @property
     def flops_per_s(self) -> float:
@@ -135,12 +88,8 @@ class ProductProbe(Probe):
         return max(statistics.median(self.matmul), statistics.median(self.product))
 
 
-def layer_of(weight: torch.Tensor) -> Linear:
-    """A layer that multiplies by `weight` as the engine's layers do here."""
-    layer = Linear(weight.shape[1], weight.shape[0])
-    layer.weight.data = weight
-    if can_multiply(weight) is None:
-        layer.__class__ = CompiledLinear
-        assert isinstance(layer, CompiledLinear)  # for the type checker
-        layer.prepare()
-    return layer
+def largest_layer(engine: LLMEngine) -> Linear:
+    """But for the one that makes the logits."""
+    layers = [module for module in engine.runner.model.modules() if isinstance(module, Linear)]
+    layers = [layer for layer in layers if not isinstance(layer, LMHead)]
+    return max(layers, key=lambda layer: layer.in_features * layer.out_features)

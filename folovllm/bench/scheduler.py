@@ -18,9 +18,9 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
+from folovllm.bench.options import add_output, add_rounds, add_seed
 from folovllm.bench.report import Report, Row, counted, medians
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.config import SchedulerConfig
@@ -37,32 +37,26 @@ TOKEN_ID = 7
 BLOCK_SIZE = 16
 
 
-def _make_scheduler(config: SchedulerConfig) -> Scheduler:
-    """With blocks for every sequence that may run."""
-    kv = KVCacheManager(MAX_NUM_SEQS * MAX_MODEL_LEN // BLOCK_SIZE, BLOCK_SIZE)
-    return Scheduler(config, kv, eos_token_ids=frozenset())
+class Round(NamedTuple):
+    """Seconds per added request, step and token; and how many tokens."""
 
-
-@dataclass
-class Samples:
-    """One number for each round: seconds per added request, step and token; and what all rounds come to."""
-
-    add: list[float] = field(default_factory=list)
-    step: list[float] = field(default_factory=list)
-    token: list[float] = field(default_factory=list)
-    tokens: int = 0
+    add: float
+    step: float
+    token: float
+    tokens: int
 
 
 class Line:
     """A scheduler before which `waiting` requests wait, whatever it does."""
 
     def __init__(self, waiting: int, seed: int = 0) -> None:
-        self.waiting, self.samples = waiting, Samples()
-        self.scheduler = _make_scheduler(
-            SchedulerConfig(
-                max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_BATCHED_TOKENS, max_model_len=MAX_MODEL_LEN
-            )
+        self.waiting = waiting
+        self.rounds: list[Round] = []
+        config = SchedulerConfig(
+            max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_BATCHED_TOKENS, max_model_len=MAX_MODEL_LEN
         )
+        kv = KVCacheManager(MAX_NUM_SEQS * MAX_MODEL_LEN // BLOCK_SIZE, BLOCK_SIZE)  # enough for all that may run
+        self.scheduler = Scheduler(config, kv, eos_token_ids=frozenset())
         self.requests: dict[str, Request] = {}
         self._rng = random.Random(seed)
         self._made = 0
@@ -83,8 +77,7 @@ class Line:
         self.scheduler.add_request(request)
         return time.perf_counter() - start
 
-    def run(self, steps: int) -> Samples:
-        """What these steps took, as one round."""
+    def run(self, steps: int) -> Round:
         add = step = 0.0
         tokens = ended = 0
         for _ in range(steps):
@@ -94,7 +87,7 @@ class Line:
                 del self.requests[request_id]
             while len(self.scheduler.waiting) < self.waiting:
                 add, ended = add + self._add(), ended + 1
-        return Samples([add / max(1, ended)], [step / steps], [step / tokens], tokens)
+        return Round(add / max(1, ended), step / steps, step / tokens, tokens)
 
     def _step(self) -> tuple[float, int, list[str]]:
         """Seconds, tokens scheduled, and the requests that ended."""
@@ -108,12 +101,6 @@ class Line:
                 gone.append(seq.request_id)
         return time.perf_counter() - start, output.total_num_scheduled_tokens, gone
 
-    def measure(self, steps: int) -> None:
-        round_ = self.run(steps)
-        for name in ("add", "step", "token"):
-            getattr(self.samples, name).extend(getattr(round_, name))
-        self.samples.tokens += round_.tokens
-
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Requests through the scheduler with no model: what deciding costs, however long the line."
@@ -123,11 +110,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_rounds(command, default=5)
     add_seed(command)
     add_output(command)
-
-
-def from_args(args: argparse.Namespace) -> Report:
-    options = {name: getattr(args, name) for name in ("steps", "rounds", "seed")}
-    return run(args.waiting, command=command_line(args), **options)
 
 
 def run(waiting: Sequence[int], *, command: str, steps: int = 500, rounds: int = 5, seed: int = 0) -> Report:
@@ -146,10 +128,18 @@ def run(waiting: Sequence[int], *, command: str, steps: int = 500, rounds: int =
             for number in range(rounds):
                 for line in lines:
                     tick(f"round {number + 1}/{rounds}: {line.waiting:,} waiting")
-                    line.measure(steps)
+                    line.rounds.append(line.run(steps))
         finally:
             gc.unfreeze()
-    rows = [_row(line, steps * rounds) for line in lines]
+    samples = [
+        {f"{name}_us": [getattr(each, name) * 1e6 for each in line.rounds] for name in ("add", "step", "token")}
+        for line in lines
+    ]
+    rows: list[Row] = [
+        {"waiting": line.waiting, "steps": steps * rounds, "tokens": sum(each.tokens for each in line.rounds)}
+        | {name: statistics.median(values) for name, values in measured.items()}
+        for line, measured in zip(lines, samples, strict=True)
+    ]
     for row in rows:
         row["growth"] = row["token_us"] / rows[0]["token_us"]
     notes = [
@@ -161,25 +151,8 @@ def run(waiting: Sequence[int], *, command: str, steps: int = 500, rounds: int =
         "outputs.",
         "growth: token over the first row's. The requests made at the start are kept out of garbage collection.",
     ]
-    samples = [
-        {f"{name}_us": [each * 1e6 for each in getattr(line.samples, name)] for name in ("add", "step", "token")}
-        for line in lines
-    ]
     return Report("scheduler", "The scheduler alone, no model", command, COLUMNS, rows, notes, samples=samples)
 
 
 def _range(ends: tuple[int, int]) -> str:
     return f"{ends[0]} to {ends[1]}"
-
-
-def _row(line: Line, steps: int) -> Row:
-    samples = line.samples
-    return {
-        "waiting": line.waiting,
-        "steps": steps,
-        "tokens": samples.tokens,
-        "add_us": statistics.median(samples.add) * 1e6,
-        "step_us": statistics.median(samples.step) * 1e6,
-        "token_us": statistics.median(samples.token) * 1e6,
-        "growth": None,
-    }

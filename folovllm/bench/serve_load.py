@@ -1,7 +1,7 @@
 """A server under load, seen from a client: how long the first token takes, how long each further one, and how many
 requests were served as well as they should be.
 
-    requests (a preset, or random ones)  ──▶  arrivals.send()  ──▶  server.ask()  ──▶  RequestTimes  ──▶  a row
+    requests (random, or a file's)       ──▶  arrivals.send()  ──▶  server.ask()  ──▶  RequestTimes  ──▶  a row
                                               rate, burstiness,     in this process,
                                               clients               or over HTTP
 
@@ -18,24 +18,23 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from folovllm.bench.arrivals import Arrivals, add_arrivals, arrivals_of, send
-from folovllm.bench.breakdown import Breakdown
-from folovllm.bench.load_request import LoadRequest, Server, cache_row
+from folovllm.bench.load_requests import LoadRequest, Work, file_work, random_work
 from folovllm.bench.metrics import RequestTimes, load_row, parse_goals
 from folovllm.bench.options import add_model, add_output, add_rounds, add_seed, command_line, source
-from folovllm.bench.presets import add_preset, preset_of
 from folovllm.bench.report import Report, Row, medians
-from folovllm.bench.serve_work import Work, read_prompts
+from folovllm.bench.server import InProcessServer, Server, cache_row
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
 from folovllm.entrypoints.cli.parser import add_engine_arguments
 
 USUAL = [Arrivals(max_concurrency=1), Arrivals(max_concurrency=8)]
 WARM_UP = 2  # requests before the first load, which find everything loaded and nothing compiled
-SIZES = {"num_requests": 64, "input_len": 64, "output_len": 64}
+SIZES = ("num_requests", "input_len", "output_len")
 ENGINE = [field.name for config in (ModelConfig, CacheConfig, SchedulerConfig) for field in fields(config)]
 # Said of an engine in this process, with what they are where they are not given.
 HERE = {"model": None, "dtype": "auto", "device": None, "load_format": None}
@@ -47,11 +46,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "ask the server at this address, such as http://127.0.0.1:8000; without it an engine is made in this process"
     command.add_argument("--url", help=text)
     add_model(command)
-    add_preset(command)
     command.add_argument("--input-len", type=int, metavar="N", help="prompt tokens of a request (default: 64)")
     add_load_arguments(command)
-    text = "instead of the loads' rows: each part of a request's way through the engine in this process"
-    command.add_argument("--breakdown", action="store_true", help=text)
     add_rounds(command, default=1)
     add_seed(command)
     add_output(command)
@@ -83,87 +79,59 @@ def check_args(args: argparse.Namespace) -> None:
 
 
 def from_args(args: argparse.Namespace) -> Report:
-    goals = parse_goals(args.goodput)
-    given = {name: getattr(args, name) for name in SIZES if getattr(args, name) is not None}
+    return measured(args, work_of(args), arrivals_of(args) or USUAL)
+
+
+def work_of(args: argparse.Namespace) -> Work:
+    """What the options ask for. Raises ValueError: they do not go together, or a line of the file is no request."""
     if args.dataset is None:
-        work = Work(**given, seed=args.seed, preset=None if args.preset is None else preset_of(args))
-    else:
-        if args.preset is not None:
-            raise ValueError("dataset must not be given with preset: each brings its own prompts")
-        if args.input_len is not None:
-            raise ValueError("input_len must not be given with dataset: its prompts are as long as they are")
-        if args.url is None and args.model is None:
-            raise ValueError("dataset must come with url or model: its texts need a tokenizer, and a shape has none")
-        work = Work(seed=args.seed, given=read_dataset(args))
-    preset = work.preset
-    usual = [Arrivals(preset.request_rate, preset.burstiness)] if preset is not None else USUAL
-    loads = arrivals_of(args) or usual
-    if args.url is None:
-        return _run_here(args, work, loads, goals)
-    return _run_there(args, work, loads, goals)
+        return random_work(**{name: getattr(args, name) for name in SIZES if getattr(args, name) is not None},
+                           seed=args.seed)  # fmt: skip
+    if args.input_len is not None:
+        raise ValueError("input_len must not be given with dataset: its prompts are as long as they are")
+    if args.url is None and args.model is None:
+        raise ValueError("dataset must come with url or model: its texts need a tokenizer, and a shape has none")
+    return file_work(args.dataset, args.output_len, args.num_requests, args.seed)
 
 
-def read_dataset(args: argparse.Namespace) -> tuple[LoadRequest, ...]:
-    """The first num_requests of the file. Raises ValueError: too many of them, or a line that is none."""
-    found = read_prompts(args.dataset, args.output_len)
-    wanted = len(found) if args.num_requests is None else args.num_requests
-    if not 1 <= wanted <= len(found):
-        raise ValueError(f"num_requests must be in [1, {len(found)}], what {args.dataset} has, got {wanted}")
-    return found[:wanted]
+def measured(args: argparse.Namespace, work: Work, loads: Sequence[Arrivals]) -> Report:
+    """An engine in this process, or the server at --url."""
+    goals = parse_goals(args.goodput)
+    return (_run_here if args.url is None else _run_there)(args, work, loads, goals)
 
 
-def _run_here(args: argparse.Namespace, work: Work, loads: list[Arrivals], goals: dict[str, float]) -> Report:
+def _run_here(args: argparse.Namespace, work: Work, loads: Sequence[Arrivals], goals: dict[str, float]) -> Report:
     if args.api_key is not None:
         raise ValueError("api_key must be given with url: an engine in this process asks for none")
-    from folovllm.bench.in_process import InProcessServer
-
-    options = {name: getattr(args, name) for name in ENGINE if name not in HERE and name in args}
-    options |= {"dtype": args.dtype, "device": args.device, "seed": args.seed}
-    breakdown = Breakdown() if args.breakdown else None
     with source(args) as model:
-        server = InProcessServer(model, options, has_tokenizer=args.model is not None, breakdown=breakdown)
-        return run(
-            server,
-            work,
-            loads,
-            command=command_line(args),
-            goals=goals,
-            rounds=args.rounds,
-            breakdown=breakdown,
-        )
+        server = InProcessServer(model, engine_options(args), has_tokenizer=args.model is not None)
+        return run(server, work, loads, command=command_line(args), goals=goals, rounds=args.rounds)
 
 
-def _run_there(args: argparse.Namespace, work: Work, loads: list[Arrivals], goals: dict[str, float]) -> Report:
+def engine_options(args: argparse.Namespace) -> dict[str, Any]:
+    """What add_model() and add_engine_arguments() were given for the engine, but for the model."""
+    options = {name: getattr(args, name) for name in ENGINE if name not in HERE and name in args}
+    return options | {"dtype": args.dtype, "device": args.device, "seed": args.seed}
+
+
+def _run_there(args: argparse.Namespace, work: Work, loads: Sequence[Arrivals], goals: dict[str, float]) -> Report:
     for name in [name for name, unset in HERE.items() if getattr(args, name) != unset] + [
         name for name in ENGINE if name in args and name not in HERE and name != "seed"
     ]:
         raise ValueError(f"{name} must not be given with url: the server at {args.url} has its own")
-    if args.breakdown:
-        raise ValueError("breakdown must not be given with url: it looks into the engine, which is in another process")
     from folovllm.bench.http_server import HttpServer
 
     server = HttpServer(args.url, args.api_key)
-    pid = server.pid()
-    if pid is not None:
-        args.neighbours.include(pid)  # it is what is measured, and no neighbour
+    args.neighbours = None  # to which the server, which is what is measured, would be one
     try:
         return run(server, work, loads, command=command_line(args), goals=goals, rounds=args.rounds)
     except RuntimeError as error:
         raise ValueError(f"the server at {args.url} refused: {error}") from error
 
 
-@dataclass
-class Measured:
-    """One load, once: its row, and the breakdown's rows where there is one."""
-
-    row: Row
-    parts: list[Row] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-
 def shifted(requests: Sequence[LoadRequest], by: int) -> list[LoadRequest]:
     """Other ids in each load, so that what the one before left in the cache of prefixes helps none. A text stays as it
-    is: whoever gives texts wants these."""
+    is: it was given to be measured."""
     return [
         request if isinstance(request.prompt, str) else replace(request, prompt=[each + by for each in request.prompt])
         for request in requests
@@ -171,13 +139,9 @@ def shifted(requests: Sequence[LoadRequest], by: int) -> list[LoadRequest]:
 
 
 async def measure(
-    server: Server,
-    requests: Sequence[LoadRequest],
-    arrivals: Arrivals,
-    goals: dict[str, float],
-    seed: int,
-    breakdown: Breakdown | None = None,
-) -> Measured:
+    server: Server, requests: Sequence[LoadRequest], arrivals: Arrivals, goals: dict[str, float], seed: int
+) -> tuple[Row, list[str]]:
+    """One load, once: its row, and what was wrong with requests that failed."""
     usable = [
         request if isinstance(request.prompt, str) else replace(request, prompt=server.usable(request.prompt))
         for request in requests
@@ -194,8 +158,7 @@ async def measure(
     row = {"load": arrivals.describe(), **load_row(answers, seconds, goals)}
     after = await server.counters()
     row |= cache_row(before, after, max([*peaks, after.kv_usage if after else 0.0]))
-    found = breakdown.rows(row["load"], row["output_tokens_per_s"]) if breakdown is not None else []
-    return Measured(row, found, [answer.problem for answer in answers if answer.problem is not None])
+    return row, [answer.problem for answer in answers if answer.problem is not None]
 
 
 async def _watch(server: Server, peaks: list[float]) -> None:
@@ -206,31 +169,28 @@ async def _watch(server: Server, peaks: list[float]) -> None:
             peaks.append(now.kv_usage)
 
 
-async def _run(
+async def measure_in_turn(
     server: Server,
     work: Work,
     loads: Sequence[Arrivals],
     rounds: int,
     goals: dict[str, float],
-    breakdown: Breakdown | None,
     tick: Callable[[str], None],
-) -> list[list[Measured]]:
-    """For each load, what each round measured. The loads take turns."""
-    found: list[list[Measured]] = [[] for _ in loads]
-    requests, seed, number = work.draw(), work.preset.seed if work.preset else work.seed, 1
+    found: Callable[[int, Row, list[str]], None],
+) -> None:
+    """The loads take turns. `found` is told of each: its number, and what measure() gives; -1 is the warm-up."""
     await server.start()
     try:
         tick("warm-up")
-        few = [replace(request, max_tokens=min(request.max_tokens, 4)) for request in requests[:WARM_UP]]
-        await measure(server, few, Arrivals(), {}, seed, breakdown)
+        few = [replace(request, max_tokens=min(request.max_tokens, 4)) for request in work.requests[:WARM_UP]]
+        found(-1, *await measure(server, few, Arrivals(), {}, work.seed))
         for turn in range(rounds):
-            for load, results in zip(loads, found, strict=True):
+            for number, load in enumerate(loads):
                 tick(f"round {turn + 1}/{rounds}: {load.describe()}")
-                results.append(await measure(server, shifted(requests, number), load, goals, seed, breakdown))
-                number += 1
+                prompts = shifted(work.requests, 1 + turn * len(loads) + number)
+                found(number, *await measure(server, prompts, load, goals, work.seed))
     finally:
         await server.stop()
-    return found
 
 
 def run(
@@ -241,46 +201,44 @@ def run(
     command: str,
     goals: dict[str, float] | None = None,
     rounds: int = 1,
-    breakdown: Breakdown | None = None,
 ) -> Report:
-    """`breakdown`: the server's own, whose rows are then the report's.
-
-    Raises:
-        ValueError: a wrong option.
-        OSError, RuntimeError: there is no such server, or it refuses.
+    """Raises:
+    ValueError: a wrong option.
+    OSError, RuntimeError: there is no such server, or it refuses.
     """
     require_at_least(1, rounds=rounds, loads=len(loads))
     goals = goals or {}
+    measured: list[list[Row]] = [[] for _ in loads]
+    problems: list[str] = []
+
+    def found(number: int, row: Row, failures: list[str]) -> None:
+        if number >= 0:
+            measured[number].append(row)
+            problems.extend(failures)
+
     with progress_bar(1 + rounds * len(loads)) as tick:
-        found = asyncio.run(_run(server, work, loads, rounds, goals, breakdown, tick))
-    seed = work.preset.seed if work.preset else work.seed
-    notes = [f"{medians(rounds, 'round')}, after {WARM_UP} requests to warm up. Seed {seed}."]
-    if work.given:
+        asyncio.run(measure_in_turn(server, work, loads, rounds, goals, tick, found))
+    notes = [f"{medians(rounds, 'round')}, after {WARM_UP} requests to warm up. Seed {work.seed}."]
+    if work.has_texts:
         notes.append("The same texts in each load: a server that keeps prefixes finds them from the second on.")
     if goals:
         text = ", ".join(f"{name} within {limit:g} ms" for name, limit in goals.items())
         notes.append(f"Goodput counts requests with {text}.")
-    if breakdown is None:
-        notes.append("ITL is between two outputs of a stream; TPOT is a request's time after its first, per token.")
-        notes.append(f"kv peak: the fullest that was seen, with a look every {server.poll_seconds * 1e3:g} ms.")
-        grouped = [[[result.row for result in results]] for results in found]
-    else:
-        notes.append(
-            "submit wall + queue wait + prefill to first token = TTFT; add_request and tokenise lie in submit wall."
-        )
-        grouped = [[list(of) for of in zip(*(result.parts for result in results), strict=True)] for results in found]
-    rows: list[Row] = []
-    samples: list[dict[str, list[float]]] = []
-    for of_rounds in (same for group in grouped for same in group):
-        rows.append(_median_row(of_rounds))
-        samples.append(_samples(of_rounds))
-    problems = [problem for results in found for result in results for problem in result.problems]
+    notes.append("ITL is between two outputs of a stream; TPOT is a request's time after its first, per token.")
+    notes.append(f"kv peak: the fullest that was seen, with a look every {server.poll_seconds * 1e3:g} ms.")
     notes += [f"failed: {problem}" for problem in dict.fromkeys(problems)]
-    details = {"goals_ms": goals}
+    title = f"{server.label}: {work.what}"
+    return report_of(title, measured, command=command, notes=notes, details={"goals_ms": goals})
+
+
+def report_of(
+    title: str, measured: Sequence[list[Row]], *, command: str, notes: list[str], details: dict[str, Any] | None = None
+) -> Report:
+    """A row for each list of rows, of all rounds; what is None in all of them has no column."""
+    rows, samples = [_median_row(rounds) for rounds in measured], [_samples(rounds) for rounds in measured]
     columns = [column for column in rows[0] if any(row[column] is not None for row in rows)]
     rows = [{column: row[column] for column in columns} for row in rows]
-    title = f"{server.label}: {work.describe()}"
-    return Report("serve-load", title, command, columns, rows, notes, details=details, samples=samples)
+    return Report("serve-load", title, command, columns, rows, notes, details=details or {}, samples=samples)
 
 
 def _samples(rows: list[Row]) -> dict[str, list[float]]:

@@ -1,75 +1,161 @@
-"""Shapes to measure without a download: plain data, so that the command line can name them without torch. vLLM: none"""
+"""Shapes of models, without a download and without torch: to be measured with random weights, or to be reckoned with.
+
+    weights of a layer   hidden * (heads + 2 * kv_heads) * head_dim   q, k, v
+                       + heads * head_dim * hidden                    o
+                       + 3 * hidden * intermediate                    gate, up, down
+    head                 vocab * hidden
+
+Norms are left out: some thousand numbers beside millions.
+
+vLLM: v1/metrics/perf.py
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from folovllm.utils.checks import check_int, wrong
+from folovllm.utils.named_files import read_json
+from folovllm.utils.suggest import did_you_mean
+
 DEFAULT_SHAPE = "qwen3-0.6b"
+
+
+def _shape(hidden: int, layers: int, heads: int, kv_heads: int, head_dim: int, **more: Any) -> dict[str, Any]:
+    """`more` by transformers' names: how wide the MLP is, the vocabulary, the longest sequence, the rotation's base."""
+    return {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": head_dim,
+        "tie_word_embeddings": True,
+        "rope_theta": 1e6,
+        **more,
+    }
+
+
+_QWEN3 = {"vocab_size": 151936, "max_position_embeddings": 40960}
 # Shapes of well-known models, as keywords of their transformers configuration. Speed depends on shapes and
 # not on what the weights say, so no download is needed to measure it.
 SHAPES: dict[str, dict[str, Any]] = {
-    "qwen3-0.6b": {
-        "hidden_size": 1024,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 3072,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 40960,
-        "rope_theta": 1e6,
-    },
-    "qwen3-1.7b": {
-        "hidden_size": 2048,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 6144,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 40960,
-        "rope_theta": 1e6,
-    },
+    "qwen3-0.6b": _shape(1024, 28, 16, 8, 128, intermediate_size=3072, **_QWEN3),
+    "qwen3-1.7b": _shape(2048, 28, 16, 8, 128, intermediate_size=6144, **_QWEN3),
     # As large as GPT-2 in every respect, and with its vocabulary; the decoder is ours, so SwiGLU has three matrices of
     # 2,048 where GPT-2 has two of 3,072.
-    "gpt2-sized": {
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 12,
-        "head_dim": 64,
-        "intermediate_size": 2048,
-        "vocab_size": 50257,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 1024,
-        "rope_theta": 1e4,
-    },
-    # Not models of anybody's. The first is for a CPU: its float32 weights (118 MB) are more than caches hold, and a
-    # prompt of 2,000 tokens takes seconds, not minutes. The second is small enough to try a command out.
-    "qwen3-mini": {
-        "hidden_size": 512,
-        "num_hidden_layers": 8,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 64,
-        "intermediate_size": 1536,
-        "vocab_size": 8192,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 4096,
-        "rope_theta": 1e6,
-    },
-    "qwen3-tiny": {
-        "hidden_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 16,
-        "intermediate_size": 128,
-        "vocab_size": 512,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 2048,
-        "rope_theta": 1e6,
-    },
+    "gpt2-sized": _shape(
+        768, 12, 12, 12, 64, intermediate_size=2048, vocab_size=50257, max_position_embeddings=1024, rope_theta=1e4
+    ),
+    # Made here. The first is for a CPU: its float32 weights (118 MB) are more than caches hold, and a prompt of 2,000
+    # tokens takes seconds, not minutes. The second is small enough to try a command out.
+    "qwen3-mini": _shape(512, 8, 8, 4, 64, intermediate_size=1536, vocab_size=8192, max_position_embeddings=4096),
+    "qwen3-tiny": _shape(64, 2, 4, 2, 16, intermediate_size=128, vocab_size=512, max_position_embeddings=2048),
 }
+# As their makers publish them in config.json; too large for a machine at hand, so they are reckoned with only.
+_LLAMA = {"vocab_size": 128256, "max_position_embeddings": 131072, "tie_word_embeddings": False, "rope_theta": 5e5}
+NAMED: dict[str, dict[str, Any]] = {
+    **SHAPES,
+    "qwen3-8b": _shape(4096, 36, 32, 8, 128, intermediate_size=12288, **{**_QWEN3, "tie_word_embeddings": False}),
+    "llama-3.1-8b": _shape(4096, 32, 32, 8, 128, intermediate_size=14336, **_LLAMA),
+    "llama-3.1-70b": _shape(8192, 80, 64, 8, 128, intermediate_size=28672, **_LLAMA),
+}
+# What a config.json with this has is no dense decoder with a plain cache.
+NOT_MODELLED = ("num_experts", "num_local_experts", "n_routed_experts", "kv_lora_rank", "quantization_config")
+
+MOST = 2**31
+"""Of any field. No model comes near it, and products of three of them are still floats."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Counts of numbers, not of bytes."""
+
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    tied: bool
+    max_model_len: int
+
+    @property
+    def body(self) -> int:
+        """Weights of all layers' matrices."""
+        attention = self.hidden * (2 * self.heads + 2 * self.kv_heads) * self.head_dim
+        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+
+    @property
+    def head(self) -> int:
+        """Weights of the last matrix, which makes the logits."""
+        return self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All that lies in memory; the embedding is the head where they are tied."""
+        return self.body + self.head * (1 if self.tied else 2)
+
+    @property
+    def kv_per_token(self) -> int:
+        """Numbers of one token's keys and values, all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+    @classmethod
+    def of(cls, name: str) -> ModelShape:
+        """A named shape, a config.json, or a folder that has one.
+
+        Raises:
+            ValueError: neither, a field that is missing or no positive integer, or a model that is not modelled.
+        """
+        if name.lower() in NAMED:
+            return cls.of_config(name.lower(), NAMED[name.lower()])
+        path = Path(name)
+        path = path / "config.json" if path.is_dir() else path
+        if not path.exists():
+            hint = did_you_mean(name.lower(), NAMED)
+            raise wrong("model", f"be one of {', '.join(NAMED)}, or a config.json", name, hint.strip(" ;,"))
+        config = read_json("model", "be a config.json", path)
+        if not isinstance(config, dict):
+            raise wrong("model", "be a config.json with an object", name)
+        config = config.get("text_config", config)
+        if not isinstance(config, dict):
+            raise wrong("text_config", f"be an object in the config.json {name}", config)
+        return cls.of_config(name, config)
+
+    @classmethod
+    def of_config(cls, name: str, config: Mapping[str, Any]) -> ModelShape:
+        for field in NOT_MODELLED:
+            if config.get(field):
+                raise ValueError(
+                    f"model {name} has {field}={config[field]!r}, which is not modelled: a dense decoder with plain "
+                    "keys and values is"
+                )
+        heads = _positive(name, config, "num_attention_heads")
+        hidden = _positive(name, config, "hidden_size")
+        return cls(
+            name=name,
+            layers=_positive(name, config, "num_hidden_layers"),
+            hidden=hidden,
+            heads=heads,
+            kv_heads=_positive(name, {"num_key_value_heads": heads, **config}, "num_key_value_heads"),
+            head_dim=hidden // heads if config.get("head_dim") is None else _positive(name, config, "head_dim"),
+            intermediate=_positive(name, config, "intermediate_size"),
+            vocab=_positive(name, config, "vocab_size"),
+            tied=bool(config.get("tie_word_embeddings", False)),
+            max_model_len=_positive(name, {"max_position_embeddings": 4096, **config}, "max_position_embeddings"),
+        )
+
+
+def _positive(model: str, config: Mapping[str, Any], field: str) -> int:
+    if field not in config:
+        raise ValueError(f"model {model} must have {field} in its config.json, and has not")
+    value = config[field]
+    check_int(f"{field} of {model}", value, 1)
+    if value > MOST:
+        raise wrong(f"{field} of {model}", f"be at most {MOST:,}", value)
+    return int(value)

@@ -3,8 +3,9 @@
     schedule ─▶ prepare ─▶ forward ─▶ sampling ─▶ prepare (tokens into the batch) ─▶ update ─▶ outputs
     └──────host──────┘     └──── the model ────┘  └───────────────────host──────────────────────────┘
 
-The clock is put around the very methods that the engine calls, with the model that ships here, all sequences decoding.
-Whatever of a step is not the model's counts as the host's, also what lies between the methods ("other").
+The model is the one that ships here, and all sequences decode. The engine tells when it comes to the next part; what
+computes the model and draws is given to it with a clock. What else it does to launch a step is "prepare". Whatever of a
+step is not the model's counts as the host's, also waiting for its tokens ("other").
 
 vLLM: none
 """
@@ -12,85 +13,85 @@ vLLM: none
 from __future__ import annotations
 
 import argparse
-import gc
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from functools import wraps
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
+from folovllm.bench.decoding import WARM_UP_STEPS, DecodingBatch
+from folovllm.bench.options import add_output, add_rounds, add_seed
 from folovllm.bench.report import Report, Row, by_round, counted, medians
-from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least, vocab_size
+from folovllm.bench.workload import BenchModel, progress_bar, require_at_least, vocab_size
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.sampling_params import SamplingParams
+from folovllm.engine.parts import Parts, choose_parts
+from folovllm.tracing.observer import Observers, PartObserver
+from folovllm.worker.kv_cache import KVCache
+from folovllm.worker.model_runner import ModelRunner
 
 COLUMNS = [
-    "batch",
-    "steps",
-    "schedule_ms",
-    "prepare_ms",
-    "update_ms",
-    "outputs_ms",
-    "other_ms",
-    "host_ms",
-    "forward_ms",
-    "sampling_ms",
-    "step_ms",
-    "host_share",
-]
+    "batch", "steps", "schedule_ms", "prepare_ms", "update_ms", "outputs_ms", "other_ms", "host_ms", "forward_ms",
+    "sampling_ms", "step_ms", "host_share",
+]  # fmt: skip
 PROMPT_TOKENS = 32
-WARM_UP_STEPS = 5
 EMBEDDED = BenchModel("the embedded model", EMBEDDED_MODEL, "auto")
 
-# A part of the step -> the methods that it is made of.
-# All that this file knows of an engine's inside stands here.
-METHODS: dict[str, Callable[[LLMEngine], list[tuple[Any, str]]]] = {
-    "schedule": lambda engine: [(engine.scheduler, "schedule")],
-    "prepare": lambda engine: [
-        (engine.runner, "_update_batch"),
-        (engine.runner.batch, "prepare"),
-        (engine.runner.batch, "advance"),
-    ],
-    "forward": lambda engine: [
-        (engine.runner.model, "forward"),
-        (engine.runner.model, "compute_logits"),
-        *([(engine.runner.graphs, "replay")] if engine.runner.graphs else []),  # which calls neither of them
-    ],
-    "sampling": lambda engine: [(engine.runner.sampling, "draw")],
-    "update": lambda engine: [(engine.scheduler, "update_from_output")],
-    "outputs": lambda engine: [(engine.output_processor, "process_outputs")],
-}
+
+class Clocked:
+    """Stands for `target`: calls of it, and of its methods in `names`, pass through `timed`."""
+
+    def __init__(self, target: Any, timed: Callable[..., Any], *names: str) -> None:
+        self._target, self._timed, self._names = target, timed, names
+
+    def __call__(self, *args: Any) -> Any:
+        return self._timed(self._target, *args)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._target, name)
+        return partial(self._timed, found) if name in self._names else found
 
 
-class StepClock:
-    """Seconds of the current step by part. Wraps the methods of one engine, which is its own from then on."""
+class StepClock(PartObserver):
+    """Seconds of the current step by part. LLMEngine gets its choose(), by which it becomes an observer."""
 
-    def __init__(self, engine: LLMEngine) -> None:
+    def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.device = engine.device
-        for part, methods in METHODS.items():
-            for owner, name in methods(engine):
-                setattr(owner, name, self._timed(part, getattr(owner, name)))
+        self._part, self._at = "", 0.0
 
-    def _timed(self, part: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        waits = part in ("forward", "sampling") and self.device.type == "cuda"  # where a call only queues the work
+    def choose(
+        self, config: Any, hf_config: Any, dtype: torch.dtype, device: torch.device, observers: Observers
+    ) -> Parts:
+        observers.append(self)
+        parts = choose_parts(config, hf_config, dtype, device, observers)
+        return replace(parts, runner=partial(self._make_runner, parts.runner))
 
-        @wraps(method)
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            result = method(*args, **kwargs)
-            if waits:
-                torch.cuda.synchronize(self.device)
-            self.seconds[part] += time.perf_counter() - start
-            return result
+    def _make_runner(
+        self, make: Callable[..., ModelRunner], model: Any, kv_cache: KVCache, sampling: Any, graphs: Any, **sizes: Any
+    ) -> ModelRunner:
+        forward = partial(self._timed, "forward", sizes["device"])
+        if graphs is not None:
+            graphs = Clocked(graphs, forward, "replay")  # which calls neither of the model's
+        drawn = Clocked(sampling, partial(self._timed, "sampling", sizes["device"]), "draw")
+        return make(Clocked(model, forward, "compute_logits"), kv_cache, drawn, graphs, **sizes)
 
-        return timed
+    def _timed(self, part: str, device: torch.device, call: Callable[..., Any], *args: Any) -> Any:
+        start = time.perf_counter()
+        result = call(*args)
+        if device.type == "cuda":  # where a call only queues the work
+            torch.cuda.synchronize(device)
+        self.seconds[part] += time.perf_counter() - start
+        return result
+
+    def part_began(self, part: str) -> None:
+        now = time.perf_counter()
+        self.seconds[self._part] += now - self._at
+        self._part, self._at = part, now
 
     def step(self, engine: LLMEngine) -> dict[str, float]:
         """One step of the engine: seconds by column."""
@@ -99,7 +100,8 @@ class StepClock:
         engine.step()
         whole = time.perf_counter() - start
         seconds = self.seconds
-        parts = {name: seconds[name] for name in ("schedule", "prepare", "update", "outputs")}
+        seconds["prepare"] = seconds["launch"] - seconds["forward"] - seconds["sampling"]
+        parts = {name: seconds[name] for name in ("schedule", "prepare", "update")} | {"outputs": seconds["output"]}
         host = whole - seconds["forward"] - seconds["sampling"]
         return parts | {
             "other": host - sum(parts.values()),
@@ -120,12 +122,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_output(command)
 
 
-def from_args(args: argparse.Namespace) -> Report:
-    options = {name: getattr(args, name) for name in ("steps", "rounds", "seed")}
-    return run(args.batch_sizes, command=command_line(args), **options)
-
-
-def run(batch_sizes: Sequence[int], *, command: str, steps: int = 50, rounds: int = 3, seed: int = 0) -> Report:
+def run(
+    batch_sizes: Sequence[int],
+    *,
+    command: str,
+    steps: int = 50,
+    rounds: int = 3,
+    seed: int = 0,
+    observers: Sequence[Callable[[LLMEngine], object]] = (),
+) -> Report:
     """Rounds of every batch size in turn; a round starts its sequences anew."""
     for batch in batch_sizes:
         require_at_least(1, batch_sizes=batch)
@@ -140,12 +145,14 @@ def run(batch_sizes: Sequence[int], *, command: str, steps: int = 50, rounds: in
             max_num_batched_tokens=max(2048, max(batch_sizes) * PROMPT_TOKENS),
             max_model_len=PROMPT_TOKENS + 1 + WARM_UP_STEPS + steps + 1,
         )
-        engine = LLMEngine(config)
-        clock = StepClock(engine)
+        clock = StepClock()
+        engine = LLMEngine(config, choose=clock.choose)
+        for observe in observers:
+            observe(engine)
         for number in range(rounds):
             for batch, results in results_of.items():
                 tick(f"round {number + 1}/{rounds}: batch {batch}")
-                results += _measure(engine, clock, batch, steps, seed, name=f"round{number}-{batch}")
+                results += _measure(engine, clock, batch, steps, seed)
     rows = [_row(batch, results) for batch, results in results_of.items()]
     notes = [
         f"{medians(rounds * steps, 'decode step')}, {steps} in each of {counted(rounds, 'round')}, batch sizes in "
@@ -157,22 +164,12 @@ def run(batch_sizes: Sequence[int], *, command: str, steps: int = 50, rounds: in
     return Report("step", "A decode step, taken apart", command, COLUMNS, rows, notes, samples=samples)
 
 
-def _measure(
-    engine: LLMEngine, clock: StepClock, batch: int, steps: int, seed: int, name: str
-) -> list[dict[str, float]]:
-    params = SamplingParams(temperature=0, max_tokens=engine.max_model_len, ignore_eos=True)
-    names = [f"{name}-{number}" for number in range(batch)]
-    prompts = random_prompts(batch, PROMPT_TOKENS, vocab_size(EMBEDDED), seed=seed + batch)
-    for request_id, prompt in zip(names, prompts, strict=True):
-        engine.add_request(request_id, prompt, params)
-    gc.collect()  # here, and not in the middle of a step
-    for _ in range(1 + WARM_UP_STEPS):
-        engine.step()
+def _measure(engine: LLMEngine, clock: StepClock, batch: int, steps: int, seed: int) -> list[dict[str, float]]:
+    sequences = DecodingBatch(engine, batch, PROMPT_TOKENS, vocab_size(EMBEDDED), seed)
     if engine.stats().running_seqs != batch:
         raise RuntimeError(f"{engine.stats().running_seqs} sequences run instead of {batch}")
     results = [clock.step(engine) for _ in range(steps)]
-    for request_id in names:
-        engine.abort_request(request_id)
+    sequences.end()
     return results
 
 

@@ -11,39 +11,23 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from folovllm.bench import presets
-from folovllm.bench.contestant import Contestant, FoloVLLM, Run, require_mixed, take_turns
-from folovllm.bench.latency import weight_bytes_of
+from folovllm.bench.contestant import Run
 from folovllm.bench.lengths import Lengths
-from folovllm.bench.options import add_model, add_output, add_rounds, add_seed, command_line, source
-from folovllm.bench.peers.registry import make_peers, peer_names, require_peers
-from folovllm.bench.peers.setup import PeerSetup
-from folovllm.bench.probe import Probe, exceeds_caches
+from folovllm.bench.options import add_model, add_output, add_rounds, add_seed
+from folovllm.bench.peers.apart import PeerSetup
+from folovllm.bench.peers.registry import peer_names, require_peers
+from folovllm.bench.race import Race, race
 from folovllm.bench.report import Report, Row, medians
-from folovllm.bench.workload import BenchModel, dtype_of, progress_bar, require_at_least, vocab_size
+from folovllm.bench.workload import BenchModel, require_at_least, vocab_size
 from folovllm.config import CacheConfig
 
 COLUMNS = [
-    "engine",
-    "dtype",
-    "requests",
-    "batch",
-    "prompt_tokens",
-    "output_tokens",
-    "seconds",
-    "prefill_tokens_per_s",
-    "decode_tokens_per_s",
-    "output_tokens_per_s",
-    "speedup",
-    "bandwidth_gb_per_s",
-    "roofline",
-    "kv_reserved_tokens",
+    "engine", "dtype", "requests", "batch", "prompt_tokens", "output_tokens", "seconds", "prefill_tokens_per_s",
+    "decode_tokens_per_s", "output_tokens_per_s", "speedup", "bandwidth_gb_per_s", "roofline", "kv_reserved_tokens",
     "kv_used_tokens",
-]
-KV_COLUMNS = COLUMNS[-2:]  # of an engine that tells
+]  # fmt: skip
 SHORTEST = 8  # mixed lengths begin at the N-th part of the longest
 
 
@@ -54,38 +38,19 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--peer", action="append", default=[], dest="peers", metavar="PEER", help=text)
     text = "also let the peer take this many at a time"
     command.add_argument("--peer-batch-size", type=int, metavar="N", default=1, help=text)
-    text = "lengths from an eighth of --input-len and --output-len up to them, instead of all the same"
-    command.add_argument("--mixed", action="store_true", help=text)
-    # None is "not given": the benchmark has its own defaults for these, and says so below.
-    text = "requests in each round (default: 4)"
-    command.add_argument("--num-requests", "--num-prompts", type=int, metavar="N", help=text)
-    command.add_argument("--input-len", type=int, metavar="N", help="prompt tokens of a request (default: 32)")
-    command.add_argument("--output-len", type=int, metavar="N", help="new tokens of a request (default: 32)")
-    presets.add_arguments(command)
     text = "for the peers vllm and vllm-compiled: the Python that has vLLM, in an environment of its own"
     command.add_argument("--peer-python", metavar="PATH", help=text)
+    text = "for the peer llama-cpp: the same model as llama.cpp reads it"
+    command.add_argument("--gguf", metavar="FILE", help=text)
+    text = "lengths from an eighth of --input-len and --output-len up to them, instead of all the same"
+    command.add_argument("--mixed", action="store_true", help=text)
+    text = "requests in each round"
+    command.add_argument("--num-requests", "--num-prompts", type=int, metavar="N", default=4, help=text)
+    command.add_argument("--input-len", type=int, metavar="N", default=32, help="prompt tokens of a request")
+    command.add_argument("--output-len", type=int, metavar="N", default=32, help="new tokens of a request")
     add_rounds(command)
     add_seed(command)
     add_output(command)
-
-
-def from_args(args: argparse.Namespace) -> Report:
-    presets.check_arguments(args)
-    if args.preset is not None:
-        return presets.from_args(args)
-    names = ("num_requests", "input_len", "output_len")
-    given: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    options = {name: getattr(args, name) for name in ("device", "mixed", "peer_batch_size", "rounds", "seed")}
-    with source(args) as model:
-        return run(
-            model,
-            command=command_line(args),
-            dtype=dtype_of(model, args.dtype, args.device),
-            peers=peer_names(args.peers),
-            peer_options=vars(args),
-            **given,
-            **options,
-        )
 
 
 def run(
@@ -94,7 +59,8 @@ def run(
     command: str,
     dtype: str,
     peers: Sequence[str] = (),
-    peer_options: Mapping[str, Any] | None = None,
+    peer_python: str | None = None,
+    gguf: str | None = None,
     device: str | None = None,
     num_requests: int = 4,
     input_len: int = 32,
@@ -104,75 +70,61 @@ def run(
     rounds: int = 3,
     seed: int = 0,
 ) -> Report:
-    """`peer_options`: what was said of a single peer, by the option's name; the peer takes what is its own."""
     require_at_least(1, num_requests=num_requests, input_len=input_len, rounds=rounds, peer_batch_size=peer_batch_size)
     require_at_least(2, output_len=output_len)
+    peers = peer_names(peers)
     require_peers(peers)
     lengths = make_lengths(num_requests, input_len, output_len, mixed=mixed, seed=seed)
     max_model_len = input_len + output_len
-    setup = PeerSetup(model, dtype, device, max_model_len, num_requests, peer_batch_size, peer_options or {})
-    with setup.cleanup:
-        with progress_bar(1 + len(peers)) as tick:
-            tick("loading folovllm")
-            # Room for these requests, as vLLM's peer has it, and one block more for each that runs ahead. In a larger
-            # cache each round would take blocks that none has used before, and the first use of memory is dear.
-            room = num_requests * (-(-max_model_len // CacheConfig().block_size) + 1)
-            ours = FoloVLLM(model, dtype, device, max_model_len, num_kv_blocks=room)
-            contestants: list[Contestant] = [ours]
-            others, missing = make_peers(peers, setup, tick)
-            contestants += others
-        if mixed:
-            require_mixed(contestants, "mixed")
-        vocab, probe = vocab_size(model), Probe(ours.engine.device, ours.engine.dtype)
+    setup = PeerSetup(model, dtype, device, max_model_len, num_requests, peer_batch_size, peer_python, gguf)
+    vocab = vocab_size(model)
 
-        def work(number: int) -> tuple[list[list[int]], list[int]]:
-            # A fresh set in each round, so that nothing can be remembered. The warm-up takes as many requests: what
-            # they use of buffers and blocks is then used for the first time before the clock runs.
-            prompts = lengths.make_prompts(vocab, f"{seed} {number}" if seed else number, num_requests)
-            return prompts, lengths.outputs
+    def work(number: int) -> tuple[list[list[int]], list[int]]:
+        # A fresh set in each round, so that nothing can be remembered. The warm-up takes as many requests: what they
+        # use of buffers and blocks is then used for the first time before the clock runs.
+        return lengths.make_prompts(vocab, f"{seed} {number}" if seed else number), lengths.outputs
 
-        with progress_bar((rounds + 1) * len(contestants)) as tick:
-            runs = take_turns(contestants, rounds, work, tick, lambda warm_up: probe.measure(warm_up=warm_up))
-    base = statistics.median(result.seconds for result in runs[0])
+    # Room for these requests, as vLLM's peer has it, and one block more for each that runs ahead. In a larger cache
+    # each round would take blocks that none has used before, and the first use of memory is dear.
+    room = num_requests * (-(-max_model_len // CacheConfig().block_size) + 1)
+    found = race(setup, peers, rounds, work, num_kv_blocks=room)
+    common = {"requests": num_requests}
     rows: list[Row] = [
-        {"engine": contestant.name, "dtype": dtype, "requests": num_requests}
-        | {"batch": getattr(contestant, "batch_size", None)}
+        {"engine": one.name, **common, "batch": getattr(one, "batch_size", None)}
+        | {"dtype": getattr(one, "dtype", None) or dtype}
         | _row(results, lengths)
-        for contestant, results in zip(contestants, runs, strict=True)
+        for one, results in zip(found.contestants, found.runs, strict=True)
     ]
-    weight_bytes = weight_bytes_of(ours)
-    from_memory = exceeds_caches(weight_bytes, probe.device)
-    rows[0]["bandwidth_gb_per_s"] = probe.bandwidth / 1e9
-    if from_memory:
-        rows[0]["roofline"] = statistics.median(_roofline(result, weight_bytes, probe.bandwidth) for result in runs[0])
+    rows[0]["bandwidth_gb_per_s"] = found.bandwidth / 1e9
+    if found.from_memory:
+        rows[0]["roofline"] = statistics.median(_roofline(run, found) for run in found.runs[0])
     for row in rows[1:]:
-        row["speedup"] = row["seconds"] / base
+        row["speedup"] = row["seconds"] / rows[0]["seconds"]
+    notes = _notes(found, rounds, input_len, output_len, mixed=mixed, seed=seed)
+    rows = [{column: row[column] for column in COLUMNS} for row in rows]
+    samples = [_samples(results, lengths) for results in found.runs]
+    return Report("throughput", f"Throughput, {model.label}", command, COLUMNS, rows, notes, samples=samples)
+
+
+def _notes(found: Race, rounds: int, input_len: int, output_len: int, *, mixed: bool, seed: int) -> list[str]:
     notes = [
         f"{medians(rounds, 'round')} after a warm-up, in turn.",
         "speedup: this row's seconds over folovllm's.",
         "roofline: of folovllm's decode, the time to read the weights once a step, at the bandwidth measured between "
         "the runs, over the time it took; K and V are not counted."
-        if from_memory
+        if found.from_memory
         else "The weights are small enough to stay in caches: no roofline.",
         "batch: prompts that the peer takes at a time; folovllm schedules by itself.",
+        *found.missing,
+        "kv: tokens in folovllm's cache when most of them were used, and what was reserved for these sequences.",
     ]
-    notes += missing
-    columns = COLUMNS
-    if rows[0]["kv_reserved_tokens"] is None:
-        columns = [column for column in COLUMNS if column not in KV_COLUMNS]
-    else:
-        notes.append(
-            "kv: tokens in folovllm's cache when most of them were used, and what was reserved for these sequences."
-        )
     if mixed:
         (low, high), (least, most) = mixed_range(input_len, 1), mixed_range(output_len, 2)
         notes.append(
             f"Mixed lengths, uniform, seed {seed}: prompts of {low} to {high} tokens, outputs of {least} to {most}; "
             "the columns show the means."
         )
-    rows = [{column: row[column] for column in columns} for row in rows]
-    samples = [_samples(results, lengths) for results in runs]
-    return Report("throughput", f"Throughput, {model.label}", command, columns, rows, notes, samples=samples)
+    return notes
 
 
 def make_lengths(count: int, input_len: int, output_len: int, *, mixed: bool, seed: int = 0) -> Lengths:
@@ -198,24 +150,18 @@ def _samples(results: list[Run], lengths: Lengths) -> dict[str, list[float]]:
 
 def _row(results: list[Run], lengths: Lengths) -> Row:
     medians = {name: statistics.median(values) for name, values in _samples(results, lengths).items()}
-    reserved = [result.kv_reserved_tokens for result in results if result.kv_reserved_tokens is not None]
-    used = [result.kv_used_tokens for result in results if result.kv_used_tokens is not None]
-    return {
-        "prompt_tokens": _mean(lengths.prompts),
-        "output_tokens": _mean(lengths.outputs),
-        **medians,
-        "speedup": None,
-        "bandwidth_gb_per_s": None,
-        "roofline": None,
-        "kv_reserved_tokens": round(statistics.median(reserved)) if reserved else None,
-        "kv_used_tokens": round(statistics.median(used)) if used else None,
-    }
+    row: Row = {"prompt_tokens": _mean(lengths.prompts), "output_tokens": _mean(lengths.outputs), **medians}
+    row |= dict.fromkeys(("speedup", "bandwidth_gb_per_s", "roofline"))
+    for name in ("kv_reserved_tokens", "kv_used_tokens"):
+        told = [getattr(result, name) for result in results if getattr(result, name) is not None]
+        row[name] = round(statistics.median(told)) if told else None
+    return row
 
 
-def _roofline(run: Run, weight_bytes: int, bandwidth: float) -> float:
+def _roofline(run: Run, found: Race) -> float:
     """Of the steps that only decode: the floor of their weights over what they took."""
     steps = sum(not step.prefill for step in run)
-    return steps * weight_bytes / bandwidth / run.decode_seconds
+    return steps * found.weight_bytes / found.bandwidth / run.decode_seconds
 
 
 def _mean(values: list[int]) -> int | float:

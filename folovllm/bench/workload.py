@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ class BenchModel:
     path: str
     load_format: Literal["auto", "dummy"]
     """"dummy" for a shape: the folder then holds a config.json and nothing else."""
+    observers: tuple[Callable[[Any], object], ...] = ()
+    """Called with each engine that is made of it, before its first step."""
 
 
 @contextmanager
@@ -82,24 +84,6 @@ def vocab_size(model: BenchModel) -> int:
 
     config = load_hf_config(ModelConfig(model.path, load_format=model.load_format, skip_tokenizer_init=True))
     return int(config.vocab_size)
-
-
-def empty_model(config: Any, dtype: Any) -> Any:
-    """Hugging Face's model of this configuration on the meta device: every shape, no memory."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, dtype=dtype)
-
-
-def bytes_per_decode_step(config: Any, dtype: Any) -> int:
-    """Weight bytes that one decode step must read: all, but of an untied embedding only a row per token."""
-    model = empty_model(config, dtype)
-    total = sum(parameter.numel() for parameter in model.parameters())  # a tied weight is counted once
-    if not config.tie_word_embeddings:
-        total -= model.get_input_embeddings().weight.numel()
-    return int(total * dtype.itemsize)
 
 
 def random_prompts(count: int, length: int, vocab_size: int, seed: int = 0) -> list[list[int]]:

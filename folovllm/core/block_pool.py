@@ -79,7 +79,7 @@ class BlockPool:
         """One more table names these blocks."""
         for block_id in block_ids:
             if self._refs[block_id] == 0:
-                raise ValueError(f"block_id {block_id} is free: nobody's to share")
+                raise ValueError(f"block_id {block_id} is free: no sequence shares it")
             self.num_shared += self._refs[block_id] == 1
             self._refs[block_id] += 1
 

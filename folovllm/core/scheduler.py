@@ -38,7 +38,7 @@ WATERMARK = 0.01
 
 
 class Scheduler(SchedulerState):
-    """Decides which sequences compute what; the KV cache manager owns the blocks. limits.py fills `config` in."""
+    """Decides which sequences compute what; the KV cache manager owns the blocks. budgets.py fills `config` in."""
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager, eos_token_ids: frozenset[int]) -> None:
         assert config.max_num_batched_tokens is not None  # for the type checker
@@ -69,8 +69,9 @@ class Scheduler(SchedulerState):
                         must_wait |= self._decode(request, group, output)
                     else:
                         self._prefills.append((request, group))
-        for request, group, share in share_out(self._prefills, self._left(output), self.threshold):
-            must_wait |= self._prefill(request, group, output, share)
+        if self._prefills:
+            for request, group, share in share_out(self._prefills, self._left(output), self.threshold):
+                must_wait |= self._prefill(request, group, output, share)
         if not must_wait and (self.swapped or self.waiting):
             moved = self._let_in(output)
             if output.is_empty and not moved and self.running:

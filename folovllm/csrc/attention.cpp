@@ -16,6 +16,7 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels.h"
 #include "pool.h"
 #include "vector.h"
 
@@ -123,18 +124,18 @@ struct Task {
 
 template <typename T, typename C>
 void decode(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *queries, const int64_t *seqs,
-            const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks, int64_t num_decodes, int64_t block_size,
+            const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks, int64_t entries, int64_t block_size,
             int64_t num_heads, int64_t num_kv_heads, int64_t size, float scale, T *out) {
     const int64_t group = num_heads / num_kv_heads, token_stride = num_kv_heads * size;
     std::vector<Task> tasks;
-    std::vector<int64_t> first_task(num_decodes + 1);
+    std::vector<int64_t> first_task(entries + 1);
     int64_t keys_read = 0;
-    for (int64_t i = 0; i < num_decodes; i++) {
+    for (int64_t i = 0; i < entries; i++) {
         first_task[i] = tasks.size();
         for (int64_t part = 0; part * PART < seq_lens[seqs[i]]; part++) tasks.push_back({i, part});
         keys_read += seq_lens[seqs[i]];
     }
-    first_task[num_decodes] = tasks.size();
+    first_task[entries] = tasks.size();
     const int64_t num_tasks = tasks.size(), each = size + 2;  // maximum, sum, weighted values
     static thread_local std::vector<float> memory;
     if ((int64_t)memory.size() < num_tasks * num_heads * each) memory.resize(num_tasks * num_heads * each);
@@ -160,7 +161,7 @@ void decode(const T *q, int64_t q_stride, const C *keys, const C *values, const 
             }
         }
     });
-    pool::each(num_decodes, worth, [&](int64_t i) {
+    pool::each(entries, worth, [&](int64_t i) {
         std::vector<float> shares(first_task[i + 1] - first_task[i]);
         for (int64_t head = 0; head < num_heads; head++) {
             float highest = -__builtin_inff(), total = 0;
@@ -188,20 +189,18 @@ void decode(const T *q, int64_t q_stride, const C *keys, const C *values, const 
 
 extern "C" {
 
-#define PAGED(NAME, T, C)                                                                                            \
-    void store_kv_##NAME(const T *k, const T *v, int64_t k_stride, int64_t v_stride, C *keys, C *values,             \
-                         const int64_t *slots, int64_t tokens, int64_t row) {                                        \
-        store_kv(k, v, k_stride, v_stride, keys, values, slots, tokens, row);                                        \
-    }                                                                                                                \
-    void decode_##NAME(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *queries,         \
-                       const int64_t *seqs, const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks,      \
-                       int64_t num_decodes, int64_t block_size, int64_t num_heads, int64_t num_kv_heads,             \
-                       int64_t size, float scale, T *out) {                                                          \
-        decode(q, q_stride, keys, values, queries, seqs, seq_lens, tables, max_blocks, num_decodes, block_size,      \
-               num_heads, num_kv_heads, size, scale, out);                                                           \
+#define PAGED(NAME, T, C)                                                                                             \
+    void store_kv_##NAME(const T *k, const T *v, int64_t k_stride, int64_t v_stride, C *keys, C *values,              \
+                         const int64_t *slots, int64_t tokens, int64_t row) {                                         \
+        store_kv(k, v, k_stride, v_stride, keys, values, slots, tokens, row);                                         \
+    }                                                                                                                 \
+    void decode_##NAME(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *queries,          \
+                       const int64_t *seqs, const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks,       \
+                       int64_t entries, int64_t block_size, int64_t num_heads, int64_t num_kv_heads,                  \
+                       int64_t size, float scale, T *out) {                                                           \
+        decode(q, q_stride, keys, values, queries, seqs, seq_lens, tables, max_blocks, entries, block_size,           \
+               num_heads, num_kv_heads, size, scale, out);                                                            \
     }
 
-PAGED(float32_float32, float, float)
-PAGED(float32_bfloat16, float, bf16)
-PAGED(bfloat16_bfloat16, bf16, bf16)
+EACH_CACHE(PAGED)
 }

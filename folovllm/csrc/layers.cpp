@@ -8,6 +8,7 @@
 
 #include <cmath>
 
+#include "kernels.h"
 #include "pool.h"
 #include "vector.h"
 
@@ -114,6 +115,5 @@ extern "C" {
     }                                                                                                                 \
     void silu_mul_##NAME(const T *gate_up, T *out, int64_t rows, int64_t size) { silu_mul(gate_up, out, rows, size); }
 
-LAYERS(float32, float)
-LAYERS(bfloat16, bf16)
+EACH_ACTIVATION(LAYERS)
 }

@@ -17,6 +17,7 @@
 //
 // vLLM: csrc/cpu/sgl-kernels/gemm.cpp
 
+#include "kernels.h"
 #include "panels.h"
 #include "pool.h"
 
@@ -181,25 +182,15 @@ void linear(const T *x, const W *weight, const float *bias, T *out, int64_t rows
 extern "C" {
 
 int panel_width() { return WIDTH; }
+int has_bf16_pairs() { return 0 IF_PAIRS(+1); }
 
-void linear_float32(const float *x, const float *weight, const float *bias, float *out, int64_t rows, int64_t in,
-                    int64_t outs) {
-    linear<float>(x, weight, bias, out, rows, in, outs);
-}
+#define LINEAR(NAME, T, W, X)                                                                                         \
+    void linear_##NAME(const T *x, const W *weight, const float *bias, T *out, int64_t rows, int64_t in,              \
+                       int64_t outs) {                                                                                \
+        linear<X>(x, weight, bias, out, rows, in, outs);                                                              \
+    }
 
-void linear_bfloat16(const float *x, const bf16 *weight, const float *bias, float *out, int64_t rows, int64_t in,
-                     int64_t outs) {
-    linear<float>(x, weight, bias, out, rows, in, outs);
-}
-
-#ifdef __AVX512BF16__
-int has_bf16_pairs() { return 1; }
-
-void linear_bf16_pairs(const bf16 *x, const bf16_pair *weight, const float *bias, bf16 *out, int64_t rows, int64_t in,
-                       int64_t outs) {
-    linear<bf16_pair>(x, weight, bias, out, rows, in, outs);
-}
-#else
-int has_bf16_pairs() { return 0; }
-#endif
+LINEAR(float32, float, float, float)
+LINEAR(bfloat16, float, bf16, float)
+IF_PAIRS(LINEAR(bf16_pairs, bf16, bf16_pair, bf16_pair))
 }

@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernels.h"
 #include "pool.h"
 #include "tiles.h"
 
@@ -151,8 +152,8 @@ extern "C" {
 
 int has_tiles() { return allowed(); }
 
-void linear_bf16_tiles(const bf16 *x, const bf16_pair *weight, const float *bias, bf16 *out, int64_t rows, int64_t in,
-                       int64_t outs) {
+void linear_bf16_tiles(const bf16 *x, const bf16_tiled *weight, const float *bias, bf16 *out, int64_t rows,
+                       int64_t in, int64_t outs) {
     if (rows == 0) return;
     const int64_t blocks = (rows + TILE_ROWS - 1) / TILE_ROWS, steps = (in + 2 * STEP - 1) / (2 * STEP);
     const int64_t per_block = (rows + blocks - 1) / blocks;  // evenly: 24 rows are 12 and 12, not 16 and 8
@@ -165,7 +166,5 @@ void linear_bf16_tiles(const bf16 *x, const bf16_pair *weight, const float *bias
 }
 }
 #else
-extern "C" {
-int has_tiles() { return 0; }
-}
+extern "C" int has_tiles() { return 0; }
 #endif

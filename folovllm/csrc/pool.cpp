@@ -5,6 +5,7 @@
 //
 // vLLM: none, its loops are OpenMP's
 
+#include "kernels.h"
 #include "pool.h"
 
 #include <omp.h>

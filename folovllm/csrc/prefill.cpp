@@ -25,6 +25,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels.h"
 #include "panels.h"
 #include "pool.h"
 #include "rows.h"

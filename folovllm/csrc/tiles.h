@@ -16,8 +16,6 @@
 #ifdef __AMX_BF16__
 #include "panels.h"
 
-extern "C" int has_tiles();  // and the system lets us
-
 constexpr int TILE_ROWS = 16;
 constexpr int TILE_PAIRS = 16;  // of numbers, that one instruction multiplies
 constexpr int64_t TILE_LINE = WIDTH * sizeof(bf16_pair);  // bytes from one pair of a panel to the next

@@ -1,12 +1,12 @@
 """AsyncLLM: the same engine for many users at once, each awaiting its own outputs.
 
-One asyncio task runs the step loop. The step itself goes to a thread, so that the event loop stays free to take new
-requests and to hand out what has come; everything else that touches the engine happens between two steps, in order:
+The steps run in a thread (step_thread.py), so that the event loop stays free to take new requests and to hand out what
+has come. Everything else that touches the engine is a command, which the thread runs between two steps, in order:
 
     consumers    generate("a")      generate("b")     cancel a
-                      │                  │               │            (a command each, applied between steps)
-    loop task    ── add a ── step ── add b ── step ── abort a ── step ──
-                             (thread)         (thread)           (thread)
+                      │                  │               │
+    loop task         ▼                  ▼               ▼            hands the commands over
+    step thread  ── add a ── step ── add b ── step ── abort a ── step ──
 
 A consumer that is slow loses nothing: outputs are cumulative, so only the newest one waits for it.
 
@@ -19,49 +19,25 @@ vLLM: v1/engine/async_llm.py, v1/engine/output_processor.py (RequestOutputCollec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
 from os import PathLike
 from typing import Any
 
-from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.defaults import check_no_lora, config_for_llm
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
+from folovllm.engine.looks import EngineLook, Load, load_of, look_at
 from folovllm.engine.stats import EngineStats
+from folovllm.engine.step_thread import Mailbox, StepThread
+from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.outputs import RequestOutput
-from folovllm.sampling_params import SamplingParams
-from folovllm.tracing.attach import make_engine
+from folovllm.sampling_params import RequestOutputKind, SamplingParams
+from folovllm.tracing.attach import Attach, make_engine
 from folovllm.utils.checks import check_str
-from folovllm.utils.ids import Counter, next_unused
-
-
-class _Mailbox:
-    """The newest output of one request, or the error that ended it, until its consumer looks."""
-
-    def __init__(self) -> None:
-        self.is_open = False  # True from add to the end: an earlier output is of another request with the same id
-        self._filled = asyncio.Event()
-        self._output: RequestOutput | None = None
-        self._error: BaseException | None = None
-
-    def put(self, output: RequestOutput) -> None:
-        self._output = output
-        self._filled.set()
-
-    def fail(self, error: BaseException) -> None:
-        """Keep the error for the consumer, except where the last output is there already, fetched or not."""
-        if self._output is not None and self._output.finished:
-            return
-        self._error = error
-        self._filled.set()
-
-    async def get(self) -> RequestOutput:
-        await self._filled.wait()
-        self._filled.clear()
-        if self._error is not None:
-            raise self._error
-        assert self._output is not None
-        return self._output
+from folovllm.utils.ids import next_unused
 
 
 class AsyncLLM:
@@ -82,10 +58,13 @@ class AsyncLLM:
         trace: str | PathLike[str] | None = None,
         trace_texts: bool = False,
         nvtx: bool = False,
+        observers: Sequence[Attach] = (),
         **kwargs: Any,
     ) -> None:
         config = config_for_llm(model, **kwargs)
-        engine, self.trace = make_engine(lambda: LLMEngine(config), trace, texts=trace_texts, nvtx=nvtx)
+        engine, self.trace = make_engine(
+            lambda: LLMEngine(config), trace, texts=trace_texts, nvtx=nvtx, observers=observers
+        )
         self._start(engine)
 
     @classmethod
@@ -98,13 +77,19 @@ class AsyncLLM:
 
     def _start(self, engine: LLMEngine) -> None:
         self.engine = engine
-        self._mailboxes: dict[str, _Mailbox] = {}
+        self._mailboxes: dict[str, Mailbox] = {}
         self._commands: list[Callable[[], None]] = []
-        self._request_ids = Counter()
+        self._request_ids = count()
         self._wake = asyncio.Event()
+        self._steps: StepThread | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="folovllm-step")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes nothing any more: after shutdown(), or after an error of the engine itself."""
+        return self._closed
 
     async def generate(
         self,
@@ -113,17 +98,27 @@ class AsyncLLM:
         request_id: str | None = None,
         *,
         priority: int = 0,
+        lora_request: None = None,
+        output_kind: RequestOutputKind | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request as they grow; each holds everything so far, the last one is `finished`.
+
+        `output_kind`, or that of the parameters, says what is handed out. Under DELTA each output holds what is new
+        since the one before. Under FINAL_ONLY there is one output, and the steps before it wake no consumer.
 
         Leaving the loop early, or cancelling the task that runs it, aborts the request. So does abort(), which ends the
         loop without a finished output.
 
         Raises:
-            ValueError: see LLMEngine.add_request.
+            ValueError: see LLMEngine.add_request; DELTA where the winners are known only at the end: beams, and
+                best_of > n.
             RuntimeError: the engine has been shut down, or serves another event loop.
             Exception: what ended this request, such as an error in its own logits processor. Other requests go on.
         """
+        check_no_lora(lora_request)
+        kind = output_kind or getattr(sampling_params, "output_kind", RequestOutputKind.CUMULATIVE)
+        if kind is RequestOutputKind.DELTA:
+            check_can_stream(sampling_params)
         if self._closed:
             raise RuntimeError("AsyncLLM has been shut down: make another")
         self._check_event_loop()
@@ -135,14 +130,15 @@ class AsyncLLM:
         if self._task is None or self._task.done():  # the first, or the first after an event loop that has ended
             self._wake = asyncio.Event()
             self._task = asyncio.get_running_loop().create_task(self._run())
-        mailbox = self._mailboxes[request_id] = _Mailbox()
+        mailbox = Mailbox(wants_all=kind is not RequestOutputKind.FINAL_ONLY)
+        self._mailboxes[request_id] = mailbox
         try:
             self._submit(lambda: self._add(mailbox, request_id, prompt, sampling_params, priority))
-            finished = False
+            delta, finished = OutputDelta(), False
             while not finished:
                 output = await mailbox.get()
                 finished = output.finished
-                yield output
+                yield delta.since_last(output) if kind is RequestOutputKind.DELTA else output
         except _Aborted:
             return
         finally:
@@ -169,6 +165,18 @@ class AsyncLLM:
     def stats(self) -> EngineStats:
         return self.engine.stats()
 
+    def load(self) -> Load:
+        """What runs and waits; cheap enough to ask for each request."""
+        return load_of(self.engine)
+
+    def replicas(self) -> dict[str, str]:
+        """Name and state of each replica: none, for this is one engine."""
+        return {}
+
+    async def looks(self) -> list[EngineLook]:
+        """A look at each engine that is behind this object: here at the one."""
+        return [look_at(self.engine)]
+
     async def shutdown(self) -> None:
         """Abort what is unfinished, finish the step that runs, end the loop. Their consumers get a RuntimeError.
 
@@ -179,8 +187,7 @@ class AsyncLLM:
         self._closed = True
         for mailbox in self._mailboxes.values():
             mailbox.fail(RuntimeError("AsyncLLM has been shut down"))
-        for request_id in list(self._mailboxes):
-            self._commands.append(lambda request_id=request_id: self.engine.abort_request(request_id))  # type: ignore[misc]
+        self._commands += [partial(self.engine.abort_request, request_id) for request_id in self._mailboxes]
         self._wake.set()
         if self._task is not None and not self._task.done():
             await self._task
@@ -199,13 +206,12 @@ class AsyncLLM:
 
     def _check_event_loop(self) -> None:
         """Raises RuntimeError where another event loop is served. One that was closed, the loop task still in it, has
-        let go: who waited there will never ask again."""
+        let go: what waited there will never ask again."""
         if self._task is None or self._task.done():
             return
         served = self._task.get_loop()
         if served.is_closed():
-            for request_id in self._mailboxes:
-                self._commands.append(lambda request_id=request_id: self.engine.abort_request(request_id))  # type: ignore[misc]
+            self._commands += [partial(self.engine.abort_request, request_id) for request_id in self._mailboxes]
             self._mailboxes, self._task = {}, None
         elif asyncio._get_running_loop() not in (None, served):
             raise RuntimeError(
@@ -218,22 +224,28 @@ class AsyncLLM:
         self._commands.append(command)
         self._wake.set()
 
+    def _is_open(self, request_id: str, mailbox: Mailbox) -> bool:
+        return self._mailboxes.get(request_id) is mailbox
+
     def _add(
-        self, mailbox: _Mailbox, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int
+        self, mailbox: Mailbox, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int
     ) -> None:
-        if self._mailboxes.get(request_id) is not mailbox:
+        """In the step thread."""
+        if not self._is_open(request_id, mailbox):
             return  # cancelled before it began
+        assert self._steps is not None
         try:
             self.engine.add_request(request_id, prompt, params, priority=priority)
-            mailbox.is_open = True
         except Exception as error:
-            mailbox.fail(error)
+            self._steps.loop.call_soon_threadsafe(mailbox.fail, error)
+        else:
+            self._steps.expect(request_id, mailbox)
 
     async def _run(self) -> None:
         """The step loop, from the first request to the shutdown."""
         try:
             await self._serve(asyncio.get_running_loop())
-        except asyncio.CancelledError:  # by who cancels all tasks of the event loop
+        except asyncio.CancelledError:  # as when all tasks of the event loop are cancelled
             for mailbox in self._mailboxes.values():
                 mailbox.fail(RuntimeError("the task that steps the engine was cancelled"))
             raise
@@ -243,29 +255,27 @@ class AsyncLLM:
                 mailbox.fail(error)
 
     async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        await loop.run_in_executor(self._thread, lambda: None)  # a step that an earlier event loop left running
-        while True:
-            self._wake.clear()
-            commands, self._commands = self._commands, []
-            for command in commands:
-                command()
-            if self._closed and not self._commands:
-                return
-            if self.engine.has_unfinished_requests():
-                await loop.run_in_executor(self._thread, self.engine.advance)
-                self._deliver()
-            else:
+        if self._steps is not None:  # of an earlier event loop
+            self._steps.end()
+        await loop.run_in_executor(self._thread, lambda: None)  # it has ended
+        steps = self._steps = StepThread(self.engine, loop, self._is_open)
+        running: asyncio.Future[None] | None = None
+        try:
+            while True:
+                self._wake.clear()
+                commands, self._commands = self._commands, []
+                if commands and steps.submit(commands):
+                    running = loop.run_in_executor(self._thread, steps.run)
+                    running.add_done_callback(lambda _: self._wake.set())
+                if self._closed and not self._commands:
+                    return
                 await self._wake.wait()
-
-    def _deliver(self) -> None:
-        outputs, failures = self.engine.drain()
-        boxes = {request_id: mailbox for request_id, mailbox in self._mailboxes.items() if mailbox.is_open}
-        for output in outputs:
-            if (mailbox := boxes.get(output.request_id)) is not None:
-                mailbox.put(output)
-        for request_id, error in failures.items():
-            if (mailbox := boxes.get(request_id)) is not None:
-                mailbox.fail(error)
+                if running is not None and running.done():
+                    running.result()  # raises what the engine raised
+        finally:
+            steps.end()
+            if running is not None and self._closed:
+                await running
 
 
 class _Aborted(Exception):  # noqa: N818  named after what happened

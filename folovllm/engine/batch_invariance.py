@@ -1,9 +1,10 @@
 """LLM(batch_invariant=True): which parts the engine is built from, and what is refused.
 
-                 CPU                              CUDA
-    attention    backends/cpu_invariant.py        backends/triton_invariant.py     one backend, without company in it
-    products     models/batch_invariant.py        models/batch_invariant_cuda.py   our own as they are; fixed tiles
-    sampling     worker/row_sampler.py            the same                         each row by itself
+                 CPU                       CUDA
+    attention    backends/invariant.py     backends/invariant.py       one way for every query
+    products     layers/compiled_ops.py    layers/kernels/matmul.py    our own as they are; fixed tiles
+    the rest     layers/compiled_ops.py    layers/triton_ops.py        a row is computed by itself
+    sampling     sample/groups.py          the same                    each row in a group of its own
 
 On a CPU this needs the compiled kernels, for each number of theirs is summed in one order. torch's operators choose
 theirs by the number of rows.
@@ -20,15 +21,12 @@ from typing import Any
 import torch
 
 from folovllm.attention.backend import AttentionBackend, get_backend_class
-from folovllm.attention.backends.cpu_invariant import CPUInvariantBackend
-from folovllm.attention.backends.triton_invariant import TritonInvariantBackend
-from folovllm.attention.kernels.cpu import HEAD_SIZE_STEP
+from folovllm.attention.backends.cpu import HEAD_SIZE_STEP
+from folovllm.attention.backends.invariant import CPUInvariantBackend, TritonInvariantBackend
 from folovllm.config import ModelConfig
-from folovllm.models.batch_invariant import require_rows_apart
-from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
+from folovllm.layers.linear import LinearMethod
+from folovllm.models.registry import decoder_spec
 from folovllm.utils.checks import wrong
-from folovllm.worker.model_runner import ModelRunner
-from folovllm.worker.row_sampler import RowSampler
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -56,7 +54,7 @@ def select_invariant_backend(
         )
     if dtype not in DTYPES:
         raise wrong("dtype", "be 'float32' or 'bfloat16' with batch_invariant=True", str(dtype).removeprefix("torch."))
-    head_size = DecoderSpec.from_config(hf_config).head_size
+    head_size = decoder_spec(hf_config).head_size
     if device.type == "cpu" and head_size % HEAD_SIZE_STEP:
         raise ValueError(
             f"batch_invariant=True cannot be kept with heads of {head_size} on a CPU: its attention reads heads of "
@@ -72,21 +70,8 @@ def select_invariant_backend(
     return backend
 
 
-def keep_bits(model: DecoderForCausalLM, device: torch.device) -> None:
-    """Let each row of the model's results be the same in any company.
+def invariant_products() -> LinearMethod:
+    """Of a model on CUDA. Those of the compiled CPU kernels are sums in one order as they are."""
+    from folovllm.layers.kernels.matmul import TiledLinear  # loads Triton
 
-    Raises:
-        ValueError: a part of the model cannot; by name.
-    """
-    if device.type == "cuda":
-        from folovllm.models.batch_invariant_cuda import make_batch_invariant_cuda  # loads Triton
-
-        make_batch_invariant_cuda(model)
-    else:
-        require_rows_apart(model)
-
-
-def keep_rows_apart(runner: ModelRunner) -> None:
-    """Let each sequence's token be sampled by itself."""
-    sampling = runner.sampling
-    runner.sampling = RowSampler(sampling.vocab_size, sampling.eos_token_ids, sampling.device)
+    return TiledLinear()

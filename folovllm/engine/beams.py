@@ -14,8 +14,7 @@ from __future__ import annotations
 from folovllm.core.scheduler import Scheduler
 from folovllm.request import Request, Sequence, SequenceData, SequenceStatus
 from folovllm.sample.beam_search import BeamSearch, BeamStep, Hypothesis
-from folovllm.worker.beam_row import BeamRow
-from folovllm.worker.model_runner_output import LogprobsRow
+from folovllm.worker.model_runner_output import BeamRow, LogprobsRow
 
 
 class BeamGroup:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import torch
 
-from folovllm.config import SchedulerConfig
+from folovllm.config import EngineConfig
 from folovllm.core.run_ahead import assume, can_run_ahead
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.engine.input_processor import Room
 from folovllm.errors import EngineDeadError
 from folovllm.request import Sequence, SequenceStatus
 from folovllm.worker.async_output import AsyncModelRunnerOutput
@@ -40,8 +39,7 @@ class EngineCore:
     """Made by build_engine_core.
 
     Args:
-        limits: the scheduler's configuration, with every budget filled in.
-        room: what fits of a single request.
+        config: with all that was decided filled in: the budgets, the blocks, the longest sequence.
         run_ahead: launch a step before the tokens of the one before it are known, where that is possible.
     """
 
@@ -49,14 +47,13 @@ class EngineCore:
         self,
         scheduler: Scheduler,
         runner: ModelRunner,
-        limits: SchedulerConfig,
-        room: Room,
+        config: EngineConfig,
         cache_size: CacheSize,
         *,
         run_ahead: bool = False,
     ) -> None:
         self.scheduler, self.runner = scheduler, runner
-        self.limits, self.room, self.cache_size = limits, room, cache_size
+        self.config, self.cache_size = config, cache_size
         self.run_ahead = run_ahead
         self._launched: tuple[SchedulerOutput, AsyncModelRunnerOutput] | None = None
         self._taking_part: list[Sequence] = []

@@ -1,4 +1,9 @@
-"""What the entry points choose where the user does not: which model, and what is on by default.
+"""What the entry points choose where the user does not, and engine options under vLLM's names.
+
+    scheduling_policy="priority"    is policy="priority"
+    tensor_parallel_size=1          says what is so anyway: taken
+    tensor_parallel_size=2          is refused by name: never taken and ignored
+    max_num_seqs=None               is not given: the default holds
 
 The defaults of the dataclasses in config.py stay as they are: code that builds those gets what they say.
 
@@ -9,15 +14,80 @@ from __future__ import annotations
 
 from typing import Any
 
-from folovllm.config import EMBEDDED_MODEL, EngineConfig
+from folovllm.config import EngineConfig
+from folovllm.utils.checks import wrong
 
 DEFAULTS: dict[str, Any] = {"enable_chunked_prefill": True, "enable_prefix_caching": True}
 
 
 def config_for_llm(model: str | None, **kwargs: Any) -> EngineConfig:
-    """`model` None is the embedded one; the keywords are fields of the configuration's layers.
+    """`model` None is the embedded one; the keywords are fields of the configuration's layers, or vLLM's names.
 
     Raises:
-        TypeError: an unknown keyword. ValueError: a value out of its range.
+        TypeError: an unknown keyword. ValueError: a value out of its range; see also engine_options().
     """
-    return EngineConfig.from_kwargs(model=EMBEDDED_MODEL if model is None else model, **{**DEFAULTS, **kwargs})
+    options = {**DEFAULTS, **engine_options(kwargs)}
+    return EngineConfig.from_kwargs(model=model, **options)
+
+
+def check_no_lora(lora_request: object) -> None:
+    """Raises ValueError: there is an adapter."""
+    if lora_request is not None:
+        raise ValueError(f"lora_request must be None, got {lora_request!r}: adapters are not supported")
+
+
+SPELLINGS = {"scheduling_policy": "policy", "num_gpu_blocks_override": "num_kv_blocks"}
+
+# vLLM's options that the engine does not have -> the values that say so.
+_WITHOUT = (
+    "quantization", "revision", "code_revision", "tokenizer_revision", "speculative_config", "hf_overrides",
+    "distributed_executor_backend", "download_dir", "compilation_config", "kv_transfer_config", "limit_mm_per_prompt",
+    "hf_token", "logits_processors",
+)  # fmt: skip
+_OFF = (
+    "enable_lora", "enable_expert_parallel", "enable_sleep_mode", "disable_custom_all_reduce", "disable_log_stats",
+    "calculate_kv_scales", "enable_prompt_embeds", "disable_sliding_window",
+)  # fmt: skip
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    **dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"), (None, 1)),
+    **dict.fromkeys(_WITHOUT, (None,)),
+    **dict.fromkeys(_OFF, (None, False)),
+    **dict.fromkeys(("runner", "worker_cls", "config_format"), (None, "auto")),
+    "task": (None, "auto", "generate"),
+    "model_impl": (None, "auto", "vllm"),
+    "prefix_caching_hash_algo": (None, "sha256"),
+    "cpu_offload_gb": (None, 0),
+}
+# Options of ours whose default is no None, but for which vLLM takes None as "not given".
+_NOT_GIVEN = (
+    "max_num_seqs", "kv_cache_dtype", "seed", "dtype", "tokenizer_mode", "load_format", "trust_remote_code",
+    "enable_prefix_caching", "policy", "swap_space", "enable_chunked_prefill", "block_size", "gpu_memory_utilization",
+    "max_logprobs", "enforce_eager", "skip_tokenizer_init",
+)  # fmt: skip
+
+
+def engine_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Keywords of LLM() under the names that config.py has.
+
+    Raises:
+        ValueError: two spellings of one option that differ, or a value of an option that the engine does not have.
+    """
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        if name in NEUTRAL:
+            _check_neutral(name, value)
+            continue
+        ours = SPELLINGS.get(name, name)
+        if value is None and (ours in _NOT_GIVEN or name in SPELLINGS):
+            continue
+        if ours in options and options[ours] != value:
+            raise ValueError(f"{name} must agree with {ours}, got {value!r} and {options[ours]!r}; give one of them")
+        options[ours] = value
+    return options
+
+
+def _check_neutral(name: str, value: object) -> None:
+    accepted = NEUTRAL[name]
+    if not any(value is choice or (value == choice and type(value) is type(choice)) for choice in accepted):
+        must = " or ".join(repr(choice) for choice in accepted)
+        raise wrong(name, f"be {must}", value, "the engine does not have it: leave it out")

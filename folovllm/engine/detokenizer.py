@@ -36,7 +36,7 @@ class SupportsDecode(Protocol):
 
 
 class IncrementalDetokenizer:
-    """Text of one sequence's output so far, in `text`; `add` returns what a token adds to it."""
+    """One sequence's output; `add` returns what a token adds to its text."""
 
     def __init__(self, tokenizer: SupportsDecode, prompt_token_ids: list[int], *, skip_special_tokens: bool) -> None:
         self.tokenizer, self.skip_special_tokens = tokenizer, skip_special_tokens
@@ -44,7 +44,6 @@ class IncrementalDetokenizer:
         self.prefix_offset = 0
         self.read_offset = len(self.ids)
         self.num_held = 0  # characters of the text up to read_offset that have not been given out: one U+FFFD, or none
-        self.text = ""
 
     def add(self, token_id: int) -> str:
         """The text that became complete with this token; often a word, sometimes nothing."""
@@ -65,16 +64,12 @@ class IncrementalDetokenizer:
         if incomplete or len(whole) <= num_known:
             return ""
         self.prefix_offset, self.read_offset, self.num_held = self.read_offset, len(self.ids), 0
-        return self._give(whole[num_known:])
+        return whole[num_known:]
 
     def _give_up(self, added: str) -> str:
         """Give out what waited, except for the last U+FFFD. The next window holds the tokens that it may be made of."""
         self.prefix_offset, self.read_offset = len(self.ids) - LONGEST_CHARACTER, len(self.ids)
         self.num_held = 1
-        return self._give(added)
-
-    def _give(self, added: str) -> str:
-        self.text += added
         return added
 
     def _decode(self, token_ids: list[int]) -> str:

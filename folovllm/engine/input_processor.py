@@ -17,13 +17,10 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from folovllm.config import EngineConfig
-from folovllm.engine.ceilings import check_ceilings
-from folovllm.engine.chat_messages import plain_messages, render
 from folovllm.errors import PromptTooLongError
 from folovllm.hf_config import load_generation_config
 from folovllm.request import Request
 from folovllm.sample.logits_processors import validate_extra_args
-from folovllm.sample.row import validate_against_vocab
 from folovllm.sample.structured.grammars import GrammarCompiler
 from folovllm.sample.structured.processor import KEY
 from folovllm.sampling_params import SamplingParams
@@ -62,53 +59,11 @@ one that has been checked, its parameters included."""
 PROMPT_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What the engine can hold of a single request. A load that is too large waits; a request that is too large by
-    itself would wait for ever, so it is refused when it comes.
-
-    Sequences end at max_model_len tokens, which never exceeds the KV cache's num_blocks * block_size.
-    """
-
-    max_model_len: int
-    num_blocks: int
-    block_size: int
-    max_num_seqs: int
-
-    @property
-    def num_tokens(self) -> int:
-        return self.num_blocks * self.block_size
-
-    def check(self, prompt_len: int, params: SamplingParams) -> None:
-        """Sampled sequences can run one after the other, and one alone always fits. Beams must run together.
-
-        Raises:
-            ValueError: more beams than sequences in a batch, or than the KV cache can hold.
-        """
-        if not params.use_beam_search:
-            return
-        width = params.best_of
-        if width > self.max_num_seqs:
-            raise ValueError(
-                f"best_of must be at most {self.max_num_seqs} with use_beam_search=True, got {width}: beams run "
-                f"together; raise max_num_seqs"
-            )
-        longest = min(prompt_len + (params.max_tokens or self.max_model_len), self.max_model_len)
-        shared = prompt_len // self.block_size  # at worst the beams have only the prompt's full blocks in common
-        needed = shared + width * (-(-longest // self.block_size) - shared)
-        if needed > self.num_blocks:
-            raise ValueError(
-                f"best_of must be small enough for its beams to fit into the KV cache, got {width}: {width} sequences "
-                f"of up to {longest} tokens may need {needed} blocks of {self.num_blocks}; lower best_of or "
-                f"max_tokens, or raise num_kv_blocks"
-            )
-
-
 class InputProcessor:
     """Args:
     tokenizer: a Hugging Face tokenizer, or None when skip_tokenizer_init leaves token ids only.
     vocab_size: rows of the LM head: ids from 0 to vocab_size - 1 exist.
-    room: what the engine can hold of one request.
+    config: the engine's, with all that it has decided filled in.
     grammars: another processor's, with what it has compiled; None makes one when a form is first asked for.
     """
 
@@ -116,12 +71,12 @@ class InputProcessor:
         self,
         tokenizer: Any | None,
         vocab_size: int,
-        room: Room,
         config: EngineConfig,
         grammars: GrammarCompiler | None = None,
     ) -> None:
         self.tokenizer, self.vocab_size = tokenizer, vocab_size
-        self.room, self.max_model_len, self.config = room, room.max_model_len, config
+        assert config.model_config.max_model_len is not None  # for the type checker: the engine has filled it in
+        self.max_model_len, self.config = config.model_config.max_model_len, config
         self._grammars = grammars
         self._bad_words: tuple[list[str], list[list[int]]] = ([], [])  # the newest, and their tokens
 
@@ -134,8 +89,6 @@ class InputProcessor:
 
     def process(self, request_id: str, prompt: Prompt, params: SamplingParams | None) -> Request:
         """Raises: as check, unless the prompt has been checked."""
-        if not isinstance(request_id, str):
-            raise ValueError(f"request_id must be a string, got {request_id!r}")
         if not isinstance(prompt, Checked):
             (prompt,) = self.check([prompt], params)
         elif params is not None:
@@ -147,7 +100,7 @@ class InputProcessor:
 
         Raises:
             ValueError: a prompt of no known kind, an empty one, an id outside the vocabulary, text without a tokenizer,
-                a parameter that is wrong or more than the engine allows (check_ceilings), a form that cannot be
+                a parameter that is wrong or more than the engine allows (check_bounds), a form that cannot be
                 compiled.
             PromptTooLongError: no room is left for even one new token.
         """
@@ -159,10 +112,10 @@ class InputProcessor:
                 raise ValueError(f"cache_salt must be a string that is not empty, got {cache_salt!r}")
             self._check_prompt(token_ids)
             resolved = resolved or self._resolve_params(params)
-            own = copy.copy(resolved)  # its lists are shared, and nobody changes them
+            own = copy.copy(resolved)  # its lists are shared, and never changed
             if own.max_tokens is None:
                 own.max_tokens = self.max_model_len - len(token_ids)
-            self.room.check(len(token_ids), own)
+            check_beams_fit(len(token_ids), own, self.config)
             yield Checked(text, token_ids, own, cache_salt)
 
     def _tokenize(self, prompt: Prompt) -> tuple[str | None, list[int]]:
@@ -192,9 +145,11 @@ class InputProcessor:
         if not token_ids:
             raise ValueError("prompt must have at least one token, got none")
         if len(token_ids) >= self.max_model_len:
+            cache = self.config.cache_config
+            num_tokens = (cache.num_kv_blocks or 0) * cache.block_size
             raise PromptTooLongError(
                 f"prompt has {len(token_ids)} tokens, but max_model_len is {self.max_model_len} and must leave room "
-                f"for at least one new token (the KV cache holds {self.room.num_tokens} tokens): shorten the prompt, "
+                f"for at least one new token (the KV cache holds {num_tokens} tokens): shorten the prompt, "
                 f"or raise max_model_len and with it, if need be, num_kv_blocks"
             )
         for token_id in token_ids:
@@ -214,7 +169,7 @@ class InputProcessor:
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(params, name) == -1:
                 setattr(params, name, self.vocab_size)
-        check_ceilings(params, self.config)  # before all of its sequences are made
+        check_bounds(params, self.config)  # before all of its sequences are made
         if params.use_beam_search and params.stop:
             raise ValueError(
                 f"stop must not be given with use_beam_search=True, got {params.stop}: beams have no text before they "
@@ -264,16 +219,62 @@ def _plain_ids(token_ids: Any) -> list[int]:
     return [*token_ids]
 
 
-def chat_to_prompt(tokenizer: Any | None, messages: list[dict[str, Any]], **template_args: Any) -> Prompt:
-    """Messages through the chat template, straight to token ids.
+def check_bounds(params: SamplingParams, config: EngineConfig) -> None:
+    """What any request may ask for, the engine's owner decides: a log-probability costs a dict entry per token, a
+    sequence costs rows, blocks and text. One request could hold up all the others.
 
-    Not to text that is then tokenised: the template writes the special tokens itself, and tokenising its text would
-    put a second BOS before the first.
+    Raises:
+        ValueError: n or best_of is above max_n, logprobs or prompt_logprobs above max_logprobs; -1 allows any.
     """
-    if tokenizer is None:
-        raise ValueError("messages need a tokenizer, but skip_tokenizer_init leaves none: give token ids to generate()")
-    if not getattr(tokenizer, "chat_template", None):
-        raise ValueError("messages need a chat template, but this model's tokenizer has none: use generate()")
-    text = render(tokenizer, plain_messages(messages), **template_args)
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return {"prompt": text, "prompt_token_ids": list(ids)}
+    for bound, most, names in (
+        ("max_n", config.scheduler_config.max_n, ("n", "best_of")),
+        ("max_logprobs", config.model_config.max_logprobs, ("logprobs", "prompt_logprobs")),
+    ):
+        for name in names:
+            value = getattr(params, name)
+            if value is not None and most != -1 and value > most:
+                raise ValueError(f"{name} must be at most {most}, got {value}; raise {bound}, or -1 for any")
+
+
+def check_beams_fit(prompt_len: int, params: SamplingParams, config: EngineConfig) -> None:
+    """A load that is too large waits; a request that is too large by itself would wait for ever. Sampled sequences can
+    run one after the other, and one alone always fits. Beams must run together.
+
+    Raises:
+        ValueError: more beams than sequences in a batch, or than the KV cache can hold.
+    """
+    width, most = params.best_of, config.scheduler_config.max_num_seqs
+    if not params.use_beam_search:
+        return
+    if width > most:
+        raise ValueError(
+            f"best_of must be at most {most} with use_beam_search=True, got {width}: beams run together; raise "
+            f"max_num_seqs"
+        )
+    max_model_len = config.model_config.max_model_len
+    block_size, num_blocks = config.cache_config.block_size, config.cache_config.num_kv_blocks
+    assert max_model_len is not None  # for the type checker: the engine has filled these in
+    assert num_blocks is not None
+    longest = min(prompt_len + (params.max_tokens or max_model_len), max_model_len)
+    shared = prompt_len // block_size  # at worst the beams have only the prompt's full blocks in common
+    needed = shared + width * (-(-longest // block_size) - shared)
+    if needed > num_blocks:
+        raise ValueError(
+            f"best_of must be small enough for its beams to fit into the KV cache, got {width}: {width} sequences "
+            f"of up to {longest} tokens may need {needed} blocks of {num_blocks}; lower best_of or max_tokens, or "
+            f"raise num_kv_blocks"
+        )
+
+
+def validate_against_vocab(params: SamplingParams, vocab_size: int) -> None:
+    """What SamplingParams cannot know when it is made: ids and counts that only fit some vocabularies."""
+    for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+        for token_id in getattr(params, name) or ():
+            if not 0 <= token_id < vocab_size:
+                raise ValueError(
+                    f"{name} must hold token ids in [0, {vocab_size}), the model's vocabulary, got {token_id}"
+                )
+    for name in ("logprobs", "prompt_logprobs"):
+        count = getattr(params, name)
+        if count is not None and count > vocab_size:
+            raise ValueError(f"{name} must be at most {vocab_size}, the model's vocabulary, got {count}")

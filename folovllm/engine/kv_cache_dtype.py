@@ -2,8 +2,8 @@
 
                  "auto"                      "fp8", "fp8_e4m3"
     bytes        the model's dtype           1 a number, kept as uint8: whatever moves blocks needs to know no more
-    CPU          any backend                 backends/paged_fp8.py
-    CUDA         any backend                 backends/triton_fp8.py
+    CPU          any backend                 backends/fp8.py
+    CUDA         any backend                 backends/fp8.py
 
 Blocks, their tables and hashes, swapping, copy-on-write and CUDA graphs are the same: they know no numbers.
 
@@ -15,8 +15,7 @@ from __future__ import annotations
 import torch
 
 from folovllm.attention.backend import AttentionBackend, get_backend_class
-from folovllm.attention.backends.paged_fp8 import PagedFp8Backend
-from folovllm.attention.backends.triton_fp8 import TritonFp8Backend
+from folovllm.attention.backends.fp8 import PagedFp8Backend, TritonFp8Backend
 from folovllm.config import EngineConfig
 
 # By the name under which a user knows the backend that reads the same cache in the model's dtype.

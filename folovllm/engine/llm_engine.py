@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Generator, Set
+from collections.abc import Callable, Generator, Set
+from itertools import count
 from typing import Any, cast
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
@@ -22,9 +23,8 @@ from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.input_processor import InputProcessor, Prompt
-from folovllm.engine.observers import tell_observers
-from folovllm.engine.outbox import Outbox
 from folovllm.engine.output_processor import OutputProcessor
+from folovllm.engine.parts import Parts, choose_parts
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.engine.threads import few_threads
@@ -32,22 +32,27 @@ from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.outputs import RequestOutput
 from folovllm.request import Request
-from folovllm.reserved import refuse_reserved_fields
 from folovllm.sampling_params import SamplingParams
+from folovllm.tracing.observer import Observers
 from folovllm.utils.checks import check_int, check_str, wrong
 from folovllm.utils.common import set_random_seed
-from folovllm.utils.ids import Counter, next_unused
+from folovllm.utils.ids import next_unused
 from folovllm.utils.turns import Turns
 
 
 class LLMEngine:
-    """LLMEngine(engine_config) or LLMEngine(model_config, cache_config, scheduler_config)."""
+    """LLMEngine(engine_config) or LLMEngine(model_config, cache_config, scheduler_config).
+
+    choose: another one than choose_parts() can change what that returns.
+    """
 
     def __init__(
         self,
         config: EngineConfig | ModelConfig,
         cache_config: CacheConfig | None = None,
         scheduler_config: SchedulerConfig | None = None,
+        *,
+        choose: Callable[..., Parts] = choose_parts,
     ) -> None:
         if isinstance(config, ModelConfig):
             config = EngineConfig(config, cache_config or CacheConfig(), scheduler_config or SchedulerConfig())
@@ -55,31 +60,35 @@ class LLMEngine:
             raise wrong("config", "be an EngineConfig or a ModelConfig", config)
         elif cache_config is not None or scheduler_config is not None:
             raise ValueError("cache_config and scheduler_config must not be given: an EngineConfig has both")
-        refuse_reserved_fields(config)
         set_random_seed(config.model_config.seed)
         model_config = config.model_config
         hf_config = load_hf_config(model_config)
         self.device = resolve_device(model_config)
         self.dtype = resolve_dtype(model_config, hf_config, self.device)
-        self.max_model_len = resolve_max_model_len(hf_config, model_config.max_model_len)
-        self.config = dataclasses.replace(config)  # a copy: the caller's stays as it was
-        self.config.set_max_model_len(self.max_model_len)
-        self.model_config = self.config.model_config
+        config = dataclasses.replace(config)  # a copy: the caller's stays as it was
+        config.set_max_model_len(resolve_max_model_len(hf_config, model_config.max_model_len))
         self.tokenizer = None if model_config.skip_tokenizer_init else load_tokenizer(model_config)
         self.eos_token_ids = frozenset(load_generation_config(model_config).eos_token_ids)
 
-        self.core = build_engine_core(self.config, hf_config, self.dtype, self.device, self.eos_token_ids)
+        self.observers: Observers = []  # told of each event; they come and go between two steps
+        self.core = build_engine_core(
+            config, hf_config, self.dtype, self.device, self.eos_token_ids, observers=self.observers, choose=choose
+        )
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
-        self.max_model_len, self.config.scheduler_config = self.core.room.max_model_len, self.core.limits
-        self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.core.room, self.config)
+        self.config = self.core.config  # with all that was decided filled in
+        self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len
+        self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
         self.output_processor = OutputProcessor(self.tokenizer, self.scheduler)
         self._requests: dict[str, Request] = {}  # unfinished, in order of arrival
-        self._outbox = Outbox()
-        self._stream_ids = Counter()
+        # One caller may step the engine, and a step produces for all: the newest output of each request that has not
+        # been fetched, and what ended those that failed.
+        self._outputs: dict[str, RequestOutput] = {}
+        self._failures: dict[str, Exception] = {}
+        self._stream_ids = count()
+        self._streams: set[str] = set()  # the open ones
         self._tokens = TokenCounter()
-        self._turns = Turns()  # whoever changes anything of the above takes one
+        self._turns = Turns()  # each change of the above takes one
         self._is_stepping = False
-        tell_observers(self)
 
     def add_request(
         self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
@@ -94,7 +103,7 @@ class LLMEngine:
         check_int("priority", priority)
         if priority != 0 and self.config.scheduler_config.policy != "priority":
             raise ValueError(f"priority must be 0 under policy 'fcfs', got {priority}; set policy='priority' to use it")
-        with self._turns.take():
+        with self._turns:
             if self.holds({request_id}):
                 raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
             request = self.input_processor.process(request_id, prompt, params)
@@ -113,12 +122,15 @@ class LLMEngine:
         """
         taken: list[RequestOutput] = []
         try:
-            with self._turns.take():
-                self._advance()
-                taken += self._outbox.take_unclaimed()
+            with self._turns:
+                self.advance()
+                if self._streams or self._failures:
+                    taken += self._take((self._outputs.keys() | self._failures.keys()) - self._streams)
+                else:  # the usual case
+                    taken, self._outputs = list(self._outputs.values()), {}
             return taken
         except BaseException:  # an interrupt at the end of the turn: what was taken is given out next time
-            self._outbox.put_back(taken)
+            self._outputs = {output.request_id: output for output in taken} | self._outputs
             raise
 
     def step_for(self, request_ids: Set[str]) -> list[RequestOutput]:
@@ -129,35 +141,48 @@ class LLMEngine:
         Raises:
             RuntimeError: none of the requests is in the engine any more: they have been aborted.
         """
-        with self._turns.take():
-            if not self._outbox.holds(request_ids):
-                if request_ids.isdisjoint(self._requests):
+        with self._turns:
+            if not self._has_news(request_ids):
+                if self._requests.keys().isdisjoint(request_ids):
                     raise RuntimeError(f"requests {sorted(request_ids)} are not in the engine: they have been aborted")
-                self._advance()
-            return self._outbox.take(request_ids)
+                self.advance()
+            return self._take(request_ids)
+
+    def _has_news(self, request_ids: Set[str]) -> bool:
+        return not self._outputs.keys().isdisjoint(request_ids) or not self._failures.keys().isdisjoint(request_ids)
+
+    def _take(self, request_ids: Set[str]) -> list[RequestOutput]:
+        """The outputs of these requests; raises a failure of one of them first, each once."""
+        for request_id in self._failures.keys() & request_ids:
+            raise self._failures.pop(request_id)
+        return [self._outputs.pop(request_id) for request_id in list(self._outputs) if request_id in request_ids]
 
     def drain(self) -> tuple[list[RequestOutput], dict[str, Exception]]:
-        """Everything that waits to be fetched, of all requests: outputs in order, and failures by request id."""
-        with self._turns.take():
-            return self._outbox.drain()
+        """Everything that waits to be fetched, of all requests and streams, and failures by request id: for a caller
+        that serves all users (AsyncLLM)."""
+        with self._turns:
+            drained = list(self._outputs.values()), self._failures
+            self._outputs, self._failures = {}, {}
+            return drained
 
     def abort_request(self, request_id: str) -> None:
         """Drop a request, wherever it is; it gives no further output. An unknown or finished one is no error."""
         check_str("request_id", request_id)
-        with self._turns.take():
+        with self._turns:
             request = self._requests.pop(request_id, None)
-            self._outbox.drop(request_id)
+            self._outputs.pop(request_id, None)
+            self._failures.pop(request_id, None)
             if request is not None:
                 self.scheduler.abort(request)
                 self.output_processor.discard(request)
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has anything to do or to hand out."""
-        return bool(self._requests) or self._outbox.holds_unclaimed()
+        return bool(self._requests) or not self._streams.issuperset([*self._outputs, *self._failures])
 
     def holds(self, request_ids: Set[str]) -> bool:
         """Whether one of these requests runs, or has outputs that have not been fetched."""
-        return not request_ids.isdisjoint(self._requests) or self._outbox.holds(request_ids)
+        return not self._requests.keys().isdisjoint(request_ids) or self._has_news(request_ids)
 
     def generate_stream(
         self, prompt: Prompt, params: SamplingParams | None = None
@@ -172,11 +197,11 @@ class LLMEngine:
             ValueError: see add_request; also best_of > n and beam search, whose winners are known only at the end.
         """
         check_can_stream(params)
-        with self._turns.take():
+        with self._turns:
             request_id = next_unused("stream", self._stream_ids, lambda name: self.holds({name}))
             # Here and not in the generator, so that a bad request fails at the call, not at the first next().
             self.add_request(request_id, prompt, params)
-            self._outbox.claim(request_id)
+            self._streams.add(request_id)
             stream = self._stream(request_id)
             next(stream)  # into its try block: closing a generator that never began runs nothing of it
         return cast("Generator[RequestOutput, None, None]", stream)
@@ -190,36 +215,35 @@ class LLMEngine:
                 for output in outputs:
                     yield delta.since_last(output)
         finally:
-            with self._turns.take():
-                self._outbox.release(request_id)
+            with self._turns:
+                self._streams.discard(request_id)
                 self.abort_request(request_id)  # nothing to do once it has finished
 
     def _next_of(self, request_id: str) -> list[RequestOutput] | None:
-        with self._turns.take():
+        with self._turns:
             return self.step_for({request_id}) if self.holds({request_id}) else None
 
     def advance(self) -> None:
         """One step, if there is anything to do; what comes of it stays here to be fetched."""
-        with self._turns.take():
-            self._advance()
-
-    def _advance(self) -> None:
-        if not self._requests:
-            return
-        if self._is_stepping:
-            raise RuntimeError(
-                "the engine is in the middle of a step, and a logits processor or the like asks it for the next one: "
-                "use another engine in there"
-            )
-        self._is_stepping = True
-        try:
-            with few_threads(self.model_config.model):
-                self._step()
-        finally:
-            self._is_stepping = False
+        with self._turns:
+            if not self._requests:
+                return
+            if self._is_stepping:
+                raise RuntimeError(
+                    "the engine is in the middle of a step, and a logits processor or the like asks it for the next "
+                    "one: use another engine in there"
+                )
+            self._is_stepping = True
+            try:
+                with few_threads(self.model_config.model):
+                    self._step()
+            finally:
+                self._is_stepping = False
 
     def _step(self) -> None:
         began = time.perf_counter()
+        for observer in self.observers:
+            observer.step_began()
         try:
             scheduled, output, gained = self.core.step()
         except StepFailedError as failed:  # the requests that took part are lost, those that wait are not
@@ -230,18 +254,21 @@ class LLMEngine:
             if seq.seq_id in output.failures and not seq.is_finished():
                 self._fail({seq.request_id}, output.failures[seq.seq_id])
         outputs, num_tokens = self.output_processor.process_outputs(self._requests, rows, output, gained)
+        for observer in self.observers:
+            observer.step_ended(outputs)
         for request_output in outputs:
-            request_output.num_cached_tokens = self._requests[request_output.request_id].num_cached_tokens or 0
+            request_id = request_output.request_id
+            request_output.num_cached_tokens = self._requests[request_id].num_cached_tokens or 0
+            self._outputs[request_id] = request_output
             if request_output.finished:
-                del self._requests[request_output.request_id]
-        self._outbox.put(outputs)
+                del self._requests[request_id]
         self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:
         """These requests end in `error`, which is raised where their outputs are asked for."""
         for request_id in request_ids & self._requests.keys():
             self.abort_request(request_id)
-            self._outbox.fail(request_id, error)
+            self._failures[request_id] = error
 
     def stats(self) -> EngineStats:
         return EngineStats.of(self.scheduler, self._tokens)
@@ -251,7 +278,7 @@ class LLMEngine:
         or before a measurement. Requests that run keep what they have. Without prefix caching there is nothing to do.
         """
         if isinstance(self.scheduler.kv, PrefixCachingManager):
-            with self._turns.take():
+            with self._turns:
                 self.scheduler.kv.reset_prefix_cache()
 
     def get_tokenizer(self) -> Any:

@@ -21,28 +21,28 @@ from folovllm.config import EMBEDDED_MODEL
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
-def threads_for(model: str | None) -> int:
-    """A number that comes from OMP_NUM_THREADS or torch.set_num_threads() holds. Torch does not tell whether somebody
-    has set its number, so one that it would take by itself counts as not chosen."""
-    number = torch.get_num_threads()
-    if model != EMBEDDED_MODEL or "OMP_NUM_THREADS" in os.environ or number not in torchs_own_numbers():
-        return number
-    return 1
-
-
 @contextmanager
-def few_threads(model: str) -> Iterator[None]:
-    """Torch computes with threads_for(model) inside, and with as many as before for whatever comes after it: code
-    around an engine is not ours to slow down. It takes a microsecond."""
-    before, number = torch.get_num_threads(), threads_for(model)
-    if number == before:
+def few_threads(model: str | None) -> Iterator[None]:
+    """Inside, torch computes the embedded model with one thread; whatever comes after has as many as before: code
+    around an engine is not ours to slow down. It takes a microsecond.
+
+    A number that comes from OMP_NUM_THREADS or torch.set_num_threads() holds. Torch does not tell whether its number
+    was set, so one that it would take by itself counts as not chosen."""
+    before = torch.get_num_threads()
+    if model != EMBEDDED_MODEL or "OMP_NUM_THREADS" in os.environ or before not in torchs_own_numbers():
         yield
         return
-    torch.set_num_threads(number)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def threads_for(model: str | None) -> int:
+    """As many as compute this model."""
+    with few_threads(model):
+        return torch.get_num_threads()
 
 
 @cache

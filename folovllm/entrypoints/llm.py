@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import count
 from os import PathLike
 from typing import Any
 
@@ -11,19 +12,17 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.defaults import check_no_lora, config_for_llm
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.entrypoints.clients.beam_search import BeamSearchOutput, BeamSearchParams, to_output
-from folovllm.entrypoints.clients.chat import check_no_lora, check_no_tools, conversation_to_prompt
-from folovllm.entrypoints.clients.generation_defaults import load_generation_defaults
-from folovllm.entrypoints.clients.options import engine_options
+from folovllm.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams, to_output
+from folovllm.entrypoints.chat_template import conversation_to_prompt
+from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
-from folovllm.tracing.attach import make_engine
+from folovllm.tracing.attach import Attach, make_engine
 from folovllm.utils.checks import check_choice
-from folovllm.utils.ids import Counter, next_unused
-from folovllm.utils.interrupts import interrupts_allowed, interrupts_deferred
+from folovllm.utils.ids import next_unused
 
 Messages = list[dict[str, Any]]
 Params = SamplingParams | Sequence[SamplingParams] | None
@@ -40,10 +39,12 @@ class LLM:
         trace: a file that gets a record of every step (`folovllm trace view` shows it). Whole after trace.close().
         trace_texts: whether the trace has prompts and tokens, too; without them, only how many.
         nvtx: name the parts of each step in NVIDIA's profilers; needs a GPU.
+        observers: each is called with the engine before its first step, and adds to `engine.observers` what else is to
+            look at it.
         generation_config: "auto": chat() without parameters draws as the checkpoint's generation_config.json says;
             "vllm": as SamplingParams() says.
         **kwargs: any field of ModelConfig, CacheConfig or SchedulerConfig by its name: tokenizer, dtype, device,
-            max_model_len, seed, load_format, skip_tokenizer_init, ... Or by vLLM's name; see clients/options.py.
+            max_model_len, seed, load_format, skip_tokenizer_init, ... Or by vLLM's name; see engine/defaults.py.
 
     Raises:
         TypeError: an unknown keyword; the text names the nearest valid one.
@@ -57,15 +58,18 @@ class LLM:
         trace: str | PathLike[str] | None = None,
         trace_texts: bool = True,
         nvtx: bool = False,
+        observers: Sequence[Attach] = (),
         generation_config: str = "auto",
         **kwargs: Any,
     ) -> None:
         check_choice("generation_config", generation_config, ("auto", "vllm"))
         self._uses_generation_config = generation_config == "auto"
         # All prompts are given at once and all texts come back at once: gaps between tokens are not seen.
-        config = config_for_llm(model, **{"performance_mode": "throughput", **engine_options(kwargs)})
-        self.engine, self.trace = make_engine(lambda: LLMEngine(config), trace, texts=trace_texts, nvtx=nvtx)
-        self._request_ids = Counter()
+        config = config_for_llm(model, **{"performance_mode": "throughput", **kwargs})
+        self.engine, self.trace = make_engine(
+            lambda: LLMEngine(config), trace, texts=trace_texts, nvtx=nvtx, observers=observers
+        )
+        self._request_ids = count()
 
     @property
     def llm_engine(self) -> LLMEngine:
@@ -109,32 +113,25 @@ class LLM:
         """
         check_no_lora(lora_request)
         prompt_list = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
-        if isinstance(sampling_params, Sequence):
-            if len(sampling_params) != len(prompt_list):
-                raise ValueError(
-                    f"sampling_params must be one or as many as the prompts, "
-                    f"got {len(sampling_params)} for {len(prompt_list)}"
-                )
-            params_list = list(sampling_params)
-        else:
-            params_list = [sampling_params] * len(prompt_list)  # type: ignore[list-item]
+        is_list = isinstance(sampling_params, Sequence)
+        params_list: Any = sampling_params if is_list else [sampling_params] * len(prompt_list)
+        if len(params_list) != len(prompt_list):
+            given = f"got {len(params_list)} for {len(prompt_list)}"
+            raise ValueError(f"sampling_params must be one or as many as the prompts, {given}")
         priorities = [0] * len(prompt_list) if priority is None else list(priority)
         if len(priorities) != len(prompt_list):
             raise ValueError(f"priority must be as many as the prompts, got {len(priorities)} for {len(prompt_list)}")
 
         request_ids: list[str] = []
-        with interrupts_deferred():  # not even an interrupt may leave requests of this call behind
-            try:
-                for prompt, params, rank in zip(prompt_list, params_list, priorities, strict=True):
-                    with interrupts_allowed():
-                        request_id = next_unused("request", self._request_ids, lambda name: self.engine.holds({name}))
-                    self.engine.add_request(request_id, prompt, params, priority=rank)  # type: ignore[arg-type]
-                    request_ids.append(request_id)
-                return self._run(request_ids, show_progress=use_tqdm)
-            except BaseException:
-                for request_id in request_ids:
-                    self.engine.abort_request(request_id)
-                raise
+        try:
+            for prompt, params, rank in zip(prompt_list, params_list, priorities, strict=True):
+                request_ids.append(next_unused("request", self._request_ids, lambda name: self.engine.holds({name})))
+                self.engine.add_request(request_ids[-1], prompt, params, priority=rank)  # type: ignore[arg-type]
+            return self._run(request_ids, show_progress=use_tqdm)
+        except BaseException:  # not even an interrupt leaves requests of this call behind
+            for request_id in request_ids:
+                self.engine.abort_request(request_id)
+            raise
 
     def chat(
         self,
@@ -151,18 +148,26 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of a list, in the format of the model's chat template.
 
-        Without sampling_params it draws by get_default_sampling_params(). See conversation_to_prompt for the rest.
+        Without sampling_params it draws by get_default_sampling_params().
+
+        Args:
+            messages: each is {"role": ..., "content": ...}, with text or a list of {"type": "text", "text": ...}.
+            chat_template: another template than the model's own, in Jinja.
+            add_generation_prompt: end the prompt with the beginning of an answer.
+            continue_final_message: end it inside the last message, which the model goes on with; then no beginning.
+            chat_template_kwargs: the template's own variables.
         """
-        check_no_tools(tools)
+        if tools:
+            raise ValueError("tools must be None: calls of tools are not supported; ask for JSON by structured_outputs")
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [
             conversation_to_prompt(
                 self.engine.tokenizer,
                 conversation,
+                chat_template=chat_template,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
-                chat_template=chat_template,
-                template_args=chat_template_kwargs,
+                chat_template_kwargs=chat_template_kwargs,
             )
             for conversation in conversations
         ]
@@ -191,8 +196,6 @@ class LLM:
         with _progress(enabled=show_progress) as progress:
             task = progress.add_task("generating", total=len(request_ids), speed="")
             while unfinished:
-                with interrupts_allowed():  # also where other threads take all the steps
-                    pass
                 for output in self.engine.step_for(unfinished):
                     if output.metrics is not None:
                         counts[output.request_id] = output.metrics.num_output_tokens

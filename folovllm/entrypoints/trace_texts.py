@@ -15,9 +15,9 @@ from typing import Any
 
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.engine.detokenizer import IncrementalDetokenizer, SupportsDecode
+from folovllm.tracing.page import Said, Texts
 from folovllm.tracing.reader import Trace
 from folovllm.tracing.replay import Replay
-from folovllm.tracing.texts import Said, Texts
 
 MOST_TOKENS = 200_000
 """Of a trace with more, a page shows no texts: it would be too large for a browser."""
@@ -29,7 +29,7 @@ class NoTextsError(ValueError):
 
 def find_tokenizer(trace: Trace, name: str | None = None) -> Any:
     """The tokenizer that the trace names, or `name`: a folder, or the model that ships here. It is only looked for on
-    this machine: what a trace names must not make anybody fetch anything.
+    this machine: what a trace names must not make a program fetch anything.
 
     Raises:
         NoTextsError: there is none, or the trace has no texts.

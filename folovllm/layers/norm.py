@@ -9,53 +9,57 @@ vLLM: model_executor/layers/layernorm.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+Norm = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor, float], tuple[torch.Tensor, torch.Tensor]]
+
+
+def rms_norm(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(norm(x + residual), x + residual): what the next layer reads, and the residual stream itself.
+
+    Both are one function, because a fused kernel can compute them in one pass over memory. The mean is taken in
+    float32 whatever x's dtype.
+    """
+    residual = x if residual is None else x + residual
+    return F.rms_norm(residual, weight.shape, weight, eps), residual
+
 
 class RMSNorm(nn.Module):
-    """Normalises the last dimension, of `size` elements; reduces in float32 whatever x's dtype."""
+    """Normalises the last dimension, of `size` elements, as `norm` computes it."""
 
-    def __init__(self, size: int, eps: float) -> None:
+    def __init__(self, size: int, eps: float, norm: Norm = rms_norm) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(size), requires_grad=False)
-        self.eps = eps
+        self.eps, self.norm = eps, norm
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-
-    def add_and_norm(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """(norm(x + residual), x + residual): what the next layer reads, and the residual stream itself.
-
-        Both are one method, because a fused kernel can compute them in one pass over memory.
-        """
-        residual = x if residual is None else x + residual
-        return self.forward(residual), residual
+    def forward(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """What rms_norm() returns; `residual` may be written over."""
+        return self.norm(x, residual, self.weight, self.eps)
 
 
-class QKNorm(RMSNorm):
-    """RMSNorm of each head of q and k: one weight for all heads of q, one for all heads of k (Qwen3).
-
-    The heads lie side by side as the stacked projection leaves them, so one pass serves both.
-    """
+class QKNorm(nn.Module):
+    """The weights of the norm of each head of q and k: one for all heads of q, one for all heads of k (Qwen3)."""
 
     def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, eps: float) -> None:
-        super().__init__(head_size, eps)
+        super().__init__()
         self.weight = nn.Parameter(torch.empty(2, head_size), requires_grad=False)
-        self.repeats = (num_heads, num_kv_heads)
-        self._per_head: torch.Tensor | None = None
+        self.eps, self.repeats = eps, (num_heads, num_kv_heads)
 
     def checkpoint_slots(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(name below this layer's parent, the view it fills)."""
         yield "q_norm.weight", self.weight.data[0]
         yield "k_norm.weight", self.weight.data[1]
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x [num_tokens, num_heads + num_kv_heads, head_size], q's heads first."""
-        if self._per_head is None:  # made at the first forward, when the weights are there
-            q, k = (w.expand(n, -1) for w, n in zip(self.weight, self.repeats, strict=True))
-            self._per_head = torch.cat((q, k))
-        return F.rms_norm(x, x.shape[-1:], None, self.eps) * self._per_head
+    @cached_property
+    def per_head(self) -> torch.Tensor:
+        """[num_heads + num_kv_heads, head_size], q's heads first: the heads lie side by side as the stacked projection
+        leaves them, so one pass serves both. Made at the first step, when the weights are there."""
+        q, k = (weight.expand(count, -1) for weight, count in zip(self.weight, self.repeats, strict=True))
+        return torch.cat((q, k))

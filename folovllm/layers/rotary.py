@@ -19,6 +19,9 @@ from typing import Any
 import torch
 from torch import nn
 
+Rotary = tuple[torch.Tensor, torch.Tensor]
+"""cos and sin of a step's tokens, as RotaryEmbedding makes them."""
+
 
 class RotaryEmbedding(nn.Module):
     """Looks up cos and sin for positions; `apply_rotary` then turns q and k with them.
@@ -37,7 +40,7 @@ class RotaryEmbedding(nn.Module):
         # [max_position, 2, head_dim/2], float32 whatever the model's dtype: bfloat16 has 8 bits for the angle.
         self.register_buffer("cos_sin", torch.stack((angles.cos(), angles.sin()), dim=1) * magnitude, persistent=False)
 
-    def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, positions: torch.Tensor) -> Rotary:
         """positions [num_tokens] -> cos, sin, each [num_tokens, 1, head_dim]: one row serves all heads.
 
         Widened to head_dim here, once a step, in the form that apply_rotary uses in every layer.

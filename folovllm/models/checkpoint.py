@@ -9,14 +9,48 @@ vLLM: none; it finds out while it loads
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
 import torch
+from safetensors import SafetensorError, safe_open
 
 from folovllm.errors import ModelLoadError
-from folovllm.model_files import TensorInfo, refuse_raw_numbers
+from folovllm.model_files import checkpoint_files
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.utils.devices import total_memory_bytes
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+# As safetensors spells them. Whole numbers are quantized weights that lack their scale, or no weights at all.
+WEIGHT_DTYPES = ("F64", "F32", "F16", "BF16")
+
+
+class TensorInfo(NamedTuple):
+    """What the head of a weight file says about a tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def read_heads(folder: Path) -> dict[str, TensorInfo]:
+    """Every tensor's dtype and shape, by name, from the heads of the weight files: no tensor is read.
+
+    Raises:
+        ModelLoadError: a file is broken, or a tensor is in two of them, by name.
+    """
+    found: dict[str, TensorInfo] = {}
+    for path in checkpoint_files(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a dict
+                head = {name: TensorInfo(part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
+        except (OSError, SafetensorError) as error:
+            raise ModelLoadError(f"{path} cannot be read: {error}; was it downloaded to its end?") from error
+        if twice := found.keys() & head.keys():
+            raise ModelLoadError(f"{path} holds {min(twice)} once more: another file of the folder has it already")
+        found |= head
+    return found
 
 
 def check_checkpoint(model: DecoderForCausalLM, found: dict[str, TensorInfo]) -> None:
@@ -58,3 +92,13 @@ def check_memory(model: DecoderForCausalLM, max_model_len: int, device: torch.de
             f"max_model_len must be less, got {max_model_len}: RoPE's angles take {angles / 2**30:.1f} GiB beside "
             f"weights of {weights / 2**30:.1f}, {device} has {memory / 2**30:.1f}"
         )
+
+
+def refuse_raw_numbers(found: dict[str, TensorInfo], wanted: Iterable[str]) -> None:
+    """Raise for a wanted tensor that holds no floating-point numbers: converted, they would be wrong weights."""
+    for name in wanted:
+        if name in found and found[name].dtype not in WEIGHT_DTYPES:
+            raise ModelLoadError(
+                f"tensor {name} holds {found[name].dtype}, and quantized weights are not supported; "
+                f"known: {', '.join(WEIGHT_DTYPES)}"
+            )

@@ -1,4 +1,4 @@
-"""The decoder that Qwen3, Qwen2, Llama and Mistral share. A model file only says which switches are on.
+"""The decoder that Qwen3, Qwen2, Llama and Mistral share. They differ in a few switches (registry.py).
 
 Tokens of all sequences lie flat in one dimension, [num_tokens]: there is no batch dimension and no padding. Only
 attention needs to know where one sequence ends and the next begins, and AttentionMetadata tells it; everything else
@@ -19,21 +19,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from folovllm.attention.layer import Attention
+from folovllm.attention.backend import Attention
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.errors import ModelLoadError
-from folovllm.layers.activation import silu_and_mul
-from folovllm.layers.embedding import Embedding, LMHead
-from folovllm.layers.linear import Linear
+from folovllm.layers.linear import Embedding, Linear, LMHead
 from folovllm.layers.norm import QKNorm, RMSNorm
-from folovllm.layers.rotary import RotaryEmbedding, apply_rotary
-from folovllm.models.config_checks import check_config
-from folovllm.utils.load_errors import readable_errors
+from folovllm.layers.ops import LayerOps
+from folovllm.layers.rotary import Rotary, RotaryEmbedding
 
 
 @dataclass(frozen=True)
 class DecoderSpec:
-    """The shape of a decoder and its four switches, read off a Hugging Face configuration by a model file."""
+    """The shape of a decoder and its four switches, read off a Hugging Face configuration by registry.py."""
 
     vocab_size: int
     hidden_size: int
@@ -52,141 +49,91 @@ class DecoderSpec:
     qk_norm: bool = False
     """RMSNorm on each head of q and k before RoPE (Qwen3): keeps their products in range without biases."""
 
-    @classmethod
-    def from_config(cls, config: Any, **switches: bool) -> DecoderSpec:
-        """Read a transformers configuration.
-
-        Raises:
-            ModelLoadError: a field is wrong, or asks for what this decoder does not do, by the field's name.
-        """
-        with readable_errors(config.name_or_path or config.model_type):
-            check_config(config)
-        rope = dict(config.rope_parameters)
-        rope["original_max_position_embeddings"] = (
-            rope.get("original_max_position_embeddings") or config.max_position_embeddings
-        )
-        return cls(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            num_layers=config.num_hidden_layers,
-            num_heads=config.num_attention_heads,
-            num_kv_heads=config.num_key_value_heads,
-            head_size=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
-            rms_norm_eps=config.rms_norm_eps,
-            rope=rope,
-            tie_word_embeddings=config.tie_word_embeddings,
-            sliding_window=_sliding_window(config),
-            **switches,
-        )
-
-
-def _sliding_window(config: Any) -> int | None:
-    """How many tokens back attention reaches in some layer; None where every layer sees all of them."""
-    if not getattr(config, "use_sliding_window", True):
-        return None
-    kinds = getattr(config, "layer_types", None)  # Qwen's configurations have it, Mistral's slides in every layer
-    return getattr(config, "sliding_window", None) if kinds is None or "sliding_attention" in kinds else None
-
 
 class SelfAttention(nn.Module):
     """Grouped-query attention (Ainslie et al., 2023, arXiv:2305.13245): num_heads / num_kv_heads query heads share
     one head of K and V, which shrinks the KV cache by that factor."""
 
-    def __init__(self, spec: DecoderSpec) -> None:
+    def __init__(self, spec: DecoderSpec, ops: LayerOps) -> None:
         super().__init__()
+        self.norm_rotary = ops.norm_rotary
         self.num_heads, self.num_kv_heads, self.head_size = spec.num_heads, spec.num_kv_heads, spec.head_size
         q_size, kv_size = spec.num_heads * spec.head_size, spec.num_kv_heads * spec.head_size
-        self.qkv_proj = Linear(
-            spec.hidden_size, {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}, bias=spec.qkv_bias
-        )
-        self.o_proj = Linear(q_size, spec.hidden_size, bias=spec.o_bias)
+        parts = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
+        self.qkv_proj = Linear(spec.hidden_size, parts, bias=spec.qkv_bias, method=ops.linear)
+        self.o_proj = Linear(q_size, spec.hidden_size, bias=spec.o_bias, method=ops.linear)
         self.qk_norm = None
         if spec.qk_norm:
             self.qk_norm = QKNorm(spec.num_heads, spec.num_kv_heads, spec.head_size, spec.rms_norm_eps)
         self.attn = Attention(spec.num_heads, spec.num_kv_heads, spec.head_size)
 
-    def forward(
-        self, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor], metadata: AttentionMetadata
-    ) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, rotary: Rotary, metadata: AttentionMetadata) -> torch.Tensor:
         heads = self.qkv_proj(x).view(-1, self.num_heads + 2 * self.num_kv_heads, self.head_size)
-        qk, v = heads.split([self.num_heads + self.num_kv_heads, self.num_kv_heads], dim=1)
-        if self.qk_norm is not None:
-            qk = self.qk_norm(qk)
-        q, k = apply_rotary(qk, *rotary).split([self.num_heads, self.num_kv_heads], dim=1)
+        q, k, v = self.norm_rotary(heads, self.qk_norm, rotary, self.num_heads, self.num_kv_heads)
         return self.o_proj(self.attn(q, k, v, metadata).flatten(1))
 
 
 class MLP(nn.Module):
     """SwiGLU: down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, spec: DecoderSpec) -> None:
+    def __init__(self, spec: DecoderSpec, ops: LayerOps) -> None:
         super().__init__()
-        size = spec.intermediate_size
-        self.gate_up_proj = Linear(spec.hidden_size, {"gate_proj": size, "up_proj": size}, bias=spec.mlp_bias)
-        self.down_proj = Linear(size, spec.hidden_size, bias=spec.mlp_bias)
+        size, bias, self.silu_mul = spec.intermediate_size, spec.mlp_bias, ops.silu_mul
+        parts = {"gate_proj": size, "up_proj": size}
+        self.gate_up_proj = Linear(spec.hidden_size, parts, bias=bias, method=ops.linear)
+        self.down_proj = Linear(size, spec.hidden_size, bias=bias, method=ops.linear)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(silu_and_mul(self.gate_up_proj(x)))
+        return self.down_proj(self.silu_mul(self.gate_up_proj(x)))
 
 
 class DecoderLayer(nn.Module):
-    def __init__(self, spec: DecoderSpec) -> None:
+    def __init__(self, spec: DecoderSpec, ops: LayerOps) -> None:
         super().__init__()
-        self.self_attn = SelfAttention(spec)
-        self.mlp = MLP(spec)
-        self.input_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
+        self.self_attn = SelfAttention(spec, ops)
+        self.mlp = MLP(spec, ops)
+        self.input_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops.rms_norm)
+        self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops.rms_norm)
 
     def forward(
-        self,
-        x: torch.Tensor,
-        residual: torch.Tensor | None,
-        rotary: tuple[torch.Tensor, torch.Tensor],
-        metadata: AttentionMetadata,
+        self, x: torch.Tensor, residual: torch.Tensor | None, rotary: Rotary, metadata: AttentionMetadata
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """(this layer's output not yet added, the residual stream), both [num_tokens, hidden]."""
-        x, residual = self.input_layernorm.add_and_norm(x, residual)
+        x, residual = self.input_layernorm(x, residual)
         x = self.self_attn(x, rotary, metadata)
-        x, residual = self.post_attention_layernorm.add_and_norm(x, residual)
+        x, residual = self.post_attention_layernorm(x, residual)
         return self.mlp(x), residual
 
 
 class Decoder(nn.Module):
     """Embedding, layers, final norm: everything below the LM head."""
 
-    def __init__(self, spec: DecoderSpec, max_model_len: int) -> None:
+    def __init__(self, spec: DecoderSpec, max_model_len: int, ops: LayerOps) -> None:
         super().__init__()
+        self.ops = ops
         self.embed_tokens = Embedding(spec.vocab_size, spec.hidden_size)
-        self.layers = nn.ModuleList(DecoderLayer(spec) for _ in range(spec.num_layers))
-        self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps)
+        self.layers = nn.ModuleList(DecoderLayer(spec, ops) for _ in range(spec.num_layers))
+        self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops.rms_norm)
         self.rotary = RotaryEmbedding(spec.head_size, max_model_len, spec.rope)
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
-        x, residual = self.embed_tokens(input_ids), None
-        rotary = self.rotary(positions)  # the same angles for every layer
-        for layer in self.layers:
-            x, residual = layer(x, residual, rotary, metadata)
-        return self.norm.add_and_norm(x, residual)[0]
+        x, rotary = self.embed_tokens(input_ids), self.rotary(positions)  # the same angles for every layer
+        return self.ops.run_layers(self.layers, self.norm, x, rotary, metadata)
 
 
 class DecoderForCausalLM(nn.Module):
-    """A decoder and its LM head. Subclasses provide spec()."""
+    """A decoder and its LM head."""
 
-    @staticmethod
-    def spec(config: Any) -> DecoderSpec:
-        raise NotImplementedError
-
-    def __init__(self, config: Any, max_model_len: int) -> None:
+    def __init__(self, spec: DecoderSpec, max_model_len: int, ops: LayerOps) -> None:
         super().__init__()
-        self.decoder_spec = spec = self.spec(config)
+        self.decoder_spec = spec
         if spec.sliding_window is not None and spec.sliding_window < max_model_len:
             raise ModelLoadError(
                 f"sliding_window attention is not supported, got sliding_window={spec.sliding_window}; set "
                 f"max_model_len to {spec.sliding_window} or less (it is {max_model_len}), and the window never cuts"
             )
-        self.model = Decoder(spec, max_model_len)
-        self.lm_head = LMHead(spec.hidden_size, spec.vocab_size)
+        self.model = Decoder(spec, max_model_len, ops)
+        self.lm_head = LMHead(spec.hidden_size, spec.vocab_size, ops.linear)
         if spec.tie_word_embeddings:
             self.lm_head.tie_to(self.model.embed_tokens)
 

@@ -1,39 +1,93 @@
-"""Architecture name (config.json's "architectures") -> our class. vLLM: model_executor/models/registry.py"""
+"""Which decoder a configuration asks for: architecture (config.json's "architectures") -> the switches of our decoder.
+
+    Qwen3             no biases; q and k are normalised per head
+    Qwen2, Qwen2.5    biases on q, k and v
+    Llama 2 and 3.x, Mistral without its sliding window    the plain decoder
+
+vLLM: model_executor/models/registry.py, qwen3.py, qwen2.py, llama.py
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from folovllm.errors import ModelLoadError
-from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.models.llama import LlamaForCausalLM
-from folovllm.models.qwen2 import Qwen2ForCausalLM
-from folovllm.models.qwen3 import Qwen3ForCausalLM
+from folovllm.models.config_checks import check_config
+from folovllm.models.decoder import DecoderSpec
+from folovllm.utils.load_errors import readable_errors
 
-MODELS: dict[str, type[DecoderForCausalLM]] = {
-    "Qwen3ForCausalLM": Qwen3ForCausalLM,
-    "Qwen2ForCausalLM": Qwen2ForCausalLM,
-    "LlamaForCausalLM": LlamaForCausalLM,
-    "MistralForCausalLM": LlamaForCausalLM,
+
+def _qwen3(config: Any) -> dict[str, bool]:
+    return {"qk_norm": True, "qkv_bias": config.attention_bias, "o_bias": config.attention_bias}
+
+
+def _qwen2(config: Any) -> dict[str, bool]:
+    return {"qkv_bias": True}
+
+
+def _llama(config: Any) -> dict[str, bool]:
+    bias = getattr(config, "attention_bias", False)  # Mistral's configuration has neither field
+    return {"qkv_bias": bias, "o_bias": bias, "mlp_bias": getattr(config, "mlp_bias", False)}
+
+
+SWITCHES: dict[str, Callable[[Any], dict[str, bool]]] = {
+    "Qwen3ForCausalLM": _qwen3,
+    "Qwen2ForCausalLM": _qwen2,
+    "LlamaForCausalLM": _llama,
+    "MistralForCausalLM": _llama,
 }
 # config.json's "model_type", by which transformers chooses, -> the architecture.
-_BY_MODEL_TYPE = {name.removesuffix("ForCausalLM").lower(): name for name in MODELS}
+_BY_MODEL_TYPE = {name.removesuffix("ForCausalLM").lower(): name for name in SWITCHES}
 
 
-def get_model_class(config: Any) -> type[DecoderForCausalLM]:
-    """The class for a transformers configuration: by its architectures, or by model_type where it names none.
+def decoder_spec(config: Any) -> DecoderSpec:
+    """The decoder of a transformers configuration: by its architectures, or by model_type where it names none.
 
     Raises:
-        ModelLoadError: none of its architectures is known (the text lists those that are), or model_type is of another.
+        ModelLoadError: none of its architectures is known (the text lists those that are), or model_type is of another;
+            a field is wrong, or asks for what the decoder does not do, by the field's name.
     """
+    switches = _switches_of(config)
+    with readable_errors(config.name_or_path or config.model_type):
+        check_config(config)
+    rope = dict(config.rope_parameters)
+    rope["original_max_position_embeddings"] = (
+        rope.get("original_max_position_embeddings") or config.max_position_embeddings
+    )
+    return DecoderSpec(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_layers=config.num_hidden_layers,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_size=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        rms_norm_eps=config.rms_norm_eps,
+        rope=rope,
+        tie_word_embeddings=config.tie_word_embeddings,
+        sliding_window=_sliding_window(config),
+        **switches(config),
+    )
+
+
+def _switches_of(config: Any) -> Callable[[Any], dict[str, bool]]:
     own = _BY_MODEL_TYPE.get(config.model_type)
     names = config.architectures or ([own] if own else [])
     for name in names:
-        if name not in MODELS:
+        if name not in SWITCHES:
             continue
-        if own is None or MODELS[own] is not MODELS[name]:
+        if own is None or SWITCHES[own] is not SWITCHES[name]:
             raise ModelLoadError(f"architectures {names} and model_type {config.model_type!r} contradict each other")
-        return MODELS[name]
+        return SWITCHES[name]
     raise ModelLoadError(
-        f"architectures {names} of model_type {config.model_type!r} are not supported; known: {', '.join(MODELS)}"
+        f"architectures {names} of model_type {config.model_type!r} are not supported; known: {', '.join(SWITCHES)}"
     )
+
+
+def _sliding_window(config: Any) -> int | None:
+    """How many tokens back attention reaches in some layer; None where every layer sees all of them."""
+    if not getattr(config, "use_sliding_window", True):
+        return None
+    kinds = getattr(config, "layer_types", None)  # Qwen's configurations have it, Mistral's slides in every layer
+    return getattr(config, "sliding_window", None) if kinds is None or "sliding_attention" in kinds else None

@@ -22,10 +22,11 @@ import torch
 from huggingface_hub import snapshot_download
 from safetensors import safe_open
 
-from folovllm.model_files import checkpoint_files, read_heads, resolve_model_path
-from folovllm.models.checkpoint import EMBEDDING, HEAD, check_checkpoint, check_memory
+from folovllm.layers.ops import LayerOps
+from folovllm.model_files import checkpoint_files, resolve_model_path
+from folovllm.models.checkpoint import EMBEDDING, HEAD, check_checkpoint, check_memory, read_heads
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.models.registry import get_model_class
+from folovllm.models.registry import decoder_spec
 from folovllm.utils.load_errors import readable_errors
 from folovllm.utils.logging import init_logger
 
@@ -44,29 +45,32 @@ def build_model(
     weights: Path | None,
     *,
     seed: int = 0,
+    ops: LayerOps | None = None,
 ) -> DecoderForCausalLM:
     """Our model for a transformers configuration, with its weights in place.
 
     Args:
         weights: a folder with *.safetensors, or None for random numbers of the right shapes ("dummy").
+        ops: what computes the layers; None: plain torch.
 
     Raises:
         ModelLoadError: unknown architecture; a wrong field of the configuration, by name; see check_checkpoint.
     """
-    model_class = get_model_class(config)
+    spec, ops = decoder_spec(config), ops or LayerOps()
     with readable_errors(config.name_or_path or config.model_type):
         found = None if weights is None else read_heads(weights)
         with torch.device("meta"), default_dtype(dtype):  # shapes without memory
-            shape = model_class(config, max_model_len)
+            shape = DecoderForCausalLM(spec, max_model_len, ops)
         if found is not None:
             check_checkpoint(shape, found)
         check_memory(shape, max_model_len, device)
         with torch.device(device), default_dtype(dtype):
-            model = model_class(config, max_model_len).eval()  # parameters are empty: no memory is touched
+            model = DecoderForCausalLM(spec, max_model_len, ops).eval()  # parameters are empty: no memory is touched
     if weights is None:
         fill_with_dummy_weights(model, seed)
     else:
         load_weights(model, iterate_safetensors(weights))
+    ops.process_weights_after_loading(model)
     return model
 
 
@@ -122,8 +126,8 @@ def load_weights(model: DecoderForCausalLM, tensors: Iterable[tuple[str, torch.T
 def _settle_tied_head(model: DecoderForCausalLM, head: torch.Tensor, *, embedding_is_there: bool) -> None:
     """Do with the head's own tensor, which a tied model should not have, what Hugging Face does.
 
-    Most often it is the embedding once more. If it differs, config.json is wrong about the checkpoint: somebody trained
-    the head apart, and without it the tokens would be others.
+    Most often it is the embedding once more. If it differs, config.json is wrong about the checkpoint: the head was
+    trained apart, and without it the tokens would be others.
     """
     embedding = model.model.embed_tokens.weight
     own = torch.empty_like(embedding).copy_(head)  # compared as it would be used

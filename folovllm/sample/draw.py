@@ -4,7 +4,8 @@
 - Exponential race: column i finishes at time Exp(1) / weight_i; the first to finish is i with probability
   weight_i / sum of weights. No sums, no search, hence the better one where thousands of threads run at once.
 
-Neither can return a column of weight zero. Both consume exactly one call of a row's own generator.
+Neither can return a column of weight zero. Both consume exactly one call of a row's own generator. Of a row that
+cannot be drawn from at all, mark_undrawable() tells.
 
 vLLM: v1/sample/ops/topk_topp_sampler.py (random_sample)
 """
@@ -16,7 +17,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from folovllm.errors import LogitsNotFiniteError, NoTokenLeftError
 from folovllm.sample.filters import Candidates
+from folovllm.sampling_params import SamplingParams
 
 Generators = Sequence[torch.Generator | None]
 
@@ -24,25 +27,28 @@ Generators = Sequence[torch.Generator | None]
 _BLOCK = 128
 _ONE_LEVEL = 4096
 
+NOT_FINITE, NO_TOKEN = -1, -2
+"""In place of a token id, which is never negative: why there is none."""
+
 
 def uniforms(generators: Generators, device: torch.device) -> Tensor:
     """One float64 in [0, 1) per row, [b, 1]: from the row's own generator, or from torch's default one."""
-    unseeded = [row for row, generator in enumerate(generators) if generator is None]
-    drawn = torch.rand(len(unseeded), dtype=torch.float64, device=device)
-    if len(unseeded) == len(generators):
-        return drawn.unsqueeze(-1)
-    out = torch.empty(len(generators), dtype=torch.float64, device=device)
-    out[unseeded] = drawn
-    for row, generator in enumerate(generators):
-        if generator is not None:
-            out[row] = torch.rand((), dtype=torch.float64, device=device, generator=generator)
-    return out.unsqueeze(-1)
+    drawn = torch.rand(generators.count(None), dtype=torch.float64, device=device)
+    if len(drawn) < len(generators):
+        default = iter(drawn)
+        drawn = torch.stack(
+            [
+                next(default) if one is None else torch.rand((), dtype=torch.float64, device=device, generator=one)
+                for one in generators
+            ]
+        )
+    return drawn.unsqueeze(-1)
 
 
 def exponentials(shape: torch.Size, generators: Generators, device: torch.device) -> Tensor:
     """Exp(1) noise [b, K] float32; a seeded row's comes from its own generator in one call."""
     noise = torch.empty(shape, dtype=torch.float32, device=device)
-    if any(generator is None for generator in generators):
+    if None in generators:
         noise.exponential_()  # for all rows: to pick some, a GPU would need their numbers from the host
     for row, generator in enumerate(generators):
         if generator is not None:
@@ -112,3 +118,38 @@ def _two_level_inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
     inside = inside.masked_fill(columns >= vocab_size, 0.0).cumsum(dim=-1)
     total = inside[:, -1:]
     return (block * _BLOCK + _search(inside, share * total, total)).clamp(max=vocab_size - 1).squeeze(-1)
+
+
+def mark_undrawable(drawn: Tensor, raw: Tensor, edited: Tensor, *, is_greedy: bool = False) -> Tensor:
+    """`drawn` [b], with NOT_FINITE or NO_TOKEN for the rows that could not be drawn from.
+
+        raw      as the model gave it            NaN, +inf, or nothing but -inf    NOT_FINITE    activations overflowed
+        edited   after masks, biases, penalties  the same                          NO_TOKEN      the request's own doing
+
+    raw, edited: logits [b, vocab], the same tensor where nothing was edited. -inf beside finite logits is a mask, and
+    fine. The largest logit tells all of this, since NaN wins every maximum; on a greedy row it is that of `drawn`. So
+    what is wrong comes to the host together with the tokens, and nothing waits for it.
+    """
+    largest = edited.gather(1, drawn.unsqueeze(-1)).squeeze(-1) if is_greedy else edited.amax(dim=-1)
+    # Half as many calls as isfinite(): infinity minus itself is NaN, which equals nothing.
+    bad = largest.sub(largest).ne(0)
+    if edited is raw:
+        return drawn.masked_fill(bad, NOT_FINITE)
+    return drawn.masked_fill(bad, NO_TOKEN).masked_fill_(~raw.amax(dim=-1).isfinite(), NOT_FINITE)
+
+
+def undrawable(code: int, request_id: str, params: SamplingParams) -> Exception:
+    """The error for a request of which a row has this code."""
+    if code == NOT_FINITE:
+        return LogitsNotFiniteError(
+            f"request {request_id!r}: its logits are not finite, the model's activations overflowed: use "
+            f"dtype='float32' or 'bfloat16', whose range is wider than that of float16, or check the weights"
+        )
+    off = SamplingParams()
+    names = ["allowed_token_ids", "bad_words", "min_tokens", "logit_bias", "extra_args"]
+    names += ["repetition_penalty", "frequency_penalty", "presence_penalty"]
+    changed = [name for name in names if getattr(params, name) not in (None, {}, getattr(off, name))]
+    return NoTokenLeftError(
+        f"request {request_id!r}: no token is left to draw, all logits are -inf, or some are NaN or +inf, after "
+        f"{', '.join(changed)}: relax these"
+    )

@@ -13,18 +13,18 @@ vLLM: v1/sample/ops/topk_topp_sampler.py
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
+
+from folovllm.sampling_params import SamplingParams
 
 # Without top-k, top-p and min-p look at this many of the likeliest tokens first.
 NARROW_WIDTH = 1024
 # The bits of 1.0, the largest weight, without its lower 16: one more than this is the number of bins.
 _TOP_BIN = 0x3F80
-
-Path = Literal["greedy", "top_k", "top_p", "min_p", "full"]
 
 
 @dataclass(slots=True)
@@ -36,8 +36,20 @@ class Filters:
     top_p: Tensor  # float64, inf where off
     min_p: Tensor  # float64, 0 where off
 
+    @classmethod
+    def of(cls, params: Sequence[SamplingParams], vocab_size: int, device: torch.device) -> Filters:
+        def column(values: Sequence[float], dtype: torch.dtype = torch.float64) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=device).unsqueeze(-1)
+
+        return cls(
+            temperature=column([p.temperature for p in params]),
+            top_k=column([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params], torch.int64),
+            top_p=column([p.top_p if p.top_p < 1.0 else torch.inf for p in params]),
+            min_p=column([p.min_p for p in params]),
+        )
+
     def take(self, rows: list[int]) -> Filters:
-        """The same for some of the rows."""
+        """The settings of some of the rows."""
         return Filters(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.min_p[rows])
 
 
@@ -56,13 +68,33 @@ class Candidates:
     cumulative: Tensor | None = None  # [b, K] float64
 
     def take(self, rows: list[int]) -> Candidates:
-        """The same for some of the rows."""
+        """The candidates of some of the rows."""
         tensors = (self.ids, self.keep, self.cumulative)
         return Candidates(self.weights[rows], *(None if tensor is None else tensor[rows] for tensor in tensors))
 
 
 # Candidates, and which rows they are for.
 Pool = tuple[list[int], Candidates]
+
+
+def path_of(params: SamplingParams, vocab_size: int) -> tuple[str, int]:
+    """Where a row's candidates are looked for, and among how many of the likeliest tokens:
+
+    top_k    the k likeliest, then everything among those       top_k, whatever else
+    top_p    the 1,024 likeliest and the sum over all           top_p without top_k
+    min_p    the 1,024 likeliest                                min_p alone
+    full     the whole vocabulary                               temperature alone
+    """
+    if 0 < params.top_k < vocab_size:
+        width = 64  # 64, 256, 1024, ...: few different widths, and a row's depends on its own k alone
+        while width < params.top_k:
+            width *= 4
+        return "top_k", min(width, vocab_size)
+    if params.top_p < 1.0:
+        return "top_p", min(NARROW_WIDTH, vocab_size)
+    if params.min_p > 0.0:
+        return "min_p", min(NARROW_WIDTH, vocab_size)
+    return "full", vocab_size
 
 
 def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -100,30 +132,33 @@ def full_weights(logits: Tensor, temperature: Tensor) -> Tensor:
     return weights.sub_(weights.amax(dim=-1, keepdim=True)).div_(temperature.float()).exp_()
 
 
-def find_candidates(logits: Tensor, filters: Filters, path: Path, width: int) -> list[Pool]:
+def find_candidates(logits: Tensor, filters: Filters, path: str, width: int) -> list[Pool]:
     """The tokens that may be drawn, for rows of one path: one pool; on a CPU two where some rows must look at more
     tokens."""
     rows, vocab_size = list(range(len(logits))), logits.shape[-1]
     if path == "full":
         return [(rows, Candidates(full_weights(logits, filters.temperature)))]
+    if path != "top_k" and logits.device.type != "cpu":  # to ask which rows need more would make the host wait
+        width = vocab_size
     if path == "top_k" or width == vocab_size:
-        return [(rows, _among_likeliest(logits, filters, width, None))]
-    if logits.device.type != "cpu":  # to ask which rows need more tokens would make the host wait
-        return [(rows, (_above_min_p if path == "min_p" else _above_line_by_halving)(logits, filters))]
+        return [(rows, keep_prefix(logits, filters, width))]
     mass = None
     if path == "top_p":
         mass = full_weights(logits, filters.temperature).sum(dim=-1, keepdim=True, dtype=torch.float64)
-    found = _among_likeliest(logits, filters, width, mass)
+    found = keep_prefix(logits, filters, width, mass)
     inside = _is_complete(found, filters, mass)
     if all(inside):
         return [(rows, found)]
     near, far = ([row for row in rows if inside[row] is wanted] for wanted in (True, False))
     pools = [(near, found.take(near))] if near else []
-    wide = _above_min_p if path == "min_p" else _above_line
-    return [*pools, (far, wide(logits[far], filters.take(far)))]
+    filters = filters.take(far)
+    weights = full_weights(logits[far], filters.temperature)
+    if path == "top_p":
+        _cut_at_line(weights, filters.top_p)
+    return [*pools, (far, Candidates(weights.masked_fill_(weights < filters.min_p, 0.0)))]
 
 
-def _among_likeliest(logits: Tensor, filters: Filters, width: int, mass: Tensor | None) -> Candidates:
+def keep_prefix(logits: Tensor, filters: Filters, width: int, mass: Tensor | None = None) -> Candidates:
     """The `width` largest logits of each row, and how many of them stay.
 
     Top-p keeps tokens until their weights reach top_p * mass. `mass` [b, 1] is the weight of all tokens that top-p
@@ -153,52 +188,21 @@ def _is_complete(found: Candidates, filters: Filters, mass: Tensor | None) -> li
     return answer
 
 
-def _above_min_p(logits: Tensor, filters: Filters) -> Candidates:
-    """Min-p alone, over the whole vocabulary: a comparison, no order needed."""
-    weights = full_weights(logits, filters.temperature)
-    return Candidates(weights.masked_fill_(weights < filters.min_p, 0.0))
-
-
-def _above_line(logits: Tensor, filters: Filters) -> Candidates:
-    """Top-p, then min-p, over the whole vocabulary, with a sort of one bin in place of all tokens.
+def _cut_at_line(weights: Tensor, top_p: Tensor) -> None:
+    """Top-p over the whole vocabulary, in place, with a sort of one bin instead of all tokens.
 
     The upper 16 bits of a positive float32 are a logarithmic scale (they are its bfloat16): 128 bins for each
     power of two. The sums of the bins tell in which bin the line is crossed. Tokens in higher bins are kept, those in
     lower bins are not. Only the tokens inside that bin, some hundreds, must be sorted.
     """
-    weights = full_weights(logits, filters.temperature)
     bins = (weights.view(torch.int32) >> 16).clamp_(0, _TOP_BIN)
-    crossed = torch.empty_like(filters.top_k)
-    for row, (row_bins, row_weights) in enumerate(zip(bins, weights, strict=True)):
+    for row_bins, row_weights, share in zip(bins, weights, top_p, strict=True):
         falling = row_bins.bincount(row_weights.double(), minlength=_TOP_BIN + 1).flip(0).cumsum(0)
-        line = filters.top_p[row] * falling[-1]
+        line = share * falling[-1]
         place = torch.searchsorted(falling, line).clamp(max=_TOP_BIN)
-        crossed[row] = _TOP_BIN - place
-        before = torch.where(place > 0, falling[place - 1], 0.0)
-        ids = (row_bins == crossed[row]).nonzero().squeeze(-1)
+        crossed, before = _TOP_BIN - place, torch.where(place > 0, falling[place - 1], 0.0)
+        ids = (row_bins == crossed).nonzero().squeeze(-1)
         ordered, order = row_weights[ids].double().sort(descending=True, stable=True)
         out = before + ordered.cumsum(0) - ordered >= line
         row_weights[ids[order[out]]] = 0.0
-    return Candidates(weights.masked_fill_((bins < crossed) | (weights < filters.min_p), 0.0))
-
-
-def _above_line_by_halving(logits: Tensor, filters: Filters) -> Candidates:
-    """The same as _above_line with nothing that the host must know: the weight at which the line is crossed, found bit
-    by bit. The bits of positive float32 numbers are in the order of the numbers.
-
-    31 times the sum of what is at least as heavy: much reading, but no sort, and no shape that depends on a value.
-    """
-    weights = full_weights(logits, filters.temperature)
-    bits = weights.view(torch.int32)
-    line = filters.top_p * weights.sum(dim=-1, keepdim=True, dtype=torch.float64)
-    crossing = torch.zeros_like(filters.top_k)  # the largest number that at least the line's share reaches
-    for bit in range(30, -1, -1):
-        higher = crossing + (1 << bit)
-        reached = torch.where(bits >= higher, weights, 0.0).sum(dim=-1, keepdim=True, dtype=torch.float64)
-        crossing = torch.where(reached >= line, higher, crossing)
-    tied = bits == crossing
-    before = torch.where(bits > crossing, weights, 0.0).sum(dim=-1, keepdim=True, dtype=torch.float64)
-    # Among equals the first ones are kept, until the line is reached.
-    num_kept = ((line - before) / crossing.int().view(torch.float32).double()).ceil()
-    kept = (bits > crossing) | (tied & (tied.cumsum(dim=-1, dtype=torch.int32) <= num_kept))
-    return Candidates(weights.masked_fill_(~kept | (weights < filters.min_p), 0.0))
+        row_weights.masked_fill_(row_bins < crossed, 0.0)

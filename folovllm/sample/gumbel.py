@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from folovllm.sample.drawable import NO_TOKEN, NOT_FINITE
+from folovllm.sample.draw import NO_TOKEN, NOT_FINITE
 from folovllm.sample.filters import Candidates, Filters, Pool, full_weights
-from folovllm.sample.metadata import RowGroup, is_edited
+from folovllm.sample.logits_processors import processors_for
+from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow
 
 NUM_SETTINGS = 5
@@ -32,7 +33,7 @@ NUM_SETTINGS = 5
 def takes_raw_logits(row: SamplingRow) -> bool:
     """Whether it draws from the logits as they came. It follows from the row's own parameters alone: else its company
     would decide how it is drawn."""
-    return not row.params.use_beam_search and not is_edited(row)
+    return not row.params.use_beam_search and not processors_for(row)
 
 
 def draw_seed() -> int:
@@ -72,9 +73,6 @@ class GumbelParams:
         filters = Filters(floats[0], top_k, floats[1], floats[2])
         return sample(logits, filters, seeds, offsets, out=out, kept=kept)
 
-    def take(self, rows: Tensor) -> GumbelParams:
-        return GumbelParams(self.packed.index_select(1, rows))
-
 
 @dataclass(slots=True)
 class GumbelRows:
@@ -87,24 +85,25 @@ class GumbelRows:
     drawn: Tensor
     """[b] what the launch over all rows drew, from logits as they came."""
 
-    def take(self, rows: Tensor) -> GumbelRows:
-        return GumbelRows(self.params.take(rows), self.offsets.index_select(0, rows), self.drawn.index_select(0, rows))
+    def take(self, rows: Tensor | slice) -> GumbelRows:
+        return GumbelRows(GumbelParams(self.params.packed[:, rows].contiguous()), self.offsets[rows], self.drawn[rows])
 
-    def draw(self, raw: Tensor, edited: Tensor, group: RowGroup) -> tuple[Tensor, list[Pool]]:
-        """Token ids [b] of a group's rows, or codes of drawable.py; and what they were drawn from, where it is told.
+    def draw(self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tuple[Tensor, list[Pool]]:
+        """Token ids [b], or codes of draw.py; and what they were drawn from, where it is told.
 
-        raw, edited: [b, vocab], the same tensor where nothing was edited.
+        raw, edited: [b, vocab], the same tensor where nothing was edited. metadata: of these rows.
         """
-        if edited is raw and group.processed_rows is None:
-            return self.drawn.index_select(0, group.rows), []
-        params, logits = self.params.take(group.rows), edited.float()
+        tells = metadata.way.num_logprobs is not None and metadata.way.logprobs_mode == "processed"
+        if edited is raw and not tells:
+            return self.drawn, []
+        logits = edited.float()
         kept = torch.empty(logits.shape, dtype=torch.int8, device=logits.device)
-        tokens = params.draw(logits, self.offsets.index_select(0, group.rows), kept=kept)
+        tokens = self.params.draw(logits, self.offsets, kept=kept)
         if edited is not raw:
             largest = raw.amax(dim=-1)
             tokens = tokens.masked_fill(tokens < 0, NO_TOKEN)
             tokens = tokens.masked_fill(largest.sub(largest).ne(0), NOT_FINITE)
-        if group.processed_rows is None or group.path == "greedy":
+        if not tells or metadata.way.path == "greedy":
             return tokens, []
-        weights = full_weights(logits, group.filters.temperature).masked_fill_(kept == 0, 0.0)
+        weights = full_weights(logits, metadata.filters.temperature).masked_fill_(kept == 0, 0.0)
         return tokens, [(list(range(len(tokens))), Candidates(weights))]

@@ -1,10 +1,10 @@
-"""What changes logits before they become a distribution: masks, biases, and processors of your own.
+"""What changes logits before they become a distribution: masks, biases, penalties, and processors of your own.
 
 All have one small interface. `update` tells a processor its rows, once, when the batch's membership changes.
 `apply` then edits those rows' logits at every step. It can read what has been generated so far in the rows' live
 `output_token_ids`.
 
-vLLM: v1/sample/logits_processor/
+vLLM: v1/sample/logits_processor/, v1/sample/ops/penalties.py
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from folovllm.sample.row import SamplingRow
+from folovllm.sample.row import SamplingRow, TokenCounts
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.suggest import nearest_name
 from folovllm.utils.upload import upload
@@ -63,11 +63,6 @@ def register_logits_processor(name: str) -> Callable[[_P], _P]:
         return cls
 
     return register
-
-
-def registered_logits_processors() -> dict[str, type[LogitsProcessor]]:
-    """Name to class, in the order of registration, which is the order in which they run."""
-    return dict(_REGISTRY)
 
 
 def validate_extra_args(params: SamplingParams) -> None:
@@ -131,7 +126,10 @@ def banned_token_ids(row: SamplingRow) -> set[int]:
     """Tokens that must not come next: the last token of a bad word where the output ends with the tokens before it, and
     the tokens that end the text before min_tokens."""
     output = row.output_token_ids
-    banned = row.bad_words.next_banned(output)
+    banned = set[int]()
+    for *before, last in row.bad_words_token_ids:
+        if len(before) <= len(output) and output[len(output) - len(before) :] == before:
+            banned.add(last)
     if len(output) < row.params.min_tokens:
         banned.update(row.eos_token_ids, row.params.stop_token_ids or ())
     return banned
@@ -159,3 +157,75 @@ class LogitBias(LogitsProcessor):
         positions, token_ids, biases = self._sent
         logits[positions, token_ids] += biases
         return logits
+
+
+class Penalties(LogitsProcessor):
+    """Repetition, frequency and presence penalties, applied to the tokens that occurred and to no others.
+
+        repetition   prompt and output   logit > 0: divided, else multiplied, once
+        frequency    output only         minus penalty * times it occurred
+        presence     output only         minus penalty, once
+
+    A row's counts grow with its output, one dictionary look-up per token; a step then touches a few hundred logits per
+    row instead of a table of counts as wide as the vocabulary.
+    """
+
+    @staticmethod
+    def wanted(row: SamplingRow) -> bool:
+        return _penalties_of(row) != (1.0, 0.0, 0.0)
+
+    def update(self, rows: Sequence[SamplingRow]) -> None:
+        super().update(rows)
+        self._settings = np.array([_penalties_of(row) for row in rows], np.float32)
+        for row in rows:
+            if row.token_counts is None:
+                row.token_counts = TokenCounts(row.prompt_token_ids)
+
+    def apply(self, logits: Tensor) -> Tensor:
+        ledgers = [row.token_counts for row in self.rows if row.token_counts is not None]
+        for row, ledger in zip(self.rows, ledgers, strict=True):
+            ledger.catch_up(row.output_token_ids)
+        positions = np.repeat(np.arange(len(ledgers)), [ledger.size for ledger in ledgers])  # [occurrences]
+        token_ids = np.concatenate([ledger.token_ids for ledger in ledgers])
+        counts = np.concatenate([ledger.counts for ledger in ledgers])
+        repetition, frequency, presence = self._settings[positions].T
+        drop = frequency * counts + presence * (counts > 0)
+        rows, columns, factor, less = upload(logits.device, positions, token_ids, repetition, drop)
+        values = logits[rows, columns]
+        logits[rows, columns] = torch.where(values > 0, values / factor, values * factor) - less
+        return logits
+
+
+def _penalties_of(row: SamplingRow) -> tuple[float, float, float]:
+    params = row.params
+    return params.repetition_penalty, params.frequency_penalty, params.presence_penalty
+
+
+def processors_for(row: SamplingRow) -> tuple[type[LogitsProcessor], ...]:
+    """Those that edit the row's logits, in the order in which they act: masks, biases, custom ones, penalties."""
+    custom = [processor for name, processor in _REGISTRY.items() if name in (row.params.extra_args or {})]
+    first = [processor for processor in (TokenMasks, LogitBias) if processor.wanted(row)]
+    return (*first, *custom, *([Penalties] if Penalties.wanted(row) else []))
+
+
+def is_custom(processors: Sequence[type[LogitsProcessor]]) -> bool:
+    """Whether code of a request's own is among them."""
+    return any(processor not in (TokenMasks, LogitBias, Penalties) for processor in processors)
+
+
+def apply_checked(processor: LogitsProcessor, logits: Tensor) -> Tensor:
+    """The processor's result in float32. A forgotten `return`, or whole numbers, are found here, so that they end the
+    requests of this processor only; later they would end the whole batch."""
+    edited: object = processor.apply(logits)
+    got: object
+    if not isinstance(edited, Tensor):
+        must, got = "return a tensor", type(edited).__name__
+    elif edited.shape != logits.shape:
+        must, got = f"return logits of the shape that it was given, {list(logits.shape)}", list(edited.shape)
+    elif edited.device != logits.device:
+        must, got = f"return logits on the device of those that it was given, {logits.device}", edited.device
+    elif not edited.is_floating_point():
+        must, got = "return logits of a floating-point dtype", edited.dtype
+    else:
+        return edited.float()
+    raise ValueError(f"logits processor {type(processor).__name__} must {must}, got {got}")

@@ -15,34 +15,11 @@ from folovllm.sample.filters import Candidates, top_k
 
 @dataclass(slots=True)
 class LogprobsTensors:
-    """Column 0 is the chosen token, columns 1.. the K likeliest in falling order; rank 1 is the best.
-
-    K is the largest that any row asked for. Rows that asked for fewer use their first ones; rows that asked
-    for none hold their token's id, NaN and rank 0.
-    """
+    """Column 0 is the chosen token, columns 1.. the K likeliest in falling order; rank 1 is the best."""
 
     token_ids: Tensor  # [B, K + 1] int64
     logprobs: Tensor  # [B, K + 1] float32
     ranks: Tensor  # [B] int64
-
-    @classmethod
-    def empty(cls, token_ids: Tensor, k: int) -> LogprobsTensors:
-        """The content of rows that did not ask for log-probabilities."""
-        ids = token_ids.unsqueeze(-1).repeat(1, k + 1)
-        return cls(ids, torch.full(ids.shape, torch.nan, device=ids.device), torch.zeros_like(token_ids))
-
-    def spread(self, rows: Tensor, token_ids: Tensor) -> LogprobsTensors:
-        """As part of a larger batch, which drew `token_ids`: its rows `rows` are these, the others are empty."""
-        spread = LogprobsTensors.empty(token_ids, self.token_ids.shape[1] - 1)
-        spread.put(rows, self)
-        return spread
-
-    def put(self, rows: Tensor, other: LogprobsTensors) -> None:
-        """Writes another batch's rows at `rows`; columns it lacks stay as they are."""
-        columns = other.token_ids.shape[1]
-        self.token_ids[rows, :columns] = other.token_ids
-        self.logprobs[rows, :columns] = other.logprobs
-        self.ranks[rows] = other.ranks
 
 
 def gather_logprobs(logprobs: Tensor, k: int, token_ids: Tensor) -> LogprobsTensors:

@@ -1,7 +1,7 @@
 """SamplingRow: one running sequence as the sampler sees it, with what it keeps from step to step.
 
 Its parameters, live tokens, generator and counts of tokens lie together: a sequence can change its place in the batch,
-leave it and come back, and still draws what it would have drawn. metadata.py gathers the rows of a batch.
+leave it and come back, and still draws what it would have drawn.
 
 vLLM: v1/worker/gpu_input_batch.py (what it holds for each request)
 """
@@ -27,34 +27,8 @@ class SamplingRow:
     eos_token_ids: frozenset[int]
     generator: torch.Generator | None
     bad_words_token_ids: list[list[int]] = field(default_factory=list)
-    bad_words: BadWords = field(init=False, repr=False)
     token_counts: TokenCounts | None = field(default=None, init=False, repr=False)
-    num_reported: int | None = field(init=False)
-    """How many of the likeliest tokens it reports beside its own; None: log-probabilities are not asked for."""
-    _states: dict[int, torch.Tensor] = field(default_factory=dict, init=False, repr=False)
-    """Of the generator, before the draws of the last two tokens: {place of the token: state}."""
-
-    def __post_init__(self) -> None:
-        self.bad_words = BadWords(self.bad_words_token_ids)
-        self.num_reported = None
-        if self.params.use_beam_search:
-            # A beam needs best_of tokens that do not end it, and every token that ends it may be likelier than these.
-            endings = len(self.eos_token_ids | set(self.params.stop_token_ids or ()))
-            self.num_reported = max(self.params.logprobs or 0, self.params.best_of + endings)
-        elif self.params.needs_logprobs:
-            self.num_reported = self.params.logprobs or 0
-
-    def begin_draw(self) -> None:
-        """Before each draw of a row that has a generator. A place that was drawn for already is drawn for with the same
-        random numbers: the step that was to bring its token, or that and the one launched behind it, was cut short.
-        """
-        assert self.generator is not None
-        place = len(self.output_token_ids)
-        if place in self._states:
-            self.generator.set_state(self._states[place])
-        else:
-            self._states[place] = self.generator.get_state()
-            self._states.pop(place - 2, None)
+    """Of a row with penalties."""
 
 
 def make_generator(params: SamplingParams, index: int, device: torch.device) -> torch.Generator | None:
@@ -65,27 +39,6 @@ def make_generator(params: SamplingParams, index: int, device: torch.device) -> 
     if params.seed is None:
         return None
     return torch.Generator(device=device).manual_seed(params.seed + index)
-
-
-class BadWords:
-    """Sequences of tokens that must not be completed, by what stands before their last token. A step looks up one
-    prefix for each length that there is, however many words have it."""
-
-    __slots__ = ("_last", "_lengths")
-
-    def __init__(self, sequences: list[list[int]]) -> None:
-        self._last: dict[tuple[int, ...], set[int]] = {}
-        for *before, last in sequences:
-            self._last.setdefault(tuple(before), set()).add(last)
-        self._lengths = {len(before) for before in self._last}
-
-    def next_banned(self, output_token_ids: list[int]) -> set[int]:
-        """The tokens that would complete one now."""
-        num_tokens, banned = len(output_token_ids), set[int]()
-        for length in self._lengths:
-            if length <= num_tokens:
-                banned |= self._last.get(tuple(output_token_ids[num_tokens - length :]), set())
-        return banned
 
 
 class TokenCounts:
@@ -128,17 +81,3 @@ class TokenCounts:
             self._counts = np.concatenate([self._counts, np.zeros(room, np.float32)])
         self._token_ids[self.size] = token_id
         self.size += 1
-
-
-def validate_against_vocab(params: SamplingParams, vocab_size: int) -> None:
-    """What SamplingParams cannot know when it is made: ids and counts that only fit some vocabularies."""
-    for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
-        for token_id in getattr(params, name) or ():
-            if not 0 <= token_id < vocab_size:
-                raise ValueError(
-                    f"{name} must hold token ids in [0, {vocab_size}), the model's vocabulary, got {token_id}"
-                )
-    for name in ("logprobs", "prompt_logprobs"):
-        count = getattr(params, name)
-        if count is not None and count > vocab_size:
-            raise ValueError(f"{name} must be at most {vocab_size}, the model's vocabulary, got {count}")

@@ -9,13 +9,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from folovllm.bench.options import add_output, add_rounds, add_seed, command_line, settle_threads
+from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
 from folovllm.utils.named_files import check_target
 
 if TYPE_CHECKING:
     from folovllm.bench.report import Report
     from folovllm.simulator.load import Load
-    from folovllm.simulator.report import Options
+    from folovllm.simulator.report import Machine
 
 MEASURED = "this"
 MEASURED_BLOCKS = 2000
@@ -73,96 +73,43 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "count requests that are as fast as this, in ms: ttft:X, tpot:X or e2el:X; may be given again"
     command.add_argument("--goodput", action="append", default=[], metavar="NAME:MS", help=text)
     command.add_argument("--trace", type=Path, metavar="FILE", help="write every step, for folovllm trace view")
-    text = "play six loads on the real engine as well, and show how far the simulation is off"
-    command.add_argument("--validate", action="store_true", help=text)
-    text = "of --device this and --validate: cpu counts the CPU time of one thread, where others use the machine, too"
-    command.add_argument("--clock", choices=["wall", "cpu"], default="wall", help=text)
     add_rounds(command, default=1)
     add_seed(command)
     add_output(command)
 
 
 def from_args(args: argparse.Namespace) -> Report:
-    if args.clock == "cpu" and args.threads is None:
-        settle_threads(1, None)  # the CPU times of several would add up
     if args.trace is not None:
         check_target("trace", args.trace)
     if args.rounds < 1:
         raise ValueError(f"rounds must be at least 1, got {args.rounds}")
     if args.num_requests < 1:
         raise ValueError(f"num_requests must be at least 1, got {args.num_requests}")
-    return _validate(args) if args.validate else _simulate(args)
-
-
-def _validate(args: argparse.Namespace) -> Report:
-    from folovllm.simulator import validate
-
-    with _bench_model(args) as model:
-        return validate.run(
-            model,
-            command=command_line(args),
-            dtype=args.dtype or "float32",
-            seed=args.seed,
-            rounds=args.rounds,
-            clock=args.clock,
-        )
-
-
-def _simulate(args: argparse.Namespace) -> Report:
     from folovllm.simulator import report
 
-    cases = report.cases(
-        request_rate=args.request_rate or (),
-        max_num_batched_tokens=args.max_num_batched_tokens or (),
-        block_size=args.block_size,
-        num_kv_blocks=args.num_kv_blocks or ([MEASURED_BLOCKS] if args.device == MEASURED else ()),
-        policy=args.policy,
-        router=args.router,
-    )
-    return report.run(_options(args), cases, command=command_line(args), trace=args.trace)
+    if args.num_kv_blocks is None and args.device == MEASURED:
+        args.num_kv_blocks = [MEASURED_BLOCKS]
+    return report.run(_machine(args), _load(args), args, command=command_line(args))
 
 
-def _options(args: argparse.Namespace) -> Options:
-    from folovllm.bench.metrics import parse_goals
-    from folovllm.simulator.cost_model import CostModel, Roofline
+def _machine(args: argparse.Namespace) -> Machine:
+    from folovllm.bench.shapes import ModelShape
+    from folovllm.simulator.cost_model import Roofline
     from folovllm.simulator.devices import find_device
-    from folovllm.simulator.model_shape import ModelShape
-    from folovllm.simulator.report import Options
+    from folovllm.simulator.report import Machine
 
-    cost: CostModel
     if args.device == MEASURED:
         cost, model, longest = _measure(args)
-        device, kind, dtype = "this machine", "cpu", args.dtype or "float32"
-    else:
-        scaled = {
-            name: None if value is None else value * 1e-6
-            for name, value in (("step_overhead", args.step_overhead_us), ("seq_overhead", args.seq_overhead_us))
-        }
-        found, shape = find_device(args.device, **scaled), ModelShape.of(args.shape_of or "llama-3.1-8b")
-        dtype = args.dtype or "bfloat16"
-        itemsize = 4 if dtype == "float32" else 2
-        cost = Roofline(found, shape, itemsize=itemsize, devices=args.tensor_parallel_size)
-        several = f"{args.tensor_parallel_size} x " if args.tensor_parallel_size > 1 else ""
-        device, kind, model, longest = f"{several}{found.name}", found.kind, shape.name, shape.max_model_len
-    return Options(
-        cost=cost,
-        model=model,
-        device=device,
-        kind=kind,
-        dtype=dtype,
-        max_model_len=args.max_model_len or longest,
-        load=_load(args),
-        requests=args.requests,
-        num_requests=args.num_requests,
-        burstiness=args.burstiness,
-        max_concurrency=args.max_concurrency,
-        replicas=args.replicas,
-        max_num_seqs=args.max_num_seqs,
-        enable_prefix_caching=not args.no_prefix_caching,
-        enable_chunked_prefill=not args.no_chunked_prefill,
-        goals=parse_goals(args.goodput),
-        seed=args.seed,
-    )
+        return Machine(cost, model, "this machine", "cpu", args.dtype or "float32", longest)
+    scaled = {
+        name: None if value is None else value * 1e-6
+        for name, value in (("step_overhead", args.step_overhead_us), ("seq_overhead", args.seq_overhead_us))
+    }
+    device, shape = find_device(args.device, **scaled), ModelShape.of(args.shape_of or "llama-3.1-8b")
+    dtype, count = args.dtype or "bfloat16", args.tensor_parallel_size
+    cost = Roofline(device, shape, itemsize=4 if dtype == "float32" else 2, devices=count)
+    name = f"{count} x {device.name}" if count > 1 else device.name
+    return Machine(cost, shape.name, name, device.kind, dtype, shape.max_model_len)
 
 
 def _load(args: argparse.Namespace) -> Load:
@@ -184,21 +131,21 @@ def _load(args: argparse.Namespace) -> Load:
     return replace(LOADS[args.load], urgent=args.urgent, **changed)  # type: ignore[arg-type]
 
 
-def _bench_model(args: argparse.Namespace) -> Any:
+def model_here(shape_of: str | None) -> Any:
     """The model that runs here: a shape of folovllm.bench.shapes, or a folder."""
     from folovllm.bench.shapes import SHAPES
     from folovllm.bench.workload import bench_model
 
-    name = args.shape_of or "qwen3-mini"
+    name = shape_of or "qwen3-mini"
     return bench_model(None, name) if name in SHAPES else bench_model(name, "")
 
 
 def _measure(args: argparse.Namespace) -> tuple[Any, str, int]:
     """The costs of steps on this machine, the model's name, and its longest sequence."""
     from folovllm.bench.workload import progress_bar
-    from folovllm.simulator.real import CLOCKS, RealRun, calibrate, fit, make_engine
+    from folovllm.simulator.real import RealRun, calibrate, fit, make_engine
 
-    with _bench_model(args) as model, progress_bar(2 + args.rounds) as tick:
+    with model_here(args.shape_of) as model, progress_bar(2 + args.rounds) as tick:
         tick("loading")
         engine = make_engine(
             model,
@@ -207,7 +154,7 @@ def _measure(args: argparse.Namespace) -> tuple[Any, str, int]:
             num_kv_blocks=MEASURED_BLOCKS,
             max_model_len=min(args.max_model_len or 2048, 2048),
         )
-        run = RealRun(engine, args.seed, CLOCKS[args.clock])
+        run = RealRun(engine, args.seed)
         tick("warming up")
         calibrate(run, args.seed, (1, 2))
         run.steps.clear()

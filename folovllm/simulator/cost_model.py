@@ -18,13 +18,13 @@ vLLM: v1/metrics/perf.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from folovllm.bench.shapes import ModelShape
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.simulator.devices import Device
-from folovllm.simulator.model_shape import ModelShape
 from folovllm.utils.checks import check_int
 
 # Of one sum over several GPUs, as assumed in docs/en/next.md; there are two in each layer.
@@ -55,10 +55,6 @@ class StepShape(NamedTuple):
 class CostModel(Protocol):
     def seconds(self, tokens: int, seqs: int, kv_tokens: int, pairs: int) -> float:
         """Of one step; the arguments are a StepShape's."""
-
-    def decodes(self, count: int) -> Callable[[int], float]:
-        """seconds(count, count, keys, keys), as a function of the keys alone: to the last bit, for most steps are like
-        the one before, and what does not change is reckoned once."""
 
 
 class Roofline:
@@ -96,12 +92,6 @@ class Roofline:
             + seqs * self.device.seq_overhead
             + tokens * self._token_sums
         )
-
-    def decodes(self, count: int) -> Callable[[int], float]:
-        layers, head = max(self._body_read, count * self._token), max(self._head_read, count * self._row)
-        key, fixed = max(self._kv_read, self._pair), self._fixed
-        host, sums = count * self.device.seq_overhead, count * self._token_sums
-        return lambda keys: layers + keys * key + head + fixed + host + sums
 
     def num_blocks(self, block_size: int, utilization: float = 0.9) -> int:
         """Blocks that fit beside the weights in `utilization` of the memory.
@@ -141,11 +131,6 @@ class Linear:
     def seconds(self, tokens: int, seqs: int, kv_tokens: int, pairs: int) -> float:
         seconds = self.step + tokens * self.token + seqs * self.seq + kv_tokens * self.kv_token + pairs * self.pair
         return seconds + (tokens - self.knee) * self.more if tokens > self.knee else seconds
-
-    def decodes(self, count: int) -> Callable[[int], float]:
-        fixed = self.step + count * self.token + count * self.seq
-        more = (count - self.knee) * self.more if count > self.knee else 0.0
-        return lambda keys: fixed + keys * self.kv_token + keys * self.pair + more
 
     @classmethod
     def fit(cls, shapes: Sequence[StepShape], seconds: Sequence[float]) -> Linear:

@@ -15,11 +15,11 @@ from functools import lru_cache
 from typing import cast
 
 from folovllm.core.block_hash import HashChain
-from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.request import Request, Sequence, SequenceData
-from folovllm.routing import DEPTH, prefix_hashes
 from folovllm.sampling_params import SamplingParams
+from folovllm.serving.routing import DEPTH, prefix_hashes
 from folovllm.simulator.load import Job
+from folovllm.tracing.observer import ObservedPrefixCache, Observers
 
 _params: dict[int, SamplingParams] = {}
 
@@ -60,11 +60,11 @@ class NamedBlocks(HashChain):
         return ()
 
 
-class NamedPrefixCache(PrefixCachingManager):
+class NamedPrefixCache(ObservedPrefixCache):
     """A PrefixCachingManager that takes the names of blocks from the jobs, where these have no tokens."""
 
-    def __init__(self, num_blocks: int, block_size: int, num_swap_blocks: int = 0) -> None:
-        super().__init__(num_blocks, block_size, num_swap_blocks)
+    def __init__(self, num_blocks: int, block_size: int, num_swap_blocks: int = 0, *, observers: Observers) -> None:
+        super().__init__(num_blocks, block_size, num_swap_blocks, observers=observers)
         self.jobs: dict[str, Job] = {}  # by request id, of the unfinished
 
     def get_computed_blocks(self, request: Request, seq: Sequence) -> bool:

@@ -28,6 +28,7 @@ from folovllm.sampling_params import SamplingParams
 from folovllm.simulator.cost_model import Linear, StepShape
 from folovllm.simulator.load import Job, Load
 from folovllm.simulator.replica import Setup
+from folovllm.tracing.observer import EngineObserver
 
 GROUP_SIZES = (1, 2, 4, 8, 16, 32)
 """Of the calibration: requests that come together, and then decode together."""
@@ -60,14 +61,12 @@ def make_engine(model: BenchModel, dtype: str, **options: object) -> LLMEngine:
 
 def setup_of(engine: LLMEngine) -> Setup:
     """The simulated engine that is like this one."""
-    kv, cache = engine.scheduler.kv, engine.config.cache_config
-    return Setup(engine.core.limits, kv.num_blocks, kv.block_size, kv.num_swap_blocks, cache.enable_prefix_caching)
+    kv, config = engine.scheduler.kv, engine.config
+    cached = config.cache_config.enable_prefix_caching
+    return Setup(config.scheduler_config, kv.num_blocks, kv.block_size, kv.num_swap_blocks, cached)
 
 
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-
-
-class RealRun:
+class RealRun(EngineObserver):
     """Plays jobs on an engine, which must be idle between two plays.
 
     Args:
@@ -79,9 +78,14 @@ class RealRun:
 
     def __init__(self, engine: LLMEngine, seed: int = 0, clock: Callable[[], float] = time.perf_counter) -> None:
         self.engine, self.clock, self.steps = engine, clock, list[MeasuredStep]()
+        self._shapes: list[StepShape] = []  # of the steps that are scheduled and not yet measured
+        engine.observers.append(self)
         self._rng = random.Random(f"tokens {seed}")
         self._groups: dict[str, list[int]] = {}
         self._number = 0
+
+    def scheduled(self, output: SchedulerOutput) -> None:
+        self._shapes.append(StepShape.of(output))
 
     def play(
         self, jobs: Iterable[Job], between: Callable[[], object] | None = None, every: float = 0.0
@@ -120,23 +124,12 @@ class RealRun:
         return list(found.values())
 
     def _step(self) -> list[RequestOutput]:
-        shapes: list[StepShape] = []
-        schedule = self.engine.scheduler.schedule
-
-        def scheduled() -> SchedulerOutput:
-            output = schedule()
-            shapes.append(StepShape.of(output))
-            return output
-
-        self.engine.scheduler.schedule = scheduled  # type: ignore[method-assign]
+        self._shapes.clear()
         began = self.clock()
-        try:
-            outputs = self.engine.step()
-        finally:
-            del self.engine.scheduler.schedule
+        outputs = self.engine.step()
         seconds = self.clock() - began
-        if shapes and shapes[0].tokens:
-            self.steps.append(MeasuredStep(shapes[0], seconds))
+        if self._shapes and self._shapes[0].tokens:
+            self.steps.append(MeasuredStep(self._shapes[0], seconds))
         return outputs
 
     def _prompt(self, job: Job) -> list[int]:

@@ -3,8 +3,7 @@
     arrivals ─▶ add()    advance(t)   schedule() ─▶ StepShape ─▶ cost model ─▶ the step ends so many seconds later
                                       update_from_output(), finish(): all but the tokens is as in EngineCore.step
 
-A token that is drawn is 0, and a request ends by its length. Steps in which all that runs decodes, and none can join,
-change little: stretch.py takes many of them at once, with the same outcome.
+A token that is drawn is 0, and a request ends by its length.
 
 vLLM: none
 """
@@ -17,15 +16,13 @@ from dataclasses import dataclass, field
 
 from folovllm.config import SchedulerConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
-from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.simulator.cost_model import CostModel, StepShape
 from folovllm.simulator.load import Job
 from folovllm.simulator.meter import Meter
 from folovllm.simulator.prompts import NamedPrefixCache, make_request
-from folovllm.simulator.stretch import Stretch
-from folovllm.tracing.tracer import Tracer
+from folovllm.tracing.observer import ObservedScheduler, Observers
 
 TOKEN_ID = 0
 
@@ -40,11 +37,10 @@ class Setup:
     num_swap_blocks: int = 0
     enable_prefix_caching: bool = True
 
-    def make_scheduler(self) -> Scheduler:
-        manager = NamedPrefixCache if self.enable_prefix_caching else KVCacheManager
-        return Scheduler(
-            self.config, manager(self.num_blocks, self.block_size, self.num_swap_blocks), eos_token_ids=frozenset()
-        )
+    def make_scheduler(self) -> ObservedScheduler:
+        sizes, observers = (self.num_blocks, self.block_size, self.num_swap_blocks), Observers()
+        kv = NamedPrefixCache(*sizes, observers=observers) if self.enable_prefix_caching else KVCacheManager(*sizes)
+        return ObservedScheduler(self.config, kv, frozenset(), observers)
 
 
 @dataclass(slots=True)
@@ -64,8 +60,6 @@ class Counts:
     """Over all steps of a replica."""
 
     steps: int = 0
-    stretched: int = 0
-    """Of the steps, those that were taken many at once."""
     busy: float = 0.0
     """Seconds in which a step was under way."""
     rows: int = 0
@@ -74,7 +68,6 @@ class Counts:
 @dataclass
 class Replica:
     """Args:
-    stretch: whether quiet steps are taken many at once; the outcome is the same, a trace needs each of them.
     on_finish: called with the replica's name and the time when a request ends.
     """
 
@@ -82,7 +75,6 @@ class Replica:
     setup: Setup
     cost: CostModel
     meter: Meter
-    stretch: bool = True
     on_finish: Callable[[str, float], None] = field(default=lambda name, now: None)
 
     def __post_init__(self) -> None:
@@ -90,11 +82,9 @@ class Replica:
         self.counts = Counts()
         self.live: dict[str, Live] = {}
         self.now = 0.0  # at which its newest step began or ended, or a request came
-        self.tracer: Tracer | None = None
         self._end = 0.0
         self._output: SchedulerOutput | None = None
-        self._quiet: Stretch | None = None
-        self.previous_end = 0.0
+        self._previous_end = 0.0
 
     def add(self, number: int, job: Job, now: float) -> bool:
         """False: it can never be served, as the engine's own check of a request says."""
@@ -119,11 +109,6 @@ class Replica:
         """
         ended = self.meter.finished
         while True:
-            if self._quiet is not None:
-                if self._quiet.run(until, watched=watched):
-                    return
-                self._quiet.settle()
-                self._quiet = None
             if self._output is None:
                 if not self.live or self.now >= until:
                     return
@@ -137,8 +122,6 @@ class Replica:
     def next_end(self) -> float:
         """When the step is over that is under way, or that begins at once; infinity where there is nothing to do."""
         self.advance(math.nextafter(self.now, math.inf))
-        if self._quiet is not None and self._quiet.end is not None:
-            return self._quiet.end
         return self._end if self._output is not None else math.inf
 
     def _begin(self) -> None:
@@ -150,8 +133,8 @@ class Replica:
         counts.steps += 1
         counts.busy += seconds
         counts.rows += shape.seqs
-        if self.tracer is not None:
-            self.tracer.launched(self.now)
+        for observer in self.scheduler.observers:
+            observer.launched()
 
     def _finish_step(self) -> None:
         """The step is over: its tokens are there."""
@@ -165,21 +148,14 @@ class Replica:
         ]
         for seq_id in output.stale_seq_ids:
             live = self.live[seq_id.rpartition("-")[0]]
-            live.last = live.last or (live.first and self.previous_end)
-        num_running = len(scheduler.running)
+            live.last = live.last or (live.first and self._previous_end)
         gained = scheduler.update_from_output(output, draws)
-        if self.tracer is not None:
-            self.tracer.drawn(output, list(draws), self.now, self.now)
         ended = self._note_tokens(gained)
-        all_decode = len(gained) == num_running == len(output.scheduled_seqs) and not scheduler.swapped
-        self.previous_end = self.now
+        self._previous_end = self.now
         for seq, status in ended:
-            self.finish(seq, status)
-        if self.tracer is not None:
-            self.tracer.finish_step(self.now)
-        rows = len(scheduler.running)
-        if self.stretch and all_decode and rows and (rows == scheduler.max_num_seqs or not scheduler.waiting):
-            self._quiet = Stretch(self)
+            self._finish(seq, status)
+        for observer in scheduler.observers:
+            observer.step_ended([])
 
     def _note_tokens(
         self, gained: list[tuple[Sequence, SequenceStatus | None]]
@@ -198,10 +174,10 @@ class Replica:
             if status is not None:
                 ended.append((seq, status))
         if common:
-            self.meter.itl.add(self.now - self.previous_end, common)
+            self.meter.itl.add(self.now - self._previous_end, common)
         return ended
 
-    def finish(self, seq: Sequence, status: SequenceStatus) -> None:
+    def _finish(self, seq: Sequence, status: SequenceStatus) -> None:
         """A sequence has ended, and its request with it; it is forgotten."""
         live = self.live.pop(seq.request_id)
         self.scheduler.finish(live.request, seq, status)

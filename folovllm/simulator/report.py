@@ -8,30 +8,29 @@ from __future__ import annotations
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from folovllm.bench.arrivals import Arrivals
-from folovllm.bench.metrics import percentiles_ms
+from folovllm.bench.metrics import parse_goals, percentiles_ms
 from folovllm.bench.report import Report, Row
 from folovllm.bench.workload import progress_bar
 from folovllm.config import SchedulerConfig
-from folovllm.engine.limits import resolve_scheduler_config
-from folovllm.routing import ROUTERS
+from folovllm.engine.budgets import resolve_scheduler_config
+from folovllm.serving.routing import ROUTERS
 from folovllm.simulator.cost_model import CostModel, Roofline
-from folovllm.simulator.load import Job, Load, read_jobs
+from folovllm.simulator.load import Load, read_jobs
 from folovllm.simulator.meter import Meter
 from folovllm.simulator.replica import Setup
-from folovllm.simulator.simulator import Simulator, Traces
+from folovllm.simulator.simulator import Simulator, trace_replicas
 from folovllm.tracing.writer import TraceWriter
 from folovllm.utils.checks import check_int
 
-SWEPT = ("request_rate", "max_num_batched_tokens", "block_size", "num_kv_blocks", "policy", "router")
-"""What may be given more than once, as fields of Case."""
-NAMES = {
+# What may be given more than once, as fields of Case -> as a row's name has it.
+SWEPT = {
     "request_rate": "requests/s",
     "max_num_batched_tokens": "budget",
     "block_size": "block size",
@@ -39,6 +38,18 @@ NAMES = {
     "policy": "policy",
     "router": "router",
 }
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is simulated: `max_model_len` is its model's, `kind` what a default may depend on, cpu or cuda."""
+
+    cost: CostModel
+    model: str
+    device: str
+    kind: str
+    dtype: str
+    max_model_len: int
 
 
 @dataclass(frozen=True)
@@ -52,63 +63,35 @@ class Case:
     policy: Literal["fcfs", "priority"] = "fcfs"
     router: str = "round-robin"
 
-
-@dataclass(frozen=True)
-class Options:
-    """What all cases have in common."""
-
-    cost: CostModel
-    model: str
-    device: str
-    kind: str
-    dtype: str
-    max_model_len: int
-    load: Load
-    requests: Path | None = None
-    num_requests: int = 1000
-    burstiness: float = 1.0
-    max_concurrency: int | None = None
-    replicas: int = 1
-    max_num_seqs: int = 256
-    enable_prefix_caching: bool = True
-    enable_chunked_prefill: bool = True
-    goals: dict[str, float] = field(default_factory=dict)
-    seed: int = 0
-
-    def setup(self, case: Case) -> Setup:
-        """The engine of a case.
+    def setup(self, machine: Machine, args: Namespace) -> Setup:
+        """Its engine.
 
         Raises:
             ValueError: settings that contradict one another, or weights that do not fit.
         """
-        check_int("block_size", case.block_size, 1)
-        blocks = case.num_kv_blocks
+        check_int("block_size", self.block_size, 1)
+        blocks = self.num_kv_blocks
         if blocks is None:
-            assert isinstance(self.cost, Roofline)  # the command gives one where the device is measured
-            blocks = self.cost.num_blocks(case.block_size)
+            assert isinstance(machine.cost, Roofline)  # the command gives one where the device is measured
+            blocks = machine.cost.num_blocks(self.block_size)
         check_int("num_kv_blocks", blocks, 1)
         config = SchedulerConfig(
-            max_num_batched_tokens=case.max_num_batched_tokens,
-            max_num_seqs=self.max_num_seqs,
-            enable_chunked_prefill=self.enable_chunked_prefill,
-            policy=case.policy,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_num_seqs=args.max_num_seqs,
+            enable_chunked_prefill=not args.no_chunked_prefill,
+            policy=self.policy,
         )
-        longest = min(self.max_model_len, blocks * case.block_size)
-        limits = resolve_scheduler_config(config, longest, self.kind)
-        return Setup(limits, blocks, case.block_size, 0, self.enable_prefix_caching)
+        longest = min(args.max_model_len or machine.max_model_len, blocks * self.block_size)
+        limits = resolve_scheduler_config(config, longest, machine.kind)
+        return Setup(limits, blocks, self.block_size, 0, not args.no_prefix_caching)
 
-    def jobs(self, case: Case) -> Iterable[Job]:
-        if self.requests is not None:
-            return read_jobs(self.requests)
-        return self.load.jobs(self.num_requests, self.arrivals(case), self.seed)
-
-    def arrivals(self, case: Case) -> Arrivals:
-        return Arrivals(case.request_rate, self.burstiness, self.max_concurrency)
+    def arrivals(self, args: Namespace) -> Arrivals:
+        return Arrivals(self.request_rate, args.burstiness, args.max_concurrency)
 
 
-def cases(**given: Sequence[Any]) -> list[Case]:
+def cases(args: Namespace) -> list[Case]:
     """Each combination of the values given; a setting that is not given stays at its default."""
-    used = {name: values for name, values in given.items() if values}
+    used = {name: values for name in SWEPT if (values := getattr(args, name))}
     return [Case(**dict(zip(used, values, strict=True))) for values in itertools.product(*used.values())]
 
 
@@ -123,68 +106,75 @@ class SimulationReport(Report):
             writer.check_whole()
 
 
-def run(options: Options, cases: Sequence[Case], *, command: str, trace: Path | None = None) -> SimulationReport:
-    """Raises ValueError: a wrong setting, or a trace of more than one simulation."""
-    if trace is not None and len(cases) > 1:
-        raise ValueError(f"trace must be of one simulation, got {len(cases)}: give each setting once")
-    for case in cases:
-        options.setup(case)  # refused before the first runs
-    varied = [name for name in SWEPT if len({getattr(case, name) for case in cases}) > 1]
+def run(machine: Machine, load: Load, args: Namespace, *, command: str) -> SimulationReport:
+    """`args`: as command.py has them. Raises ValueError: a wrong setting, or a trace of more than one simulation."""
+    all_cases, goals = cases(args), parse_goals(args.goodput)
+    if args.trace is not None and len(all_cases) > 1:
+        raise ValueError(f"trace must be of one simulation, got {len(all_cases)}: give each setting once")
+    setups = [case.setup(machine, args) for case in all_cases]  # what is wrong is refused before the first runs
+    varied = [name for name in SWEPT if len({getattr(case, name) for case in all_cases}) > 1]
     rows, writers = [], list[TraceWriter]()
-    with progress_bar(100 * len(cases)) as tick:
-        for number, case in enumerate(cases):
-            name = ", ".join(f"{NAMES[name]} {_text(getattr(case, name))}" for name in varied) or "all"
-            row = simulate(options, case, _teller(tick, name, number, options), trace, writers)
-            rows.append({"setting": name, **row})
-    first = options.setup(cases[0])
+    with progress_bar(100 * len(all_cases)) as tick:
+        for case in all_cases:
+            name = ", ".join(f"{SWEPT[name]} {_text(getattr(case, name))}" for name in varied) or "all"
+            tell = _teller(tick, name, args.num_requests)
+            rows.append({"setting": name, **simulate(machine, load, case, args, goals, tell, writers)})
+    first = setups[0]
     notes = [
         "Simulated: the real scheduler and cache; the time of a step is the cost model's. faster: simulated seconds "
         "over real ones; faster_cpu: over those of the processor, as on a machine where nothing else runs.",
         f"First setting: budget {first.config.max_num_batched_tokens}, at most {first.config.max_num_seqs} sequences, "
         f"{first.num_blocks:,} blocks of {first.block_size}, prefix caching "
         f"{'on' if first.enable_prefix_caching else 'off'}.",
-        _describe_cost(options.cost),
+        _describe_cost(machine.cost),
     ]
-    if options.goals:
-        wanted = ", ".join(f"{goal} within {limit:g} ms" for goal, limit in options.goals.items())
+    if goals:
+        wanted = ", ".join(f"{goal} within {limit:g} ms" for goal, limit in goals.items())
         notes.append(f"Goodput counts requests with {wanted}.")
-    load = str(options.requests) if options.requests else options.load.describe()
-    count = "" if options.requests else f"{options.num_requests:,} requests, "
-    when = (
-        "" if options.requests else f", {options.arrivals(cases[0]).describe()}" if "request_rate" not in varied else ""
-    )
-    replicas = f"{options.replicas} replicas of " if options.replicas > 1 else ""
-    title = f"{replicas}{options.model} on {options.device}: {count}{load}{when}"
+    asked = str(args.requests) if args.requests else f"{args.num_requests:,} requests, {load.describe()}"
+    if not args.requests and "request_rate" not in varied:
+        asked += f", {all_cases[0].arrivals(args).describe()}"
+    replicas = f"{args.replicas} replicas of " if args.replicas > 1 else ""
+    title = f"{replicas}{machine.model} on {machine.device}: {asked}"
     columns = list(rows[0])
-    return SimulationReport("simulate", title, command, columns, rows, notes, seed=options.seed, traces=writers)
+    return SimulationReport("simulate", title, command, columns, rows, notes, seed=args.seed, traces=writers)
 
 
 def simulate(
-    options: Options, case: Case, tell: Callable[[int], None], trace: Path | None, writers: list[TraceWriter]
+    machine: Machine,
+    load: Load,
+    case: Case,
+    args: Namespace,
+    goals: dict[str, float],
+    tell: Callable[[int], None],
+    writers: list[TraceWriter],
 ) -> Row:
     """One case's row; the writers of its traces, closed, are added to `writers`."""
-    meter = Meter(options.goals)
+    meter = Meter(goals)
     simulator = Simulator(
-        options.setup(case),
-        options.cost,
+        case.setup(machine, args),
+        machine.cost,
         meter,
-        replicas=options.replicas,
+        replicas=args.replicas,
         router=ROUTERS[case.router](),
-        max_concurrency=options.max_concurrency,
+        max_concurrency=args.max_concurrency,
     )
-    traces = None
-    if trace is not None:
-        traces = Traces(simulator, trace, model=options.model, device=options.device, dtype=options.dtype)
+    tracers = []
+    if args.trace is not None:
+        facts = {"model": machine.model, "device": machine.device, "dtype": machine.dtype}
+        tracers = trace_replicas(simulator, args.trace, **facts)
+    jobs = read_jobs(args.requests) if args.requests else load.jobs(args.num_requests, case.arrivals(args), args.seed)
     began, cpu = time.perf_counter(), time.process_time()
     with _no_collector():
-        seconds = simulator.run(options.jobs(case), tell)
+        seconds = simulator.run(jobs, tell)
     took, cpu = time.perf_counter() - began, time.process_time() - cpu
-    if traces is not None:
-        writers += traces.close()
-    row = meter.row(seconds) | percentiles_ms("urgent_ttft", meter.urgent_ttft)
-    if not meter.urgent_ttft:
-        row = {name: value for name, value in row.items() if not name.startswith("urgent")}
-    if not options.goals:
+    for tracer in tracers:
+        tracer.close()
+        writers.append(tracer.writer)
+    row = meter.row(seconds)
+    if meter.urgent_ttft:
+        row |= percentiles_ms("urgent_ttft", meter.urgent_ttft)
+    if not goals:
         del row["goodput_per_s"]
     replicas = simulator.replicas.values()
     steps = sum(replica.counts.steps for replica in replicas)
@@ -195,7 +185,7 @@ def simulate(
         "running": sum(replica.counts.rows for replica in replicas) / max(steps, 1),
         "hit_rate": hits / queries if queries else 0.0,
         "preempted": sum(replica.scheduler.preempter.num_recomputed for replica in replicas),
-        "busy": sum(replica.counts.busy for replica in replicas) / max(seconds, 1e-12) / options.replicas,
+        "busy": sum(replica.counts.busy for replica in replicas) / max(seconds, 1e-12) / args.replicas,
         "real_s": took,
         "cpu_s": cpu,
         "faster": seconds / took,
@@ -215,9 +205,9 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _teller(tick: Callable[[str], None], name: str, number: int, options: Options) -> Callable[[int], None]:
-    """Moves the bar at each hundredth of the requests; of a file nobody knows how many there are."""
-    every = max(options.num_requests // 100, 1)
+def _teller(tick: Callable[[str], None], name: str, num_requests: int) -> Callable[[int], None]:
+    """Moves the bar at each hundredth of the requests; how many a file has is not known."""
+    every = max(num_requests // 100, 1)
     tick(name)
 
     def tell(finished: int) -> None:

@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
-from folovllm.routing import LeastLoaded, Router
+from folovllm.serving.routing import LeastLoaded, Router
 from folovllm.simulator.cost_model import CostModel
 from folovllm.simulator.load import Job
 from folovllm.simulator.meter import Meter
 from folovllm.simulator.prompts import first_hashes
 from folovllm.simulator.replica import Replica, Setup
-from folovllm.tracing.attach import attach_scheduler, make_header
+from folovllm.tracing.attach import make_header
 from folovllm.tracing.tracer import Tracer
-from folovllm.tracing.wraps import Wraps
 from folovllm.tracing.writer import TraceWriter
 
 
@@ -34,7 +34,6 @@ class Simulator:
     router: chooses among `replicas`; it gets their names.
     max_concurrency: so many requests at most are under way; the next waits outside, and its clock begins when it is
         sent (a closed loop).
-    stretch: see Replica.
     """
 
     def __init__(
@@ -46,14 +45,13 @@ class Simulator:
         replicas: int = 1,
         router: Router | None = None,
         max_concurrency: int | None = None,
-        stretch: bool = True,
     ) -> None:
         if replicas < 1:
             raise ValueError(f"replicas must be at least 1, got {replicas}")
         self.setup, self.meter, self.max_concurrency = setup, meter, max_concurrency
         self.router = router or LeastLoaded()
         self.replicas = {
-            name: Replica(name, setup, cost, meter, stretch, self._on_finish)
+            name: Replica(name, setup, cost, meter, self._on_finish)
             for name in (f"replica-{number}" for number in range(replicas))
         }
         for name in self.replicas:
@@ -106,40 +104,20 @@ class Simulator:
         self._tell(self.meter.finished + self.meter.refused)
 
 
-class Traces:
-    """Traces of all replicas of a simulator, in a file each: the first is `path`, the next end in -1, -2, …
+def trace_replicas(simulator: Simulator, path: Path, **facts: str) -> list[Tracer]:
+    """Trace each replica in a file of its own: the first is `path`, the next end in -1, -2, … Simulated prompts have a
+    length and no tokens, so there are no texts.
+
+    Args:
+        facts: model, device and dtype, as the header says them.
 
     Raises:
         ValueError: a path cannot be written.
     """
-
-    def __init__(self, simulator: Simulator, path: Path, *, model: str, device: str, dtype: str) -> None:
-        self._replicas = list(simulator.replicas.values())
-        mode = simulator.setup.config.preemption_mode
-        for number, replica in enumerate(self._replicas):
-            file = path if number == 0 else path.with_stem(f"{path.stem}-{number}")
-            header = make_header(  # without texts: a simulated prompt has a length and no tokens
-                replica.scheduler,
-                model=model,
-                device=device,
-                dtype=dtype,
-                preemption_mode=mode,
-                clock="simulated",
-                texts=False,
-            )
-            replica.tracer = Tracer(TraceWriter(file), replica.scheduler, header, 0.0)
-            replica.stretch = False
-            attach_scheduler(replica.tracer, Wraps(), _clock_of(replica))
-
-    def close(self) -> list[TraceWriter]:
-        """Those whose files are written now."""
-        writers = []
-        for replica in self._replicas:
-            assert replica.tracer is not None
-            replica.tracer.close(replica.now)
-            writers.append(replica.tracer.writer)
-        return writers
-
-
-def _clock_of(replica: Replica) -> Callable[[], float]:
-    return lambda: replica.now
+    tracers, mode = [], simulator.setup.config.preemption_mode
+    for number, replica in enumerate(simulator.replicas.values()):
+        scheduler = replica.scheduler
+        writer = TraceWriter(path if number == 0 else path.with_stem(f"{path.stem}-{number}"))
+        header = make_header(scheduler, preemption_mode=mode, clock="simulated", texts=False, **facts)
+        tracers.append(Tracer(writer, scheduler, scheduler.observers, header, partial(getattr, replica, "now")))
+    return tracers

@@ -1,19 +1,20 @@
 """What has changed since the record before: the part of a record that is not times, counts and tokens.
 
 Sequences get their numbers here. What is remembered is of sequences that are alive: a block table as the last record
-left it, and who decoded. Most steps change nothing, and a few comparisons tell.
+left it, and what decoded. Most steps change nothing, and a few comparisons tell.
 
 vLLM: none
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
+from folovllm.tracing.observer import EngineObserver
 from folovllm.tracing.schema import UNTOLD, Arrival
 
 PROMPT_CHARACTERS, PROMPT_IDS = 2000, 500
@@ -31,11 +32,14 @@ News = dict[str, Any]
 """Fields of a record, by their names in schema.py."""
 
 
-class Changes:
-    """Told of each event as it happens; take() is then what a step's record says of them."""
+class Changes(EngineObserver):
+    """Told of each event as it happens; take() is then what a step's record says of them.
 
-    def __init__(self, *, tells_texts: bool) -> None:
-        self._tells_texts = tells_texts
+    now: the time in microseconds, as the record has it.
+    """
+
+    def __init__(self, now: Callable[[], int], *, tells_texts: bool) -> None:
+        self._now, self._tells_texts = now, tells_texts
         self._num_requests = self._num_seqs = 0
         self._requests: dict[str, tuple[int, Request]] = {}  # by id, of the unfinished ones
         self._numbers: dict[Sequence, int] = {}
@@ -47,15 +51,14 @@ class Changes:
         self._gone: list[Sequence] = []
         self._moved: list[Sequence] = []
 
-    def arrived(self, request: Request, at: int) -> None:
-        """at: microseconds, as the record has them."""
+    def arrived(self, request: Request) -> None:
         params, prompt, ids = request.sampling_params, request.prompt, request.prompt_token_ids
         number, self._num_requests = self._num_requests, self._num_requests + 1
         self._requests[request.request_id] = number, request
         arrival = Arrival(
             request=number,
             id=request.request_id,
-            t=at,
+            t=self._now(),
             prompt_tokens=len(ids),
             prompt=None,
             max_tokens=params.max_tokens,
@@ -69,45 +72,41 @@ class Changes:
         self._tell("arrived", asdict(arrival))
         self._number(request.first_seq())
 
-    def preempted(self, victims: Iterable[Sequence], *, swapped: bool) -> None:
-        for seq in victims:
-            self._tell("preempted", (self._number(seq), "swap" if swapped else "recompute"))
+    def preempted(self, seqs: list[Sequence]) -> None:
+        for seq in seqs:
+            how = "swap" if seq.status is SequenceStatus.SWAPPED else "recompute"
+            self._tell("preempted", (self._number(seq), how))
             self._moved.append(seq)
             self._decoders.discard(seq)
 
-    def resumed(self, seqs: Iterable[Sequence]) -> None:
+    def resumed(self, seqs: list[Sequence]) -> None:
         for seq in seqs:
             self._tell("resumed", self._number(seq))
             self._moved.append(seq)
 
-    def branched(self, parent: Sequence, child: Sequence) -> None:
-        """A beam has got a fork, which shares all that the beam has computed."""
+    def forked(self, parent: Sequence, child: Sequence) -> None:
         self._tell("branched", (self._number(parent), self._number(child)))
         self._moved.append(child)
 
-    def kept(self, block_id: int) -> None:
-        """A block can be found from here on."""
+    def block_cached(self, block_id: int) -> None:
         self._tell("kept", block_id)
 
-    def evicted(self, block_id: int) -> None:
+    def block_evicted(self, block_id: int) -> None:
         self._tell("evicted", block_id)
 
-    def forgot(self) -> None:
-        """The prefix cache was reset."""
+    def cache_reset(self) -> None:
         self.told.pop("kept", None)
         self.told.pop("evicted", None)
         self.told["forgotten"] = True
 
     def ended(self, seq: Sequence) -> None:
-        """A sequence has a finished status, and its blocks are free."""
         self._tell("ended", (self._number(seq), _REASONS[seq.status]))
         self._gone.append(seq)
         known = self._requests.get(seq.request_id)
         if known is not None and known[1].is_finished():
             del self._requests[seq.request_id]
 
-    def restarted(self) -> None:
-        """A step was cut short, and the scheduler has started over."""
+    def started_over(self) -> None:
         self._tables, self._decoding, self._decoders, self._moved = {}, [], set(), []
         for name in ("preempted", "resumed", "branched", "kept", "evicted", "forgotten"):
             self.told.pop(name, None)
@@ -172,7 +171,7 @@ class Changes:
         return number
 
     def _add_rows(self, news: News, output: SchedulerOutput) -> list[int]:
-        """Who computes what. Returns which rows decode."""
+        """What each row computes. Returns which rows decode."""
         prefill, found, decoding, decode_rows = [], [], [], []
         # These have what they have found.
         back = {*self.told.get("resumed", ()), *(child for _, child in self.told.get("branched", ()))}

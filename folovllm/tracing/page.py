@@ -17,6 +17,7 @@ import json
 import re
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from itertools import zip_longest
 from typing import Any
@@ -25,7 +26,6 @@ from folovllm.tracing.lanes import KINDS, Lane, lanes_of
 from folovllm.tracing.reader import Trace
 from folovllm.tracing.schema import StepRecord
 from folovllm.tracing.summary import Latency, latencies, percentile
-from folovllm.tracing.texts import Texts
 
 SCRIPTS = (
     "data.js",
@@ -44,6 +44,23 @@ _NEWS = (
     "seqs", "left", "preempted", "resumed", "branched", "found", "prefill", "forks", "tables", "copies", "swapped_out",
     "swapped_in", "kept", "evicted", "forgotten", "restarted", "first", "ended", "failed",
 )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Said:
+    """What one sequence has said."""
+
+    steps: list[int] = field(default_factory=list)
+    """In which step each token was drawn, counted from the trace's first."""
+    pieces: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Texts:
+    prompts: dict[int, str]
+    """By request: its beginning."""
+    said: dict[int, Said]
+    """By sequence. A beam is not in it: which tokens are its own, the search decides later."""
 
 
 def make_page(traces: Sequence[Trace], texts: Sequence[Texts | None] = ()) -> str:

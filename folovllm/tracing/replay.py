@@ -1,4 +1,4 @@
-"""Reads records in order and knows the whole state at each of them: whose blocks, who waits, what can be found.
+"""Reads records in order and knows the whole state at each of them: whose blocks, what waits, what can be found.
 
 A record says what changed; this says what is. The page, the exporter and the tests stand on it.
 

@@ -1,13 +1,12 @@
 """The tracer: turns what the scheduler decides into records, one a step.
 
-    add_request ─▶ changes.arrived() …
+    an event    ─▶ changes.arrived() …
     schedule    ─▶ scheduled()   a record is begun: what changed, and how many blocks and requests
     launch      ─▶ launched()    ┐ references and readings of the clock
-    update      ─▶ drawn()       ┘
-    the end     ─▶ finish_step() what ended by it; the line is made and written
+    update      ─▶ updated()     ┘
+    the end     ─▶ step_ended()  what ended by it; the line is made and written
 
-It knows the scheduler and no engine. attach.py puts it around one; a simulator, which has a scheduler and no model,
-calls these methods with times of its own.
+It knows the scheduler and no engine: a simulator has a scheduler, no model, and a clock of its own.
 
 It runs in the step, between kernels that have just used all of the processor's caches, where each line of Python takes
 several times as long as in a loop of its own. So the work is done in one place, and where nothing has changed there is
@@ -19,18 +18,21 @@ vLLM: none
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 from folovllm.core.cached_block_pool import CachedBlockPool
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.request import Request
 from folovllm.tracing.changes import Changes, News
+from folovllm.tracing.observer import EngineObserver, Observers
 from folovllm.tracing.schema import PARTS, UNTOLD, Header
 from folovllm.tracing.writer import TraceWriter, encode
 
-HEAD = '{"type":"step","step":%d,"t":%d,"times":[' + ",".join(["%d"] * len(PARTS)) + "]"
+Clock = Callable[[], float]
+"""Gives seconds."""
 
 
 class _Step:
@@ -50,103 +52,94 @@ class _Step:
         self.token_ids: list[int | None] | None = None
 
 
-class Tracer:
-    """All times are seconds of one clock, whichever; `began` is its reading at t = 0."""
+class Tracer(EngineObserver):
+    """From its making until close() it is among `observers`, those of the scheduler.
 
-    def __init__(self, writer: TraceWriter, scheduler: Scheduler, header: Header, began: float) -> None:
-        self.writer, self.scheduler, self._began = writer, scheduler, began
-        self.changes = Changes(tells_texts=header.texts)
+    clock: what it says now is t = 0.
+    """
+
+    def __init__(
+        self, writer: TraceWriter, scheduler: Scheduler, observers: Observers, header: Header, clock: Clock
+    ) -> None:
+        self.writer, self.scheduler, self._clock, self._began = writer, scheduler, clock, clock()
+        self.changes = Changes(lambda: self.microseconds(clock()), tells_texts=header.texts)
         self._tells_texts = header.texts
         self._steps: deque[_Step] = deque()  # two where the engine runs ahead
         self._num_written = 0
         self._counts = self._count()
-        self._pattern, self._pattern_of = "", ("", -1)
-        """The text of a record but for its numbers, and which counts and how many tokens it is made for."""
+        self._since = self._began  # when the scheduler or the update that runs was called
         writer.write(encode({"type": "header", **asdict(header)}) + "\n")
+        self._observers = observers
+        observers += (self.changes, self)
 
     def microseconds(self, reading: float) -> int:
         return int((reading - self._began) * 1e6 + 0.5)  # round() takes twice as long
 
-    def arrived(self, request: Request, at: float) -> None:
-        self.changes.arrived(request, self.microseconds(at))
-
-    def restarted(self) -> None:
-        """A step was cut short, and the scheduler has started over."""
+    def started_over(self) -> None:
         while self._steps:
             self._write(self._steps.popleft(), {"failed": True})
-        self.changes.restarted()
 
-    def scheduled(self, output: SchedulerOutput, began: float, until: float) -> None:
-        """Begin the record of a step: `output` as the scheduler has just returned it, asked from `began` on."""
-        step = _Step(output, [began, until])
+    def scheduling(self) -> None:
+        self._since = self._clock()
+
+    def scheduled(self, output: SchedulerOutput) -> None:
+        """Begin the record of a step."""
+        step = _Step(output, [self._since, self._clock()])
         if self.changes.are_in(output):
             step.news, step.decode_rows = self.changes.take(output)
             self._counts = self._count()
         step.counts = self._counts
         self._steps.append(step)
 
-    def launched(self, at: float) -> None:
-        """The step that was scheduled last is on its way."""
+    def launched(self) -> None:
         if self._steps:
-            self._steps[-1].readings.append(at)
+            self._steps[-1].readings.append(self._clock())
 
-    def drawn(self, output: SchedulerOutput, token_ids: list[int | None], at: float, until: float) -> None:
-        """The tokens of a step, one per row: when they had come, and until when they were taken in."""
-        for step in self._steps:  # the first, as a rule; none, where it was launched before anybody looked
+    def updating(self, output: SchedulerOutput) -> None:
+        self._since = self._clock()
+
+    def updated(self, output: SchedulerOutput, token_ids: Iterable[int | None]) -> None:
+        for step in self._steps:  # the first, as a rule; none, where it was launched before the trace began
             if step.output is output:
-                step.readings += (at, until)
-                step.token_ids = token_ids
+                step.readings += (self._since, self._clock())
+                step.token_ids = list(token_ids)
 
-    def finish_step(self, at: float) -> None:
-        """Write the record whose tokens have come: its outputs are made."""
+    def step_ended(self, outputs: list[Any]) -> None:
+        """Write the record whose tokens have come."""
         # More than one where an error kept the one before from its end.
         while self._steps and self._steps[0].token_ids is not None:
             step = self._steps.popleft()
-            step.readings.append(at)
+            step.readings.append(self._clock())
             more = self.changes.take_ended() if self.changes.told else {}
             if step.decode_rows is not None:
                 assert step.token_ids is not None
                 more |= self.changes.first_tokens(step.output, step.token_ids, step.decode_rows)
             self._write(step, more)
 
-    def close(self, at: float) -> None:
-        """Write what has not been written, and the last line."""
+    def close(self) -> None:
+        """Write what has not been written, and the last line. A second call does nothing."""
+        if self not in self._observers:
+            return
+        self._observers.remove(self)
+        self._observers.remove(self.changes)
         while self._steps:
             self._write(self._steps.popleft(), {})
-        end: dict[str, Any] = {"type": "end", "t": self.microseconds(at)}
+        end: dict[str, Any] = {"type": "end", "t": self.microseconds(self._clock())}
         self.writer.write(encode(end | self.changes.take_ended()) + "\n")
         self.writer.close()
 
     def _write(self, step: _Step, more: News) -> None:
-        """A step as one line. A JSON encoder takes twice as long, and most records are numbers only."""
-        began, readings = self._began, step.readings
-        if len(readings) <= len(PARTS):  # parts that it never came to took nothing
-            readings += readings[-1:] * (1 + len(PARTS) - len(readings))
-        # Differences of whole microseconds, so that they add up; and no loop, which takes half as long again.
-        first, second, third, fourth, fifth, sixth = readings
-        a = int((first - began) * 1e6 + 0.5)
-        b = int((second - began) * 1e6 + 0.5)
-        c = int((third - began) * 1e6 + 0.5)
-        d = int((fourth - began) * 1e6 + 0.5)
-        e = int((fifth - began) * 1e6 + 0.5)
-        f = int((sixth - began) * 1e6 + 0.5)
-        tokens = self._tokens(step) if step.decode_rows is not None or not self._tells_texts else step.token_ids or ()
-        if self._pattern_of != (step.counts, len(tokens)):  # most records are like the one before
-            self._make_pattern(step.counts, len(tokens))
-        try:
-            line = self._pattern % (self._num_written, a, b - a, c - b, d - c, e - d, f - e, *tokens)
-        except TypeError:  # some rows drew none
-            self._make_pattern(step.counts, 0)
-            line = self._pattern % (self._num_written, a, b - a, c - b, d - c, e - d, f - e)
-            more = {"tokens": list(tokens)} | more
+        readings = step.readings
+        readings += readings[-1:] * (1 + len(PARTS) - len(readings))  # parts that it never came to took nothing
+        at = [self.microseconds(reading) for reading in readings]
+        times = [b - a for a, b in pairwise(at)]  # of whole microseconds, so that they add up
+        # Lists of integers are JSON as Python writes them; an encoder takes several times as long.
+        line = f'{{"type":"step","step":{self._num_written},"t":{at[0]},"times":{times}{step.counts}'
+        if tokens := self._tokens(step):
+            line += f',"tokens":{encode(tokens) if None in tokens else tokens}'
+        news = (step.news or {}) | more if step.news or more else None
         self._num_written += 1
-        if step.news or more:
-            line = line[:-2] + "," + encode((step.news or {}) | more)[1:] + "\n"
-        self.writer.write(line)
-
-    def _make_pattern(self, counts: str, num_tokens: int) -> None:
-        tokens = ',"tokens":[' + ",".join(["%d"] * num_tokens) + "]" if num_tokens else ""
-        self._pattern, self._pattern_of = HEAD + counts + tokens + "}\n", (counts, num_tokens)
+        self.writer.write(f"{line},{encode(news)[1:]}\n" if news else line + "}\n")
 
     def _tokens(self, step: _Step) -> list[int | None]:
         """Those of the rows that decode."""

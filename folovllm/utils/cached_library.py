@@ -1,8 +1,8 @@
 """A shared library that is compiled once for a user, and loaded only as it was compiled.
 
 Nothing checks what is mapped into a process. A file that ends too early kills it, by SIGBUS and without a word, when
-the missing part is touched; another's file is another's code. So a library is believed only in a folder that nobody
-else can write to, and only if its digest says that it is the one that was made.
+the missing part is touched; another's file is another's code. So a library is believed only in a folder that no other
+user can write to, and only if its digest says that it is the one that was made.
 
     ~/.cache/folovllm/              XDG_CACHE_HOME/folovllm where that is set
         kernels-<hash>.so           comes last, by a rename, when all of it is on the disk
@@ -44,7 +44,7 @@ def cached_library(name: str, what: str, build: Callable[[Path], None]) -> Path:
         build: writes a library to the path that it is given. What else it writes beside it is removed.
 
     Raises:
-        OSError, RuntimeError: the cache is somebody else's or cannot be written; there is no home folder.
+        OSError, RuntimeError: the cache is another user's or cannot be written; there is no home folder.
     """
     folder = _private_folder()
     library = folder / f"{name}.so"
@@ -95,7 +95,7 @@ def _only_one_process(lock: Path) -> Iterator[None]:
 
 def _make(library: Path, build: Callable[[Path], None]) -> None:
     folder = library.parent
-    for left in folder.glob("compiling-*"):  # by a process that was killed: whoever compiles holds the lock
+    for left in folder.glob("compiling-*"):  # by a process that was killed: one that compiles holds the lock
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="compiling-", dir=folder, ignore_cleanup_errors=True) as work:
         made = Path(work) / library.name

@@ -22,6 +22,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -69,11 +70,6 @@ def unavailable_reason() -> str | None:
     return found if isinstance(found, str) else None
 
 
-def has_amx() -> bool:
-    """Whether the CPU multiplies tiles of bfloat16 numbers."""
-    return "amx_bf16" in _cpu_features()
-
-
 def library() -> ctypes.CDLL:
     """The compiled kernels.
 
@@ -86,15 +82,27 @@ def library() -> ctypes.CDLL:
     return found
 
 
-def function(name: str, takes: list[Any]) -> Any:
-    """The compiled function of that name, which returns nothing.
+@cache
+def function(name: str) -> Any:
+    """The compiled function of that name, which returns nothing. What it takes is read in csrc/kernels.h.
 
     Raises:
         RuntimeError: the kernels cannot run here.
     """
     found = getattr(library(), name)
-    found.argtypes, found.restype = takes, None
+    found.argtypes = next(takes for beginning, takes in signatures().items() if name.startswith(beginning))
+    found.restype = None
     return found
+
+
+@cache
+def signatures() -> dict[str, list[Any]]:
+    """Beginning of a function's name, "linear_" -> what it takes."""
+    header = (SOURCES / "kernels.h").read_text().replace("\\\n", " ")
+    return {
+        name: [POINTER if "*" in each else FLOAT if "float" in each else INT for each in takes.split(",")]
+        for name, takes in re.findall(r"void (\w+_)##NAME\(([^)]*)\);", header)
+    }
 
 
 @cache

@@ -1,7 +1,7 @@
 """Files that a person named: whatever lies there is read, or refused in one line that says which file and why.
 
-A name can lead to a folder, to /dev/zero, to a pipe that nobody writes to, to more bytes than there is memory, to text
-that is no UTF-8, and to 100,000 brackets. What the parts of a JSON file must be is checked by who knows its meaning.
+A name can lead to a folder, to /dev/zero, to a pipe without a writer, to more bytes than there is memory, to text
+that is no UTF-8, and to 100,000 brackets. What the parts of a JSON file must be is checked where its meaning is known.
 
 vLLM: none
 """
@@ -28,7 +28,7 @@ def open_file(name: str, path: str | os.PathLike[str]) -> BinaryIO:
         ValueError: it cannot be opened, or is neither.
     """
     try:
-        # Without waiting: a pipe that nobody has opened to write is then as an empty file.
+        # Without waiting: a pipe without a writer is then as an empty file.
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise wrong_file(name, "be a file that can be read", path, _reason(error)) from None
@@ -67,7 +67,7 @@ def parse_json(data: bytes) -> Any:
     """The value that UTF-8 text says.
 
     Raises:
-        ValueError: "is not …", for a caller who puts file and line before it.
+        ValueError: "is not …", for a caller that puts file and line before it.
     """
     try:
         return _DECODER.decode(data.decode("utf-8-sig"))

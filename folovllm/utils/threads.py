@@ -4,9 +4,9 @@ A step of a model is some hundred parallel regions, each of them a fraction of a
 thread can sleep, which takes microseconds to end, or look again and again whether there is work ("spin"). GNU OpenMP
 spins for up to tens of milliseconds. That is the fastest where every thread has a core of its own. Where another
 program wants one of the cores, the spinning thread takes turns with the one that it waits for, and a step takes many
-times as long (docs/en/m4/cpu.md has figures).
+times as long (docs/en/m4/cpu-appendix.md).
 
-So `import folovllm` asks for a short spin, where nobody has asked for anything. OpenMP reads the setting when torch is
+So `import folovllm` asks for a short spin, where nothing was asked for. OpenMP reads the setting when torch is
 imported: import folovllm before torch, or set GOMP_SPINCOUNT yourself.
 
 https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
@@ -35,7 +35,7 @@ def set_wait_policy() -> None:
 
 
 def wait_policy() -> str:
-    """How threads wait, and who said so: for people to read."""
+    """How threads wait, and where that was set: for people to read."""
     if _ours:
         return f"GOMP_SPINCOUNT={SPINS}, set by folovllm"
     if found := [f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ]:

@@ -1,41 +1,110 @@
-"""One thread at a time, in the order in which they come.
+"""One thread at a time, in the order in which they come, and Ctrl-C at a moment of our choosing.
 
-A plain lock lets a thread that leaves come back before those who wait: a thread that steps an engine in a loop would
-keep the others out until it is done. Here who comes back stands in line behind one who waits.
+A plain lock lets a thread that leaves come back before those that wait: a thread that steps an engine in a loop would
+keep the others out until it is done. Here a thread that comes back queues behind one that waits.
 
-    self._line     held by the next one, while it waits
-    self._inside   held by the one that is inside
+Python raises KeyboardInterrupt between any two instructions of the main thread. Between "the block left the pool" and
+"the block stands in a table" that would lose the block for ever. So a turn notes an interrupt, and it is raised where
+nothing is half done:
+
+    with turns:                          noted from here on
+        schedule()
+        with interrupts_allowed():       raised at once: the long part, which can be computed again
+            execute_model()
+        update()
+                                         what was noted is raised here
+
+vLLM has no such thing: its engine is a process of its own, which a SIGINT ends.
 
 vLLM: none
 """
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
-from folovllm.utils.interrupts import interrupts_deferred
+_MAIN = threading.main_thread()  # only the main thread gets interrupts: in the others nothing is noted
+
+
+class _Interrupt:
+    """Of the process: it has one handler for SIGINT."""
+
+    handler: Any = None  # the one that was there before ours; None: ours is not there
+    waits = False  # it is noted, not raised
+    was_noted = False
+
+
+def _handle(signum: int, frame: FrameType | None) -> None:
+    if _Interrupt.waits:
+        _Interrupt.was_noted = True
+    else:
+        _Interrupt.handler(signum, frame)
+
+
+def _raise_noted(handler: Any) -> None:
+    _Interrupt.was_noted = False
+    handler(signal.SIGINT, None)  # KeyboardInterrupt; under asyncio, a cancelled main task
 
 
 class Turns:
-    def __init__(self) -> None:
-        self._line, self._inside = threading.Lock(), threading.Lock()
-        self._owner: int | None = None
+    """As a context: be the only one inside; interrupts wait. A thread that is inside already comes in once more."""
 
-    @contextmanager
-    def take(self) -> Iterator[None]:
-        """Be the only one inside; interrupts wait. A thread that is inside already comes in once more."""
-        thread = threading.get_ident()
-        if self._owner == thread:
-            yield
+    def __init__(self) -> None:
+        self._line = threading.Lock()  # held by the next one, while it waits
+        self._inside = threading.Lock()  # held by the one that is inside
+        self._owner: int | None = None
+        self._depth = 0
+        self._waited = True  # whether interrupts waited before, in a turn of another engine; if not, ...
+        self._handler: Any = None  # ... the handler to put back, or None where they are allowed in that turn
+
+    def __enter__(self) -> None:
+        if self._owner == threading.get_ident():
+            self._depth += 1
             return
-        with interrupts_deferred():
-            with self._line:
-                self._inside.acquire()
-            self._owner = thread
-            try:
-                yield
-            finally:
-                self._owner = None
-                self._inside.release()
+        waited, handler = True, None
+        if threading.current_thread() is _MAIN:
+            if _Interrupt.handler is not None:
+                waited, _Interrupt.waits = _Interrupt.waits, True
+            elif callable(found := signal.getsignal(signal.SIGINT)):  # else Ctrl-C is ignored, or ends the process
+                _Interrupt.waits, _Interrupt.was_noted = True, False
+                signal.signal(signal.SIGINT, _handle)
+                waited, handler = False, found
+                _Interrupt.handler = found
+        with self._line:
+            self._inside.acquire()
+        self._owner, self._depth, self._waited, self._handler = threading.get_ident(), 1, waited, handler
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        waited, handler = self._waited, self._handler
+        self._owner = None
+        self._inside.release()
+        if waited:
+            return
+        if handler is None:
+            _Interrupt.waits, handler = False, _Interrupt.handler
+        else:
+            _Interrupt.handler = None
+            signal.signal(signal.SIGINT, handler)
+        if _Interrupt.was_noted:
+            _raise_noted(handler)
+
+
+class interrupts_allowed:
+    """Inside a turn: an interrupt that has been noted is raised here, and a new one at once."""
+
+    def __enter__(self) -> None:
+        self._waited = _Interrupt.waits and threading.current_thread() is _MAIN and _Interrupt.handler is not None
+        if self._waited:
+            if _Interrupt.was_noted:
+                _raise_noted(_Interrupt.handler)
+            _Interrupt.waits = False
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._waited:
+            _Interrupt.waits = True

@@ -19,11 +19,17 @@ import torch
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import LogprobsTensors
 from folovllm.sample.sampler import SamplerOutput
-from folovllm.utils.interrupts import interrupts_allowed
-from folovllm.worker.beam_row import to_rows
+from folovllm.utils.turns import interrupts_allowed
 from folovllm.worker.input_batch import Expected, InputBatch
-from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
-from folovllm.worker.row_failures import Failures, find_nan_prompts, find_not_finite, find_undrawable
+from folovllm.worker.model_runner_output import (
+    Failures,
+    LogprobsRow,
+    ModelRunnerOutput,
+    find_nan_prompts,
+    find_not_finite,
+    find_undrawable,
+    to_rows,
+)
 
 
 class HostCopy:
@@ -111,7 +117,8 @@ class AsyncModelRunnerOutput:
             self.batch.clear()
             raise
         drawn = arrived.tolist()
-        self.failures |= find_undrawable([self.rows[place] for place in self.draws], drawn)
+        if min(drawn, default=0) < 0:
+            self.failures |= find_undrawable([self.rows[place] for place in self.draws], drawn)
         for place, token_id in zip(self.draws, drawn, strict=True):
             seq = self.rows[place]
             # Beams choose their tokens together, from the logprobs.

@@ -1,4 +1,4 @@
-"""Sampling for the sequences of a step: their sampling state, and the metadata that is built anew only when other
+"""Sampling for the sequences of a step: their sampling state, and their groups, which are made anew only when other
 sequences take part than before.
 
 A logits processor is its request's own code and may fail. Then the others must not suffer: the culprits are found by
@@ -19,12 +19,13 @@ import torch
 
 from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.request import Sequence
+from folovllm.sample.groups import RowGroup, group_rows, sample_groups, spread_logprobs
 from folovllm.sample.gumbel import NUM_SETTINGS, GumbelParams, GumbelRows, draw_seed, host_params, takes_raw_logits
-from folovllm.sample.metadata import SamplingMetadata
+from folovllm.sample.metadata import SamplingMetadata, num_reported
 from folovllm.sample.row import SamplingRow, make_generator
-from folovllm.sample.sampler import Sampler, SamplerOutput, apply_edits
+from folovllm.sample.sampler import Sampler, SamplerOutput
 from folovllm.utils.upload import upload
-from folovllm.worker.row_failures import Failures
+from folovllm.worker.model_runner_output import Failures
 
 
 @dataclass(slots=True)
@@ -44,13 +45,17 @@ class KernelBatch:
 class BatchSampler:
     """Holds one SamplingRow per sequence, from its first step to its end."""
 
-    def __init__(self, vocab_size: int, eos_token_ids: frozenset[int], device: torch.device) -> None:
-        self.sampler = Sampler()
+    def __init__(
+        self, vocab_size: int, eos_token_ids: frozenset[int], device: torch.device, *, rows_apart: bool = False
+    ) -> None:
+        """rows_apart: as group_rows() has it."""
+        self.sampler, self.rows_apart = Sampler(), rows_apart
         self.vocab_size, self.eos_token_ids, self.device = vocab_size, eos_token_ids, device
         self._rows: dict[str, SamplingRow] = {}
-        self._seqs: list[Sequence] = []  # the metadata's, in this order
-        self._metadata: SamplingMetadata | None = None
-        self._seeded: list[SamplingRow] = []  # those of them that have a generator
+        self._states: dict[str, dict[int, torch.Tensor]] = {}
+        """Of a sequence's generator, before the draws of its last two tokens: {place of the token: state}."""
+        self._seqs: list[Sequence] = []  # the groups', in this order
+        self._groups: list[RowGroup] | None = None
         self.uses_kernel = device.type == "cuda" and kernels_unavailable_reason(device) is None
         """Whether rows are drawn by the sampling kernel."""
         self._seeds: dict[str, int] = {}  # for the kernel's noise
@@ -68,9 +73,11 @@ class BatchSampler:
             generator=None if self.uses_kernel else make_generator(seq.sampling_params, seq.index, self.device),
             bad_words_token_ids=seq.sampling_params.bad_words_token_ids,
         )
+        seed = seq.sampling_params.seed
         if self.uses_kernel:
-            seed = seq.sampling_params.seed
             self._seeds[seq.seq_id] = draw_seed() if seed is None else seed + seq.index
+        elif seed is not None:
+            self._states[seq.seq_id] = {}
 
     def warm_up(self, dtype: torch.dtype) -> None:
         """Let the kernel be compiled before a request waits for it: for logits of this dtype as they come, and for
@@ -85,10 +92,11 @@ class BatchSampler:
     def remove(self, seq_id: str) -> None:
         self._rows.pop(seq_id, None)
         self._seeds.pop(seq_id, None)
+        self._states.pop(seq_id, None)
 
     def reported(self, seqs: list[Sequence]) -> list[int | None]:
         """How many of the likeliest tokens each of them tells beside its own; None: nothing."""
-        return [self._rows[seq.seq_id].num_reported for seq in seqs]
+        return [num_reported(self._rows[seq.seq_id]) for seq in seqs]
 
     def prepare(self, seqs: list[Sequence]) -> GumbelParams | None:
         """Before the forward is queued: what draw() needs of `seqs` besides their logits, so that it is on its way to
@@ -100,7 +108,7 @@ class BatchSampler:
         others = seqs if batch is None else [seqs[place] for place in batch.others]
         if others:
             with contextlib.suppress(Exception):
-                self._metadata_for(others)
+                self._groups_of(others)
         return None if batch is None else batch.params
 
     def draw(
@@ -126,7 +134,7 @@ class BatchSampler:
         drawn[places] = rest.token_ids
         output = SamplerOutput(drawn)
         if rest.logprobs is not None:
-            output.logprobs = rest.logprobs.spread(places, drawn)
+            output.logprobs = spread_logprobs(drawn, [(places, rest.logprobs)])
         return output, failures
 
     def _kernel_batch_for(self, seqs: list[Sequence]) -> KernelBatch:
@@ -134,7 +142,7 @@ class BatchSampler:
             rows = [self._rows[seq.seq_id] for seq in seqs]
             settings = host_params(rows, [self._seeds[seq.seq_id] for seq in seqs], self.vocab_size)
             others = [
-                place for place, row in enumerate(rows) if row.num_reported is not None or not takes_raw_logits(row)
+                place for place, row in enumerate(rows) if num_reported(row) is not None or not takes_raw_logits(row)
             ]
             of_others = np.ascontiguousarray(settings[:, others])
             settings[:, [place for place in others if not takes_raw_logits(rows[place])]] = 0
@@ -155,10 +163,10 @@ class BatchSampler:
         Returns what was drawn, still on the device: 0 where sampling failed, and without meaning for a beam.
         """
         try:
-            metadata = self._metadata_for(seqs)
-            for row in self._seeded:
-                row.begin_draw()
-            return self.sampler(logits, metadata, gumbel), {}
+            groups = self._groups_of(seqs)
+            if self._states:
+                self._begin_draws(seqs)
+            return sample_groups(self.sampler, logits, groups, gumbel), {}
         except Exception as error:
             failures = self._find_failures(seqs, logits)
             if not failures:  # it fails in company only, if it is a processor's fault at all
@@ -167,27 +175,38 @@ class BatchSampler:
                 raise  # no request's own fault: the engine's
             return self._sample_without(failures, seqs, logits, gumbel)
 
-    def _metadata_for(self, seqs: list[Sequence]) -> SamplingMetadata:
-        if self._metadata is None or self._seqs != seqs:
-            self._metadata = None  # in case a processor's update raises
+    def _groups_of(self, seqs: list[Sequence]) -> list[RowGroup]:
+        if self._groups is None or self._seqs != seqs:
+            self._groups = None  # in case a processor's update raises
             rows = [self._rows[seq.seq_id] for seq in seqs]
-            self._metadata = self._build(rows)
-            self._seqs, self._seeded = list(seqs), [row for row in rows if row.generator is not None]
-        return self._metadata
+            self._groups = group_rows(rows, self.vocab_size, self.device, rows_apart=self.rows_apart)
+            self._seqs = list(seqs)
+        return self._groups
 
-    def _build(self, rows: list[SamplingRow]) -> SamplingMetadata:
-        return SamplingMetadata.build(rows, self.vocab_size, self.device)
+    def _begin_draws(self, seqs: list[Sequence]) -> None:
+        """A place that was drawn for already is drawn for with the same random numbers: the step that was to bring its
+        token, or that and the one launched behind it, was cut short."""
+        for seq in seqs:
+            row, states = self._rows[seq.seq_id], self._states.get(seq.seq_id)
+            if row.generator is None or states is None:
+                continue
+            place = len(row.output_token_ids)
+            if place in states:
+                row.generator.set_state(states[place])
+            else:
+                states[place] = row.generator.get_state()
+                states.pop(place - 2, None)
 
     def _find_failures(self, seqs: list[Sequence], logits: torch.Tensor) -> Failures:
         """Run the processors of each suspect alone; nothing is drawn."""
-        self._metadata = None
+        self._groups = None
         failures: Failures = {}
         for place, seq in enumerate(seqs):
             if not seq.sampling_params.extra_args:
                 continue
             try:
-                for group in SamplingMetadata.build([self._rows[seq.seq_id]], self.vocab_size, self.device).groups:
-                    apply_edits(logits[place : place + 1], group)
+                row = self._rows[seq.seq_id]
+                SamplingMetadata.build([row], self.vocab_size, self.device).edit(logits[place : place + 1])
             except Exception as error:
                 failures[seq.seq_id] = error
         return failures
@@ -204,5 +223,5 @@ class BatchSampler:
             failures |= more
             drawn.token_ids[places] = rest.token_ids
             if rest.logprobs is not None:
-                drawn.logprobs = rest.logprobs.spread(places, drawn.token_ids)
+                drawn.logprobs = spread_logprobs(drawn.token_ids, [(places, rest.logprobs)])
         return drawn, failures

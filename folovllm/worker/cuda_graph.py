@@ -31,12 +31,12 @@ import torch
 from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.attention.metadata import AttentionMetadata
-from folovllm.layers.embedding import LMHead
+from folovllm.layers.linear import LinearMethod
 from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
 from folovllm.sample.gumbel import NUM_SETTINGS, GumbelParams
+from folovllm.utils.upload import unpack_inputs
 from folovllm.worker.input_batch import StepInputs
 from folovllm.worker.kv_cache import KVCache
-from folovllm.worker.packed_inputs import unpack_inputs
 
 # Larger decode batches keep the GPU busy for longer than the host needs to launch them.
 MAX_GRAPH_SIZE = 512
@@ -177,7 +177,7 @@ class CudaGraphs:
         hidden, logits, tokens = self.outputs.first(size)
         hidden.copy_(self.model(*self.buffers.inputs(size)))
         head = self.model.lm_head
-        if type(head) is LMHead:  # into place: a copy would read and write 304 KB a row
+        if type(head.method) is LinearMethod:  # into place: a copy would read and write 304 KB a row
             torch.mm(hidden, head.weight.t(), out=logits)
         else:
             logits.copy_(self.model.compute_logits(hidden))

@@ -28,8 +28,7 @@ import torch
 
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.request import Sequence
-from folovllm.utils.upload import upload
-from folovllm.worker.packed_inputs import longest_first, pack_inputs, unpack_inputs
+from folovllm.utils.upload import longest_first, pack_inputs, unpack_inputs, upload
 
 Forks = list[tuple[Sequence, Sequence]]
 

@@ -12,7 +12,7 @@ import torch
 
 from folovllm.attention.backend import AttentionBackend
 from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
-from folovllm.utils.devices import empty_in_huge_pages
+from folovllm.utils.recycled_memory import empty_in_huge_pages
 
 
 class KVCache:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 
 from folovllm.config import CacheConfig, SchedulerConfig
-from folovllm.utils.devices import GIB, free_memory_bytes, release_freed_memory, total_memory_bytes
+from folovllm.utils.devices import total_memory_bytes
+from folovllm.utils.memory import GIB, free_memory_bytes, release_freed_memory
 
 CPU_SHARE = 0.25
 

@@ -14,14 +14,14 @@ vLLM: v1/worker/gpu_model_runner.py, v1/worker/gpu/model_runner.py
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 
-from folovllm.attention.backend import AttentionBackend
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
-from folovllm.utils.current_device import current_device
-from folovllm.utils.interrupts import interrupts_allowed
+from folovllm.utils.turns import interrupts_allowed
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover
@@ -38,28 +38,21 @@ class ModelRunner:
     def __init__(
         self,
         model: DecoderForCausalLM,
-        backend: type[AttentionBackend],
+        kv_cache: KVCache,
+        sampling: BatchSampler,
+        graphs: CudaGraphs | None,
         *,
-        num_blocks: int,
         num_swap_blocks: int,
-        block_size: int,
         max_num_seqs: int,
         max_model_len: int,
-        dtype: torch.dtype,
         device: torch.device,
-        eos_token_ids: frozenset[int],
     ) -> None:
-        self.model, self.device = model, device
-        self.vocab_size = model.decoder_spec.vocab_size
-        self.kv_cache = KVCache(  # and the null block
-            model, backend, num_blocks=num_blocks + 1, block_size=block_size, dtype=dtype, device=device
-        )
+        self.model, self.kv_cache, self.sampling, self.graphs = model, kv_cache, sampling, graphs
+        self.device, self.vocab_size = device, model.decoder_spec.vocab_size
         mover = PinnedBlockMover if device.type == "cuda" else BlockMover
-        self.mover = mover(self.kv_cache, num_swap_blocks)
-        self.batch = InputBatch(max_num_seqs, max_model_len, block_size, device)
-        self.sampling = BatchSampler(self.vocab_size, eos_token_ids, device)
+        self.mover = mover(kv_cache, num_swap_blocks)
+        self.batch = InputBatch(max_num_seqs, max_model_len, kv_cache.block_size, device)
         self.prompt_logprobs = PromptLogprobs(model, device)
-        self.graphs: CudaGraphs | None = None
 
     @torch.inference_mode()
     def execute_model(self, scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:
@@ -141,6 +134,15 @@ class ModelRunner:
                 self.sampling.add(seq)
         for seq in scheduled.grown_seqs:
             self.batch.set_blocks(seq)
+
+
+def current_device(device: torch.device) -> AbstractContextManager[object]:
+    """Within this block `device` is this thread's current CUDA device; on a CPU nothing happens.
+
+    Each thread has its own, and begins with the first. torch launches where its tensors are. A Triton kernel, an event
+    and a recording go to the current device, wherever their tensors may lie.
+    """
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _at(rows: torch.Tensor, places: torch.Tensor | None, count: int) -> torch.Tensor:

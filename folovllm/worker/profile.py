@@ -11,9 +11,11 @@ from __future__ import annotations
 import torch
 
 from folovllm.attention.backend import AttentionBackend
+from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import SchedulerConfig
 from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.sample.gumbel import GumbelParams, GumbelRows, host_params
 from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow
 from folovllm.sample.sampler import Sampler
@@ -90,7 +92,17 @@ def run_full_step(
     hidden = model(input_ids, positions, metadata)
     logits = model.compute_logits(hidden[: min(limits.max_num_seqs, num_tokens)])
     for params in HUNGRY:
-        rows = [SamplingRow(params, [0], [0], frozenset(), None) for _ in range(len(logits))]
-        Sampler()(logits, SamplingMetadata.build(rows, logits.shape[-1], device))
+        _draw(logits, [SamplingRow(params, [0], [0], frozenset(), None) for _ in range(len(logits))])
     del beside
     return cache.num_bytes
+
+
+def _draw(logits: torch.Tensor, rows: list[SamplingRow]) -> None:
+    """As the engine draws: in the sampling kernel where it can be used."""
+    device, vocab_size = logits.device, logits.shape[-1]
+    gumbel = None
+    if device.type == "cuda" and kernels_unavailable_reason(device) is None:
+        settings = torch.from_numpy(host_params(rows, [0] * len(rows), vocab_size)).to(device)
+        places = torch.zeros(len(rows), dtype=torch.int64, device=device)
+        gumbel = GumbelRows(GumbelParams(settings), offsets=places, drawn=places)
+    Sampler()(logits, SamplingMetadata.build(rows, vocab_size, device), gumbel)

@@ -67,7 +67,9 @@ class PromptLogprobs:
             wanted = targets[at : at + PROMPT_LOGPROBS_ROWS]
             logits = self.model.compute_logits(hidden[at : at + len(wanted)])
             pieces.append(gather_logprobs(logits.float().log_softmax(dim=-1), num_top, wanted))
-        rows = self._rows[seq] = joined(pieces) if pieces else LogprobsTensors.empty(targets, 0)
+        if not pieces:  # a prompt of one token: no row
+            pieces.append(LogprobsTensors(targets[:, None], targets[:, None].float(), targets))
+        rows = self._rows[seq] = joined(pieces)
         return rows
 
 

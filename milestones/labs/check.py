@@ -11,6 +11,8 @@ from milestones.chain import Course
 from milestones.labs.exercise import Exercise
 from milestones.labs.grade import Grade, grade
 from milestones.labs.lab import Lab, course_digest
+from milestones.labs.onward import carried_exercises
+from milestones.labs.words import say
 from milestones.sources import File, Snapshot
 from milestones.trees import write_tree
 
@@ -31,16 +33,19 @@ def check(lab: Lab, course: Course, exercises: list[Exercise], exercise: Exercis
     tree = course.tree(lab.number)
     base = lab.base()
     changed = changed_files(lab.folder, base)
-    own = {e.file for e in exercises}
+    own = {e.file for e in [*exercises, *carried_exercises(lab, course)]}
     outside = [path for path in changed if path.startswith("folovllm/") and path not in own]
-    if outside:
+    if not (lab.folder / exercise.file).is_file():
+        gone = say(lab.language, "file_gone", file=exercise.file, name=exercise.name)
+        result = Grade("broken", problem=gone)
+    elif outside:
         with tempfile.TemporaryDirectory(prefix="folovllm-lab-", ignore_cleanup_errors=True) as name:
             copy = Path(name).resolve()
             shutil.copytree(lab.folder / "folovllm", copy / "folovllm", ignore=shutil.ignore_patterns("__pycache__"))
             write_tree({path: base[path] for path in outside}, copy)
-            result = grade(exercise, copy, tree)
+            result = grade(exercise, copy, tree, language=lab.language)
     else:
-        result = grade(exercise, lab.folder, tree)
+        result = grade(exercise, lab.folder, tree, language=lab.language)
     done = lab.done(exercise)
     done.checks += 1
     if result.outcome == "solved":

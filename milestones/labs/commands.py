@@ -1,4 +1,4 @@
-"""The learner's commands: start, check, hint, solution, predict, progress, update."""
+"""The learner's commands: start, check, hint, solution, reset, predict, finish, progress, update."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from milestones.chain import Course
 from milestones.labs.exercise import Exercise, load_exercises
 from milestones.labs.lab import Lab, choose, exercises_of, find_lab, first_open, following, known_labs, open_lab
-from milestones.labs.start import apply_solution, default_language, start, update
+from milestones.labs.onward import GENERATES, PROMPT, carry_on, generate, generate_of
+from milestones.labs.start import apply_solution, default_language, reset, start, update
 from milestones.labs.words import say
 from milestones.sources import working_tree
-from milestones.spec import LANGUAGES, Milestone
+from milestones.spec import LANGUAGES, Milestone, MilestoneError
 
 if TYPE_CHECKING:  # rich is imported where it is needed: `start` does without
     from rich.console import Console
@@ -23,6 +24,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command = commands.add_parser("start", help="write a milestone with its exercises emptied, to be filled in")
     command.add_argument("milestone", metavar="mK")
     command.add_argument("folder", metavar="DIR", type=Path, help="a new or empty folder")
+    command.add_argument("--from", dest="before", metavar="DIR", type=Path, help="carry on what you solved there")
     command.add_argument("--lang", choices=LANGUAGES, help="what you are told things in (default: your environment's)")
     command.set_defaults(run=run_start)
 
@@ -39,9 +41,15 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command.add_argument("--apply", action="store_true", help="write it into your folder; said in your progress")
     command.set_defaults(run=run_solution)
 
+    command = _in_lab(commands, "reset", "an exercise's functions as they were handed out; what you wrote is kept")
+    command.set_defaults(run=run_reset)
+
     command = _in_lab(commands, "predict", "a question to answer before you code")
     command.add_argument("answer", metavar="LETTER", nargs="?", help="your answer (default: you are asked)")
     command.set_defaults(run=run_predict)
+
+    command = _in_lab(commands, "finish", "what your own engine can do now, beside the milestone before", name=False)
+    command.set_defaults(run=run_finish)
 
     command = _in_lab(commands, "progress", "how far you are, in all milestones started here", name=False)
     command.set_defaults(run=run_progress)
@@ -65,12 +73,19 @@ def run_start(root: Path, args: argparse.Namespace) -> int:
     course = Course.load(working_tree(root))
     milestone = course.get(args.milestone)
     language = args.lang or default_language()
+    before = None if args.before is None else open_lab(root, args.before.resolve())
+    if before is not None and before.number >= milestone.number:
+        raise MilestoneError(f"--from must be of a milestone before {milestone.id}, got {before.milestone}")
     lab = start(root, course, milestone, args.folder, language)
     number = len(load_exercises(course.snapshot, milestone.number))
     label = f"M{milestone.number}: {milestone.title[language]}"
     print(say(language, "started", label=label, n=number, folder=args.folder))
+    if before is not None:
+        for key, row in carry_on(lab, before, course).items():
+            for exercise in row:
+                print(say(language, key, name=exercise.id, title=exercise.pages[language].title))
     print(say(language, "started_next", folder=shlex.quote(str(args.folder))))
-    return 0 if lab else 1
+    return 0
 
 
 def run_check(root: Path, args: argparse.Namespace) -> int:
@@ -83,7 +98,7 @@ def run_check(root: Path, args: argparse.Namespace) -> int:
         from milestones.labs.watch import watch
 
         return watch(console, course, lab, exercises, args.name, verbose=args.verbose)
-    exercise = choose(exercises, args.name) if args.name else first_open(lab, exercises)
+    exercise = choose(exercises, args.name, lab.language) if args.name else first_open(lab, exercises)
     row = exercises if args.all or exercise is None else [exercise]
     for exercise in row:
         with console.status(say(lab.language, "checking", name=exercise.id)):
@@ -145,6 +160,16 @@ def run_solution(root: Path, args: argparse.Namespace) -> int:
     return 0
 
 
+def run_reset(root: Path, args: argparse.Namespace) -> int:
+    _, lab, exercises = _open(root, args)
+    if args.name is None:
+        raise MilestoneError("reset needs the NAME of an exercise: it takes out what you have written")
+    exercise = choose(exercises, args.name, lab.language)
+    place = reset(lab, exercise).relative_to(lab.folder).as_posix()
+    print(say(lab.language, "reset", file=exercise.file, kept=place))
+    return 0
+
+
 def run_predict(root: Path, args: argparse.Namespace) -> int:
     from milestones.labs.predict import ask
     from milestones.labs.screen import LabConsole
@@ -155,6 +180,27 @@ def run_predict(root: Path, args: argparse.Namespace) -> int:
         name, answer = None, name  # `predict b`: of the exercise that is open
     exercise = _one(lab, exercises, name)
     return ask(LabConsole(), lab, exercise, answer)
+
+
+def run_finish(root: Path, args: argparse.Namespace) -> int:
+    from milestones.labs.screen import LabConsole, show_end
+
+    course, lab, exercises = _open(root, args)
+    if (todo := first_open(lab, exercises)) is not None:
+        raise MilestoneError(say(lab.language, "finish_first", name=todo.id))
+    console = LabConsole()
+    if GENERATES in course.tree(lab.number):
+        with console.status(say(lab.language, "finishing")):
+            mine, earlier = generate(lab.folder), generate_of(course, lab.number - 1)
+        console.print(f"{say(lab.language, 'yours')}  {PROMPT}{mine.text}", markup=False)
+        console.print(say(lab.language, "tokens_per_s", name=lab.milestone, speed=f"{mine.tokens_per_s:,.0f}"))
+        if earlier is not None:
+            name = f"m{lab.number - 1}"
+            console.print(say(lab.language, "tokens_per_s", name=name, speed=f"{earlier.tokens_per_s:,.0f}"))
+            if earlier.text != mine.text:
+                raise MilestoneError(say(lab.language, "other_text", name=name, text=repr(earlier.text)))
+    show_end(console, lab, len(exercises), following(course, lab), is_shown=True)
+    return 0
 
 
 def run_progress(root: Path, args: argparse.Namespace) -> int:
@@ -203,7 +249,7 @@ def _open(root: Path, args: argparse.Namespace) -> tuple[Course, Lab, list[Exerc
 
 def _one(lab: Lab, exercises: list[Exercise], name: str | None) -> Exercise:
     """The exercise named, else the first that is open, else the last."""
-    return choose(exercises, name) if name else first_open(lab, exercises) or exercises[-1]
+    return choose(exercises, name, lab.language) if name else first_open(lab, exercises) or exercises[-1]
 
 
 def _heading(console: Console, lab: Lab, exercise: Exercise, text: str) -> None:

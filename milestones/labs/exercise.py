@@ -5,6 +5,8 @@
         en.md, zh.md      task, hints, questions, messages (page.py)
         judge.py          the tests that judge it (inside/lab_judge.py)
         wrong/NAME.py     solutions that learners write and that must be refused, with the message called NAME
+        right/NAME.py     unusual solutions that must be accepted, if there are any
+        equivalent.toml   mutants of the solution that compute the same (mutants.py), each with the reason
     milestones/labs/m3/support.py       what several judges share, if anything
 
 The solution is the milestone's own code and is stored nowhere else.
@@ -25,8 +27,9 @@ from milestones.spec import LANGUAGES, MilestoneError
 
 LABS = "milestones/labs"
 MAX_SECONDS = 60
+MAX_MINUTES = 120
 _FOLDER = re.compile(r"(\d\d)-([a-z0-9]+(?:-[a-z0-9]+)*)")
-_FILES = re.compile(r"exercise\.toml|en\.md|zh\.md|judge\.py|wrong/[a-z0-9-]+\.py")
+_FILES = re.compile(r"exercise\.toml|equivalent\.toml|en\.md|zh\.md|judge\.py|(?:wrong|right)/[a-z0-9-]+\.py")
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Exercise:
     folder: str  # "01-block-pool"
     file: str  # of the tree: where the functions are
     functions: list[str]  # qualified names, blanked together
-    note: str  # the page that comes before it: "m3/block-tables.md"
+    note: str  # the page that comes before it, and has its box: "m3/block-tables.md"
+    minutes: int  # that it takes, about
     seconds: int  # that one of its tests may take
     pages: dict[str, Page]
     files: dict[str, File]  # of its folder, by the path in it
@@ -55,10 +59,18 @@ class Exercise:
     @cached_property
     def wrong(self) -> dict[str, str]:
         """Name -> text of each wrong solution."""
+        return self._solutions("wrong/")
+
+    @cached_property
+    def right(self) -> dict[str, str]:
+        """Name -> text of each right solution that is not the milestone's own."""
+        return self._solutions("right/")
+
+    def _solutions(self, under: str) -> dict[str, str]:
         return {
-            path.removeprefix("wrong/").removesuffix(".py"): file.data.decode("utf-8")
+            path.removeprefix(under).removesuffix(".py"): file.data.decode("utf-8")
             for path, file in sorted(self.files.items())
-            if path.startswith("wrong/")
+            if path.startswith(under)
         }
 
     def message(self, function: str) -> str:
@@ -119,7 +131,7 @@ def _load(number: int, folder: str, files: dict[str, File], support: dict[str, F
         raise MilestoneError(f"{where}: a folder's name must be like 01-block-pool")
     for path in files:
         if not _FILES.fullmatch(path):
-            known = "exercise.toml, en.md, zh.md, judge.py, wrong/*.py"
+            known = "exercise.toml, equivalent.toml, en.md, zh.md, judge.py, wrong/*.py, right/*.py"
             raise MilestoneError(f"{where}/{path}: unknown file; known are {known}")
     for path in ("exercise.toml", "en.md", "zh.md", "judge.py"):
         if path not in files:
@@ -146,7 +158,7 @@ def _table(where: str, file: File) -> dict[str, Any]:
         table: dict[str, Any] = {"seconds": 10, **tomllib.loads(file.data.decode("utf-8"))}
     except tomllib.TOMLDecodeError as error:
         raise MilestoneError(f"{where}: {error}") from error
-    kinds = {"file": str, "functions": list, "note": str, "seconds": int}
+    kinds = {"file": str, "functions": list, "note": str, "minutes": int, "seconds": int}
     if unknown := sorted(table.keys() - kinds.keys()):
         raise MilestoneError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(kinds)}")
     for key, kind in kinds.items():
@@ -158,6 +170,8 @@ def _table(where: str, file: File) -> dict[str, Any]:
         raise MilestoneError(f"{where}: functions must be qualified names, got {table['functions']!r}")
     if not 1 <= table["seconds"] <= MAX_SECONDS:
         raise MilestoneError(f"{where}: seconds must be 1 to {MAX_SECONDS}, got {table['seconds']}")
+    if not 5 <= table["minutes"] <= MAX_MINUTES:
+        raise MilestoneError(f"{where}: minutes must be 5 to {MAX_MINUTES}, got {table['minutes']}")
     return table
 
 
@@ -191,15 +205,17 @@ def exercise_problems(exercises: list[Exercise], tree: Snapshot) -> list[str]:
         for language in LANGUAGES:
             if f"docs/{language}/{exercise.note}" not in tree:
                 found.append(f"{where}: note docs/{language}/{exercise.note} is not in m{exercise.milestone}")
-        found += [f"{where}/wrong/{name}.py: {problem}" for name, problem in _wrong_problems(exercise, text)]
+        for under, solutions in (("wrong", exercise.wrong), ("right", exercise.right)):
+            problems = _solution_problems(exercise, text, solutions)
+            found += [f"{where}/{under}/{name}.py: {problem}" for name, problem in problems]
     return found
 
 
-def _wrong_problems(exercise: Exercise, text: str) -> list[tuple[str, str]]:
+def _solution_problems(exercise: Exercise, text: str, solutions: dict[str, str]) -> list[tuple[str, str]]:
     found = []
-    for name, wrong in exercise.wrong.items():
+    for name, solution in solutions.items():
         try:
-            defined = blank.functions(wrong)
+            defined = blank.functions(solution)
         except SyntaxError as error:
             found.append((name, f"line {error.lineno}: {error.msg}"))
             continue
@@ -209,7 +225,7 @@ def _wrong_problems(exercise: Exercise, text: str) -> list[tuple[str, str]]:
             found.append((name, "defines none of the exercise's functions"))
         else:
             for function in defined:
-                here, there = blank.parameters(wrong, function), blank.parameters(text, function)
+                here, there = blank.parameters(solution, function), blank.parameters(text, function)
                 if here != there:
                     wanted = f"must have the parameters {', '.join(there)}; got {', '.join(here)}"
                     found.append((name, f"{function} {wanted}"))

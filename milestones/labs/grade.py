@@ -7,7 +7,6 @@ LAB_TREE = the learner's folder  the only place that `folovllm` is taken from, i
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import json
 import os
@@ -17,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +23,7 @@ from typing import Any, Literal
 
 from milestones.labs import blank
 from milestones.labs.exercise import Exercise
+from milestones.labs.inside.lab_values import shown_lines
 from milestones.sources import Snapshot
 from milestones.trees import write_tree
 
@@ -56,10 +55,22 @@ class Grade:
         """The name of the message that helps, if one is known."""
         return self.failure.get("mistake")
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether the value that came is that mistake's own; else it is the usual one behind a test's failures."""
+        return bool(self.failure.get("is_sure"))
 
-def grade(exercise: Exercise, folder: Path, tree: Snapshot, python: str = sys.executable) -> Grade:
+    @property
+    def was_printing(self) -> bool:
+        """Whether the learner's code was in a print() when it was stopped."""
+        return any("print(" in frame.get("code", "") for frame in self.failure.get("frames", [])[-1:])
+
+
+def grade(
+    exercise: Exercise, folder: Path, tree: Snapshot, python: str = sys.executable, language: str = "en"
+) -> Grade:
     """Judge the `folovllm` in `folder` with a process of `python`; `tree` is the milestone as this repository has it,
-    for pristine helpers."""
+    for pristine helpers. language: of what is expected and got."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="folovllm-judge-", ignore_cleanup_errors=True) as name:
         scratch = Path(name).resolve()
@@ -74,13 +85,13 @@ def grade(exercise: Exercise, folder: Path, tree: Snapshot, python: str = sys.ex
         if any(re.search(rb"^\s*(from|import) tests\b", source, re.MULTILINE) for source in sources):
             helpers = {path: file for path, file in tree.items() if path.startswith("tests/") and path.endswith(".py")}
             write_tree(helpers, scratch / "pristine")
-        code, output = _run(python, scratch, folder, exercise.seconds)
-        result = _read(exercise, scratch, code, output)
+        code, output = _run(python, scratch, folder, exercise.seconds, language)
+        result = _read(exercise, scratch, folder, code, output)
     result.seconds = time.monotonic() - start
     return result
 
 
-def _run(python: str, scratch: Path, folder: Path, seconds: int) -> tuple[int, str]:
+def _run(python: str, scratch: Path, folder: Path, seconds: int, language: str) -> tuple[int, str]:
     env = {
         **{k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "PYTHON"))},
         "PYTHONPATH": os.pathsep.join([str(scratch), str(scratch / "pristine")]),
@@ -92,6 +103,7 @@ def _run(python: str, scratch: Path, folder: Path, seconds: int) -> tuple[int, s
         "LAB_REPORT": str(scratch / "report.jsonl"),
         "LAB_CRASH": str(scratch / "crash.txt"),
         "LAB_SECONDS": str(seconds),
+        "LAB_LANGUAGE": language,
     }
     options = ["-x", "-q", "--assert=plain", "--import-mode=importlib", "-p", "no:cacheprovider"]
     options += ["-p", "no:faulthandler", "-p", "lab_judge"]  # it has a fault handler of its own
@@ -130,7 +142,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _read(exercise: Exercise, scratch: Path, code: int, output: str) -> Grade:
+def _read(exercise: Exercise, scratch: Path, folder: Path, code: int, output: str) -> Grade:
     report, events = scratch / "report.jsonl", []
     if report.is_file():
         for line in report.read_text(encoding="utf-8").splitlines():
@@ -168,7 +180,7 @@ def _read(exercise: Exercise, scratch: Path, code: int, output: str) -> Grade:
         return result
     crash = scratch / "crash.txt"
     stack = crash.read_text(encoding="utf-8", errors="replace") if crash.is_file() else ""
-    frames = _stack_frames(stack, exercise.file)
+    frames = _stack_frames(stack, exercise.file, folder)
     if stack.startswith("Timeout") or code == 124:
         result.outcome = "time"
     elif running or stack:
@@ -194,16 +206,19 @@ def _kind(exercise: Exercise, event: dict[str, Any]) -> tuple[Outcome, str]:
 
 
 def _body(judge: str, test: str) -> list[str]:
-    """The lines of a test, without its docstring."""
+    """The lines of a test."""
     node = blank.functions(judge).get(test, [None])[0]
     if node is None:
         return []
-    body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-    return textwrap.dedent("\n".join(judge.splitlines()[body[0].lineno - 1 : node.end_lineno])).splitlines()
+    return shown_lines(judge.splitlines(), node, node.end_lineno or node.lineno)
 
 
-def _stack_frames(stack: str, file: str) -> list[dict[str, Any]]:
+def _stack_frames(stack: str, file: str, folder: Path) -> list[dict[str, Any]]:
     """Lines of the learner's file in a stack that faulthandler wrote, the innermost last."""
+    lines = (folder / file).read_text(encoding="utf-8").splitlines() if (folder / file).is_file() else []
     found = re.findall(r'File "([^"]*)", line (\d+) in (\S+)', stack)
     mine = [(path, line, name) for path, line, name in found if Path(path).as_posix().endswith(file)]
-    return [{"file": file, "line": int(line), "name": name, "code": ""} for _, line, name in reversed(mine)]
+    return [
+        {"file": file, "line": int(line), "name": name, "code": "".join(lines[int(line) - 1 : int(line)]).strip()}
+        for _, line, name in reversed(mine)
+    ]

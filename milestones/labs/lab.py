@@ -17,6 +17,7 @@ from typing import Any
 from milestones.chain import Course
 from milestones.labs import blank
 from milestones.labs.exercise import LABS, Exercise, load_exercises
+from milestones.labs.words import say
 from milestones.sources import File, Snapshot, commit, git
 from milestones.spec import LANGUAGES, MilestoneError
 
@@ -46,6 +47,9 @@ class Lab:
     repository: str
     course: str  # digest of what was handed out
     exercises: dict[str, Done] = field(default_factory=dict)
+    carried: list[str] = field(
+        default_factory=list
+    )  # exercises of earlier milestones that the learner solved: onward.py
 
     @property
     def number(self) -> int:
@@ -167,13 +171,13 @@ def course_digest(course: Course, number: int) -> str:
     return _digest([f"{path}\n{hashlib.sha256(file.data).hexdigest()}" for path, file in {**labs, **package}.items()])
 
 
-def choose(exercises: list[Exercise], name: str) -> Exercise:
+def choose(exercises: list[Exercise], name: str, language: str) -> Exercise:
     """The exercise that a person calls `name`."""
     for exercise in exercises:
         if exercise.is_called(name):
             return exercise
     known = ", ".join(exercise.folder for exercise in exercises)
-    raise MilestoneError(f"no exercise is called {name!r}; there are {known}")
+    raise MilestoneError(say(language, "no_such", name=repr(name), known=known))
 
 
 def first_open(lab: Lab, exercises: list[Exercise]) -> Exercise | None:

@@ -30,7 +30,7 @@ def ask(console: Console, lab: Lab, exercise: Exercise, answer: str | None) -> i
         given = answer if answer is not None else _ask(console, lab, letters)
         if given not in question.options:
             if answer is not None:
-                raise MilestoneError(f"the answer must be one of {letters}, got {given!r}")
+                raise MilestoneError(say(lab.language, "bad_answer", letters=letters, given=repr(given)))
             continue
         done.predictions.append(given)
         lab.save()
@@ -48,7 +48,7 @@ def _ask(console: Console, lab: Lab, letters: str) -> str:
     try:
         return console.input(Text(say(lab.language, "answer_how", letters=letters))).strip().lower()
     except (EOFError, KeyboardInterrupt):
-        raise MilestoneError("no answer was given; the question stays open") from None
+        raise MilestoneError(say(lab.language, "no_answer")) from None
 
 
 def _show(console: Console, question: Question) -> None:

@@ -1,8 +1,10 @@
-"""Proves an exercise: blanked it fails its own test, each wrong solution is refused with its message, and the
-milestone's own code solves it although all exercises after it are still blank.
+"""Proves an exercise: blanked it fails its own test, each wrong solution is refused with its message, each right one is
+accepted, the milestone's own code solves it although all exercises after it are still blank, and no small fault in that
+code passes (mutants.py).
 
-    python -m milestones prove m3/01        one, while you write it
-    python -m milestones prove              all of them (`make labs`)
+    python -m milestones prove m3/01                 one, while you write it
+    python -m milestones prove m3/01 --mutants       with all of its mutants
+    python -m milestones prove --mutants 40          all exercises, with forty mutants of all
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 from milestones.chain import Course
 from milestones.labs.exercise import Exercise, exercise_problems, load_exercises
 from milestones.labs.grade import INSIDE, Grade, grade
+from milestones.labs.mutants import Mutant, equivalents, mutants
 from milestones.preloaded import serving
 from milestones.sources import File, Snapshot
 from milestones.spec import MilestoneError
@@ -36,6 +39,7 @@ class Proof:
     exercise: Exercise
     problems: list[str] = field(default_factory=list)
     tests: int = 0
+    mutants: int = 0  # that were refused
     seconds: float = 0.0  # of grading the solution
 
 
@@ -44,12 +48,18 @@ def prove(
     chosen: list[Exercise],
     progress: Callable[[str], None] = lambda text: None,
     modules: Sequence[str] = MODULES,
+    draw: Callable[[list[tuple[str, Mutant]]], list[tuple[str, Mutant]]] = lambda every: [],
 ) -> tuple[list[Proof], list[str]]:
     """Proofs of `chosen`, and the problems of whole milestones: a blanked tree that does not import. The judges share
-    a process that has imported `modules`, see `preloaded`; each runs in a fork of it."""
+    a process that has imported `modules`, see `preloaded`; each runs in a fork of it.
+
+    draw: from all mutants, (exercise's id, mutant), those that are to be refused.
+    """
     trees = {number: course.tree(number) for number in sorted({e.milestone for e in chosen})}
     rows = {number: load_exercises(course.snapshot, number) for number in trees}
     proofs = [Proof(e, exercise_problems([e], trees[e.milestone])) for e in chosen]
+    every = [(p.exercise.id, m) for p in proofs if not p.problems for m in _mutants_of(p, trees[p.exercise.milestone])]
+    drawn = draw(every)
     with (
         tempfile.TemporaryDirectory(prefix="folovllm-prove-") as name,
         serving(Path(name, "bin"), modules, _without_path()) as python,
@@ -62,7 +72,7 @@ def prove(
             if not proof.problems:
                 e = proof.exercise
                 folder = scratch / f"m{e.milestone}-{e.folder}"
-                others = trees[e.milestone], rows[e.milestone]
+                others = trees[e.milestone], rows[e.milestone], [m for owner, m in drawn if owner == e.id]
                 running.append(pool.submit(_prove, proof, folder, *others, str(python), progress))
         for task in running:
             task.result()
@@ -91,6 +101,7 @@ def _prove(
     folder: Path,
     tree: Snapshot,
     row: list[Exercise],
+    drawn: list[Mutant],
     python: str,
     progress: Callable[[str], None],
 ) -> None:
@@ -124,8 +135,28 @@ def _prove(
             proof.problems.append(f"wrong/{name}.py must be refused, but it passes")
         elif result.outcome not in ("wrong", "error", "time") or result.mistake != name:
             proof.problems.append(f"wrong/{name}.py must be refused with the message {name!r}, but {_told(result)}")
+    for name, right in e.right.items():
+        progress(f"{e.id}: right/{name}.py")
+        result = judge(e.with_functions_of(text, right, f"right/{name}.py"))
+        if result.outcome != "solved":
+            proof.problems.append(f"right/{name}.py must be accepted, but {_told(result)}")
+    for number, mutant in enumerate(drawn, 1):
+        progress(f"{e.id}: mutant {number} of {len(drawn)}")
+        result = judge(e.with_functions_of(text, mutant.functions, mutant.name))
+        proof.mutants += result.outcome != "solved"
+        if result.outcome == "solved":
+            proof.problems.append(f"a mutant passes, though it is not in equivalent.toml: {mutant.name}")
     for at, problem in enumerate(proof.problems):
         proof.problems[at] = f"{e.id}: {problem}"
+
+
+def _mutants_of(proof: Proof, tree: Snapshot) -> list[Mutant]:
+    """Those that can be refused. An entry of equivalent.toml that is no mutant any more is a problem of the proof."""
+    every = mutants(proof.exercise, tree[proof.exercise.file].data.decode("utf-8"))
+    known = equivalents(proof.exercise)
+    for name in known.keys() - {mutant.name for mutant in every}:
+        proof.problems.append(f"{proof.exercise.id}: equivalent.toml has {name!r}, which is no mutant of the solution")
+    return [mutant for mutant in every if mutant.name not in known]
 
 
 def _told(result: Grade) -> str:

@@ -84,7 +84,8 @@ def _body(lab: Lab, checked: Checked, *, verbose: bool) -> list[RenderableType]:
         parts += ["", Padding(python("\n".join(lines)), (0, 0, 0, 4))]
     parts += ["", _facts(lab, checked, verbose=verbose)]
     if grade.mistake and grade.outcome in ("wrong", "error", "time", "crash"):
-        parts += ["", Padding(Prose(page.mistakes[grade.mistake]), (0, 0, 0, 2))]
+        perhaps = "" if grade.is_sure else say(language, "perhaps")
+        parts += ["", Padding(Prose(perhaps + page.mistakes[grade.mistake]), (0, 0, 0, 2))]
     if printed := failure.get("printed", "").strip():
         lines = printed.splitlines() if verbose else printed.splitlines()[-6:]
         parts += ["", Text(say(language, "printed"), style="dim"), Padding(Text("\n".join(lines)), (0, 0, 0, 2))]
@@ -112,6 +113,7 @@ def _task(lab: Lab, exercise: Exercise) -> RenderableType:
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     table.add_row(say(language, "read"), Text(f"docs/{language}/{exercise.note}"))
+    table.add_row(say(language, "takes"), Text(say(language, "minutes", n=exercise.minutes)))
     for place in places(lab, exercise):
         table.add_row(say(language, "write"), Text(place, style="cyan"))
     steps = Table.grid(padding=(0, 1, 0, 0))
@@ -152,7 +154,8 @@ def _facts(lab: Lab, checked: Checked, *, verbose: bool) -> Table:
         else:
             row("", say(language, "raised", error=f"{kind}: {text}" if text else kind), "red")
     elif grade.outcome == "time":
-        row("", say(language, "time", seconds=exercise.seconds), "red")
+        key = "time_printing" if grade.was_printing else "time"
+        row("", say(language, key, seconds=exercise.seconds), "red")
     elif grade.outcome == "crash":
         row("", say(language, "crash", text=failure["text"]), "red")
     elif grade.outcome == "needs":
@@ -208,17 +211,21 @@ def _show_next(console: Console, lab: Lab, exercises: list[Exercise], exercise: 
         console.print(Text.assemble((f"{say(language, 'next')}  ", "dim"), f"python -m milestones check   ({title})"))
 
 
-def show_end(console: Console, lab: Lab, total: int, following: str | None) -> None:
-    """All exercises of the milestone are solved."""
+def show_end(console: Console, lab: Lab, total: int, following: str | None, *, is_shown: bool = False) -> None:
+    """All exercises of the milestone are solved. is_shown: so is what the engine can do."""
     language = lab.language
     label = lab.milestone.upper()
     console.print(Text(say(language, "done_all", total=total, milestone=label), style="bold green"))
-    console.print(say(language, "done_next", tests=f"cd {shlex.quote(str(lab.folder))} && python -m pytest"))
+    if not is_shown:
+        console.print(say(language, "done_finish", command="python -m milestones finish"))
+    tests = f"cd {shlex.quote(str(lab.folder))} && python -m pytest"
+    console.print(say(language, "done_next", tests=tests), soft_wrap=True)  # a command is not broken over lines
     if following is None:
         console.print(say(language, "done_end"))
     else:
         command = f"python -m milestones start {following} {shlex.quote(str(_beside(lab.folder, following)))}"
-        console.print(say(language, "done_after", milestone=following.upper(), command=command))
+        command += f" --from {shlex.quote(str(lab.folder))}"
+        console.print(say(language, "done_after", milestone=following.upper(), command=command), soft_wrap=True)
 
 
 def _beside(folder: Path, name: str) -> Path:

@@ -128,11 +128,26 @@ def _set_base(folder: Path, tree: dict[str, File]) -> None:
 
 def apply_solution(lab: Lab, course: Course, exercise: Exercise) -> Path:
     """Write the milestone's own functions into the folder; returns where what stood there before is kept."""
-    solution = course.tree(lab.number)[exercise.file].data.decode("utf-8")
+    return _put_functions(lab, exercise, course.tree(lab.number)[exercise.file], "before-solution")
+
+
+def reset(lab: Lab, exercise: Exercise) -> Path:
+    """Empty the exercise's functions again, as they were handed out; returns where what stood there is kept. A file
+    that is gone, or that Python cannot read, comes back whole."""
+    return _put_functions(lab, exercise, lab.base()[exercise.file], "before-reset")
+
+
+def _put_functions(lab: Lab, exercise: Exercise, source: File, keep_in: str) -> Path:
     text = lab.read(exercise.file)
-    kept = lab.folder / ".folovllm" / "before-solution" / f"{exercise.folder}.py"
+    kept = lab.folder / ".folovllm" / keep_in / f"{exercise.folder}.py"
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(text, encoding="utf-8", newline="\n")
-    solved = exercise.with_functions_of(text, solution)
-    (lab.folder / exercise.file).write_bytes(solved.encode("utf-8"))
+    try:
+        new = exercise.with_functions_of(text, source.data.decode("utf-8")).encode("utf-8")
+    except MilestoneError:  # the functions are not there to be replaced
+        if keep_in != "before-reset":
+            raise
+        new = source.data
+    (lab.folder / exercise.file).parent.mkdir(parents=True, exist_ok=True)
+    (lab.folder / exercise.file).write_bytes(new)
     return kept

@@ -24,7 +24,7 @@ def watch(
     above = ""  # what was solved just now: the next exercise is shown below it
     try:
         while True:
-            exercise = choose(exercises, name) if name else first_open(lab, exercises)
+            exercise = choose(exercises, name, lab.language) if name else first_open(lab, exercises)
             if exercise is None:
                 show_end(console, lab, len(exercises), following(course, lab))
                 return 0

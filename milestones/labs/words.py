@@ -9,6 +9,8 @@ WORDS: dict[str, tuple[str, str]] = {
     "blank": ("not written yet", "还没写"),
     "read": ("read", "先读"),
     "write": ("write", "要写"),
+    "takes": ("minutes", "分钟"),
+    "minutes": ("about {n}", "约 {n}"),
     "expected": ("expected", "期望"),
     "got": ("got", "实际"),
     "with": ("with", "其中"),
@@ -19,6 +21,18 @@ WORDS: dict[str, tuple[str, str]] = {
     "invariant": ("Invariant {n}", "第 {n} 条"),
     "task": ("Task", "任务"),
     "done_all": ("All {total} exercises of {milestone} are solved.", "{milestone} 的 {total} 道练习全部完成。"),
+    "done_finish": ("See what your engine can do: {command}", "看看你的引擎能做什么：{command}"),
+    "finishing": ("your engine generates …", "你的引擎正在生成 …"),
+    "yours": ("Your engine:", "你的引擎："),
+    "tokens_per_s": ("{name}: {speed} tokens/s, four requests", "{name}：{speed} token/s，四个请求"),
+    "finish_first": (
+        "{name} is not solved yet: python -m milestones check",
+        "{name} 还没完成：python -m milestones check",
+    ),
+    "other_text": (
+        "Your engine's text is another than that of {name}, and should be the same: {text}",
+        "你的引擎写出的文本与 {name} 的不同，本该相同；那边写的是：{text}",
+    ),
     "done_next": ("Run the whole tree's tests: {tests}", "运行整个目录的测试：{tests}"),
     "done_after": ("Go on with {milestone}: {command}", "继续 {milestone}：{command}"),
     "done_end": ("That was the last milestone.", "这是最后一个里程碑。"),
@@ -26,6 +40,19 @@ WORDS: dict[str, tuple[str, str]] = {
     "time": (
         "Stopped: this test had run for {seconds} s. Is there a loop that never ends?",
         "已中止：这个测试运行了 {seconds} 秒。是不是有循环停不下来？",
+    ),
+    "time_printing": (
+        "Stopped: this test had run for {seconds} s, and your code was printing. Print less.",
+        "已中止：这个测试运行了 {seconds} 秒，当时你的代码正在打印。请少打印一些。",
+    ),
+    "perhaps": ("Perhaps: ", "可能是："),
+    "file_gone": (
+        "{file} is not there any more. Bring it back: python -m milestones reset {name}",
+        "{file} 不见了。恢复它：python -m milestones reset {name}",
+    ),
+    "reset": (
+        "As handed out: {file}. What stood there is in {kept}",
+        "已恢复为发给你时的样子：{file}。原来的内容保存在 {kept}",
     ),
     "crash": ("The process died: {text}", "进程崩溃：{text}"),
     "needs": (
@@ -70,6 +97,9 @@ WORDS: dict[str, tuple[str, str]] = {
     ),
     "right": ("{letter} is right.", "{letter}，正确。"),
     "not_right": ("{given} is not it; {letter} is.", "不是 {given}，是 {letter}。"),
+    "bad_answer": ("the answer must be one of {letters}, got {given}", "答案须是 {letters} 之一，给的是 {given}"),
+    "no_answer": ("no answer was given; the question stays open", "没有给出答案；这一问还开着"),
+    "no_such": ("no exercise is called {name}; there are {known}", "没有叫 {name} 的练习；有这些：{known}"),
     "predict_done": (
         "all questions of {name} are answered: {right} of {total} right",
         "{name} 的问题都答完了：{total} 题对了 {right} 题",
@@ -90,7 +120,11 @@ WORDS: dict[str, tuple[str, str]] = {
         "nothing has been started from this clone: python -m milestones start m0 DIR",
         "还没有开始任何里程碑：python -m milestones start m0 DIR",
     ),
+    "exercises_to_come": ("{n} exercises to come, about {time}", "还有 {n} 道练习，约 {time}"),
     "sum": ("{solved} of {total} solved", "已完成 {solved} / {total}"),
+    "left": ("about {time} to go", "还需约 {time}"),
+    "minutes_only": ("{minutes} min", "{minutes} 分钟"),
+    "hours": ("{hours} h {minutes} min", "{hours} 小时 {minutes} 分钟"),
     # watch
     "watching": (
         "checked at {time}; save a file to check again, Ctrl-C ends",
@@ -105,6 +139,15 @@ WORDS: dict[str, tuple[str, str]] = {
     "kept": ("yours kept; the course's lies in .folovllm/update/", "保留你的；课程的版本在 .folovllm/update/"),
     # start
     "started": ("{label}: {n} exercises in {folder}", "{label}：{n} 道练习，位于 {folder}"),
+    "carried": ("carried on: {name} ({title})", "已带过来：{name}（{title}）"),
+    "left_changed": (
+        "left: {name} ({title}), whose code this milestone has changed",
+        "未带过来：{name}（{title}）：它的代码在这个里程碑里改过",
+    ),
+    "left_refused": (
+        "left: {name} ({title}), since your code does not pass its check here",
+        "未带过来：{name}（{title}）：你的代码在这里没有通过检查",
+    ),
     "started_next": (
         "Next: cd {folder} && python -m milestones check",
         "下一步：cd {folder} && python -m milestones check",

@@ -1,4 +1,4 @@
-"""`python -m milestones.site parity | build | links`: the site's builds, and the gates for its pages."""
+"""`python -m milestones.site parity | words | build | links`: the site's builds, and the gates for its pages."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.table import Table
 from milestones.site.links import markdown_problems, site_problems
 from milestones.site.parity import compare
 from milestones.site.source import ROOT
+from milestones.site.words import print_words
 
 CONFIGS = {"en": "mkdocs.yml", "zh": "mkdocs.zh.yml"}
 _CHOOSER = """<!doctype html>
@@ -74,12 +75,15 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     gate = commands.add_parser("parity", help="compare docs/en with docs/zh")
     gate.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder that holds en/ and zh/")
+    commands.add_parser("words", help="how long the pages are, in words and hours")
     make = commands.add_parser("build", help="build both languages into site/")
     make.add_argument("--with", dest="builder", choices=("mkdocs", "zensical"), default="mkdocs")
     commands.add_parser("links", help="follow every link of what `build` made, and of the READMEs")
     arguments = parser.parse_args(argv)
     if arguments.command == "links":
         return links()
+    if arguments.command == "words":
+        return print_words()
     return parity(arguments.docs) if arguments.command == "parity" else build(arguments.builder)
 
 

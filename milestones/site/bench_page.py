@@ -43,7 +43,7 @@ WORDS = {
     },
 }
 COMMAND = (
-    "folovllm bench throughput --dtype bfloat16 --num-requests 8 --input-len 128 --output-len 32 --rounds 6 "
+    "python -m workshop.bench throughput --dtype bfloat16 --num-requests 8 --input-len 128 --output-len 32 --rounds 6 "
     "--peer hf-continuous,vllm,llama-cpp,openvino --json docs/benchmarks/data/throughput-peers-{id}-bf16.json"
 )
 ABLATION = "ablate-embedded-zen4"
@@ -105,7 +105,6 @@ def _section(machine: dict[str, Any], lang: str) -> str:
         parts.append(f"{words['machine']}{_machine(load(machine['data'][0]), words)}")
         for name in machine["data"]:
             parts.append(f'::: bench {name} columns="{words["columns"]}" nocaption')
-            parts.append(f"`{load(name)['command']}`\n{{ .measured }}")
     else:
         parts += [words["none"], f"`{COMMAND.format(id=machine['id'])}`"]
     parts.append(f"{words['not_shown']}{said['not_shown']}")

@@ -14,7 +14,7 @@ from milestones.site.errors import DirectiveError
 
 DIRECTIVE = re.compile(r"^(?P<indent>[ \t]*):::[ \t]+(?P<body>\S.*?)[ \t]*$")
 INLINE = re.compile(r"\{\{\s*bench\s+(?P<body>[^{}]+?)\s*\}\}")
-KINDS = ("code", "bench", "plot", "api", "figure", "map")
+KINDS = ("code", "bench", "plot", "api", "figure", "map", "way", "exercise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,8 @@ _KNOWN: dict[str, tuple[set[str], set[str], bool]] = {
     "api": (set(), {"members"}, False),
     "map": (set(), set(), False),
     "figure": (set(), {"caption"}, False),
+    "way": (set(), set(), False),
+    "exercise": (set(), set(), False),
 }
 
 

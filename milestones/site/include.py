@@ -4,6 +4,8 @@
     ::: bench NAME columns="batch,ratio=times" where="dtype=bfloat16"
     ::: api folovllm/sampling_params.py SamplingParams
     ::: figure m3/running caption="..."
+    ::: way m3
+    ::: exercise m3/01-block-pool
     {{ bench NAME ratio where batch=1 | .2f }}
     ??? question advanced "7. Why does ..."
 
@@ -26,6 +28,7 @@ from milestones.site.directives import DIRECTIVE, INLINE, FenceTracker, parse_di
 from milestones.site.errors import DirectiveError
 from milestones.site.render import render_directive
 from milestones.site.tags import with_badge
+from milestones.site.way import OPTIONAL, optional
 
 # Python-Markdown's whitespace normalisation has 30, its and pymdownx's fenced blocks have 25.
 _PRIORITY = 28
@@ -46,6 +49,8 @@ class IncludePreprocessor(Preprocessor):
                 out.append(line)
             elif match := DIRECTIVE.match(line):
                 out += self._block(match["indent"], match["body"])
+            elif line == OPTIONAL[self.lang]:
+                out.append(optional("\n".join(lines), self.lang))
             else:
                 out.append(self._sentence(with_badge(line, self.lang)))
         return out

@@ -3,6 +3,7 @@
     ::: code PATH NAME @m3      the code, under the file's name         ## Title {#id}      ## Title
     ::: bench NAME, {{ … }}     the table, the figure                   [x](y.md#id)        [x](y.md#title), or x
     ::: plot NAME               its figures as a table                  ??? question "Q"    <details>
+    ::: way, ::: exercise       the table, the box
     ::: figure NAME             the file as an image, and its caption
 
 Sources and measurements come from a snapshot, not from the disk: `tag` renders what a commit holds.
@@ -17,7 +18,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any
 
-from milestones.site import api, bench_table, figures
+from milestones.site import api, bench_table, figures, way
 from milestones.site.directives import DIRECTIVE, INLINE, Directive, FenceTracker, parse_directive
 from milestones.site.errors import DirectiveError
 from milestones.site.source import MODULE_DOC, SourceFile, excerpt
@@ -38,6 +39,7 @@ class Pages:
         self._read = read
         self._sources: dict[tuple[str, str | None], SourceFile] = {}
         self._tables: dict[str, dict[str, Any]] = {}
+        self._asked: dict[str, dict[tuple[str, str], int]] = {}
         self._anchors: dict[str, dict[str, str]] = {}
 
     def render(self, path: str, text: str, lang: str, there: Collection[str]) -> str:
@@ -78,6 +80,10 @@ class Pages:
             options = directive.options
             shown = {"columns": options.get("columns", ""), "where": options.get("where", "")}
             return bench_table.table(self._table(path), **shown, caption="nocaption" not in directive.flags, lang=lang)
+        if directive.kind == "way":
+            return way.render(path, lang, lambda file: self._read(file, None))
+        if directive.kind == "exercise":
+            return way.render_exercise(path, lang, lambda file: self._read(file, None))
         source = self._source(path, directive.milestone)
         if directive.kind == "api":
             members = directive.options.get("members")
@@ -86,7 +92,14 @@ class Pages:
         code = "\n\n".join(excerpt(source, n, doc=doc, head=head) for n in names) if names else source.text
         shown_names = [f"`{name}`" for name in names if name != MODULE_DOC]
         title = directive.options.get("title") or " · ".join([f"`{source.name}`", *shown_names])
-        return f"{title}\n\n{api.fence(code, 'text' if names == [MODULE_DOC] else 'python')}"
+        block = f"{title}\n\n{api.fence(code, 'text' if names == [MODULE_DOC] else 'python')}"
+        answer = way.folded(path, names, lang, self._solutions(directive.milestone)) if directive.milestone else ""
+        return f"<details><summary>{answer}</summary>\n\n{block}\n\n</details>" if answer else block
+
+    def _solutions(self, milestone: str) -> dict[tuple[str, str], int]:
+        if milestone not in self._asked:
+            self._asked[milestone] = way.solutions(milestone, lambda file: self._read(file, None))
+        return self._asked[milestone]
 
     def _drawing(self, name: str, lang: str, page: str, caption: str) -> str:
         file = figures.file_in(lang, name)

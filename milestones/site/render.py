@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from milestones.site import api, bench_plot, bench_table, figures, vllm_map
+from functools import cache
+
+from milestones.site import api, bench_plot, bench_table, figures, vllm_map, way
 from milestones.site.directives import Directive
 from milestones.site.errors import DirectiveError
-from milestones.site.source import MODULE_DOC, SourceFile, excerpt, parse
+from milestones.site.source import MODULE_DOC, ROOT, SourceFile, excerpt, parse
 from milestones.site.vllm_files import vllm_files
 
 
@@ -30,6 +32,10 @@ def render_directive(directive: Directive, lang: str = "en") -> str:
     if directive.kind == "figure":
         name = _single(directive)
         return figures.figure(name, figures.read(name), lang, directive.options.get("caption", ""))
+    if directive.kind == "way":
+        return way.render(_single(directive), lang, _read)
+    if directive.kind == "exercise":
+        return way.render_exercise(_single(directive), lang, _read)
     path, *names = directive.words
     source = parse(path, directive.milestone)
     if directive.kind == "api":
@@ -37,7 +43,22 @@ def render_directive(directive: Directive, lang: str = "en") -> str:
             raise DirectiveError(f"api takes a path and one name, got {' '.join(directive.words)}")
         members = directive.options.get("members")
         return api.render(source, names[0], members.split(",") if members is not None else None)
-    return _code(directive, source, names)
+    code = _code(directive, source, names)
+    if directive.milestone and (title := way.folded(path, names, lang, _solutions(directive.milestone))):
+        return "\n".join([f'??? example "{title}"', *(f"    {line}" if line else "" for line in code.splitlines())])
+    return code
+
+
+@cache
+def _solutions(milestone: str) -> dict[tuple[str, str], int]:
+    return way.solutions(milestone, _read)
+
+
+def _read(path: str) -> str:
+    try:
+        return (ROOT / path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise DirectiveError(f"{path} does not exist") from error
 
 
 def _single(directive: Directive) -> str:

@@ -33,6 +33,7 @@ _LANGUAGES = {"python": "python", "py": "python", "bash": "bash", "console": "ba
 NOT_RUN = {
     "folovllm bench": "folovllm",
     "folovllm chat": "folovllm",
+    "folovllm info": "folovllm",  # a milestone's tree has no such command
     "folovllm serve": "folovllm",
     "python -m milestones.site": "module",
     "python -m milestones.run_snippets": "module",

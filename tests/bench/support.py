@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
-from folovllm.bench.contestant import Contestant
+from folovllm.bench.contestant import Contestant, Run, Step
 from folovllm.bench.peers import registry
-from folovllm.bench.peers.setup import PeerSetup, load_hf_model
-from folovllm.bench.peers.workers.hf import HuggingFace, batch_sizes
+from folovllm.bench.peers.apart import PeerSetup
+from folovllm.bench.peers.registry import InBatches, batch_sizes
+from folovllm.bench.peers.workers.hf_engine import Engine
+from folovllm.bench.workload import BenchModel
 from folovllm.entrypoints.cli.main import main
 from workshop.bench.__main__ import MAKERS
 from workshop.bench.__main__ import main as makers_main
@@ -21,8 +24,24 @@ from workshop.bench.__main__ import main as makers_main
 
 def here(setup: PeerSetup) -> list[Contestant]:
     """Hugging Face in this process, to save the imports."""
-    model = load_hf_model(setup.model, setup.dtype, setup.device)
-    return [HuggingFace(model, size) for size in batch_sizes(setup)]
+    engine = Local(hf_engine(setup.model, setup.dtype, setup.device))
+    return [InBatches(engine, size) for size in batch_sizes(setup)]
+
+
+def hf_engine(model: BenchModel, dtype: str = "float32", device: str | None = "cpu") -> Engine:
+    return Engine(asdict(model), dtype, device)
+
+
+class Local:
+    """An engine file's Engine, asked as through its pipe."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
+
+    def generate(self, prompts: list[list[int]], num_tokens: list[int], **more: Any) -> tuple[list[list[int]], Run]:
+        steps, tokens = self.engine.generate(prompts, num_tokens, **more)
+        assert [len(ids) for ids in tokens] == list(num_tokens)
+        return tokens, Run(Step(*step) for step in steps)
 
 
 def run(argv: list[str]) -> int:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from folovllm import LLM, SamplingParams
+from folovllm import SamplingParams
 from folovllm.bench.compare import samples_of
-from folovllm.models.compiled_decoder import CompiledDecoder
-from folovllm.models.fused_compiled import COMPILED
+from folovllm.bench.contestant import FoloVLLM
+from folovllm.bench.workload import BenchModel
+from folovllm.models.one_call import OneCallOps
 from folovllm.utils.cpu_kernels import unavailable_reason
 from tests.bench.support import bench_report, refusal
 from tests.helpers import make_hf_folder
+from tests.m4.cuda_support import serve
 from workshop.bench import ablate
 from workshop.bench.ablate import FEATURES
 
@@ -47,34 +50,34 @@ def test_a_ratio_is_the_middle_one_of_the_rounds(tmp_path: Path) -> None:
 def test_what_is_left_out_is_missing_and_the_tokens_are_the_same(name: str, tmp_path: Path) -> None:
     folder, feature = make_hf_folder(tmp_path), FEATURES[name]
 
-    def engine(**options: object) -> LLM:
-        return LLM(str(folder), skip_tokenizer_init=True, dtype="float32", device="cpu", num_kv_blocks=40, **options)
+    def engine(**options: object) -> FoloVLLM:
+        return FoloVLLM(BenchModel("tiny", str(folder), "auto"), "float32", "cpu", 40, num_kv_blocks=40, **options)
 
-    def say(llm: LLM) -> list[list[int]]:
+    def say(ours: FoloVLLM) -> list[dict[str, Any]]:
         params = SamplingParams(temperature=0, max_tokens=6)
-        return [out.outputs[0].token_ids for out in llm.generate([[7, 3, 9], [5] * 20], params, use_tqdm=False)]
+        return serve(ours.engine, [([7, 3, 9], params), ([5] * 20, params)])
 
     whole = engine()
     with feature.inside(CPU):
         less = engine(**feature.options)
         said = say(less)
     assert said == say(whole)
-    config, kinds = less.engine.config, {type(module) for module in less.engine.runner.model.modules()}
-    everything = {type(module) for module in whole.engine.runner.model.modules()}
+    config, ops = less.engine.config, less.engine.runner.model.model.ops
+    everything = whole.engine.runner.model.model.ops
     assert config.cache_config.enable_prefix_caching == (name != "prefix-caching")
     assert config.scheduler_config.enable_chunked_prefill == (name != "chunked-prefill")
     if unavailable_reason() is None:
-        assert (kinds != everything) == (name in ("one-call", "fusing", "kernels"))
-        assert (CompiledDecoder in kinds) == (name in ("chunked-prefill", "prefix-caching", "threads"))
-        assert CompiledDecoder in everything
+        assert (ops.rms_norm is not everything.rms_norm) == (name in ("fusing", "kernels"))
+        assert (type(ops) is OneCallOps) == (name in ("chunked-prefill", "prefix-caching", "threads"))
+        assert type(everything) is OneCallOps
 
 
 def test_after_a_feature_was_left_out_everything_is_there_again() -> None:
-    before = dict(COMPILED), torch.get_num_threads(), os.environ.get("FOLOVLLM_CPU_KERNELS")
+    before = torch.get_num_threads(), os.environ.get("FOLOVLLM_CPU_KERNELS")
     for feature in FEATURES.values():
         with pytest.raises(ZeroDivisionError), feature.inside(CPU):
             _ = 1 / 0
-    assert before == (dict(COMPILED), torch.get_num_threads(), os.environ.get("FOLOVLLM_CPU_KERNELS"))
+    assert before == (torch.get_num_threads(), os.environ.get("FOLOVLLM_CPU_KERNELS"))
 
 
 def test_prompts_begin_alike_as_far_as_they_were_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

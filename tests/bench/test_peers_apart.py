@@ -17,18 +17,16 @@ import pytest
 import torch
 
 from folovllm.bench import pipe
-from folovllm.bench.peers.apart import Apart, Kind, environment
-from folovllm.bench.peers.exported import export_weights
-from folovllm.bench.peers.llama_cpp import LLAMA_CPP
-from folovllm.bench.peers.registry import PEERS, make_peers
-from folovllm.bench.peers.setup import PeerMissingError, PeerSetup
-from folovllm.bench.peers.workers import gguf_file
+from folovllm.bench.peers.apart import Apart, Kind, PeerMissingError, PeerSetup, environment
+from folovllm.bench.peers.registry import LLAMA_CPP, PEERS, make_llama_cpp, make_peers
 from folovllm.bench.workload import BenchModel
 from folovllm.entrypoints.cli.main import main
 from tests.bench.support import bench_report
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
+from workshop.bench.peers import exported
+from workshop.bench.peers.exported import GGUF, OPENVINO, export_weights
 from workshop.bench.peers.nano_vllm import NANO_VLLM
-from workshop.bench.peers.openvino import OPENVINO
+from workshop.bench.peers.workers import gguf_file
 
 PROMPTS, COUNTS = [[7, 3, 9, 1], list(range(40, 71)), [200, 5]], [8, 5, 9]
 INSTALLED = [kind for kind in (LLAMA_CPP, OPENVINO) if os.environ.get(kind.variable)]
@@ -68,7 +66,7 @@ def test_an_installed_peer_is_measured_beside_ours(kind: Kind, dtype: str, tmp_p
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(LLAMA_CPP, marks=pytest.mark.exhaustive, id="llama-cpp"), pytest.param(OPENVINO, id="openvino")],
+    [pytest.param(GGUF, marks=pytest.mark.exhaustive, id="llama-cpp"), pytest.param(OPENVINO, id="openvino")],
 )
 def test_a_missing_peer_is_named_with_the_way_to_it_and_ours_is_measured(
     kind: Kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -84,8 +82,8 @@ def test_a_missing_peer_is_named_with_the_way_to_it_and_ours_is_measured(
 
 def test_without_a_variable_the_peer_may_be_in_this_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(LLAMA_CPP.variable, raising=False)
-    monkeypatch.setattr("folovllm.bench.peers.apart.find_spec", lambda name: None if name == "gguf" else object())
-    with pytest.raises(PeerMissingError, match=r"this Python has no gguf; .*FOLOVLLM_LLAMA_CPP_PYTHON=FOLDER"):
+    monkeypatch.setattr("folovllm.bench.peers.apart.find_spec", lambda name: None if name == "llama_cpp" else object())
+    with pytest.raises(PeerMissingError, match=r"this Python has no llama_cpp; .*FOLOVLLM_LLAMA_CPP_PYTHON=FOLDER"):
         LLAMA_CPP.find_python()
     monkeypatch.setattr("folovllm.bench.peers.apart.find_spec", lambda name: object())
     assert LLAMA_CPP.find_python() == sys.executable
@@ -166,6 +164,85 @@ def test_how_our_threads_wait_is_not_handed_on(monkeypatch: pytest.MonkeyPatch) 
     assert environment(3)["GOMP_SPINCOUNT"] == "5000"
 
 
+# llama.cpp, by a stand-in: what its engine file says of a GGUF file, and which it refuses.
+
+LLAMA_FAKE = '''
+"""The C functions that are called before a context is made. Its file has 2 layers, 64 numbers a token, 256 tokens."""
+import types
+
+__version__ = "0.0.stand-in"
+llama_backend_init = lambda: None
+llama_model_default_params = lambda: None
+llama_model_load_from_file = lambda path, params: path
+llama_model_get_vocab = lambda model: model
+llama_vocab_n_tokens = lambda vocab: 256
+llama_model_n_layer = lambda model: 2
+llama_model_n_embd = lambda model: 64
+llama_context_default_params = types.SimpleNamespace
+llama_init_from_model = lambda model, options: options
+llama_batch_init = lambda *sizes: types.SimpleNamespace()
+
+
+def llama_model_meta_val_str(model, key, text, size):
+    assert key == b"general.file_type" and size == 64
+    text.value = open(model, "rb").read()
+'''
+
+
+@pytest.fixture
+def llama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PeerSetup:
+    """A setup whose GGUF file holds its file type and nothing else."""
+    (tmp_path / "llama_cpp.py").write_text(LLAMA_FAKE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv(LLAMA_CPP.variable, sys.executable)
+    setup = setup_of(make_hf_folder(tmp_path, "qwen3"))
+    setup.gguf = str(tmp_path / "x.gguf")
+    return setup
+
+
+@pytest.mark.parametrize(
+    ("file_type", "dtype"), [("0", "float32"), ("1", "float16"), ("32", "bfloat16"), ("15", "GGUF file type 15")]
+)
+def test_a_gguf_files_own_dtype_is_shown(file_type: str, dtype: str, llama: PeerSetup) -> None:
+    Path(llama.gguf or "").write_text(file_type)
+    with llama.cleanup:
+        (peer,) = make_llama_cpp(llama)
+        assert isinstance(peer, Apart)
+        assert (peer.dtype, peer.version) == (dtype, "0.0.stand-in")
+
+
+def test_a_gguf_file_of_another_model_is_refused(llama: PeerSetup, tmp_path: Path) -> None:
+    Path(llama.gguf or "").write_text("0")
+    llama.model = BenchModel("other", str(make_hf_folder(tmp_path / "other", "qwen3", num_hidden_layers=3)), "auto")
+    text = r"gguf must have the model's layers, hidden size and vocabulary, \[3, 64, 256\], got \[2, 64, 256\]"
+    with llama.cleanup, pytest.raises(RuntimeError, match=text):
+        make_llama_cpp(llama)
+
+
+def test_llama_cpp_without_a_gguf_file_says_how_to_give_one(llama: PeerSetup) -> None:
+    llama.gguf = None
+    with pytest.raises(ValueError, match="gguf must be the file of the same model .*got None; give --gguf FILE"):
+        make_llama_cpp(llama)
+
+
+def test_the_workshop_writes_the_file_where_none_is_given(llama: PeerSetup, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(llama.gguf or "").write_text("32")
+    wrote, llama.gguf = llama.gguf, None
+    monkeypatch.setattr(exported, "write_gguf", lambda folder, python: wrote)
+    with llama.cleanup:
+        (peer,) = PEERS["llama-cpp"](llama)
+        assert isinstance(peer, Apart)
+        assert (peer.dtype, llama.gguf) == ("bfloat16", wrote)
+
+
+def test_a_model_that_gguf_lacks_is_told_by_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gguf.py").write_text("GGUFWriter = None")
+    (tmp_path / "weights.json").write_text('{"config": {"model_type": "mamba"}, "tensors": []}')
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ValueError, match=r"could not be written: ValueError: model must be a llama.*got 'mamba'"):
+        exported.write_gguf(tmp_path, sys.executable)
+
+
 # nano-vLLM, by a stand-in.
 
 FAKE = '''
@@ -224,7 +301,7 @@ def test_a_peer_apart_counts_first_tokens_with_the_prefill(tmp_path: Path, monke
         tokens, run = peer.generate([[5, 6, 7], [8]], [2, 3])
         assert tokens == [[0, 1], [0, 1, 2]]
         assert [(step.tokens, step.prefill) for step in run] == [(2, True), (2, False), (1, False)]
-        assert peer.run([[1]], 2).tokens == 2  # and again, in the same process
+        assert peer.run([[1]], [2]).tokens == 2  # and again, in the same process
     assert peer._pipe.process.poll() == 0
 
 

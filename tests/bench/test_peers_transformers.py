@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from folovllm.bench import latency
-from folovllm.bench.peers.registry import PEERS
-from folovllm.bench.peers.setup import PeerSetup
-from folovllm.bench.peers.transformers import OwnProcess
+from folovllm.bench.peers.apart import Apart, PeerSetup
+from folovllm.bench.peers.registry import PEERS, InBatches
 from folovllm.bench.workload import BenchModel
 from tests.helpers import make_hf_folder
 
@@ -33,21 +32,22 @@ def test_each_runs_in_another_process_and_gives_what_was_asked_for(
     peers = PEERS[name](setup)
     assert [getattr(peer, "batch_size", None) for peer in peers] == sizes
     for peer in peers:
-        assert isinstance(peer, OwnProcess)
-        assert peer.name == name
-        assert peer._pipe.process.pid != os.getpid()
-        run = peer.run_mixed([[1, 2, 3], [4], [5, 6]], [3, 1, 2])
+        process = peer._engine if isinstance(peer, InBatches) else peer
+        assert isinstance(process, Apart)
+        assert peer.name == process.name == name
+        assert process._pipe.process.pid != os.getpid()
+        run = peer.run([[1, 2, 3], [4], [5, 6]], [3, 1, 2])
         assert run.tokens == 6
         assert run[0].prefill
         assert all(step.seconds > 0 for step in run)
-        assert peer.run([[7, 8]], 4).tokens == 4
+        assert peer.run([[7, 8]], [4]).tokens == 4
 
 
 def test_latency_runs_its_peer_in_another_process(setup: PeerSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("transformers' model was loaded into this process")
 
-    monkeypatch.setattr("folovllm.bench.peers.setup.load_hf_model", refuse)
+    monkeypatch.setattr("folovllm.model_loader.ModelLoader.load", refuse)
     report = latency.run(
         setup.model, command="c", dtype="float32", peer="hf", device="cpu", input_len=4, output_len=3, rounds=1
     )
@@ -59,7 +59,7 @@ def test_latency_runs_its_peer_in_another_process(setup: PeerSetup, monkeypatch:
 def test_what_fails_over_there_is_told_here(setup: PeerSetup) -> None:
     (peer, _) = PEERS["hf"](setup)
     with pytest.raises(RuntimeError, match=r"hf failed: IndexError: .*its last words"):
-        peer.run([[10**6]], 2)
+        peer.run([[10**6]], [2])
     setup.model = BenchModel("gone", "/no/such/folder", "auto")
     with pytest.raises(RuntimeError, match=r"hf failed: ModelLoadError: .*no such folder"):
         PEERS["hf"](setup)

@@ -32,7 +32,7 @@ def test_a_benchmark_with_an_engine_writes_its_steps(name: str, tmp_path: Path, 
 
 def test_a_preset_is_traced_too(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
-    argv = ["throughput", "--preset", "shared-prefix", *TINY, "--num-requests", "2", "--output-len", "2"]
+    argv = ["preset", "shared-prefix", *TINY, "--num-requests", "2", "--output-len", "2"]
     assert run([*argv, "--rounds", "1", "--trace", str(path)]) == 0
     assert len(read_trace(path).steps) > 1
 

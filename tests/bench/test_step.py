@@ -35,7 +35,7 @@ def test_a_round_counts_the_tokens_that_were_scheduled() -> None:
     prompts = sum(len(request.prompt_token_ids) for request in line.requests.values())
     first = line.run(1)  # the three prompts, whole, in one step
     assert first.tokens == prompts
-    assert first.token[0] * prompts == pytest.approx(first.step[0])
+    assert first.token * prompts == pytest.approx(first.step)
 
 
 def test_scheduler_report(tmp_path: Path) -> None:
@@ -82,14 +82,14 @@ def test_every_measured_step_decodes_the_whole_batch(monkeypatch: pytest.MonkeyP
 
 def test_a_request_does_not_wait_for_a_longer_one(tmp_path: Path) -> None:
     model = BenchModel("tiny", str(make_hf_folder(tmp_path)), "auto")
-    run = FoloVLLM(model, "float32", "cpu", 16).run_mixed([[1, 2], [3, 4, 5, 6, 7], [8, 9, 10]], [2, 4, 3])
+    run = FoloVLLM(model, "float32", "cpu", 16).run([[1, 2], [3, 4, 5, 6, 7], [8, 9, 10]], [2, 4, 3])
     assert [one.tokens for one in run] == [3, 3, 2, 1]
     assert [one.prefill for one in run] == [True, False, False, False]
 
 
 def test_the_cache_is_looked_at_when_it_is_fullest(tmp_path: Path) -> None:
     model = BenchModel("tiny", str(make_hf_folder(tmp_path)), "auto")
-    run = FoloVLLM(model, "float32", "cpu", 16).run([[1, 2, 3, 4]], 3)
+    run = FoloVLLM(model, "float32", "cpu", 16).run([[1, 2, 3, 4]], [3])
     # Four tokens after the first step and five after the second; with the third the request has ended.
     assert run.kv_used_tokens == 5
     assert run.kv_reserved_tokens is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from folovllm import SamplingParams
 from folovllm.bench.step import StepClock
+from folovllm.engine.llm_engine import LLMEngine
 from tests.fake_cuda import FakeCuda
 from tests.m3.oracle import Oracle
 from tests.m4.cuda_support import make_engine
@@ -15,8 +16,8 @@ GREEDY = SamplingParams(temperature=0, max_tokens=6)
 
 def test_the_clock_of_a_step_sees_a_replay(small_oracle: Oracle, fake_cuda: FakeCuda) -> None:
     """It passes neither forward() nor compute_logits()."""
-    engine = make_engine(small_oracle, **SMALL)
-    clock = StepClock(engine)
+    clock = StepClock()
+    engine = LLMEngine(make_engine(small_oracle, **SMALL).config, choose=clock.choose)
     engine.add_request("a", PROMPT, GREEDY)
     clock.step(engine)
     before = fake_cuda.launches["graph"]

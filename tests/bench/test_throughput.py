@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from folovllm.bench.contestant import FoloVLLM, Run, Step, take_turns
+from folovllm.bench.contestant import FoloVLLM, Run, Step
 from folovllm.bench.lengths import Lengths
 from folovllm.bench.peers import registry
-from folovllm.bench.peers.setup import PeerSetup, load_hf_model
-from folovllm.bench.peers.workers.hf import HuggingFace
+from folovllm.bench.peers.apart import PeerSetup
+from folovllm.bench.peers.registry import InBatches
+from folovllm.bench.race import take_turns
 from folovllm.bench.throughput import make_lengths
 from folovllm.bench.workload import BenchModel
-from tests.bench.support import bench, refusal
+from tests.bench.support import Local, bench, hf_engine, refusal
 from tests.helpers import make_hf_folder
 
 pytestmark = pytest.mark.slow
@@ -50,7 +51,7 @@ def test_each_round_has_token_ids_of_its_own() -> None:
 def test_a_static_batch_runs_to_its_longest_output_and_counts_what_was_wanted(tmp_path: Path) -> None:
     model = BenchModel("tiny", str(make_hf_folder(tmp_path)), "auto")
     prompts, wanted = [[1, 2], [3, 4, 5, 6, 7], [8, 9, 10]], [2, 4, 3]
-    run = HuggingFace(load_hf_model(model, "float32", "cpu"), batch_size=2).run_mixed(prompts, wanted)
+    run = InBatches(Local(hf_engine(model)), batch_size=2).run(prompts, wanted)
     assert [(one.tokens, one.prefill) for one in run] == [
         (2, True), (2, False), (1, False), (1, False),  # the first output is done after two steps
         (1, True), (1, False), (1, False),
@@ -59,7 +60,7 @@ def test_a_static_batch_runs_to_its_longest_output_and_counts_what_was_wanted(tm
 
 def test_the_whole_run_takes_longer_than_its_steps(tmp_path: Path) -> None:
     model = BenchModel("tiny", str(make_hf_folder(tmp_path)), "auto")
-    run = FoloVLLM(model, "float32", "cpu", 16).run_mixed([[1, 2], [3, 4, 5]], [2, 4])
+    run = FoloVLLM(model, "float32", "cpu", 16).run([[1, 2], [3, 4, 5]], [2, 4])
     assert run.tokens == 6
     assert run.wall_seconds is not None
     assert run.wall_seconds > run.seconds > 0
@@ -69,7 +70,7 @@ def test_an_engine_that_gives_too_few_tokens_is_noticed(tmp_path: Path, monkeypa
     ours = FoloVLLM(BenchModel("tiny", str(make_hf_folder(tmp_path)), "auto"), "float32", "cpu", 16)
     monkeypatch.setattr(ours.engine, "has_unfinished_requests", lambda: False)
     with pytest.raises(RuntimeError, match="not every request got the tokens it asked for"):
-        ours.run([[1, 2]], 3)
+        ours.run([[1, 2]], [3])
 
 
 class Metronome:
@@ -82,13 +83,8 @@ class Metronome:
         if setup is not None:
             setup.cleanup.callback(lambda: closed.append(self.name))
 
-    def run(self, prompts: list[list[int]], num_tokens: int) -> Run:
+    def run(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
         self.seen.append(prompts)
-        return Run(Step(1.0, len(prompts), number == 0) for number in range(num_tokens))
-
-
-class MixedMetronome(Metronome):
-    def run_mixed(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
         return Run(Step(1.0, sum(n > number for n in num_tokens), number == 0) for number in range(max(num_tokens)))
 
 
@@ -99,7 +95,6 @@ closed: list[str] = []
 def metronomes(monkeypatch: pytest.MonkeyPatch) -> None:
     closed.clear()
     monkeypatch.setitem(registry.PEERS, "metronome", lambda setup: [Metronome(setup)])
-    monkeypatch.setitem(registry.PEERS, "mixed", lambda setup: [MixedMetronome(setup)])
 
 
 def test_contestants_take_turns_and_the_warm_up_is_left_out() -> None:
@@ -132,8 +127,8 @@ def test_throughput_against_several_peers(given: list[str], metronomes: None, tm
 
 
 def test_mixed_throughput_is_the_same_work_for_all(metronomes: None, tmp_path: Path) -> None:
-    argv = ["throughput", "--shape", TINY, "--dtype", "float32", "--peer", "mixed", "--mixed", "--num-requests", "6",
-            "--input-len", "16", "--output-len", "8", "--rounds", "1"]  # fmt: skip
+    argv = ["throughput", "--shape", TINY, "--dtype", "float32", "--peer", "metronome", "--mixed",
+            "--num-requests", "6", "--input-len", "16", "--output-len", "8", "--rounds", "1"]  # fmt: skip
     path = tmp_path / "throughput-mixed.json"
     ours, mixed = bench(argv, path)
     lengths = make_lengths(6, 16, 8, mixed=True)
@@ -141,21 +136,6 @@ def test_mixed_throughput_is_the_same_work_for_all(metronomes: None, tmp_path: P
     assert mixed["prompt_tokens"] == ours["prompt_tokens"] == pytest.approx(sum(lengths.prompts) / 6)
     assert mixed["output_tokens_per_s"] == pytest.approx(sum(lengths.outputs) / max(lengths.outputs))
     assert "prompts of 2 to 16 tokens, outputs of 2 to 8" in json.loads(path.read_text())["notes"][-1]
-
-
-def test_the_cache_has_no_column_where_the_engine_tells_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FoloVLLM, "_look_at_cache", lambda self, run: None)
-    (row,) = bench(["throughput", "--shape", TINY, *LENGTHS], tmp_path / "throughput-x.json")
-    assert not [column for column in row if column.startswith("kv_")]
-    assert row["output_tokens_per_s"] > 0
-
-
-def test_a_peer_that_cannot_mix_is_refused(metronomes: None, capsys: pytest.CaptureFixture[str]) -> None:
-    message = refusal(["throughput", "--shape", TINY, "--peer", "metronome", "--mixed", *LENGTHS], capsys)
-    assert "mixed must be off with the peer 'metronome'" in message
-    assert closed == ["metronome"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from folovllm.bench import throughput
+from folovllm.bench import race, throughput
 from folovllm.bench.contestant import FoloVLLM
 from folovllm.bench.workload import BenchModel
 
@@ -20,11 +20,11 @@ def test_the_cache_is_for_just_these_requests_and_the_warm_up_has_as_many(oracle
             self.counts: list[int] = []
             made.append(self)
 
-        def run_mixed(self, prompts, num_tokens):
+        def run(self, prompts, num_tokens):
             self.counts.append(len(prompts))
-            return super().run_mixed(prompts, num_tokens)
+            return super().run(prompts, num_tokens)
 
-    monkeypatch.setattr(throughput, "FoloVLLM", Seen)
+    monkeypatch.setattr(race, "FoloVLLM", Seen)
     model = BenchModel("tiny", str(oracle.folder), "auto")
     throughput.run(
         model, command="", dtype="float32", device="cpu", num_requests=3, input_len=20, output_len=13, rounds=2

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from folovllm.attention.splits import PLACES, TailModel
-from folovllm.bench.presets import PRESETS
+from folovllm.attention.splits import PLACES
 from tests.bench.support import bench_report
+from workshop.bench.decode_tail import TailModel
+from workshop.bench.presets import PRESETS
 from workshop.bench.time_line import (
     ATTENTION_LAUNCH,
     ATTENTION_SHARE,

@@ -13,7 +13,7 @@ from pathlib import Path
 from folovllm.tracing.page import make_page
 from folovllm.tracing.reader import read_trace
 from tests.browser.chromium import Chromium
-from tests.m6.trace_support import Simulated
+from tests.tracing.support import Simulated
 
 STEPS, SEQS = 10_000, 256
 
@@ -50,7 +50,7 @@ def make_trace(path: Path, num_steps: int = STEPS, num_seqs: int = SEQS) -> None
             prompt = [draw.randrange(50)] * 32 + [draw.randrange(1000) for _ in range(draw.randrange(10, 300))]
             load.add(f"r{next(names)}", prompt, draw.randrange(20, 600))
         load.step()
-    load.tracer.close(load.now)
+    load.tracer.close()
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.browser
 
 KINDS = [
-    "index",  # a flow chart
+    "index",  # the moving picture, buttons
     "getting-started",  # long lines of code
     "architecture",  # a sequence diagram, a drawing
     "m0/requests",  # a class diagram, a state diagram

@@ -13,7 +13,7 @@ import pytest
 from folovllm.tracing.page import make_page
 from folovllm.tracing.reader import read_trace
 from tests.browser.chromium import Chromium, find_chromium
-from tests.m6.trace_support import Simulated
+from tests.tracing.support import Simulated
 
 pytestmark = [
     pytest.mark.browser,

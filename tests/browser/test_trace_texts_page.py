@@ -14,7 +14,7 @@ from folovllm.entrypoints.trace_texts import texts_of
 from folovllm.tracing.page import make_page
 from folovllm.tracing.reader import read_trace
 from tests.browser.chromium import Chromium, find_chromium
-from tests.m6.trace_support import Simulated
+from tests.tracing.support import Simulated
 
 pytestmark = [
     pytest.mark.browser,

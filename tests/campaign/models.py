@@ -11,7 +11,7 @@ import torch
 
 from tests.campaign.case import ModelSpec
 from tests.helpers import make_hf_model
-from tests.m1.support import BOS, EOS, byte_tokenizer
+from tests.m1.byte_tokenizer import BOS, EOS, byte_tokenizer
 
 TEXT_VOCAB = 258
 SPECS = [

@@ -17,10 +17,10 @@ TINY = ["--shape", "qwen3-tiny", "--dtype", "float32"]
 LENGTHS = ["--input-len", "6", "--output-len", "3"]
 COMMANDS = {
     "throughput": [*TINY, *LENGTHS, "--num-requests", "3"],
-    "throughput-preset": [*TINY, *LENGTHS, "--num-requests", "4", "--preset", "chat"],
+    "preset": ["chat", *TINY, *LENGTHS, "--num-requests", "4"],
     "latency": [*TINY, *LENGTHS],
     "serve-load": [*TINY, *LENGTHS, "--num-requests", "3"],
-    "serve-load-parts": [*TINY, *LENGTHS, "--num-requests", "3", "--breakdown"],
+    "breakdown": [*TINY, *LENGTHS, "--num-requests", "3"],
     "sampler": ["--batch-sizes", "1", "--vocab-sizes", "512"],
     "sampler-run": [*TINY, "--num-requests", "3", "--output-len", "3"],
     "attention": ["--shape", "qwen3-tiny", "--dtypes", "float32", "--batch-sizes", "1", "--contexts", "16"],
@@ -32,7 +32,7 @@ KEYS = [
     "name", "title", "command", "seed", "versions", "hardware", "date", "columns", "rows", "samples", "spread",
     "other_load", "notes", "details",
 ]  # fmt: skip
-KINDS = sorted({name.removesuffix("-preset").removesuffix("-parts") for name in COMMANDS})
+KINDS = sorted(COMMANDS)
 
 
 @pytest.fixture(autouse=True)
@@ -44,14 +44,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", list(COMMANDS))
 def test_the_json_has_one_form(name: str, tmp_path: Path) -> None:
-    kind = next(kind for kind in reversed(KINDS) if name.startswith(kind))
     path = tmp_path / f"{name}.json"
-    argv = [kind, *COMMANDS[name], "--rounds", "2", "--seed", "5", "--json", str(path)]
+    argv = [name, *COMMANDS[name], "--rounds", "2", "--seed", "5", "--json", str(path)]
     assert run(argv) == 0
     data = json.loads(path.read_text())
     assert list(data) == KEYS
     assert data["name"] == name
-    program = "python -m workshop.bench" if kind in MAKERS else "folovllm bench"
+    program = "python -m workshop.bench" if name in MAKERS else "folovllm bench"
     assert data["command"] == f"{program} {' '.join(argv)}"
     assert data["seed"] == 5
     assert len(data["rows"]) == len(data["samples"]) == len(data["spread"]) > 0

@@ -76,15 +76,6 @@ def test_a_child_s_time_is_our_own_while_it_runs_and_after() -> None:
     assert own_ticks({os.getpid()}) - before >= ticks  # waited for: it is in our own line by now
 
 
-def test_a_server_that_is_measured_is_no_neighbour() -> None:
-    with orphan() as pid:
-        neighbours = Neighbours()
-        neighbours.include(pid)
-        own = own_ticks(neighbours.roots)
-        ticks = let_it_run(pid)
-        assert own_ticks(neighbours.roots) - own >= ticks
-
-
 def test_a_busy_neighbour_is_said_in_the_table_and_a_quiet_machine_is_not() -> None:
     def shown(load: OtherLoad | None) -> str:
         report = Report("x", "X", "c", columns=["a"], rows=[{"a": 1}], other_load=load)

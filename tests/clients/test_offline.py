@@ -1,8 +1,7 @@
-"""What programs for vLLM call on LLM, SamplingParams and AsyncLLM."""
+"""What programs for vLLM call on LLM and SamplingParams beside what the milestones have."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -11,17 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from folovllm import (
-    LLM,
-    AsyncLLM,
-    BeamSearchParams,
-    RequestOutputKind,
-    SamplingParams,
-    StructuredOutputsParams,
-    TokensPrompt,
-)
+from folovllm import LLM, SamplingParams, StructuredOutputsParams, TokensPrompt
+from folovllm.engine.defaults import NEUTRAL, engine_options
 from folovllm.engine.input_processor import InputProcessor
-from folovllm.entrypoints.clients.options import NEUTRAL, engine_options
 from folovllm.model_files import EMBEDDED_FOLDER
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -40,10 +31,9 @@ def test_the_engine_has_both_names(llm: LLM) -> None:
     assert llm.llm_engine is llm.engine
 
 
-@pytest.mark.parametrize("wrong", [{"output_kind": "delta"}, {"structured_outputs": {"regex": "a"}}])
-def test_a_field_of_another_kind_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"^{next(iter(wrong))} must be "):
-        SamplingParams(**wrong)
+def test_a_form_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="^structured_outputs must be StructuredOutputsParams, got "):
+        SamplingParams(structured_outputs={"regex": "a"})  # type: ignore[arg-type]
 
 
 def test_token_ids_may_be_numpys(llm: LLM) -> None:
@@ -77,36 +67,6 @@ def test_prompts_that_are_checked_together_have_room_of_their_own(llm: LLM) -> N
 def test_numbers_that_are_no_ids_are_refused(llm: LLM) -> None:
     with pytest.raises(ValueError, match="prompt_token_ids"):
         llm.generate([np.array([1.5, 2.0])], GREEDY, use_tqdm=False)
-
-
-def test_beam_search_is_the_engines(llm: LLM) -> None:
-    params = SamplingParams(use_beam_search=True, n=3, best_of=3, temperature=0, max_tokens=6, length_penalty=0.5)
-    (expected,) = llm.generate("Once upon", params, use_tqdm=False)
-    (found,) = llm.beam_search(["Once upon"], BeamSearchParams(beam_width=3, max_tokens=6, length_penalty=0.5))
-    prompt = expected.prompt_token_ids
-    assert [beam.tokens for beam in found.sequences] == [[*prompt, *beam.token_ids] for beam in expected.outputs]
-    assert [beam.cum_logprob for beam in found.sequences] == [beam.cumulative_logprob for beam in expected.outputs]
-    assert found.sequences[0].text == "Once upon" + expected.outputs[0].text
-    for beam in found.sequences:
-        assert sum(row[t].logprob for row, t in zip(beam.logprobs, beam.tokens[len(prompt) :], strict=True)) == (
-            pytest.approx(beam.cum_logprob)
-        )
-
-
-def test_a_chat_may_go_on_with_its_last_message(llm: LLM) -> None:
-    messages = [{"role": "user", "content": "Tell me a story."}, {"role": "assistant", "content": "Once upon"}]
-    (output,) = llm.chat(messages, GREEDY, use_tqdm=False, add_generation_prompt=False, continue_final_message=True)
-    assert str(output.prompt).endswith("Once upon")
-    with pytest.raises(ValueError, match="add_generation_prompt=False"):
-        llm.chat(messages, GREEDY, use_tqdm=False, continue_final_message=True)
-
-
-def test_a_chat_may_bring_its_template(llm: LLM) -> None:
-    template = "{% for m in messages %}<{{ m['content'] }}>{% endfor %}"
-    (output,) = llm.chat([{"role": "user", "content": "a"}], GREEDY, use_tqdm=False, chat_template=template)
-    assert output.prompt == "<a>"
-    with pytest.raises(ValueError, match="chat_template must be a template"):
-        llm.chat([{"role": "user", "content": "a"}], GREEDY, use_tqdm=False, chat_template="{% for %}")
 
 
 @pytest.mark.parametrize("name", ["tools", "lora_request"])
@@ -170,22 +130,3 @@ def test_a_checkpoint_says_how_to_draw_from_it(tmp_path: Path) -> None:
     file.write_text(json.dumps({**written, "top_p": 7}))
     with pytest.raises(ValueError, match="top_p must be in"):
         LLM(str(model), num_kv_blocks=64).get_default_sampling_params()
-
-
-@pytest.mark.parametrize("kind", RequestOutputKind)
-def test_a_stream_hands_out_what_was_asked_for(kind: RequestOutputKind) -> None:
-    async def ask() -> list[Any]:
-        async with AsyncLLM(dtype="float32", num_kv_blocks=64) as llm:
-            params = SamplingParams(temperature=0, max_tokens=8, output_kind=kind)
-            return [output async for output in llm.generate("Once upon", params)]
-
-    outputs = asyncio.run(ask())
-    lengths = [len(output.outputs[0].token_ids) for output in outputs]
-    assert outputs[-1].finished
-    if kind is RequestOutputKind.FINAL_ONLY:
-        assert lengths == [8]
-    elif kind is RequestOutputKind.DELTA:
-        assert sum(lengths) == 8
-    else:
-        assert lengths == sorted(lengths)
-        assert lengths[-1] == 8

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from folovllm.bench.preset_draws import PRESETS
+from workshop.bench.presets import PRESETS
 
 NAMES = list(PRESETS)
 

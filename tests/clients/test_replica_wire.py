@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from folovllm import AsyncLLM, SamplingParams, StructuredOutputsParams
-from folovllm.entrypoints.replicas.scaling import Scaling
-from folovllm.entrypoints.replicas.wire import Ask, Growing, differences
 from folovllm.outputs import CompletionOutput, RequestOutput
+from folovllm.serving.replicas.scaling import Scaling
+from folovllm.serving.replicas.wire import Ask, Growing, differences
 
 PROMPT = "Once upon a time"
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from folovllm.bench.preset_draws import PRESETS
 from folovllm.bench.workload import bench_model
 from folovllm.sampling_params import SamplingParams
+from workshop.bench.presets import PRESETS
 from workshop.bench.sampler_run import Drawing, run
 
 SMALL = replace(PRESETS["gpt2-sampling"], num_requests=3, longest_output=4)
@@ -32,7 +32,7 @@ def test_with_one_candidate_both_draw_the_same_tokens() -> None:
                 return outputs
 
             engine.engine.step = watched  # type: ignore[method-assign]
-            engine.run([[1, 2, 3], [4, 5, 6]], 5)
+            engine.run([[1, 2, 3], [4, 5, 6]], [5, 5])
             tokens.append(seen)
             assert len(engine.draw_seconds) == 5
     assert tokens[0] == tokens[1]

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from folovllm.bench.arrivals import Arrivals
 from folovllm.bench.http_server import Target
-from folovllm.bench.load_request import CacheCounters, LoadRequest
+from folovllm.bench.load_requests import LoadRequest, Work, random_work, read_prompts
 from folovllm.bench.metrics import RequestTimes
-from folovllm.bench.preset_draws import PRESETS
 from folovllm.bench.serve_load import WARM_UP, run
-from folovllm.bench.serve_work import Work, read_prompts
+from folovllm.bench.server import CacheCounters
 from folovllm.entrypoints.cli.main import main
+from workshop.bench.__main__ import main as makers
 
 SMALL = ["--shape", "qwen3-tiny", "--dtype", "float32", "--input-len", "8", "--output-len", "4"]
 
@@ -54,22 +53,20 @@ def asked(work: Work, loads: list[Arrivals]) -> list[LoadRequest]:
     return server.asked
 
 
-@pytest.mark.parametrize("preset", [None, PRESETS["chat"]])
-def test_a_seed_repeats_the_same_requests_to_the_token(preset: Any) -> None:
-    work, loads = Work(num_requests=5, input_len=9, preset=preset), [Arrivals(max_concurrency=2)]
-    assert asked(work, loads) == asked(work, loads)
-    if preset is None:
-        assert asked(Work(num_requests=5, input_len=9, seed=1), loads) != asked(work, loads)
+def test_a_seed_repeats_the_same_requests_to_the_token() -> None:
+    loads = [Arrivals(max_concurrency=2)]
+    first, again, other = (asked(random_work(5, 9, seed=seed), loads) for seed in (0, 0, 1))
+    assert first == again != other
 
 
 def test_no_load_finds_the_prompts_of_the_one_before() -> None:
-    prompts = [tuple(request.prompt) for request in asked(Work(num_requests=4, input_len=9), [Arrivals()] * 3)]
+    prompts = [tuple(request.prompt) for request in asked(random_work(4, 9), [Arrivals()] * 3)]
     assert len(prompts) == WARM_UP + 3 * 4
     assert len(set(prompts)) == len(prompts)
 
 
 def test_failed_requests_are_counted_and_said() -> None:
-    report = run(Scripted(), Work(num_requests=20, input_len=4), [Arrivals()], command="c", goals={"ttft": 100.0})
+    report = run(Scripted(), random_work(20, 4), [Arrivals()], command="c", goals={"ttft": 100.0})
     (row,) = report.rows
     assert row["answered"] + row["failed"] == 20
     assert 0 < row["failed"] < 20
@@ -79,12 +76,12 @@ def test_failed_requests_are_counted_and_said() -> None:
 
 
 def test_the_cache_s_counters_are_those_of_the_load_alone() -> None:
-    (row,) = run(Scripted(), Work(num_requests=8, input_len=4), [Arrivals()], command="c").rows
+    (row,) = run(Scripted(), random_work(8, 4), [Arrivals()], command="c").rows
     assert (row["kv_peak_share"], row["prefix_hit_rate"], row["preemptions"]) == (0.5, 0.25, 8)
 
 
 def test_all_rounds_are_kept_beside_their_median() -> None:
-    report = run(Scripted(), Work(num_requests=4, input_len=4), [Arrivals()], command="c", rounds=3)
+    report = run(Scripted(), random_work(4, 4), [Arrivals()], command="c", rounds=3)
     data = json.loads(report.to_json())
     (samples,), (spread,) = data["samples"], data["spread"]
     assert len(samples["seconds"]) == 3
@@ -118,13 +115,13 @@ def test_an_engine_that_runs_out_of_blocks_says_so(capsys: pytest.CaptureFixture
 
 def test_the_parts_of_a_request_add_up_to_its_first_token(capsys: pytest.CaptureFixture[str]) -> None:
     """A single request: each part's percentiles are then the part itself."""
-    argv = ["serve-load", "--model", "embedded", "--num-requests", "1", "--max-concurrency", "1", "--breakdown"]
-    assert main(["bench", *argv, "--input-len", "12", "--output-len", "5", "--json", "-"]) == 0
+    argv = ["breakdown", "--model", "embedded", "--num-requests", "1", "--max-concurrency", "1"]
+    assert makers([*argv, "--input-len", "12", "--output-len", "5", "--json", "-"]) == 0
     rows = {row["part"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     ms = {part: row["p50_ms"] for part, row in rows.items()}
     assert ms["submit wall"] + ms["queue wait"] + ms["prefill to first token"] == pytest.approx(ms["TTFT"])
     assert ms["tokenise"] < ms["add_request"] < ms["submit wall"]
-    assert rows["ITL"]["count"] == 4
+    assert rows["ITL"]["count"] <= 4  # tokens that come while the reader is busy go out as one piece
     assert ms["TTFT"] + 4 * ms["TPOT"] <= ms["latency"]
     assert all(row["completion_tokens_per_s"] > 0 for row in rows.values())
 
@@ -141,7 +138,6 @@ def test_the_parts_of_a_request_add_up_to_its_first_token(capsys: pytest.Capture
         (["--api-key", "k"], "api_key must be given with url"),
         (["--url", "http://127.0.0.1:1", "--model", "embedded"], "model must not be given with url"),
         (["--url", "http://127.0.0.1:1", "--num-kv-blocks", "9"], "num_kv_blocks must not be given with url"),
-        (["--url", "http://127.0.0.1:1", "--breakdown"], "breakdown must not be given with url"),
         (["--load-format", "auto"], "load_format must be 'dummy' for a shape"),
     ],
 )
@@ -171,7 +167,7 @@ def test_a_file_s_prompts_are_sent_as_they_are_in_every_round(tmp_path: Path) ->
     given = read_prompts(prompts_file(tmp_path, ONE, "", TWO))
     server = Scripted()
     server.ask = lambda request: _answer(server, request)  # type: ignore[method-assign]
-    run(server, Work(given=given), [Arrivals(max_concurrency=1)], command="c", rounds=2)
+    run(server, Work(given, "texts"), [Arrivals(max_concurrency=1)], command="c", rounds=2)
     assert server.asked[WARM_UP:] == [*given, *given]
     assert [(each.prompt, each.max_tokens) for each in given] == [("Once upon a time", 3), ("从前有一只小猫", 5)]
 
@@ -217,7 +213,6 @@ def test_a_file_is_a_load_of_the_command(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--model", "embedded", "--preset", "chat"], "dataset must not be given with preset"),
         (["--model", "embedded", "--input-len", "4"], "input_len must not be given with dataset"),
         (["--shape", "qwen3-tiny"], "dataset must come with url or model"),
         (["--model", "embedded", "--num-requests", "3"], r"num_requests must be in \[1, 2\]"),

@@ -9,7 +9,9 @@ import pytest
 
 from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
 from folovllm.entrypoints.cli.main import build_parser, main
-from folovllm.entrypoints.cli.parser import model_kwargs, sampling_params
+from folovllm.entrypoints.cli.parser import engine_kwargs
+from folovllm.entrypoints.commands import given
+from folovllm.sampling_params import SamplingParams
 
 FIELDS = [field.name for config in (ModelConfig, CacheConfig, SchedulerConfig) for field in dataclasses.fields(config)]
 
@@ -32,9 +34,9 @@ def test_only_what_is_given_goes_to_the_engine() -> None:
 
 def test_generate_gives_them_to_the_engine_and_keeps_its_own_seed() -> None:
     args = build_parser().parse(["generate", "Hi", "--batch-invariant", "--seed", "3", "--block-size", "4"])
-    kwargs = model_kwargs(args)
-    assert (kwargs["batch_invariant"], kwargs["block_size"], "seed" in kwargs) == (True, 4, False)
-    assert sampling_params(args).seed == 3
+    kwargs = engine_kwargs(args)
+    assert (kwargs["batch_invariant"], kwargs["block_size"]) == (True, 4)
+    assert given(args, SamplingParams)["seed"] == 3
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 
 from folovllm.bench.arrivals import Arrivals
 from folovllm.bench.http_server import Target
-from folovllm.bench.load_request import LoadRequest
+from folovllm.bench.load_requests import LoadRequest
 from folovllm.bench.metrics import RequestTimes
-from folovllm.bench.peers.vllm import PYTHON_VARIABLE
+from folovllm.bench.peers.registry import VLLM
 from folovllm.bench.report import Report
 from folovllm.bench.serve_load import WARM_UP
 from workshop.bench.__main__ import main
@@ -92,7 +92,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "packages" / "pandas.py").touch()
     for name, value in (("PYTHONPATH", "packages"), ("FAKE_LOG", "log"), ("FAKE_ASKED", "asked.json")):
         monkeypatch.setenv(name, str(tmp_path / value))
-    monkeypatch.setenv(PYTHON_VARIABLE, sys.executable)
+    monkeypatch.setenv(VLLM.variable, sys.executable)
     return tmp_path
 
 

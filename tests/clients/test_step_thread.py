@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from folovllm.entrypoints.clients import step_thread
-from folovllm.entrypoints.clients.step_thread import StepThread
+from folovllm.engine import step_thread
+from folovllm.engine.step_thread import StepThread
 from folovllm.outputs import RequestOutput
 
 Steps = list[dict[str, str | Exception]]
@@ -56,7 +56,10 @@ class Loop:
 
 
 class Box:
-    def __init__(self) -> None:
+    has_begun = False
+
+    def __init__(self, *, wants_all: bool) -> None:
+        self.wants_all = wants_all
         self.got: list[str | BaseException] = []
 
     def put(self, output: RequestOutput) -> None:
@@ -67,10 +70,10 @@ class Box:
 
 
 def make(steps: Steps, *names: str, wants_all: bool = True) -> tuple[StepThread, Engine, Loop, dict[str, Box]]:
-    engine, loop, boxes = Engine(steps), Loop(), {name: Box() for name in names}
+    engine, loop, boxes = Engine(steps), Loop(), {name: Box(wants_all=wants_all) for name in names}
     thread = StepThread(engine, loop, lambda name, box: boxes.get(name) is box)  # type: ignore[arg-type]
     for name, box in boxes.items():
-        thread.expect(name, box, wants_all=wants_all)
+        thread.expect(name, box)  # type: ignore[arg-type]
     return thread, engine, loop, boxes
 
 
@@ -136,7 +139,7 @@ def test_commands_run_between_steps_and_readers_that_left_are_forgotten() -> Non
     thread.run()
     loop.turn()
     assert order == [2]
-    assert not thread._readers
+    assert not thread._mailboxes
 
 
 def test_a_run_is_started_only_where_none_is() -> None:

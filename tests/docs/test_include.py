@@ -256,13 +256,13 @@ def test_a_reference_entry_has_fields_docs_and_public_methods_only(convert: Call
 
 
 def test_a_name_of_an_earlier_milestone_is_resolved_as_the_milestones_tool_does() -> None:
-    from milestones.chain import NUMBERED, Course
+    from milestones.chain import Course
     from milestones.sources import working_tree
 
     course = Course.load(working_tree(source.ROOT))
     for milestone in course.milestones:
         for path, file in course.tree(milestone.number).items():
-            if path.startswith("folovllm/") and path.endswith(".py") and path != NUMBERED:
+            if path.startswith("folovllm/") and path.endswith(".py"):
                 assert source.locate(path, milestone.id).read_bytes() == file.data, path
 
 

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from folovllm import routing
 from folovllm.attention import splits
-from folovllm.bench.preset_draws import PRESETS
 from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
-from folovllm.engine.limits import DEFAULT_CHUNKED_TOKENS
-from folovllm.entrypoints.clients.step_thread import LONGEST_REST
+from folovllm.engine.budgets import DEFAULT_CHUNKED_TOKENS
+from folovllm.engine.step_thread import LONGEST_REST
 from folovllm.sample.filters import NARROW_WIDTH
 from folovllm.sampling_params import SamplingParams
+from folovllm.serving import routing
 from milestones.chain import Course
 from milestones.path import count_lines, measure
-from milestones.site.source import ROOT, find, locate, parse
+from milestones.site.source import ROOT, find, parse
 from milestones.sources import working_tree
+from workshop.bench.presets import PRESETS
 
 
 def at(milestone: str, path: str, name: str) -> Any:
@@ -37,7 +37,7 @@ def default(of: Any, name: str) -> Any:
 
 
 FAST, FULL = DEFAULT_CHUNKED_TOKENS["interactivity"], DEFAULT_CHUNKED_TOKENS["throughput"]
-AT_M5 = at("m5", "folovllm/engine/limits.py", "DEFAULT_CHUNKED_TOKENS")
+AT_M5 = at("m5", "folovllm/engine/budgets.py", "DEFAULT_CHUNKED_TOKENS")
 SPLITS = splits.choose_splits(1, 8, 32_768, 64)
 PROGRAMS, KB = 8 * SPLITS, splits.tokens_per_split(32_768, SPLITS, 64) * 512 // 1000
 SEQS, BLOCK = default(SchedulerConfig, "max_num_seqs"), default(CacheConfig, "block_size")
@@ -58,13 +58,6 @@ LONG = preset("long-prompt-burst", "num_long", "long_prompt")
 BURST = (preset("long-prompt-burst", "num_requests")[0] - LONG[0], *LONG)
 
 SAID: list[tuple[str, str, str, tuple[int, ...]]] = [
-    (
-        "decisions.md",
-        "`AsyncLLM` is # on a CPU and # on a GPU",
-        "`AsyncLLM` 在 CPU 上是 #，GPU 上是 #",
-        (*FAST.values(),),
-    ),
-    ("decisions.md", "takes [# and #]", "取 [# 和 #]", (*FULL.values(),)),
     (
         "getting-started.md",
         "`LLM`: # on a CPU, # on a GPU; `AsyncLLM`: # and #",
@@ -90,7 +83,7 @@ SAID: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("m4/time-line.md", "programs, and # run at once", "个程序，同时跑 # 个", (splits.PLACES,)),
     ("replicas.md", "The margin is #, so", "余量（margin）是 #，", (routing.MARGIN,)),
     ("replicas.md", "first four blocks, # tokens", "前四块、也就是前 # 个 token", (routing.DEPTH * BLOCK,)),
-    ("service.md", "ends after # ms at the latest", "# 毫秒，所以路数极多", (round(LONGEST_REST * 1000),)),
+    ("service.md", "ends after # ms at the latest", "每次最多歇 # 毫秒", (round(LONGEST_REST * 1000),)),
     ("m1/sampler.md", "where # is the limit", "上限 # 时", (default(ModelConfig, "max_logprobs"),)),
     ("m1/sampler-cost.md", "| `top_p` | # candidates", "| `top_p` | # 个候选", (NARROW_WIDTH,)),
     ("m1/logits.md", "passes # rows at a time", "每次交 # 行", (at("m1", RUNNER, "PROMPT_LOGPROBS_ROWS"),)),
@@ -131,17 +124,11 @@ def test_a_number_of_a_page_is_the_codes(page: str, english: str, chinese: str, 
 
 @pytest.mark.parametrize(("lang", "piece"), [("en", "M0 has about # lines"), ("zh", "大约 # 行")])
 def test_m0_is_about_as_long_as_its_note_says(lang: str, piece: str) -> None:
-    (said,) = numbers(lang, "m0/patterns.md", piece)
+    (said,) = numbers(lang, "m0/appendix.md", piece)
     assert count_lines(Course.load(working_tree(ROOT)).tree(0)) == pytest.approx(said, abs=100)
 
 
-@pytest.mark.parametrize("lang", ["en", "zh"])
-def test_the_outbox_has_as_many_lines_as_is_said(lang: str) -> None:
-    lines = locate("folovllm/engine/outbox.py", "m1").read_text(encoding="utf-8").count("\n")
-    assert numbers(lang, "m1/index.md", {"en": "(# lines)", "zh": "（# 行）"}[lang]) == (lines,)
-
-
-def test_m1s_way_is_as_long_as_its_note_says() -> None:
+def test_m1s_way_is_as_long_as_the_page_says() -> None:
     course = Course.load(working_tree(ROOT))
     walk = measure(course, course.get("m1"))
     way = (walk.way_files, walk.way_lines, walk.function_lines, walk.code_lines, walk.files, walk.functions, walk.calls)
@@ -153,17 +140,17 @@ def test_m1s_way_is_as_long_as_its_note_says() -> None:
     for lang, sentence, rows in (
         (
             "en",
-            "# files with # lines, and the functions that ran have # lines, # of them code. A decode step enters # "
-            "files and # functions, in # calls.",
+            "way has # files with # lines, and the functions that ran have # lines, # of them code. A decode step "
+            "enters # files and # functions, in # calls.",
             ("`worker/` | # | # |", "`sample/` | # | # |", "`utils/` | # | # |"),
         ),
         (
             "zh",
-            "# 个文件，# 行；跑到的函数有 # 行，其中代码 # 行。解码一步进 # 个文件、# 个函数，调用 # 次。",
+            "全程经过 # 个文件，# 行；跑到的函数有 # 行，其中代码 # 行。解码一步进 # 个文件、# 个函数，调用 # 次。",
             ("`worker/` | # | # |", "`sample/` | # | # |", "`utils/` | # | # |"),
         ),
     ):
-        assert numbers(lang, "m1/index.md", sentence) == way
-        assert [numbers(lang, "m1/index.md", row) for row in rows] == [(len(g), sum(g)) for g in groups.values()]
+        assert numbers(lang, "architecture.md", sentence) == way
+        assert [numbers(lang, "architecture.md", row) for row in rows] == [(len(g), sum(g)) for g in groups.values()]
     assert numbers("en", "architecture.md", "M1's # files come first") == (walk.files,)
     assert numbers("zh", "architecture.md", "先读 M1 的 # 个文件") == (walk.files,)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from folovllm import LLM, SamplingParams
-from folovllm.attention.backends.paged_fp8 import FP8, PagedFp8Backend, to_bytes
+from folovllm.attention.backends.fp8 import FP8, PagedFp8Backend, to_bytes
 from folovllm.attention.metadata import AttentionMetadata
 from tests.gpu.places import Place, on_every_place
 from tests.helpers import make_hf_folder
@@ -44,7 +44,7 @@ def test_stored_bytes_are_torchs(dtype: torch.dtype, place: Place) -> None:
 def test_attention_reads_what_the_bytes_mean(head_size: int, dtype: torch.dtype, allowed: float, place: Place) -> None:
     """Three decodes of uneven lengths in front of a prompt whose second half is computed. Float32 is multiplied in two
     parts of 10 bits; rounded to one of them, it would be off by 1e-4 and more."""
-    from folovllm.attention.backends.triton_fp8 import TritonFp8Backend
+    from folovllm.attention.backends.fp8 import TritonFp8Backend
 
     generator = torch.Generator().manual_seed(0)
     lens, new = ([700, 33, 1, 200], [1, 1, 1, 100]) if place.full else ([20, 5, 1, 9], [1, 1, 1, 4])

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from folovllm.layers.activation import silu_and_mul
+from folovllm.layers import ops
 from folovllm.layers.norm import QKNorm, RMSNorm
-from folovllm.layers.rotary import RotaryEmbedding, apply_rotary
+from folovllm.layers.rotary import RotaryEmbedding
 
 pytestmark = pytest.mark.gpu  # conftest.py skips without a CUDA device
 
@@ -36,14 +36,14 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
 
 @pytest.mark.parametrize("num_tokens", [1, 256, 8192])
 @pytest.mark.parametrize("size", [HIDDEN, 5120, 100])
-def test_add_and_norm(num_tokens: int, size: int, dtype: torch.dtype) -> None:
-    from folovllm.layers.kernels.add_rms_norm import add_rms_norm
+def test_norm_of_a_sum(num_tokens: int, size: int, dtype: torch.dtype) -> None:
+    from folovllm.layers.kernels.add_rms_norm import rms_norm
 
     norm = RMSNorm(size, 1e-6)
     norm.weight.data = normal(size, dtype=dtype)
     x, residual = normal(num_tokens, size, dtype=dtype), normal(num_tokens, size, dtype=dtype)
-    want, total = norm.add_and_norm(x, residual)
-    got = add_rms_norm(x, residual, norm.weight, norm.eps)
+    want, total = norm(x, residual)
+    got, _ = rms_norm(x, residual, norm.weight, norm.eps)
     assert torch.equal(residual, total)  # one addition, rounded once: no tolerance
     assert_near(got, want)
 
@@ -51,17 +51,18 @@ def test_add_and_norm(num_tokens: int, size: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("num_tokens", [1, 256, 8192])
 @pytest.mark.parametrize("normed", [True, False], ids=["with norm", "rotation alone"])
 def test_norm_of_heads_and_rotation(num_tokens: int, normed: bool, dtype: torch.dtype) -> None:
-    from folovllm.layers.kernels.norm_rotary import norm_rotary_
+    from folovllm.layers.kernels.norm_rotary import norm_rotary
 
     norm = QKNorm(HEADS, KV_HEADS, HEAD_SIZE, 1e-6)
     norm.weight.data = normal(2, HEAD_SIZE, dtype=dtype)
     heads = normal(num_tokens, HEADS + 2 * KV_HEADS, HEAD_SIZE, dtype=dtype)
-    qk, v = heads.split([HEADS + KV_HEADS, KV_HEADS], dim=1)
     rotary = RotaryEmbedding(HEAD_SIZE, 4096, {"rope_type": "default", "rope_theta": 1e6}).cuda()
     angles = rotary(torch.randint(4096, (num_tokens,), device="cuda"))
-    want, v_before = apply_rotary(norm(qk) if normed else qk, *angles), v.clone()
-    assert_near(norm_rotary_(qk, HEADS, angles, norm.weight if normed else None, norm.eps), want)
-    assert torch.equal(v, v_before)
+    arguments = norm if normed else None, angles, HEADS, KV_HEADS
+    want_q, want_k, want_v = (part.clone() for part in ops.norm_rotary(heads, *arguments))
+    q, k, v = norm_rotary(heads, *arguments)
+    assert_near(torch.cat((q, k), dim=1), torch.cat((want_q, want_k), dim=1))
+    assert torch.equal(v, want_v)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 256, 8192])
@@ -71,7 +72,7 @@ def test_silu_times_up(num_tokens: int, size: int, dtype: torch.dtype) -> None:
 
     gate_up = normal(num_tokens, 2 * size, dtype=dtype) * 3
     got = silu_mul(gate_up)
-    assert_near(got, silu_and_mul(gate_up))
+    assert_near(got, ops.silu_mul(gate_up))
     gate, up = gate_up.double().chunk(2, dim=-1)
     assert_near(got, (F.silu(gate) * up).to(dtype))
 
@@ -89,14 +90,14 @@ def test_offsets_beyond_two_billion_elements() -> None:
 
 def test_fused_kernels_replay_in_a_cuda_graph() -> None:
     """Nothing in them waits for the host: what was captured computes on inputs that came later."""
-    from folovllm.layers.kernels.add_rms_norm import add_rms_norm
+    from folovllm.layers.kernels.add_rms_norm import rms_norm
     from folovllm.layers.kernels.silu_mul import silu_mul
 
     x, residual = (normal(8, HIDDEN, dtype=torch.bfloat16) for _ in range(2))
     weight = normal(HIDDEN, dtype=torch.bfloat16)
 
     def step() -> torch.Tensor:
-        return silu_mul(add_rms_norm(x, residual, weight, 1e-6))
+        return silu_mul(rms_norm(x, residual, weight, 1e-6)[0])
 
     step()  # compiles, which a capture must not
     graph = torch.cuda.CUDAGraph()

@@ -31,8 +31,7 @@ def metadata_of(params: SamplingParams, batch: int = BATCH, vocab_size: int = VO
 
 
 def filters_of(settings: dict, batch: int = BATCH, vocab_size: int = VOCAB) -> Filters:
-    (group,) = metadata_of(SamplingParams(**settings), batch, vocab_size).groups
-    return group.filters
+    return metadata_of(SamplingParams(**settings), batch, vocab_size).filters
 
 
 def normal(batch: int, dtype: torch.dtype, vocab_size: int = VOCAB) -> torch.Tensor:

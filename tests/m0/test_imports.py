@@ -29,7 +29,7 @@ def modules_after(code: str) -> list[str]:
     [
         "import folovllm",
         "from folovllm import config, sampling_params, request, outputs, errors",
-        "from folovllm import model_loader\nfrom folovllm.utils import common, devices, ids, logging",
+        "from folovllm import model_loader\nfrom folovllm.utils import common, devices, logging",
         "import folovllm as f; f.Request('r', 'hi', [1], f.SamplingParams(n=2)).first_seq().fork('r-2')",
     ],
     ids=["package", "plain data", "loader and utils", "plain data at work"],
@@ -60,12 +60,21 @@ def test_public_names_resolve(names: str) -> None:
 
 
 def test_one_public_name_is_one_class() -> None:
-    """Whichever module it is taken from, `SamplingParams` is the class that the engine computes with."""
+    """Whichever module it is taken from, `LLM` is the class that a program gets, and no other is derived from it."""
     files = Path(folovllm.__file__).parent.rglob("*.py")
     nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8")))]
-    made = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
-    extended = {"AsyncLLM"}  # by what programs for vLLM call
-    assert {name for name in folovllm.__all__ if made[name] > 1} <= extended
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    made = Counter(node.name for node in classes)
+    bases = {base.id for node in classes for base in node.bases if isinstance(base, ast.Name)}
+    assert not [name for name in folovllm.__all__ if made[name] > 1]
+    assert not [name for name in bases if name in folovllm.__all__ and name.endswith(("LLM", "Params", "Output"))]
+
+
+def test_a_public_name_is_the_class_in_its_own_module() -> None:
+    for name in folovllm.__all__:
+        public = getattr(folovllm, name)
+        if isinstance(public, type):
+            assert public is vars(sys.modules[public.__module__])[name]
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

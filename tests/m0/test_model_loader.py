@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from folovllm import ModelConfig, ModelLoader, ModelLoadError, get_model_and_tokenizer
-from folovllm.hf_config import load_generation_config
 from folovllm.model_loader import load_tokenizer
 from folovllm.utils.logging import init_logger
 from tests.helpers import add_byte_tokenizer, hf_greedy, make_hf_folder, make_hf_model
@@ -137,7 +135,7 @@ def test_a_truncated_download_is_a_load_error(tmp_path: Path) -> None:
     made = make_hf_folder(tmp_path, "qwen3")
     weights = made / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ModelLoadError, match=r"model\.safetensors cannot be read: .* downloaded to its end\?"):
+    with pytest.raises(ModelLoadError, match="cannot be loaded: Error while deserializing header"):
         ModelLoader(ModelConfig(str(made))).load("cpu")
 
 
@@ -175,24 +173,3 @@ def test_a_tokenizer_that_is_not_there_is_named_as_one(folder: Path) -> None:
 def test_a_slow_tokenizer_is_refused_not_ignored(folder: Path) -> None:
     with pytest.raises(ModelLoadError, match="^tokenizer_mode 'slow' is not available"):
         load_tokenizer(ModelConfig(str(folder), tokenizer_mode="slow"))
-
-
-@pytest.mark.parametrize(
-    ("generation", "config", "expected"),
-    [
-        ([7, 8], 9, {7, 8}),  # what the makers say about generating wins
-        (7, 9, {7}),
-        (None, 9, {9}),
-        (None, [9, 10], {9, 10}),
-        (None, None, set()),
-        ("no file", 9, {9}),
-    ],
-)
-def test_eos_ids(generation: object, config: object, expected: set[int], tmp_path: Path) -> None:
-    made = make_hf_folder(tmp_path, "qwen3")
-    (made / "generation_config.json").unlink()
-    if generation != "no file":
-        (made / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
-    settings = json.loads((made / "config.json").read_text())
-    (made / "config.json").write_text(json.dumps({**settings, "eos_token_id": config}))
-    assert load_generation_config(ModelConfig(str(made))).eos_token_ids == expected

@@ -92,7 +92,7 @@ def test_a_hub_id_that_cannot_be_fetched_is_named() -> None:
 def test_a_configuration_that_is_no_json_is_a_load_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{ not json")
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(ModelLoadError, match=r"config\.json cannot be read: "):
+    with pytest.raises(ModelLoadError, match=r"config\.json"):
         load_hf_config(ModelConfig(str(tmp_path)))
 
 

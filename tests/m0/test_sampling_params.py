@@ -28,9 +28,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"presence_penalty": None}, "presence_penalty must be a number, got None (NoneType)"),
     ({"frequency_penalty": -2.1}, "frequency_penalty must be in [-2, 2], got -2.1; 0 turns it off"),
     ({"frequency_penalty": INF}, "frequency_penalty must be a finite number, got inf"),
-    ({"repetition_penalty": 0}, "repetition_penalty must be positive, got 0; 1 turns it off"),
-    ({"repetition_penalty": 1e-45}, "repetition_penalty must be in [1e-06, 1e+06], got 1e-45"),
-    ({"repetition_penalty": -1.0}, "repetition_penalty must be positive, got -1.0"),
+    ({"repetition_penalty": 0}, "repetition_penalty must be positive, in [1e-06, 1e+06], got 0; 1 turns it off"),
+    ({"repetition_penalty": 1e-45}, "repetition_penalty must be positive, in [1e-06, 1e+06], got 1e-45"),
+    ({"repetition_penalty": -1.0}, "repetition_penalty must be positive, in [1e-06, 1e+06], got -1.0"),
     ({"repetition_penalty": NAN}, "repetition_penalty must be a finite number, got nan"),
     ({"temperature": 10**400}, "temperature must be at most 3.4e+38 in size, what float32 can hold, got 1000"),
     ({"logit_bias": {3: -1e39}}, "logit_bias[3] must be at most 3.4e+38 in size, what float32 can hold, got -1e+39"),
@@ -88,9 +88,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"extra_args": ["a"]}, "extra_args must be a dict, got ['a']"),
     ({"use_beam_search": 1}, "use_beam_search must be True or False, got 1 (int)"),
     ({"length_penalty": NAN}, "length_penalty must be a finite number, got nan"),
-    ({"length_penalty": 0.5}, "length_penalty must be 1.0, got 0.5; it only acts with use_beam_search=True"),
+    ({"length_penalty": 0.5}, "length_penalty must be 1.0 without use_beam_search=True, got 0.5"),
     ({"early_stopping": "always"}, "early_stopping must be True, False or 'never', got 'always'"),
-    ({"early_stopping": True}, "early_stopping must be False, got True; it only acts with use_beam_search"),
+    ({"early_stopping": True}, "early_stopping must be False without use_beam_search=True, got True"),
 ]  # fmt: skip
 
 BEAMS_REFUSED: list[tuple[dict[str, Any], str]] = [

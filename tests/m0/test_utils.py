@@ -1,11 +1,9 @@
-"""The small helpers: ids, seeds, suggestions, logging, devices, and the names that outside code imports."""
+"""The small helpers: seeds, suggestions, logging, devices, and the names that outside code imports."""
 
 from __future__ import annotations
 
 import logging
-import mmap
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,14 +19,8 @@ from folovllm.utils.common import (
     move_to_device,
     set_random_seed,
 )
-from folovllm.utils.ids import Counter
 from folovllm.utils.logging import init_logger
 from folovllm.utils.suggest import did_you_mean, nearest_name
-
-
-def test_two_counters_count_on_their_own() -> None:
-    a, b = Counter(), Counter(start=10)
-    assert [next(a), next(a), next(b), next(a)] == [0, 1, 10, 2]
 
 
 def test_the_seed_reaches_every_global_generator() -> None:
@@ -93,11 +85,6 @@ def test_the_environment_answers_in_the_cpus_place(units: bool, monkeypatch: pyt
         devices.cpu_has_bf16_units()
 
 
-def test_free_memory_is_part_of_the_whole() -> None:
-    cpu = torch.device("cpu")
-    assert 0 < devices.free_memory_bytes(cpu) <= devices.total_memory_bytes(cpu)
-
-
 # --- the names that outside code imports
 
 
@@ -139,8 +126,6 @@ def test_gpu_memory_is_told_in_gib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1 * gib)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2 * gib)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5 * gib, 8 * gib))
-    properties = SimpleNamespace(total_memory=8 * gib)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     expected = {"allocated_gb": 1.0, "reserved_gb": 2.0, "free_gb": 5.0, "total_gb": 8.0}
     assert get_gpu_memory_info() == expected
 
@@ -156,25 +141,3 @@ def test_tensors_are_moved_in_order_and_the_originals_stay() -> None:
 def test_a_tensor_that_is_on_the_device_already_is_not_copied() -> None:
     tensor = torch.tensor([1])
     assert move_to_device([tensor], torch.device("cpu"))[0] is tensor
-
-
-@pytest.mark.parametrize("numbers", [10, 1_000_000])
-def test_memory_in_huge_pages_is_a_tensor_like_any_other(numbers: int) -> None:
-    made = devices.empty_in_huge_pages((2, numbers), torch.float32)
-    assert (made.shape, made.dtype, made.is_contiguous()) == ((2, numbers), torch.float32, True)
-    made.zero_()[1].fill_(3.0)
-    view = made[1, -1:]
-    del made  # the memory stays as long as somebody sees it
-    assert view.item() == 3.0
-
-
-def test_a_large_tensor_begins_with_a_huge_page() -> None:
-    made = [devices.empty_in_huge_pages((1_500_000,), torch.bfloat16) for _ in range(3)]
-    if not hasattr(mmap, "MADV_HUGEPAGE"):
-        pytest.skip("the system has no huge pages to ask for")
-    assert [tensor.data_ptr() % devices.HUGE_PAGE for tensor in made] == [0, 0, 0]
-
-
-def test_a_system_that_refuses_huge_pages_gives_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
-    assert devices.empty_in_huge_pages((3, 1_000_000), torch.float32).shape == (3, 1_000_000)

@@ -64,6 +64,7 @@ def make_row(params: SamplingParams, prompt: Sequence[int] = (), output: Sequenc
 
 
 def sample(logits: torch.Tensor, rows: Sequence[SamplingRow], sampler: Sampler | None = None):
+    """Rows that are all sampled in one way."""
     metadata = SamplingMetadata.build(rows, logits.shape[-1], CPU)
     return (sampler or Sampler())(logits, metadata)
 
@@ -72,8 +73,12 @@ def draw_many(logits: torch.Tensor, params: SamplingParams, num_draws: int, draw
     """How often each token comes in a batch of `num_draws` unseeded rows with the same logits [vocab]."""
     torch.manual_seed(1234)
     row = make_row(params)
-    output = sample(logits.expand(num_draws, -1), [row] * num_draws, Sampler(draw))
-    return np.bincount(output.token_ids.numpy(), minlength=len(logits))
+    counts = np.zeros(len(logits), np.int64)
+    for first in range(0, num_draws, 1000):
+        size = min(1000, num_draws - first)
+        output = sample(logits.expand(size, -1), [row] * size, Sampler(draw))
+        counts += np.bincount(output.token_ids.numpy(), minlength=len(logits))
+    return counts
 
 
 def assert_fits(counts: np.ndarray, expected: np.ndarray) -> None:

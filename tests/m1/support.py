@@ -1,38 +1,18 @@
-"""Shared by M1's tests: a byte-level tokenizer, a model folder that has it, and requests whose tokens are scripted."""
+"""Shared by M1's tests: a model folder with a byte-level tokenizer, and requests whose tokens are scripted."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from tokenizers.processors import TemplateProcessing
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.outputs import CompletionOutput, RequestOutput
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from folovllm.sampling_params import SamplingParams
-from tests.helpers import add_byte_tokenizer, make_hf_folder
-
-EOS, BOS = 256, 257
-VOCAB_SIZE = 258
-CHAT_TEMPLATE = (
-    "<bos>{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
-    "{% if add_generation_prompt %}assistant: {% endif %}"
-)
-
-
-def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """tests.helpers' tokenizer (token i is byte i, so every multi-byte character is several tokens), plus a BOS that
-    it puts before plain text, and a chat template."""
-    with TemporaryDirectory() as folder:
-        add_byte_tokenizer(Path(folder))
-        tokenizer = AutoTokenizer.from_pretrained(folder, bos_token="<bos>", chat_template=CHAT_TEMPLATE)
-    assert (tokenizer.eos_token_id, tokenizer.bos_token_id) == (EOS, BOS)
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", BOS)])
-    return tokenizer
+from tests.helpers import make_hf_folder
+from tests.m1.byte_tokenizer import BOS, EOS, VOCAB_SIZE, byte_tokenizer
 
 
 def make_text_model(tmp_path: Path, **over: object) -> Path:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from folovllm.attention.backend import get_backend_class, select_backend
+from folovllm.attention.backend import Attention
 from folovllm.attention.backends.dense import DenseBackend
-from folovllm.attention.layer import Attention
 from folovllm.attention.metadata import AttentionMetadata
 
 CAPACITY = 64
@@ -70,7 +69,7 @@ def test_dense_attention_equals_float64(batch, num_heads, num_kv_heads, head_siz
         metadata,
     )
     want = torch.cat([reference(q, k, v, backend.scale) for q, k, v in zip(queries, keys, values, strict=True)])
-    torch.testing.assert_close(got.double(), want, atol=2e-2 if dtype == torch.bfloat16 else 2e-6, rtol=0)
+    torch.testing.assert_close(got.double(), want, atol=3e-2 if dtype == torch.bfloat16 else 2e-6, rtol=0)
 
 
 def test_write_touches_its_slots_only():
@@ -86,14 +85,3 @@ def test_write_touches_its_slots_only():
 def test_a_layer_without_a_cache_says_so():
     with pytest.raises(RuntimeError, match="no KV cache"):
         Attention(2, 2, 4)(torch.zeros(1, 2, 4), torch.zeros(1, 2, 4), torch.zeros(1, 2, 4), None)
-
-
-def test_an_unknown_backend_lists_the_known_ones():
-    with pytest.raises(ValueError, match=r"attention_backend must be one of .*dense.*, got 'fast'"):
-        get_backend_class("fast")
-
-
-def test_a_backend_that_cannot_run_here_says_why(monkeypatch):
-    monkeypatch.setattr(DenseBackend, "unavailable_reason", classmethod(lambda cls, device: "it is Sunday"))
-    with pytest.raises(ValueError, match="attention_backend 'dense' cannot run on cpu: it is Sunday"):
-        select_backend("dense", torch.device("cpu"))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import NoBadWordsLogitsProcessor, PreTrainedTokenizerFast
 
 from folovllm import EngineConfig, SamplingParams
-from folovllm.engine.input_processor import InputProcessor, Room
-from folovllm.sample.logits_processors import TokenMasks, banned_token_ids
+from folovllm.engine.input_processor import InputProcessor
+from folovllm.sample.logits_processors import TokenMasks
 from tests.m1.sampling_reference import make_row
 
 WORDS = ["cat", "Ġcat", "Ċ", "ĊĊ", "Ġ", "Ġdog", "ĠĊ"]  # Ġ is the space and Ċ the line break of a byte-level BPE
@@ -42,8 +40,9 @@ BANNED = {  # what may not be said any more, as texts of one token
 
 def resolve(tokenizer: PreTrainedTokenizerFast, word: str) -> SamplingParams:
     """As the engine resolves them for a request."""
-    room = Room(*[64] * len(dataclasses.fields(Room)))
-    processor = InputProcessor(tokenizer, len(tokenizer), room, EngineConfig.from_kwargs(model="some/model"))
+    processor = InputProcessor(
+        tokenizer, len(tokenizer), EngineConfig.from_kwargs(model="some/model", max_model_len=64)
+    )
     return processor.process("r", [0], SamplingParams(bad_words=[word])).sampling_params
 
 
@@ -90,8 +89,7 @@ def test_what_a_list_of_bad_words_costs_grows_with_its_length_alone():
             return {"input_ids": [Counted(letter) for letter in text.encode()]}
 
     tokenizer, words = Words(), [f"{number:03d}" for number in range(1000)]
-    room = Room(*[64] * len(dataclasses.fields(Room)))
-    processor = InputProcessor(tokenizer, 256, room, EngineConfig.from_kwargs(model="some/model"))
+    processor = InputProcessor(tokenizer, 256, EngineConfig.from_kwargs(model="some/model", max_model_len=64))
     params = SamplingParams(bad_words=[*words, *words])
     Counted.compared = 0
     for name in ("a", "b", "c"):  # prompts that come together
@@ -101,18 +99,3 @@ def test_what_a_list_of_bad_words_costs_grows_with_its_length_alone():
     assert tokenizer.calls == 2 * 2000
     other = processor.process("d", [0], SamplingParams(bad_words=["x"])).sampling_params
     assert other.bad_words_token_ids == [[120], [32, 120]]
-
-
-def test_a_step_looks_at_a_prefix_once_however_many_words_have_it():
-    class Output(list):
-        slices = 0
-
-        def __getitem__(self, place):  # type: ignore[no-untyped-def]
-            Output.slices += 1
-            return super().__getitem__(place)
-
-    words = [[5, 7, last] for last in range(1000)] + [[8, 5, 7, last] for last in range(1000, 2000)] + [[3]]
-    row = make_row(SamplingParams(), bad_words_token_ids=words)
-    row.output_token_ids = Output([8, 5, 7])
-    assert banned_token_ids(row) == {*range(2000)}
-    assert Output.slices == 3  # of no, two and three tokens

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, MistralConfig
 from folovllm import LLMEngine, ModelConfig, ModelLoadError, SamplingParams
 from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import resolve_max_model_len
-from folovllm.models.registry import MODELS, get_model_class
+from folovllm.models.registry import SWITCHES, decoder_spec
 from folovllm.models.weights import build_model
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model, tiny_hf_config
 from tests.m1.test_models import CPU, flat_logits
@@ -128,10 +128,11 @@ def test_without_architectures_the_model_type_tells(kind, tmp_path):
 
 
 def test_the_model_type_of_every_known_architecture_is_known():
-    for name, model_class in MODELS.items():
+    for name, switches in SWITCHES.items():
         config = tiny_hf_config("llama")
         config.model_type, config.architectures = name.removesuffix("ForCausalLM").lower(), None
-        assert get_model_class(config) is model_class
+        spec = decoder_spec(config)
+        assert {switch: getattr(spec, switch) for switch in switches(config)} == switches(config)
 
 
 @pytest.mark.parametrize(("kind", "architecture"), [("qwen2", "LlamaForCausalLM"), ("llama", "Qwen3ForCausalLM")])

@@ -75,17 +75,6 @@ def test_stream_deltas_join_to_the_whole(engine):
     assert [p.finish_reason for p in pieces[:-1]] == [None] * (len(pieces) - 1)
 
 
-def test_streams_and_requests_side_by_side_lose_nothing(engine):
-    engine.add_request("r", "x", scripted("hello"))
-    first, second = engine.generate_stream("y", scripted("hello")), engine.generate_stream("z", scripted("hello"))
-    text = next(second).outputs[0].text  # drives the engine through everybody else's steps
-    text += "".join(out.outputs[0].text for out in second)
-    assert text == "hello"
-    assert "".join(out.outputs[0].text for out in first) == "hello"
-    assert run(engine)[0]["r"].outputs[0].text == "hello"
-    assert not engine.has_unfinished_requests()
-
-
 def test_closing_a_stream_aborts_its_request(engine):
     stream = engine.generate_stream("x", params())
     next(stream)
@@ -103,24 +92,6 @@ def test_aborting_a_streams_request_ends_the_stream(engine):
     engine.abort_request(next(stream).request_id)
     assert list(stream) == []
     assert_empty(engine)
-
-
-def test_step_leaves_an_open_stream_its_outputs(engine):
-    stream = engine.generate_stream("x", scripted("hello"))
-    text = next(stream).outputs[0].text
-    assert run(engine) == ({}, [])  # steps the stream's request to its end
-    assert text + "".join(out.outputs[0].text for out in stream) == "hello"
-    assert_empty(engine)
-
-
-def test_a_request_id_is_in_use_until_its_outputs_are_fetched(engine):
-    engine.add_request("r", "x", scripted("a"))
-    text = "".join(out.outputs[0].text for out in engine.generate_stream("y", scripted("b")))
-    with pytest.raises(ValueError, match="request_id 'r' belongs to an unfinished request"):
-        engine.add_request("r", "z", scripted("c"))
-    assert (text, run(engine)[0]["r"].outputs[0].text) == ("b", "a")
-    engine.add_request("r", "z", scripted("c"))
-    assert run(engine)[0]["r"].outputs[0].text == "c"
 
 
 def test_requests_run_in_the_order_of_arrival(engine):

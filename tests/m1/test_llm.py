@@ -81,13 +81,6 @@ def test_the_progress_bar_shows_tokens_per_second(llm, monkeypatch):
     assert re.fullmatch(r"[\d.]+ tokens/s", speeds[-1])
 
 
-def test_requests_of_others_are_neither_lost_nor_taken(llm):
-    llm.engine.add_request("mine", "x", SHORT)
-    assert [out.prompt for out in llm.generate("other", SHORT, use_tqdm=False)] == ["other"]
-    outputs = [out for out in llm.engine.step() if out.finished]
-    assert [out.request_id for out in outputs] == ["mine"]
-
-
 def test_chat_has_exactly_one_bos(llm):
     output = llm.chat([{"role": "user", "content": "hi"}], SHORT, use_tqdm=False)[0]
     assert output.prompt_token_ids == [BOS, *b"user: hi\nassistant: "]

@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from folovllm import SamplingParams
 from folovllm.sample import draw as draws
-from folovllm.sample.filters import Candidates, find_candidates, top_k
-from folovllm.sample.metadata import SamplingMetadata
+from folovllm.sample.filters import Candidates
 from folovllm.sample.sampler import Sampler
 from tests.m1.sampling_reference import (
-    CPU,
     FILTERS,
     assert_fits,
     distribution,
@@ -39,40 +37,10 @@ def test_draws_follow_the_exact_distribution(name: str, draw: str) -> None:
     assert_fits(counts, distribution(logits.tolist(), **FILTERS[name]))
 
 
-# 64 tokens are looked at first here. That decides "steep" logits; "flat" ones need a look at all.
-WIDE = {
-    "steep top_p": (3.0, {"top_p": 0.9}),
-    "steep min_p": (3.0, {"min_p": 0.02}),
-    "steep top_p+min_p": (3.0, {"top_p": 0.97, "min_p": 0.02, "temperature": 0.9}),
-    "flat top_p": (0.3, {"top_p": 0.7}),
-    "flat min_p": (0.3, {"min_p": 0.2}),
-    "flat top_p+min_p": (0.3, {"top_p": 0.7, "min_p": 0.35}),
-}
-
-
-@pytest.mark.parametrize("name", WIDE)
-def test_sets_beyond_the_first_look_follow_the_exact_distribution(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("folovllm.sample.metadata.NARROW_WIDTH", 64)
-    scale, filters = WIDE[name]
-    logits = normal_logits(400, scale)
-    expected = distribution(logits.tolist(), **filters)
-    assert (np.count_nonzero(expected) > 64) == name.startswith("flat")
-    if name.startswith("flat"):  # the wider look goes row by row: let 20,000 rows share one
-        (group,) = SamplingMetadata.build([make_row(SamplingParams(**filters))], 400, CPU).groups
-        ((_, found),) = find_candidates(logits.unsqueeze(0), group.filters, group.path, group.width)
-        torch.manual_seed(1234)
-        tokens = draws.draw_inverse_cdf(
-            Candidates(found.weights.expand(DRAWS, -1)), torch.rand(DRAWS, 1, dtype=torch.float64)
-        )
-        counts = np.bincount(tokens.numpy(), minlength=400)
-    else:
-        counts = draw_many(logits, SamplingParams(**filters), DRAWS)
-    assert_fits(counts, expected)
-
-
 def test_equal_logits_beyond_the_first_look_are_cut_where_the_line_is_crossed() -> None:
     params = SamplingParams(top_p=0.75, logprobs=4000, logprobs_mode="processed")
-    assert np.count_nonzero(distribution_of(torch.zeros(4000), make_row(params))) == 3000
+    kept = np.count_nonzero(distribution_of(torch.zeros(4000), make_row(params)))
+    assert abs(kept - 3000) <= 1  # sums of 1/4000 are rounded, where weights are probabilities
 
 
 @pytest.mark.parametrize("draw", ["inverse_cdf", "exponential_race"])
@@ -102,11 +70,6 @@ def test_small_and_large_sets_are_those_of_the_definition(scale: float, sizes: t
     assert sizes[0] < np.count_nonzero(expected) <= sizes[1]
     params = SamplingParams(top_p=0.9, logprobs=30_000, logprobs_mode="processed")
     np.testing.assert_allclose(distribution_of(logits, make_row(params)), expected, rtol=1e-4, atol=1e-12)
-
-
-def test_two_level_search_follows_the_exact_distribution() -> None:
-    logits = normal_logits(4200, 2.5)  # above 4,096 and no multiple of the block
-    assert_fits(draw_many(logits, SamplingParams(), DRAWS), distribution(logits.tolist()))
 
 
 def test_the_token_that_crosses_the_line_of_top_p_is_in() -> None:
@@ -172,24 +135,6 @@ def test_the_kept_set_and_its_probabilities_are_the_definitions(
     )
     expected = distribution(logits.tolist(), temperature, k, p, min_p)
     np.testing.assert_allclose(distribution_of(logits, make_row(params)), expected, rtol=1e-4, atol=1e-9)
-
-
-@settings(max_examples=60)
-@given(
-    seed=st.integers(0, 10**6),
-    vocab_size=st.integers(1, 60_000),
-    k=st.integers(1, 1024),
-    coarse=st.booleans(),
-)
-def test_two_stage_top_k_finds_what_a_sort_finds(seed: int, vocab_size: int, k: int, coarse: bool) -> None:
-    logits = normal_logits(vocab_size, 3.0, seed).repeat(2, 1)
-    if coarse:  # many equal logits, as bfloat16 has
-        logits = logits.round()
-    k = min(k, vocab_size)
-    values, ids = top_k(logits, k)
-    assert torch.equal(values, logits.sort(dim=-1, descending=True).values[:, :k])
-    assert torch.equal(logits.gather(1, ids), values)
-    assert all(len(set(row)) == k for row in ids.tolist())
 
 
 def columns_at(weights: torch.Tensor, points: list[float]) -> list[int]:

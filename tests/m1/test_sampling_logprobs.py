@@ -8,7 +8,7 @@ import torch
 from scipy.special import log_softmax
 
 from folovllm import SamplingParams
-from folovllm.sample.sampler import gather_logprobs
+from folovllm.sample.logprobs import gather_logprobs
 from tests.m1.sampling_reference import distribution, distribution_of, make_row, sample
 
 VOCAB = 700
@@ -54,19 +54,6 @@ def test_logprobs_are_none_when_nobody_asks(logits: torch.Tensor) -> None:
     assert sample(logits, [make_row(SamplingParams())] * 4).logprobs is None
 
 
-def test_rows_get_as_many_logprobs_as_the_one_that_asks_for_most(logits: torch.Tensor) -> None:
-    asked = [None, 0, 3, 1]
-    output = sample(logits, [make_row(SamplingParams(logprobs=k, top_k=50 + i)) for i, k in enumerate(asked)])
-    assert output.logprobs is not None
-    assert output.logprobs.token_ids.shape == (4, 4)
-    assert output.logprobs.logprobs[0].isnan().all()  # did not ask
-    expected = exact(logits)
-    for row in (1, 2, 3):
-        np.testing.assert_allclose(
-            output.logprobs.logprobs[row], expected[row][output.logprobs.token_ids[row]], atol=1e-5
-        )
-
-
 def test_zero_logprobs_are_those_of_the_token_alone(logits: torch.Tensor) -> None:
     output = sample(logits, [make_row(SamplingParams(logprobs=0))] * 4)
     assert output.logprobs is not None
@@ -104,15 +91,6 @@ def test_processed_logprobs_of_a_greedy_row_include_its_edits_and_no_temperature
     assert output.logprobs.token_ids.tolist() == [[1, 1, 2, 0]]
     expected = exact(torch.tensor([[3.0, 3.0, 2.0, 1.0]])[:, 1:])[0]
     np.testing.assert_allclose(output.logprobs.logprobs[0, 1:], expected, atol=1e-6)
-
-
-def test_raw_and_processed_rows_share_a_batch(logits: torch.Tensor) -> None:
-    settings = [{"logprobs_mode": "processed"}, {"logprobs_mode": "raw"}] * 2
-    rows = [make_row(SamplingParams(top_k=1, logprobs=1, **kw)) for kw in settings]
-    output = sample(logits, rows)
-    assert output.logprobs is not None
-    assert output.logprobs.logprobs[::2, 0].tolist() == [0.0, 0.0]  # the only token left
-    np.testing.assert_allclose(output.logprobs.logprobs[1::2, 0], exact(logits).max(axis=-1)[1::2], atol=1e-5)
 
 
 def test_processed_logprobs_cover_rows_that_needed_a_wider_look() -> None:

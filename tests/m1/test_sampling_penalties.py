@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from folovllm import SamplingParams
+from folovllm.sample.logits_processors import Penalties
 from folovllm.sample.metadata import SamplingMetadata
-from folovllm.sample.penalties import Penalties
 from folovllm.sample.sampler import Sampler
 from tests.m1.sampling_reference import CPU, make_row
 
@@ -90,17 +90,10 @@ def test_counts_survive_a_batch_that_is_built_anew() -> None:
 
 
 def test_rows_do_not_share_counts() -> None:
-    settings = [
-        SamplingParams(presence_penalty=1.0),
-        SamplingParams(),
-        SamplingParams(repetition_penalty=2.0),
-    ]
-    rows = [
-        make_row(p, prompt, output) for p, prompt, output in zip(settings, ([0], [0], [1]), ([2], [2], []), strict=True)
-    ]
-    metadata = SamplingMetadata.build(rows, 6, CPU)
-    (edited,) = [group for group in metadata.groups if group.edits]
-    found = edited.edits[0].apply(torch.tensor([LOGITS, LOGITS]))
+    penalties = Penalties()
+    first = make_row(SamplingParams(presence_penalty=1.0), [0], [2])
+    penalties.update([first, make_row(SamplingParams(repetition_penalty=2.0), [1], [])])
+    found = penalties.apply(torch.tensor([LOGITS, LOGITS]))
     assert found.tolist() == [[2.0, -1.0, 2.0, 0.5, -4.0, 1.0], [2.0, -2.0, 3.0, 0.5, -4.0, 1.0]]
 
 

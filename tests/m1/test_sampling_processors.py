@@ -150,25 +150,6 @@ def test_custom_processors_run_between_bias_and_penalties(registry: dict) -> Non
     assert processed([0.0, 1.0], settings, prompt=[1]) == [0.0, 4.5]
 
 
-def test_a_custom_processor_sees_only_the_rows_that_ask_for_it(registry: dict) -> None:
-    seen: list[tuple[int, list[int]]] = []
-
-    @register_logits_processor("force")
-    class Force(LogitsProcessor):
-        def apply(self, logits: torch.Tensor) -> torch.Tensor:
-            seen.append((len(logits), [row.params.extra_args["force"] for row in self.rows]))
-            for position, row in enumerate(self.rows):
-                logits[position, row.params.extra_args["force"]] = 50.0
-            return logits
-
-    logits = torch.tensor([[9.0, 0.0, 0.0, 0.0]]).repeat(4, 1)
-    settings = [{"force": 2}, None, {"force": 3}, None]
-    rows = [make_row(SamplingParams(temperature=0, extra_args=extra)) for extra in settings]
-    rows[3] = make_row(SamplingParams(temperature=0, logit_bias={1: 90.0}))
-    assert sample(logits, rows).token_ids.tolist() == [2, 0, 3, 1]
-    assert seen == [(2, [2, 3])]
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_floats_of_any_width_are_taken_from_a_custom_processor(registry: dict, dtype: torch.dtype) -> None:
     @register_logits_processor("mine")
@@ -176,13 +157,11 @@ def test_floats_of_any_width_are_taken_from_a_custom_processor(registry: dict, d
         def apply(self, logits: torch.Tensor) -> torch.Tensor:
             return (logits * 2).to(dtype)
 
-    for others in ([], [SamplingParams(temperature=0, logit_bias={0: 0.5})]):
-        mine = SamplingParams(logprobs=3, logprobs_mode="processed", extra_args={"mine": 1}, repetition_penalty=2.0)
-        rows = [make_row(mine, prompt=[1]), *map(make_row, others)]
-        found = sample(torch.tensor([[0.0, 1.0, -1.0]]).repeat(len(rows), 1), rows)
-        told = dict(zip(found.logprobs.token_ids[0].tolist(), found.logprobs.logprobs[0].tolist(), strict=True))
-        expected = torch.tensor([0.0, 1.0, -2.0]).log_softmax(-1).tolist()  # token 1: 1 * 2 / 2
-        assert [told[token] for token in range(3)] == pytest.approx(expected)
+    mine = SamplingParams(logprobs=3, logprobs_mode="processed", extra_args={"mine": 1}, repetition_penalty=2.0)
+    found = sample(torch.tensor([[0.0, 1.0, -1.0]]), [make_row(mine, prompt=[1])])
+    told = dict(zip(found.logprobs.token_ids[0].tolist(), found.logprobs.logprobs[0].tolist(), strict=True))
+    expected = torch.tensor([0.0, 1.0, -2.0]).log_softmax(-1).tolist()  # token 1: 1 * 2 / 2
+    assert [told[token] for token in range(3)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

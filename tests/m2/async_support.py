@@ -14,7 +14,7 @@ from tests.m1.support import params, scripted
 from tests.m2.support import assert_idle
 
 T = TypeVar("T")
-TIMEOUT = 30.0
+TIMEOUT = 300.0
 
 
 def go(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from transformers import AutoModelForCausalLM
 
-from folovllm import AsyncLLM, SamplingParams
+from folovllm import AsyncLLM, RequestOutputKind, SamplingParams
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from tests.helpers import hf_greedy
 from tests.m1.support import params, run, scripted
@@ -67,6 +67,44 @@ def test_outputs_grow_and_the_last_one_is_finished(engine):
     assert all(later.startswith(earlier) for earlier, later in pairwise(said))
     assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
     assert len({output.request_id for output in outputs}) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "whole"),
+    [
+        (RequestOutputKind.CUMULATIVE, "h", lambda said: said[-1]),
+        (RequestOutputKind.DELTA, "h", "".join),
+        (RequestOutputKind.FINAL_ONLY, "hello", "".join),
+    ],
+)
+def test_a_stream_hands_out_what_was_asked_for(engine, monkeypatch, kind, first, whole):
+    ration = Ration(engine, monkeypatch, 6 if kind is RequestOutputKind.FINAL_ONLY else 1)  # five letters and EOS
+
+    async def main():
+        async with serving(engine) as llm:
+            seen = []
+            async for output in llm.generate("x", scripted("hello", logprobs=0, output_kind=kind)):
+                seen.append(output)
+                ration.lift()
+            return seen
+
+    seen = go(main())
+    said = [output.outputs[0].text for output in seen]
+    assert (said[0], whole(said)) == (first, "hello")
+    assert [output.finished for output in seen] == [False] * (len(seen) - 1) + [True]
+    assert all(len(output.outputs[0].logprobs) == len(output.outputs[0].token_ids) for output in seen)
+
+
+def test_a_kind_of_output_that_cannot_be_is_refused(engine):
+    with pytest.raises(ValueError, match="^output_kind must be a RequestOutputKind, got 'delta'"):
+        SamplingParams(output_kind="delta")
+
+    async def main():
+        async with serving(engine) as llm:
+            await last(llm.generate("x", params(best_of=2, output_kind=RequestOutputKind.DELTA)))
+
+    with pytest.raises(ValueError, match=r"^best_of \(2\) must equal n \(1\) when streaming"):
+        go(main())
 
 
 def test_consumers_share_steps(engine):

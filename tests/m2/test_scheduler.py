@@ -205,7 +205,7 @@ def test_a_row_too_many_is_an_error():
     desk = Desk()
     desk.add("a")
     output = desk.scheduler.schedule()
-    with pytest.raises(ValueError, match="argument"):
+    with pytest.raises(ValueError):
         desk.scheduler.update_from_output(output, [TOKEN, TOKEN])
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
-from folovllm.config import SchedulerConfig
+from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.beams import BeamGroup
-from folovllm.engine.input_processor import Room
+from folovllm.engine.input_processor import check_beams_fit
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
 from folovllm.worker.model_runner_output import LogprobsRow
@@ -48,7 +49,11 @@ class PagedDesk:
         )
         self.kv = KVCacheManager(num_blocks, block_size, num_swap_blocks)
         self.scheduler = Scheduler(config, self.kv, frozenset([EOS]))
-        self.room = Room(max_model_len, num_blocks, block_size, self.scheduler.max_num_seqs)
+        self.config = EngineConfig(
+            ModelConfig("m", max_model_len=max_model_len),
+            CacheConfig(block_size, num_kv_blocks=num_blocks),
+            replace(config, max_num_seqs=self.scheduler.max_num_seqs),
+        )
         self.shadow = ShadowCache(block_size)
         self.requests: dict[str, Request] = {}
         self.beams: dict[str, BeamGroup] = {}
@@ -68,7 +73,7 @@ class PagedDesk:
         """beams: the width of a beam search. Raises ValueError where the engine would refuse the request."""
         prompt = [TOKEN] * prompt if isinstance(prompt, int) else prompt
         params = SamplingParams(n=beams or n, max_tokens=max_tokens, use_beam_search=beams > 0)
-        self.room.check(len(prompt), params)
+        check_beams_fit(len(prompt), params, self.config)
         request = Request(name, None, prompt, params, priority=priority)
         self.requests[name] = request
         if beams:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from folovllm import LLM, ModelConfig, SamplingParams, get_model_and_tokenizer
+from folovllm import LLM, BeamSearchParams, ModelConfig, SamplingParams, get_model_and_tokenizer
 from tests.helpers import hf_greedy
 from tests.m1.support import run
 from tests.m2.support import assert_idle
@@ -287,3 +287,23 @@ def test_logprobs_of_edited_beams_are_the_models_own_or_what_beams_are_ranked_by
                 for said, logprob in entry.items():
                     assert logprob.logprob == pytest.approx(float(row[said]), abs=1e-4)
                     assert logprob.rank == int((row > row[said]).sum()) + 1
+
+
+def test_llm_beam_search_is_the_engines() -> None:
+    llm = LLM(dtype="float32", num_kv_blocks=64)
+    params = SamplingParams(use_beam_search=True, n=3, best_of=3, temperature=0, max_tokens=6, length_penalty=0.5)
+    (expected,) = llm.generate("Once upon", params, use_tqdm=False)
+    (found,) = llm.beam_search(["Once upon"], BeamSearchParams(beam_width=3, max_tokens=6, length_penalty=0.5))
+    prompt = expected.prompt_token_ids
+    assert [beam.tokens for beam in found.sequences] == [[*prompt, *beam.token_ids] for beam in expected.outputs]
+    assert [beam.cum_logprob for beam in found.sequences] == [beam.cumulative_logprob for beam in expected.outputs]
+    assert found.sequences[0].text == "Once upon" + expected.outputs[0].text
+    for beam in found.sequences:
+        assert sum(row[t].logprob for row, t in zip(beam.logprobs, beam.tokens[len(prompt) :], strict=True)) == (
+            pytest.approx(beam.cum_logprob)
+        )
+
+
+def test_a_beam_of_no_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="^beam_width must be positive, got 0"):
+        BeamSearchParams(beam_width=0, max_tokens=1)

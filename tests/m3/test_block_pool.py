@@ -114,7 +114,7 @@ def test_a_block_freed_twice_is_refused_and_stands_once_in_the_list():
 def test_sharing_what_is_free_is_refused(block):
     pool = BlockPool(3)
     pool.get_new_blocks(1)
-    with pytest.raises(ValueError, match=f"^block_id {block} is free: nobody's to share$"):
+    with pytest.raises(ValueError, match=f"^block_id {block} is free: no sequence shares it$"):
         pool.touch([block])
     pool.check_invariants([[1]])
 

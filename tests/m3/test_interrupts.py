@@ -10,8 +10,8 @@ import pytest
 from folovllm import LLMEngine, SamplingParams
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import SequenceStatus
-from tests.m1.interrupt_support import add_step_and_abort, assert_any_interrupt_changes_nothing
 from tests.m1.support import run
+from tests.m2.interrupt_support import add_step_and_abort, assert_any_interrupt_changes_nothing
 from tests.m2.support import assert_idle
 from tests.m3.beam_oracle import BeamOracle, beam_params
 from tests.m3.oracle import Oracle

@@ -1,8 +1,7 @@
 """Compiles the attention kernels for a Hopper GPU, which needs none, and prints what came out as JSON.
 
 Run as a program, outside of pytest: there, without a GPU, Triton interprets. `python -m tests.m4.attention_aot few`
-compiles what a run of the tests looks at, `dependent` what may be launched early, `all` every dtype, head size and
-tile. As many at a time as there are CPUs.
+compiles what a run of the tests looks at, `all` every dtype, head size and tile. As many at a time as there are CPUs.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from folovllm.attention.kernels import dependent, paged_decode, paged_prefill, store_kv
+from folovllm.attention.kernels import paged_decode, paged_prefill, store_kv
 from folovllm.attention.kernels.paged_decode import FEW_SPLITS, MAX_SPLITS
 from folovllm.attention.kernels.tile import STAGES, padded_head_size, tile_tokens
 
@@ -124,19 +123,12 @@ def compile_kernel(
         if name != "scale" and not (param.do_not_specialize or param.do_not_specialize_on_alignment):
             attributes[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, known, attributes)
-    options = {"num_warps": num_warps, "num_stages": stages, **dependent.LAUNCH}
+    options = {"num_warps": num_warps, "num_stages": stages}
     compiled = triton.compile(source, target=HOPPER, options=options)
     ptx, (registers, stack) = compiled.asm["ptx"], resources(compiled.asm["cubin"])
     counts = {name: ptx.count(name) for name in INSTRUCTIONS}
     return {"shared": compiled.metadata.shared, "registers": registers, "stack": stack, "warps": num_warps,
-            "waits": waits_in_loop(ptx), "first": what_is_first(ptx), "early": compiled.metadata.launch_pdl,
-            **counts}  # fmt: skip
-
-
-def what_is_first(ptx: str) -> list[str]:
-    """What a kernel does first, as far as it touches memory, may end, or has to do with dependent launches."""
-    found = re.findall(r"\b(griddepcontrol\.\w+|ld\.global|st\.global|cp\.async|bra|ret)\b", ptx)
-    return found[:3]
+            "waits": waits_in_loop(ptx), **counts}  # fmt: skip
 
 
 def resources(cubin: bytes) -> tuple[int, int]:
@@ -164,8 +156,7 @@ def waits_in_loop(ptx: str) -> list[int]:
 
 
 def main() -> None:
-    early = [variant for variant in FEW if variant.kernel != "prefill" and variant.dtype == "bf16"]
-    variants = {"few": FEW, "dependent": early}.get(sys.argv[1]) or every_variant()
+    variants = FEW if sys.argv[1] == "few" else every_variant()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         results = dict(zip(map(str, variants), pool.map(compile_variant, variants), strict=True))
     json.dump(results, sys.stdout)

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from folovllm.attention.backend import AttentionBackend
-from folovllm.attention.layer import Attention
+from folovllm.attention.backend import Attention, AttentionBackend
 from folovllm.attention.metadata import AttentionMetadata
 
 TOLERANCE = {torch.float32: 3e-6, torch.float16: 4e-3, torch.bfloat16: 3e-2}

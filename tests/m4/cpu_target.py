@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from folovllm.attention.kernels import cpu as attention_kernels
-from folovllm.layers.kernels import cpu
+from folovllm.layers import compiled_ops as cpu
 from folovllm.utils import cpu_kernels
 
 REASON = cpu_kernels.unavailable_reason()
 TARGETS = {"this CPU": cpu_kernels.NATIVE, "AVX2": ("-march=haswell",)}
-if cpu_kernels.has_amx():
+if "amx_bf16" in cpu_kernels._cpu_features():
     TARGETS["no AMX"] = (*cpu_kernels.NATIVE, "-mno-amx-bf16")
-CACHED = (cpu._kernel, cpu._linear, cpu.panel_width, cpu.has_bf16_pairs, cpu.has_tiles, attention_kernels._kernel)
+CACHED = (cpu_kernels.function, cpu.panel_width, cpu.has_bf16_pairs, cpu.has_tiles, cpu.product_name)
 
 
 @pytest.fixture(params=list(TARGETS))

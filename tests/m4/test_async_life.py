@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from folovllm import LLMEngine, SamplingParams
-from tests.m1.interrupt_support import add_step_and_abort, assert_any_interrupt_changes_nothing
 from tests.m1.support import params, scripted
 from tests.m2.async_support import cancel_inside_steps, go, last, serving
+from tests.m2.interrupt_support import add_step_and_abort, assert_any_interrupt_changes_nothing
 from tests.m2.support import assert_idle, make_engine
 from tests.m3.oracle import Oracle
 from tests.m4.ahead_support import Watch, assert_sound, told

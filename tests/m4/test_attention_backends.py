@@ -14,9 +14,6 @@ import folovllm
 from folovllm import SamplingParams
 from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
 from folovllm.attention.backends.flash_attn import FlashAttnBackend, check_16_bits
-from folovllm.attention.backends.paged_torch import PagedTorchBackend
-from folovllm.attention.backends.torch_varlen import flatten_keys
-from folovllm.entrypoints.cli import info
 from tests.helpers import names, thinned
 from tests.m3.oracle import Oracle
 from tests.m4.attention_reference import BATCHES, SHAPES, Shape, make_case
@@ -84,19 +81,17 @@ def test_triton_in_the_interpreter_says_what_hugging_face_says(tmp_path) -> None
 
 
 def test_the_order_of_preference() -> None:
-    ours = [name for name in BACKENDS if name in ("triton", "flash_attn", "torch_varlen", "dense")]
-    assert ours == ["triton", "flash_attn", "torch_varlen", "dense"]
-    assert list(BACKENDS).index("torch_varlen") < list(BACKENDS).index("paged_torch") < list(BACKENDS).index("dense")
+    ours = [name for name in BACKENDS if name in ("triton", "flash_attn", "paged_torch", "dense")]
+    assert ours == ["triton", "flash_attn", "paged_torch", "dense"]
 
 
 def test_on_a_cpu_no_interpreter_is_picked_unasked() -> None:
-    assert select_backend(None, CPU).name not in ("triton", "torch_varlen", "flash_attn")
+    assert select_backend(None, CPU).name not in ("triton", "flash_attn")
 
 
-@pytest.mark.parametrize("name", ["flash_attn", "torch_varlen"])
-def test_what_needs_a_gpu_says_so_without_one(name: str) -> None:
-    with pytest.raises(ValueError, match=f"attention_backend '{name}' cannot run on cpu: needs a CUDA device"):
-        select_backend(name, CPU)
+def test_what_needs_a_gpu_says_so_without_one() -> None:
+    with pytest.raises(ValueError, match="attention_backend 'flash_attn' cannot run on cpu: needs a CUDA device"):
+        select_backend("flash_attn", CPU)
 
 
 def test_without_the_interpreter_triton_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,15 +127,6 @@ print(*(get_backend_class(name).name for name in BACKENDS), select_backend(None,
     assert done.stdout.split()[: len(BACKENDS)] == list(BACKENDS)
 
 
-def test_info_names_the_picked_one_and_why_each_other_cannot_run() -> None:
-    data = info.collect()
-    device = torch.device(data["default_device"])
-    assert data["attention_backend"] == select_backend(None, device).name
-    assert list(data["attention_backends"]) == list(BACKENDS)
-    for name, reason in data["attention_backends"].items():
-        assert reason == get_backend_class(name).unavailable_reason(device)
-
-
 def test_flash_attn_refuses_blocks_that_it_cannot_read() -> None:
     backend = FlashAttnBackend(4, 2, 64, 0.125)
     with pytest.raises(ValueError, match="block_size must be a multiple of 256 for attention_backend 'flash_attn'.*16"):
@@ -154,15 +140,3 @@ def test_16_bit_backends_refuse_float32() -> None:
     ):
         check_16_bits("flash_attn", torch.float32)
     check_16_bits("flash_attn", torch.bfloat16)
-
-
-def test_torch_varlen_gathers_each_key_of_a_prefill_once() -> None:
-    case = make_case(PagedTorchBackend, MIXED)
-    flat = flatten_keys(case.metadata, case.layer.kv_cache.shape[2])
-    assert flat.starts.tolist() == [0, 5, 24]
-    case.run()  # writes the new tokens
-    keys = case.layer.kv_cache[0].flatten(0, 1)[flat.slots]
-    assert len(keys) == 24
-    assert not keys.isnan().any()
-    assert torch.equal(keys[:5], case.k[2:7])  # the third sequence has no context
-    assert torch.equal(keys[-7:], case.k[-7:])

@@ -1,6 +1,6 @@
-"""What the backends that need a GPU hand to their libraries: stand-ins with the libraries' signatures compute it here.
+"""What flash_attn hands to its library: stand-ins with the library's signatures compute it here.
 
-The libraries themselves are asked in tests/gpu.
+The library itself is asked in tests/gpu.
 """
 
 from __future__ import annotations
@@ -58,40 +58,17 @@ def flash_attn_varlen_func(
     return attend(q, cu_seqlens_q, (k, v), list(block_table), cu_seqlens_k.diff().tolist(), softmax_scale)
 
 
-def varlen_attn(
-    query: Tensor, key: Tensor, value: Tensor, cu_seq_q: Tensor, cu_seq_k: Tensor, max_q: int, max_k: int, *,
-    scale: float, window_size: tuple[int, int], enable_gqa: bool = False,
-) -> Tensor:  # fmt: skip
-    assert window_size == (-1, 0)  # causal
-    assert enable_gqa == (query.shape[1] != key.shape[1])
-    assert len(key) == cu_seq_k[-1]
-    lens = cu_seq_k.diff().tolist()
-    tables = list(torch.arange(len(key)).split(lens))
-    return attend(query, cu_seq_q, (key[:, None], value[:, None]), tables, lens, scale)
-
-
 @pytest.fixture(autouse=True)
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     functions = {"flash_attn_with_kvcache": flash_attn_with_kvcache, "flash_attn_varlen_func": flash_attn_varlen_func}
     monkeypatch.setitem(sys.modules, "flash_attn", SimpleNamespace(**functions))
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
-
-
-def skip_without_kernels(name: str) -> None:
-    cpu = torch.device("cpu")
-    if name == "torch_varlen" and (reason := get_backend_class("triton").unavailable_reason(cpu)) is not None:
-        pytest.skip(f"its decodes are our kernels: {reason}")
 
 
 @pytest.mark.parametrize("query_dtype", [None, torch.float32])
 @pytest.mark.parametrize("spans", BATCHES, ids=str)
-@pytest.mark.parametrize("name", ["flash_attn", "torch_varlen"])
-def test_each_sequence_reaches_the_library_with_its_own_keys(
-    name: str, spans: Spans, query_dtype: torch.dtype | None
-) -> None:
-    skip_without_kernels(name)
-    shape = Shape(4, 2, 16, 256 if name == "flash_attn" else 16, torch.bfloat16)
-    make_case(get_backend_class(name), spans, shape, query_dtype=query_dtype).check()
+def test_each_sequence_reaches_the_library_with_its_own_keys(spans: Spans, query_dtype: torch.dtype | None) -> None:
+    shape = Shape(4, 2, 16, 256, torch.bfloat16)
+    make_case(get_backend_class("flash_attn"), spans, shape, query_dtype=query_dtype).check()
 
 
 def test_float32_is_refused_before_a_library_is_asked() -> None:

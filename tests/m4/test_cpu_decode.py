@@ -11,18 +11,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
-from folovllm.entrypoints.cli.info import collect
-from folovllm.layers.embedding import Embedding
-from folovllm.layers.linear import Linear
+from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps, multiplies_pairs
+from folovllm.layers.linear import Embedding, Linear, LMHead
+from folovllm.layers.ops import LayerOps
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.models.fused_compiled import (
-    CompiledLinear,
-    CompiledLMHead,
-    WideEmbedding,
-    can_fuse_compiled,
-    fuse_compiled,
-    multiplies_pairs,
-)
 from folovllm.models.weights import build_model
 from tests.helpers import hf_greedy, make_hf_folder
 from tests.m1.test_layers import TOLERANCE, relative_error
@@ -37,10 +29,8 @@ needs_kernels = pytest.mark.skipif(REASON is not None, reason=f"the CPU kernels 
 
 
 def build(folder: Path, dtype: torch.dtype = torch.float32, way: str = "compiled") -> DecoderForCausalLM:
-    model = build_model(AutoConfig.from_pretrained(folder), 256, dtype, CPU, folder)
-    if way == "compiled":
-        fuse_compiled(model)
-    return model
+    ops = CompiledOps(dtype) if way == "compiled" else LayerOps()
+    return build_model(AutoConfig.from_pretrained(folder), 256, dtype, CPU, folder, ops=ops)
 
 
 class Decoding:
@@ -128,7 +118,8 @@ def test_without_bf16_units_only_keys_and_values_are_rounded(tmp_path: Path, mon
     folder = make_hf_folder(tmp_path, "qwen3", dtype=torch.bfloat16)
     oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
     model = build(folder, torch.bfloat16)
-    assert type(model.model.embed_tokens) is WideEmbedding
+    assert model.model.embed_tokens.weight.dtype == torch.bfloat16
+    assert model.model.ops.flowing == torch.float32
     decoding = Decoding(model, prompts_of(PROMPT_LENGTHS), torch.bfloat16)
     decoding.step()
     for tokens in decoding.tokens:
@@ -145,45 +136,31 @@ def test_without_bf16_units_only_keys_and_values_are_rounded(tmp_path: Path, mon
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.usefixtures("either_cpu")
 def test_a_compiled_layer_computes_the_linear_layer_from_one_copy_of_its_weight(dtype, num_tokens, bias):
-    layer = Linear(64, 96, bias=bias).to(dtype)
+    layer = Linear(64, 96, bias=bias, method=CompiledLinear()).to(dtype)
     for parameter in layer.parameters():
         parameter.data.normal_(generator=torch.Generator().manual_seed(0))
     x = torch.randn(num_tokens, 64, generator=torch.Generator().manual_seed(1)).to(dtype)
     want = torch.nn.functional.linear(
         x.double(), layer.weight.double(), None if layer.bias is None else layer.bias.double()
     )
-    layer.__class__ = CompiledLinear
-    layer.prepare()
+    before = layer.weight
+    layer.method.process_weights_after_loading(layer)
     got = layer(x)
     assert got.dtype == dtype
     assert relative_error(got, want) < TOLERANCE[dtype]
-    assert layer.weight.numel() == 0
+    assert layer.weight is not before
+    assert [name for name, _ in layer.named_parameters()] == ["weight", "bias"][: 1 + bias]
     assert layer.weight.dtype == dtype
 
 
 @needs_kernels
 def test_a_tied_head_leaves_the_embedding_its_weight():
-    x, embedding, head = torch.randn(2, 8), Embedding(16, 8), CompiledLMHead(8, 16)
+    x, embedding, head = torch.randn(2, 8), Embedding(16, 8), LMHead(8, 16, CompiledLinear())
     embedding.weight.data.normal_()
     head.tie_to(embedding)
-    head.prepare()
+    head.method.process_weights_after_loading(head)
     assert embedding.weight.shape == (16, 8)
     torch.testing.assert_close(head(x), x @ embedding.weight.T)
-
-
-@needs_kernels
-def test_only_exact_classes_are_swapped(tmp_path: Path) -> None:
-    class MyLinear(Linear):
-        pass
-
-    model = build(make_hf_folder(tmp_path), way="torch")
-    own = model.model.layers[0].mlp.down_proj
-    own.__class__ = MyLinear
-    fuse_compiled(model)
-    assert type(own) is MyLinear
-    assert type(model.model.layers[1].mlp.down_proj) is CompiledLinear
-    assert type(model.lm_head) is CompiledLMHead
-    assert fuse_compiled(model) == 0
 
 
 @needs_kernels
@@ -191,27 +168,13 @@ def test_a_weight_that_cannot_be_packed_is_not_passed_over(monkeypatch: pytest.M
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no memory")
 
-    monkeypatch.setattr("folovllm.layers.kernels.cpu.pack", fail)
+    monkeypatch.setattr("folovllm.layers.compiled_ops.pack", fail)
     with pytest.raises(RuntimeError, match="no memory"):
         build(make_hf_folder(tmp_path))
 
 
-def test_without_kernels_nothing_multiplies_pairs_and_no_model_is_fused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = build(make_hf_folder(tmp_path), way="torch")
+def test_without_kernels_nothing_multiplies_pairs_and_no_model_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", "no")
-    assert can_fuse_compiled(model) == "FOLOVLLM_CPU_KERNELS=no"
     with pytest.raises(ValueError, match="^model must be one that the compiled CPU kernels can run: FOLOVLLM_CPU_KER"):
-        fuse_compiled(model)
+        CompiledOps(torch.float32)
     assert not multiplies_pairs(torch.float32)
-
-
-def test_info_says_what_runs_the_layers_and_why_not_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", "no")
-    if collect()["default_device"] == "cpu":
-        assert collect()["layers"] == {"compiled": "FOLOVLLM_CPU_KERNELS=no", "torch": None}
-    monkeypatch.delenv("FOLOVLLM_CPU_KERNELS")
-    layers = collect()["layers"]
-    assert list(layers)[-1] == "torch"
-    assert layers["torch"] is None

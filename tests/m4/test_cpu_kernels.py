@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from folovllm.attention.backends import cpu as attention
 from folovllm.attention.backends.cpu import CPUBackend
-from folovllm.attention.kernels import cpu as attention_kernels
-from folovllm.layers.kernels import cpu
-from folovllm.layers.norm import RMSNorm
+from folovllm.layers import compiled_ops as cpu
+from folovllm.layers.compiled_ops import CompiledOps
+from folovllm.layers.norm import QKNorm
 from folovllm.layers.rotary import RotaryEmbedding, apply_rotary
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.models.fused_compiled import CompiledRMSNorm, can_fuse_compiled, fuse_compiled
 from folovllm.models.weights import build_model
 from folovllm.utils import cpu_kernels
 from folovllm.utils.threads import SPINS
@@ -35,7 +35,8 @@ needs_kernels = pytest.mark.skipif(REASON is not None, reason=f"the CPU kernels 
 
 
 def build(folder: Path, dtype: torch.dtype) -> DecoderForCausalLM:
-    return build_model(AutoConfig.from_pretrained(folder), 256, dtype, torch.device("cpu"), folder)
+    config = AutoConfig.from_pretrained(folder)
+    return build_model(config, 256, dtype, torch.device("cpu"), folder, ops=CompiledOps(dtype))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -45,9 +46,10 @@ def test_norm_with_and_without_the_residual(dtype, rows, size):
     torch.manual_seed(0)
     x, residual, weight = torch.randn(rows, size).to(dtype), torch.randn(rows, size).to(dtype), torch.randn(size)
     want = F.rms_norm(x.double(), (size,), weight.double(), 1e-5)
-    assert relative_error(cpu.add_rms_norm(x, None, weight, 1e-5), want) < TOLERANCE[dtype]
+    assert relative_error(cpu.rms_norm(x, None, weight, 1e-5)[0], want) < TOLERANCE[dtype]
     total = x + residual
-    got = cpu.add_rms_norm(x, residual, weight, 1e-5)
+    got, stream = cpu.rms_norm(x, residual, weight, 1e-5)
+    assert stream is residual
     assert torch.equal(residual, total)  # the sum is written over the residual
     assert relative_error(got, F.rms_norm(total.double(), (size,), weight.double(), 1e-5)) < TOLERANCE[dtype]
 
@@ -60,9 +62,10 @@ def test_norm_of_heads_and_rotary(dtype, head_size, with_norm):
     torch.manual_seed(0)
     heads = torch.randn(40, 3 + 2 + 2, head_size).to(dtype)
     before, positions = heads.clone(), torch.randint(0, 500, (40,))
-    weights = (torch.randn(head_size), torch.randn(head_size))
+    norm = QKNorm(3, 2, head_size, 1e-6)
+    weights = norm.weight.data = torch.randn(2, head_size)
     cos, sin = RotaryEmbedding(head_size, 512, {"rope_theta": 1e4})(positions)
-    cpu.norm_rotary(heads, weights if with_norm else None, cos, sin, 3, 2, 1e-6)
+    cpu.norm_rotary(heads, norm if with_norm else None, (cos, sin), 3, 2)
     qk = before[:, :5].double()
     if with_norm:
         per_head = torch.stack([weights[0]] * 3 + [weights[1]] * 2).double()
@@ -86,7 +89,7 @@ def test_swiglu_and_its_exponential_far_out(dtype):
     assert cpu.silu_mul(torch.tensor([[torch.nan, 1.0]], dtype=dtype)).isnan().all()
 
 
-@pytest.mark.parametrize(("dtype", "cache_dtype"), attention_kernels.DTYPES)
+@pytest.mark.parametrize(("dtype", "cache_dtype"), attention.DTYPES)
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_size"), [(2, 2, 16), (7, 1, 48), (12, 2, 128)])
 @pytest.mark.usefixtures("target")
 def test_decode_reads_scattered_blocks_and_nothing_else(dtype, cache_dtype, num_heads, num_kv_heads, head_size):
@@ -103,7 +106,7 @@ def test_decode_reads_scattered_blocks_and_nothing_else(dtype, cache_dtype, num_
         k, v = fused.split([num_kv_heads, num_kv_heads], dim=1)
         place = torch.arange(length)
         slots = tables[i].long()[place // block_size] * block_size + place % block_size
-        attention_kernels.store_kv(k, v, cache, slots)
+        attention.store_kv(k, v, cache, slots)
         stored = cache.flatten(1, 2)[:, slots]
         assert torch.equal(stored[0], k.to(cache_dtype))
         assert torch.equal(stored[1], v.to(cache_dtype))
@@ -113,12 +116,12 @@ def test_decode_reads_scattered_blocks_and_nothing_else(dtype, cache_dtype, num_
     out = torch.zeros_like(q)
     queries, seqs = 2 * torch.arange(len(lens)) + 1, torch.arange(len(lens))
     arguments = (torch.tensor(lens, dtype=torch.int32), tables, 0.3)
-    attention_kernels.decode(q, cache, queries, seqs, *arguments, out)
+    attention.attend("decode", q, cache, queries, seqs, *arguments, out)
     assert relative_error(out[1::2], want) < TOLERANCE[dtype]
     assert not out[::2].any()  # other rows are not written
     for i in range(len(lens)):  # alone, the same bits
         alone = torch.zeros_like(q)
-        attention_kernels.decode(q, cache, queries[i : i + 1], seqs[i : i + 1], *arguments, alone)
+        attention.attend("decode", q, cache, queries[i : i + 1], seqs[i : i + 1], *arguments, alone)
         assert torch.equal(alone[2 * i + 1], out[2 * i + 1])
 
 
@@ -128,7 +131,6 @@ def test_a_model_in_compiled_kernels_has_hugging_faces_logits(name, tmp_path):
     kind, over = MODELS[name]
     folder = make_hf_folder(tmp_path, kind, **over)
     model = build(folder, torch.float32)
-    assert fuse_compiled(model) == 8 * len(model.model.layers) + 2
     ids = torch.arange(3, 40)
     with torch.inference_mode():
         want = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)(ids[None]).logits[0]
@@ -142,9 +144,7 @@ def test_a_bfloat16_model_in_compiled_kernels(has_units, tmp_path, monkeypatch):
     monkeypatch.setenv("FOLOVLLM_CPU_BF16", has_units)
     folder = make_hf_folder(tmp_path, dtype=torch.bfloat16)
     model = build(folder, torch.bfloat16)
-    fuse_compiled(model)
-    assert isinstance(model.model.norm, CompiledRMSNorm)
-    assert model.model.norm.wide_weight.dtype == torch.float32
+    assert model.model.norm.weight.dtype == torch.float32
     ids = torch.arange(3, 40)
     with torch.inference_mode():
         want = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)(ids[None]).logits[0]
@@ -152,12 +152,9 @@ def test_a_bfloat16_model_in_compiled_kernels(has_units, tmp_path, monkeypatch):
 
 
 @needs_kernels
-def test_what_cannot_be_fused_says_why(tmp_path):
-    model = build(make_hf_folder(tmp_path), torch.float16)
-    assert "float16" in (can_fuse_compiled(model) or "")
-    with pytest.raises(ValueError, match="float16"):
-        fuse_compiled(model)
-    assert type(model.model.norm) is RMSNorm
+def test_a_dtype_that_the_kernels_do_not_take_says_so():
+    with pytest.raises(ValueError, match=r"the weights are float16, and not float32 or bfloat16$"):
+        CompiledOps(torch.float16)
 
 
 @needs_kernels

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from folovllm import LLM, SamplingParams
-from folovllm.layers.linear import Linear
-from folovllm.models.compiled_decoder import CompiledDecoder
-from folovllm.models.decoder import Decoder
+from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps
+from folovllm.layers.linear import Linear, LinearMethod
+from folovllm.layers.ops import LayerOps
+from folovllm.models.one_call import OneCallOps
 from folovllm.utils import cpu_kernels
 from tests.helpers import make_hf_folder
 from tests.m4.test_cpu_decode import prompts_of
@@ -25,9 +26,9 @@ def test_the_engine_takes_them_up_and_does_without_when_told(monkeypatch):
     for wanted in ("yes", "no"):
         monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", wanted)
         llm = LLM(dtype="float32")
-        layer = llm.engine.runner.model.model.layers[0]
-        assert type(layer.mlp).__name__ == ("CompiledMLP" if wanted == "yes" else "MLP")
-        assert layer.self_attn.attn.backend.name == ("cpu" if wanted == "yes" else "paged_torch")
+        decoder = llm.engine.runner.model.model
+        assert type(decoder.ops) is (OneCallOps if wanted == "yes" else LayerOps)
+        assert decoder.layers[0].self_attn.attn.backend.name == ("cpu" if wanted == "yes" else "paged_torch")
         texts[wanted] = [output.outputs[0].text for output in llm.generate(prompts, params, use_tqdm=False)]
     assert texts["yes"] == texts["no"]
 
@@ -45,7 +46,7 @@ def test_all_layers_are_one_call_and_enforce_eager_leaves_that_out(tmp_path):
     told = []
     for eager in (False, True):
         llm = LLM(str(folder), skip_tokenizer_init=True, dtype="float32", enforce_eager=eager)
-        assert type(llm.engine.runner.model.model) is (Decoder if eager else CompiledDecoder)
+        assert type(llm.engine.runner.model.model.ops) is (CompiledOps if eager else OneCallOps)
         outputs = [llm.generate([prompt], one, use_tqdm=False)[0] for prompt, one in zip(prompts, params, strict=True)]
         outputs += llm.generate(prompts, params, use_tqdm=False)
         told.append([
@@ -59,11 +60,9 @@ def test_an_engine_runs_all_of_a_model_in_one_way(dtype: str, tmp_path: Path) ->
     """In float16, which the kernels do not take, in plain torch."""
     llm = LLM(str(make_hf_folder(tmp_path)), skip_tokenizer_init=True, dtype=dtype, device="cpu")
     model = llm.engine.runner.model
-    kinds = {type(module).__name__ for module in model.modules() if isinstance(module, Linear)}
-    if REASON is None and dtype != "float16":
-        assert kinds == {"CompiledLinear", "CompiledLMHead"}
-    else:
-        assert kinds == {"Linear", "LMHead"}
-        assert type(model.model.norm).__name__ == "RMSNorm"
+    compiled = REASON is None and dtype != "float16"
+    kinds = {type(module.method) for module in model.modules() if isinstance(module, Linear)}
+    assert kinds == {CompiledLinear if compiled else LinearMethod}
+    assert type(model.model.ops) is (OneCallOps if compiled else LayerOps)
     (output,) = llm.generate([[3, 1, 4, 1, 5]], SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)
     assert len(output.outputs[0].token_ids) == 4

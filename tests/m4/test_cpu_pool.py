@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from folovllm.layers.kernels import cpu
+from folovllm.layers import compiled_ops as cpu
 from folovllm.utils import cpu_kernels
 
 REASON = cpu_kernels.unavailable_reason()

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from folovllm.attention.kernels.cpu import DTYPES, prefill
+from folovllm.attention.backends.cpu import DTYPES, attend
 from tests.m4.cpu_target import target  # noqa: F401
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("target")]
@@ -41,7 +41,7 @@ class Sequences:
         q = torch.cat([self.q[seq][first:end] for seq, first, end in parts]).to(dtype)
         out = torch.full_like(q, torch.nan)
         seqs = torch.tensor([seq for seq, _, _ in parts])
-        prefill(q, self.cache, torch.stack([starts, ends], 1), seqs, lens, self.tables, self.scale, out)
+        attend("prefill", q, self.cache, torch.stack([starts, ends], 1), seqs, lens, self.tables, self.scale, out)
         return list(out.tensor_split(ends[:-1]))
 
     def exact(self, seq: int, dtype: torch.dtype) -> torch.Tensor:

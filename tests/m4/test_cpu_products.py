@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from folovllm.layers.kernels import cpu
+from folovllm.layers import compiled_ops as cpu
 from tests.m4.cpu_target import relative_error, target  # noqa: F401
 
 pytestmark = pytest.mark.slow

@@ -6,10 +6,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-import torch
 
 from folovllm import SamplingParams
-from folovllm.sample import filters, metadata, sampler
 from folovllm.worker.batch_sampler import BatchSampler
 from tests.fake_cuda import FakeCuda
 from tests.m2.support import assert_idle
@@ -33,30 +31,14 @@ KINDS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Top-p and min-p look at few of the 256 tokens first. Then CUDA looks at all for any row, and so shall the CPU, or
-    the same seed would mean other tokens."""
-    find = sampler.find_candidates
-
-    def find_far(logits: torch.Tensor, settings: filters.Filters, path: filters.Path, width: int) -> list[filters.Pool]:
-        if logits.is_cuda or path not in ("top_p", "min_p"):
-            return find(logits, settings, path, width)
-        above = filters._above_line if path == "top_p" else filters._above_min_p
-        return [(list(range(len(logits))), above(logits, settings))]
-
-    monkeypatch.setattr(metadata, "NARROW_WIDTH", 16)
-    monkeypatch.setattr(sampler, "find_candidates", find_far)
-
-
 @pytest.fixture(params=["torch", pytest.param("kernel", marks=pytest.mark.exhaustive)])
 def drawn_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both engines draw in the same way, or the same seed would mean other tokens: with the kernel, on the CPU in
     Triton's interpreter, or with torch."""
     make = BatchSampler.__init__
 
-    def make_like_the_other(self: BatchSampler, *args: Any) -> None:
-        make(self, *args)
+    def make_like_the_other(self: BatchSampler, *args: Any, **more: Any) -> None:
+        make(self, *args, **more)
         self.uses_kernel = request.param == "kernel"
 
     monkeypatch.setattr(BatchSampler, "__init__", make_like_the_other)

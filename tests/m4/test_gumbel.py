@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from folovllm import LLM, SamplingParams
-from folovllm.sample.drawable import NO_TOKEN, NOT_FINITE
+from folovllm.sample.draw import NO_TOKEN, NOT_FINITE
+from folovllm.sample.groups import group_rows, sample_groups
 from folovllm.sample.gumbel import GumbelParams, GumbelRows, host_params, takes_raw_logits
 from folovllm.sample.kernels import sampler as kernel
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
-from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.sampler import Sampler
 from tests.helpers import make_hf_folder
 from tests.m1.sampling_reference import make_row
@@ -184,5 +184,5 @@ def test_rows_that_cannot_be_drawn_from_are_told_apart(llm: LLM) -> None:
     logits[2] = -torch.inf
     params, offsets = GumbelParams(torch.from_numpy(host_params(rows, [0] * 4, 50))), torch.arange(4)
     gumbel = GumbelRows(params, offsets, params.draw(logits, offsets))
-    output = Sampler()(logits, SamplingMetadata.build(rows, 50, torch.device("cpu")), gumbel)
+    output = sample_groups(Sampler(), logits, group_rows(rows, 50, torch.device("cpu")), gumbel)
     assert output.token_ids.tolist() == [NOT_FINITE, NO_TOKEN, NOT_FINITE, 5]

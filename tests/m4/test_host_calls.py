@@ -61,5 +61,5 @@ def test_one_more_sequence_costs_a_step_so_many_calls(folder: Path) -> None:
     """54.6 of Python's and 32 of C's, once."""
     few, many = (calls_of_steps(decoding_engine(folder, batch)) for batch in (8, 40))
     of_one = {kind: (many[kind] - few[kind]) / STEPS / 32 for kind in ("python", "c")}
-    assert 5 < of_one["python"] <= 22
-    assert 5 < of_one["c"] <= 15
+    assert 5 < of_one["python"] <= 30
+    assert 5 < of_one["c"] <= 16

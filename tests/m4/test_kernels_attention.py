@@ -63,18 +63,6 @@ def test_store_kv_rounds_to_the_dtype_of_the_cache() -> None:
     assert torch.equal(cache[0].flatten(0, 1)[[2, 0, 1]], k.half())
 
 
-def test_store_kv_refuses_what_it_would_misread() -> None:
-    k, cache = torch.zeros(3, 2, 16), torch.zeros(4, 2, 2, 16)
-    slots = torch.arange(3)
-    with pytest.raises(ValueError, match="with the cache's heads"):
-        store_kv(k, k, cache[:, :, :1], cache[:, :, :1], slots)
-    turned = torch.zeros(3, 16, 2).transpose(1, 2)
-    with pytest.raises(ValueError, match="k, v must be contiguous inside a head"):
-        store_kv(turned, turned, cache, cache, slots)
-    with pytest.raises(ValueError, match="key_cache, value_cache must be contiguous"):
-        store_kv(k, k, cache.transpose(0, 1), cache.transpose(0, 1), slots)
-
-
 # --- paged_decode
 
 

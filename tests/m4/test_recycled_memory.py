@@ -1,14 +1,15 @@
-"""Memory of large results is handed out again when nobody holds it, and not before."""
+"""Memory in huge pages; and memory of large results is handed out again when nothing holds it, and not before."""
 
 from __future__ import annotations
 
 import gc
+import mmap
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
 
-from folovllm.utils.devices import HUGE_PAGE
-from folovllm.utils.recycled_memory import RecycledMemory
+from folovllm.utils.recycled_memory import HUGE_PAGE, RecycledMemory, empty_in_huge_pages
 
 ROW = HUGE_PAGE // 4  # float32 numbers in a huge page
 
@@ -82,3 +83,25 @@ def test_shape_and_dtype_are_what_was_asked_for():
     for shape, dtype in [((3, ROW), torch.bfloat16), ((0, 4), torch.float32), ((5, 2, 3), torch.float32)]:
         result = memory.empty(shape, dtype)
         assert (result.shape, result.dtype, result.is_contiguous()) == (torch.Size(shape), dtype, True)
+
+
+@pytest.mark.parametrize("numbers", [10, 1_000_000])
+def test_memory_in_huge_pages_is_a_tensor_like_any_other(numbers: int) -> None:
+    made = empty_in_huge_pages((2, numbers), torch.float32)
+    assert (made.shape, made.dtype, made.is_contiguous()) == ((2, numbers), torch.float32, True)
+    made.zero_()[1].fill_(3.0)
+    view = made[1, -1:]
+    del made  # the memory stays as long as somebody sees it
+    assert view.item() == 3.0
+
+
+def test_a_large_tensor_begins_with_a_huge_page() -> None:
+    made = [empty_in_huge_pages((1_500_000,), torch.bfloat16) for _ in range(3)]
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        pytest.skip("the system has no huge pages to ask for")
+    assert [tensor.data_ptr() % HUGE_PAGE for tensor in made] == [0, 0, 0]
+
+
+def test_a_system_that_refuses_huge_pages_gives_small_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(mmap, "MADV_HUGEPAGE", raising=False)
+    assert empty_in_huge_pages((3, 1_000_000), torch.float32).shape == (3, 1_000_000)

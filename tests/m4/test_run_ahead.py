@@ -237,7 +237,7 @@ class FakeStep:
 
 def core_of(desk: Desk, runner: FakeRunner, *, run_ahead: bool) -> EngineCore:
     unused: Any = None
-    return EngineCore(desk.scheduler, cast("Any", runner), unused, desk.room, unused, run_ahead=run_ahead)
+    return EngineCore(desk.scheduler, cast("Any", runner), desk.config, unused, run_ahead=run_ahead)
 
 
 def steps_of(desk: Desk, runner: FakeRunner, *, run_ahead: bool) -> list[str]:

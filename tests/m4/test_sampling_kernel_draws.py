@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
-from folovllm.sample.drawable import NOT_FINITE
+from folovllm.sample.draw import NOT_FINITE
 from folovllm.sample.kernels import sampler as kernel
 from folovllm.sample.kernels.sampler import noise as kernel_noise
 from tests.m1.sampling_reference import assert_fits, distribution

@@ -10,7 +10,7 @@ import torch
 from folovllm import LLM, AsyncLLM, EngineConfig, LLMEngine, SamplingParams
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.config import SchedulerConfig
-from folovllm.engine.limits import resolve_scheduler_config
+from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.worker.profile import run_full_step
 from tests.m2.async_support import go
 from tests.m2.support import assert_idle, counting_forwards, make_engine

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from folovllm import LLM, LLMEngine, SamplingParams
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
-from folovllm.engine import build
+from folovllm.engine import parts
 from folovllm.engine.defaults import config_for_llm
-from folovllm.models.compiled_decoder import CompiledDecoder
+from folovllm.models.one_call import OneCallOps
 from folovllm.outputs import RequestOutput
 from folovllm.utils import cpu_kernels
 from tests.helpers import make_hf_folder
@@ -139,7 +139,7 @@ def test_without_the_mode_they_do_not_stay(folder: Path, kind: str, monkeypatch:
 
 @needs_kernels
 def test_its_attention_is_needed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "select_invariant_backend", lambda *_: PagedTorchBackend)
+    monkeypatch.setattr(parts, "select_invariant_backend", lambda *_: PagedTorchBackend)
     assert differing(folder, "float32") > 0
 
 
@@ -202,6 +202,6 @@ def test_its_own_backend_may_be_named_and_all_layers_are_one_call(folder: Path) 
     engine = make_engine(folder, "float32", attention_backend="cpu_invariant")
     assert engine.runner.kv_cache.backend.name == "cpu_invariant"
     serve(engine, [0], [0])
-    decoder = engine.runner.model.model
-    assert isinstance(decoder, CompiledDecoder)
-    assert decoder.prepared is not None
+    ops = engine.runner.model.model.ops
+    assert isinstance(ops, OneCallOps)
+    assert ops.prepared is not None

@@ -15,11 +15,11 @@ from tests.m4.attention_reference import KERNEL_DEVICE, TOLERANCE, Case, Shape, 
 if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
     pytest.skip(f"Triton kernels: {reason}", allow_module_level=True)
 
-from folovllm.attention.backends.triton_invariant import TritonInvariantBackend
+from folovllm.attention.backends.invariant import TritonInvariantBackend
 from folovllm.attention.kernels import paged_prefill
+from folovllm.engine.batch_invariance import invariant_products
 from folovllm.layers.kernels.matmul import linear
-from folovllm.models.batch_invariant_cuda import make_batch_invariant_cuda
-from folovllm.models.fused import fuse
+from folovllm.layers.triton_ops import triton_ops
 from folovllm.models.weights import build_model
 from tests.helpers import tiny_hf_config
 
@@ -125,9 +125,8 @@ def test_one_tile_placed_by_position_whatever_the_chunk(monkeypatch: pytest.Monk
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_models_logits_are_the_same_by_prompt_by_chunk_and_by_decode(dtype: torch.dtype) -> None:
-    model = build_model(tiny_hf_config("qwen3"), 64, dtype, KERNEL_DEVICE, None, seed=0)
-    fuse(model)
-    make_batch_invariant_cuda(model)
+    ops = triton_ops(invariant_products())
+    model = build_model(tiny_hf_config("qwen3"), 64, dtype, KERNEL_DEVICE, None, seed=0, ops=ops)
     first = model.attention_layers[0]
     backend = TritonInvariantBackend(first.num_heads, first.num_kv_heads, first.head_size, first.scale)
     for layer in model.attention_layers:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from folovllm import LLM, AsyncLLM, EngineConfig, LLMEngine, SchedulerConfig
-from folovllm.engine.limits import resolve_scheduler_config
+from folovllm.engine.budgets import resolve_scheduler_config
 
 
 def budget(mode: str, device: str, **given: int) -> int | None:
@@ -31,12 +31,14 @@ def test_throughput_takes_larger_steps(mode: str, device: str, tokens: int) -> N
 
 def test_a_batch_is_for_throughput_and_what_is_streamed_for_interactivity(oracle) -> None:
     settings = {"model": str(oracle.folder), "skip_tokenizer_init": True, "num_kv_blocks": 8}
-    assert LLM(**settings).engine.core.limits.max_num_batched_tokens == 1024
-    assert LLM(**settings, performance_mode="interactivity").engine.core.limits.max_num_batched_tokens == 256
+    assert LLM(**settings).engine.config.scheduler_config.max_num_batched_tokens == 1024
+    assert (
+        LLM(**settings, performance_mode="interactivity").engine.config.scheduler_config.max_num_batched_tokens == 256
+    )
     config = EngineConfig.from_kwargs(**settings, enable_chunked_prefill=True)
-    assert LLMEngine(config).core.limits.max_num_batched_tokens == 256
+    assert LLMEngine(config).config.scheduler_config.max_num_batched_tokens == 256
     streaming = AsyncLLM(**settings)
-    assert streaming.engine.core.limits.max_num_batched_tokens == 256
+    assert streaming.engine.config.scheduler_config.max_num_batched_tokens == 256
     asyncio.run(streaming.shutdown())
 
 

@@ -19,7 +19,6 @@ NAMES = [
     "m6_batch_invariance.py",
     "m6_radix_tree.py",
     "m6_routing.py",
-    "m6_trace.py",
 ]
 
 
@@ -92,13 +91,3 @@ def test_a_router_that_knows_prefixes_finds_more_and_one_that_looks_at_the_load_
     assert max(sent["longest_prefix"]) > 150
     assert max(sent["balanced"]) - min(sent["balanced"]) <= 12
     assert all(sum(numbers) == 300 for numbers in sent.values())
-
-
-def test_a_trace_tells_forks_copies_hits_and_who_gives_way() -> None:
-    table = {int(row[0]): row for row in rows(run_example("m6_trace.py"))}
-    assert table[0][1:] == ["A-0 0..37", "", "9", "A-1 forks from A-0"]
-    assert table[1][1] == "B-0 0..45"
-    assert "is copied to" in table[1][4]
-    assert table[8][4] == "C-0 finds 32 tokens"
-    assert [step for step, row in table.items() if "C-0 gives way" in row[4]] == [13]
-    assert table[16][4] == "C-0 finds 32 tokens"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from folovllm import LLM, LLMEngine, SamplingParams
-from folovllm.attention.backends.paged_fp8 import FP8, PagedFp8Backend, to_bytes
+from folovllm.attention.backends.fp8 import FP8, PagedFp8Backend, to_bytes
 from folovllm.attention.backends.paged_torch import PagedTorchBackend
 from folovllm.attention.metadata import AttentionMetadata
 from tests.fake_cuda import FakeCuda, fake_cuda_machine
@@ -100,7 +100,7 @@ def test_the_kernels_read_the_same_numbers() -> None:
     pytest.importorskip("triton")
     if torch.cuda.is_available():
         pytest.skip("tests/gpu runs the compiled kernels")
-    from folovllm.attention.backends.triton_fp8 import TritonFp8Backend
+    from folovllm.attention.backends.fp8 import TritonFp8Backend
 
     q, cache, metadata = batch()
     cache[:, 0] = 0  # the interpreter knows no NaN of 8 bits

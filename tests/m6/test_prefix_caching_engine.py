@@ -10,13 +10,13 @@ import pytest
 
 from folovllm import AsyncLLM, LLMEngine, SamplingParams
 from folovllm.request import Request, Sequence
-from tests.m1.interrupt_support import (
+from tests.m1.support import run
+from tests.m2.interrupt_support import (
     Said,
     add_step_and_abort,
     assert_any_interrupt_changes_nothing,
     insist,
 )
-from tests.m1.support import run
 from tests.m2.support import assert_idle, counting_forwards
 from tests.m3.oracle import Oracle
 from tests.m3.test_interrupts import FaultError, failing

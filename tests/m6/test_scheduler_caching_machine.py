@@ -14,10 +14,10 @@ from hashlib import sha256
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from folovllm.core.block_hash import digest_sha256
-from folovllm.request import SequenceStatus
+from tests.m3.desk_machine import SETTINGS, DeskMachine, is_busy, play_random_load
 from tests.m6.support import CachingDesk
 
 
@@ -29,14 +29,10 @@ def two_names(data: bytes) -> bytes:
     return bytes([sha256(data).digest()[0] % 2])
 
 
-def is_busy(machine: CachingSchedulerMachine) -> bool:
-    return machine.desk.scheduler.has_unfinished_requests()
-
-
 DIGESTS = {"sha256": digest_sha256, "one byte": one_byte, "two names": two_names}
 
 
-class CachingSchedulerMachine(RuleBasedStateMachine):
+class CachingSchedulerMachine(DeskMachine):
     @initialize(
         num_blocks=st.sampled_from([3, 5, 7, 9, 12, 16, 120]),
         block_size=st.sampled_from([1, 2, 4]),
@@ -78,18 +74,12 @@ class CachingSchedulerMachine(RuleBasedStateMachine):
         """Some that begin alike."""
         for _ in range(count):
             own = [self.rng.choice([1, 2]) for _ in range(num_tokens)]
-            prompt = [*self.prefixes[prefix][:shared], *own][: self.max_model_len - 1]
-            kwargs = {"n": n, "max_tokens": max_tokens, "beams": n if beams else 0}
-            try:
-                self.desk.add(
-                    str(len(self.desk.requests)), prompt, salt=salt, priority=self.rng.randrange(-1, 2), **kwargs
-                )
-            except ValueError:  # beams that can never fit are refused by the engine
-                assert beams
+            kwargs = {"n": n, "max_tokens": max_tokens, "beams": n if beams else 0, "salt": salt}
+            self.add([*self.prefixes[prefix][:shared], *own], priority=self.rng.randrange(-1, 2), **kwargs)
 
     @rule(cut=st.booleans(), max_tokens=st.integers(1, 8))
     def next_turn(self, cut, max_tokens):
-        """Somebody's prompt and what has been said so far come back, with a question more."""
+        """A user's prompt and what has been said so far come back, with a question more."""
         if self.desk.requests:
             requests = list(self.desk.requests.values())
             request = self.rng.choice([request for request in requests if not request.is_finished()] or requests)
@@ -99,26 +89,16 @@ class CachingSchedulerMachine(RuleBasedStateMachine):
             self.desk.add(name, prompt, salt=request.cache_salt, max_tokens=max_tokens)
 
     @precondition(is_busy)
-    @rule()
-    def abort(self):
-        self.desk.abort(self.rng.choice(list(self.desk.requests)))
-        self.desk.scheduler.check_invariants()
-
-    @precondition(is_busy)
     @rule(abort=st.booleans(), stop=st.booleans(), reset=st.booleans())
     def eventful_step(self, abort, stop, reset):
-        """Somebody aborts while the step runs; stop strings end sequences; the cache is reset, and asked at once."""
+        """A user aborts while the step runs; stop strings end sequences; the cache is reset, and asked at once."""
         output = self.desk.schedule()
         if abort:
             self.desk.abort(self.rng.choice(list(self.desk.requests)))
         if reset:
             self.desk.reset()
             self.next_turn(cut=False, max_tokens=2)
-        for seq in self.desk.update(output):
-            if stop and self.rng.random() < 0.3:
-                request = self.desk.requests[seq.request_id]
-                self.desk.scheduler.finish(request, seq, SequenceStatus.FINISHED_STOPPED)
-        self.desk.scheduler.check_invariants()
+        self.end_step(output, stop)
 
     @precondition(is_busy)
     @rule()
@@ -126,18 +106,7 @@ class CachingSchedulerMachine(RuleBasedStateMachine):
         self.desk.interrupted_step()
         assert self.desk.kv.pool.num_cached == 0
 
-    @precondition(is_busy)
-    @rule(count=st.integers(1, 5))
-    def steps(self, count):
-        for _ in range(count):
-            self.desk.step()
 
-    def teardown(self):
-        if hasattr(self, "desk"):
-            self.desk.run()
-
-
-SETTINGS = settings(stateful_step_count=40)
 TestCachingScheduler = CachingSchedulerMachine.TestCase
 TestCachingScheduler.settings = settings(SETTINGS, max_examples=40)
 
@@ -167,19 +136,10 @@ def test_nobody_waits_for_ever_under_a_random_load(seed):
         seed=seed,
     )
     prefix = [rng.choice([1, 2]) for _ in range(longest)]
-    for _ in range(3000):
-        if len(desk.requests) < 20 and rng.random() < 0.4:
-            beams = rng.choice([0, 0, 2, 3, 4])
-            own = [rng.choice([1, 2]) for _ in range(rng.randrange(1, longest - 1))]
-            prompt = [*prefix[: rng.randrange(longest)], *own][: longest - 1]
-            n, max_tokens, priority = rng.choice([1, 1, 1, 3]), rng.randrange(1, 30), rng.randrange(6)
-            kwargs = {"n": n, "max_tokens": max_tokens, "beams": beams, "priority": priority}
-            try:
-                desk.add(str(len(desk.requests)), prompt, salt=rng.choice([None, None, "a"]), **kwargs)
-            except ValueError:  # more beams than can ever fit
-                assert beams
-        elif len(desk.requests) == 20 and not desk.scheduler.has_unfinished_requests():
-            break
-        desk.step()
-    desk.assert_empty()
+
+    def prompt() -> list[int]:
+        own = [rng.choice([1, 2]) for _ in range(rng.randrange(1, longest - 1))]
+        return [*prefix[: rng.randrange(longest)], *own][: longest - 1]
+
+    play_random_load(desk, rng, longest, count=20, prompt=prompt, salt=lambda: rng.choice([None, None, "a"]))
     assert desk.kv.num_queries > 0

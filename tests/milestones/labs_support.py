@@ -105,7 +105,9 @@ def test_negative():
     expect(Base().double(-1), -2)
 """
 LAB = {
-    "exercise.toml": 'file = "folovllm/base.py"\nfunctions = ["Base.double"]\nnote = "m0/index.md"\nseconds = 60\n',
+    "exercise.toml": (
+        'file = "folovllm/base.py"\nfunctions = ["Base.double"]\nnote = "m0/index.md"\nminutes = 5\nseconds = 60\n'
+    ),
     "en.md": EN,
     "zh.md": ZH,
     "judge.py": JUDGE,

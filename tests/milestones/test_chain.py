@@ -6,16 +6,10 @@ import pytest
 
 from milestones.chain import Course
 from milestones.diffs import compare
-from milestones.sources import File
 from milestones.spec import MilestoneError
 from tests.milestones.conftest import FILES, M0, M1, make_course
 
 M2 = M1.replace("Engine", "Later").replace("folovllm/engine.py", "folovllm/later.py").replace("m1", "m2")
-
-WITH_NUMBER = {
-    "milestones/m0/milestone.toml": M0.replace('"pyproject.toml"]', '"pyproject.toml", "folovllm/milestone.py"]'),
-    "folovllm/milestone.py": "MILESTONE = 1\n",
-}
 
 
 def text(course: Course, path: str, number: int) -> str:
@@ -73,18 +67,6 @@ def test_the_tiny_course_has_no_problems(course: Course) -> None:
     assert course.problems() == []
 
 
-def test_each_tree_is_told_its_number() -> None:
-    course = make_course(**WITH_NUMBER)
-    numbers = [text(course, "folovllm/milestone.py", number) for number in (0, 1)]
-    assert numbers == ["MILESTONE = 0\n", "MILESTONE = 1\n"]
-    assert course.problems() == []  # although nobody lists it in `changes`
-
-
-def test_a_number_that_git_has_for_the_root_is_written_anew_for_a_tree() -> None:
-    files = {path: File(content.encode(), oid="abc") for path, content in {**FILES, **WITH_NUMBER}.items()}
-    assert Course.load(files).tree(0)["folovllm/milestone.py"].oid is None
-
-
 def test_an_exact_path_beats_a_pattern() -> None:
     course = make_course(**{"milestones/m0/milestone.toml": M0.replace('"folovllm/base.py"', '"folovllm/*.py"')})
     assert course.arrival["folovllm/base.py"] == 0
@@ -134,14 +116,6 @@ def test_an_exact_path_beats_a_pattern() -> None:
         (
             {"milestones/m1/milestone.toml": M1.replace("__init__", "base")},
             "milestones/m1/milestone.toml: folovllm/base.py is in `changes` but does not change",
-        ),
-        (
-            {**WITH_NUMBER, "folovllm/milestone.py": "MILESTONE = 0\n"},
-            "folovllm/milestone.py: must say MILESTONE = 1, the newest",
-        ),
-        (
-            {**WITH_NUMBER, "milestones/m0/folovllm/milestone.py": "MILESTONE = 0\n"},
-            "milestones/m0/folovllm/milestone.py: each tree's number is written into it; delete this copy",
         ),
         ({"milestones/m5/folovllm/x.py": ""}, "milestones/m5/: has files but no milestone.toml"),
     ],

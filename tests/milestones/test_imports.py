@@ -9,7 +9,7 @@ from milestones.sources import File
 
 TREE = {
     "folovllm/__init__.py": (
-        "LAZY = {'Pool': 'folovllm.core.pool', 'Worker': 'folovllm.worker'}\n\ndef __getattr__(name): ...\n"
+        "LAZY = {'folovllm.core.pool': ('Pool',), 'folovllm.worker': ('Worker',)}\n\ndef __getattr__(name): ...\n"
     ),
     "folovllm/core/__init__.py": "",
     "folovllm/core/pool.py": (

@@ -43,9 +43,14 @@ def test_another_name_is_another_exercise(name: str) -> None:
     ("changes", "text"),
     [
         ({"judge.py": None}, f"{FOLDER}/judge.py is missing"),
-        ({"notes.txt": "x"}, f"{FOLDER}/notes.txt: unknown file; known are exercise.toml, en.md"),
-        ({"exercise.toml": TOML + "wrong = 1\n"}, "unknown key 'wrong'; known are file, functions, note, seconds"),
+        ({"notes.txt": "x"}, f"{FOLDER}/notes.txt: unknown file; known are exercise.toml, equivalent.toml"),
+        (
+            {"exercise.toml": TOML + "wrong = 1\n"},
+            "unknown key 'wrong'; known are file, functions, note, minutes, seconds",
+        ),
         ({"exercise.toml": TOML.replace("seconds = 60", "seconds = 99")}, "seconds must be 1 to 60, got 99"),
+        ({"exercise.toml": TOML.replace("minutes = 5", "minutes = 121")}, "minutes must be 5 to 120, got 121"),
+        ({"exercise.toml": TOML.replace("minutes = 5\n", "")}, "minutes is missing"),
         ({"exercise.toml": TOML.replace('["Base.double"]', "[]")}, "functions must be a list that is not empty"),
         ({"exercise.toml": TOML.replace("note", "page")}, "unknown key 'page'"),
         ({"wrong/squares.py": None}, "must have two wrong solutions or more, got 1"),
@@ -74,6 +79,7 @@ def test_a_misspelt_exercise_is_refused_by_name(changes: dict[str, str | None], 
         ({"exercise.toml": TOML.replace("base.py", "engine.py")}, "folovllm/engine.py is not in m0"),
         ({"exercise.toml": TOML.replace("m0/index.md", "m0/x.md")}, "note docs/en/m0/x.md is not in m0"),
         ({"wrong/squares.py": "def f(): ..."}, "defines f, which is not one of the exercise's functions"),
+        ({"right/twice.py": "def f(): ..."}, "right/twice.py: defines f, which is not one of the exercise's functions"),
         (
             {"wrong/squares.py": "class Base:\n    def double(self): ..."},
             "Base.double must have the parameters self, x; got self",
@@ -93,6 +99,8 @@ def problems(**changes: str | None) -> list[str]:
 
 def test_a_good_exercise_is_proved() -> None:
     assert problems() == []
+    other = LAB["wrong/squares.py"].replace("x * x", "2 * x")
+    assert problems(**{"right/twice.py": other}) == []
 
 
 @pytest.mark.exhaustive
@@ -109,6 +117,10 @@ def test_a_good_exercise_is_proved() -> None:
         ),
         ({"judge.py": "import pytest\npytest.skip('later', allow_module_level=True)\n"}, "was skipped"),
         ({"judge.py": "x = 1\n"}, "no test ran"),
+        (
+            {"right/not-so.py": "class Base:\n    def double(self, x: int) -> int:\n        return 7 - x\n"},
+            "right/not-so.py must be accepted, but wrong: test_three: expected 6, got 4",
+        ),
     ],
 )
 def test_an_exercise_that_proves_nothing_is_told_so(changes: dict[str, str | None], text: str) -> None:

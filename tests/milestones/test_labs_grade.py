@@ -62,6 +62,16 @@ def test_an_unknown_wrong_value_gets_the_likely_message(tmp_path: Path) -> None:
     assert graded(tmp_path, "return 7").mistake == "adds-two"
 
 
+@pytest.mark.parametrize("body", ["return 7", "while True:\n            pass"])
+def test_what_others_got_wrong_is_not_shown(body: str, tmp_path: Path) -> None:
+    named = 'mistakes = {"squares": 9}\n    expect(Base().double(x), 6, mistakes=mistakes)'
+    judge = JUDGE.replace('expect(Base().double(x), 6, mistakes={"squares": 9})', named)
+    at_once = {"exercise.toml": LAB["exercise.toml"].replace("seconds = 60", "seconds = 1")}
+    result = graded(tmp_path, body, **{"judge.py": judge}, **at_once)
+    assert result.failure["asked"] == ["x = 3", "expect(Base().double(x), 6)"]
+    assert "mistakes" not in result.failure.get("values", {})
+
+
 def test_a_blank_is_no_mistake(tmp_path: Path) -> None:
     e = exercise()
     folder = write_package(tmp_path, e.blanked(BASE))
@@ -129,3 +139,43 @@ def test_a_folder_without_the_package_is_told(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     result = grade(exercise(), tmp_path / "empty", {})
     assert (result.outcome, result.failure["kind"]) == ("error", "ModuleNotFoundError")
+
+
+def test_a_mistake_is_sure_only_where_its_own_value_came(tmp_path: Path) -> None:
+    assert graded(tmp_path / "a", "return x * x").is_sure
+    assert not graded(tmp_path / "b", "return 7").is_sure
+    assert not graded(tmp_path / "c", "raise KeyError(x)").is_sure
+
+
+def test_code_that_prints_without_end_is_told_so(tmp_path: Path) -> None:
+    at_once = {"exercise.toml": LAB["exercise.toml"].replace("seconds = 60", "seconds = 1")}
+    result = graded(tmp_path, "while True:\n            print(x)", **at_once)
+    assert (result.outcome, result.was_printing) == ("time", True)
+
+
+def test_a_long_value_is_cut_to_where_it_differs(tmp_path: Path) -> None:
+    long = JUDGE.replace("expect(Base().double(x), 6", "expect([*range(1000), Base().double(x)], [*range(1000), 6]")
+    told = graded(tmp_path, "return 7", **{"judge.py": long.replace('"squares": 9', '"squares": []')}).failure
+    assert told["got"].endswith("998, 999, 7]")
+    assert told["expected"].endswith("998, 999, 6]")
+    assert told["got"].startswith("… ")
+
+
+def test_the_call_that_was_to_raise_is_shown(tmp_path: Path) -> None:
+    body = "    with raises(ValueError):\n        Base().double(x)\n"
+    judge = JUDGE.replace('    expect(Base().double(x), 6, mistakes={"squares": 9})\n', body)
+    told = graded(tmp_path, "return x + x", **{"judge.py": judge.replace("invariant\n", "invariant, raises\n")}).failure
+    assert told["asked"] == ["x = 3", "with raises(ValueError):", "    Base().double(x)"]
+    assert (told["expected"], told["got"]) == ("ValueError", "no error")
+
+
+def test_in_chinese_an_expectation_is_chinese(tmp_path: Path) -> None:
+    judge = JUDGE.replace(
+        "    expect(Base().double(x), 6",
+        "    with raises(ValueError, says='x'):\n        Base().double(x)\n    expect(1, 1",
+    )
+    folder = write_package(tmp_path, BASE)
+    told = grade(
+        exercise(**{"judge.py": judge.replace("invariant\n", "invariant, raises\n")}), folder, {}, language="zh"
+    ).failure
+    assert (told["expected"], told["got"]) == ("ValueError，文本含 'x'", "没有报错")

@@ -71,7 +71,10 @@ def test_the_folder_is_a_clean_repository_with_one_commit(lab: Path) -> None:
 
 def test_from_blank_to_solved(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = run(capsys, "check")
+    assert ["minutes", "about", "5"] in [line.split() for line in text.splitlines()]
     assert (code, "1. double(x) is twice x." in text, "folovllm/base.py:2  Base.double" in text) == (1, True, True)
+    code, text = run(capsys, "progress")
+    assert (code, "0 of 1 solved · about 5 min to go" in text) == (0, True)
     write(lab, "return x * x")
     code, text = run(capsys, "check")
     assert code == 1
@@ -229,3 +232,34 @@ def test_the_whole_way_through_a_milestone(
         assert f"{len(exercises)} of {len(exercises)} solved" in run(capsys, "progress", *place)[1]
         base = course.tree(int(name[1:]))
         assert all((folder / e.file).read_bytes() == base[e.file].data for e in exercises)
+
+
+def test_reset_empties_the_functions_and_keeps_what_was_written(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(lab, "return x * x")
+    code, text = run(capsys, "reset", "1")
+    assert (code, "As handed out: folovllm/base.py" in text) == (0, True)
+    assert "raise NotImplementedError" in (lab / "folovllm/base.py").read_text(encoding="utf-8")
+    assert "x * x" in (lab / ".folovllm/before-reset/01-twice.py").read_text(encoding="utf-8")
+    code, text = run(capsys, "reset")
+    assert (code, "reset needs the NAME of an exercise" in text) == (2, True)
+
+
+@pytest.mark.parametrize("damage", ["delete", "def ("])
+def test_a_file_that_is_gone_or_broken_comes_back(lab: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = lab / "folovllm/base.py"
+    before = file.read_bytes()
+    if damage == "delete":
+        file.unlink()
+        assert "python -m milestones reset twice" in " ".join(run(capsys, "check")[1].split())
+    else:
+        file.write_text(damage, encoding="utf-8")
+    assert run(capsys, "reset", "twice")[0] == 0
+    assert file.read_bytes() == before
+
+
+def test_a_guess_about_a_mistake_is_called_one(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(lab, "return x * x")
+    assert "That is the square." in run(capsys, "check")[1]
+    assert "Perhaps" not in run(capsys, "check")[1]
+    write(lab, "return 7")
+    assert "Perhaps: That is two more" in run(capsys, "check")[1]

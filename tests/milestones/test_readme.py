@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from milestones.chain import Course
+from milestones.labs.exercise import load_exercises
+from milestones.path import count_lines
+from milestones.sources import working_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 READMES = ["README.md", "README.zh.md"]
@@ -20,10 +26,10 @@ def blocks(name: str, language: str) -> list[str]:
 
 @pytest.mark.parametrize("name", READMES)
 def test_the_ten_lines_of_python_run_and_print_text(name: str) -> None:
-    first, second = blocks(name, "python")
-    assert len([line for line in first.splitlines() if line.strip()]) <= 10
+    (code,) = blocks(name, "python")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
     done = subprocess.run(
-        [sys.executable, "-X", "utf8", "-c", first + second], cwd=ROOT, capture_output=True, text=True, encoding="utf-8"
+        [sys.executable, "-X", "utf8", "-c", code], cwd=ROOT, capture_output=True, text=True, encoding="utf-8"
     )
     assert done.returncode == 0, done.stderr
     printed = re.fullmatch(r"Once upon a time →(.+)从前 →(.+)", done.stdout.strip(), flags=re.DOTALL)
@@ -49,7 +55,7 @@ def test_both_readmes_have_the_same_parts() -> None:
     assert shapes[0] == shapes[1]
     commands = [[line.partition("#")[0].strip() for line in "".join(blocks(n, "bash")).split("\n")] for n in READMES]
     assert commands[0] == commands[1]
-    texts[1] = texts[1].replace("docs/zh/house.svg", "docs/figures/house.svg")  # the drawing with Chinese labels
+    texts[1] = texts[1].replace("docs/zh/running.svg", "docs/figures/m6/running.svg")  # with Chinese labels
     links = [re.findall(r"\]\(([^)]+)\)", text.replace("docs/zh", "docs/en")) for text in texts]
     assert sorted(links[0][1:]) == sorted(links[1][1:])
 
@@ -57,5 +63,71 @@ def test_both_readmes_have_the_same_parts() -> None:
 @pytest.mark.parametrize("name", READMES)
 def test_every_link_leads_to_a_file(name: str) -> None:
     text = (ROOT / name).read_text(encoding="utf-8")
-    missing = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if not (ROOT / link).exists()]
-    assert missing == []
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not link.startswith("https://")]
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def measured(name: str, column: str, **where: object) -> float:
+    rows = json.loads((ROOT / f"docs/benchmarks/data/{name}.json").read_text(encoding="utf-8"))["rows"]
+    (value,) = (row[column] for row in rows if where.items() <= row.items())
+    return float(value)
+
+
+def step(name: str, column: str, format: str, **where: object) -> str:
+    """From the milestone before to the one that the measurement is named after."""
+    later = int(name[1])
+    pair = (measured(name, column, milestone=f"m{number}", **where) for number in (later - 1, later))
+    return " → ".join(f"{value:{format}}" for value in pair)
+
+
+def speed(engine: str, name: str, format: str) -> str:
+    return format.format(measured(f"throughput-peers-{name}", "output_tokens_per_s", engine=engine))
+
+
+FIGURES = [
+    step("m2-against-m1-embedded", "output_tokens_per_s", ",.0f") + " token",
+    step("m3-against-m2", "running_seqs", ".0f"),
+    step("m4-against-m3-decode-qwen3", "step_ms", ".0f", batch=8),
+    step("m5-against-m4-long-prompt", "worst_gap_ms", ".0f"),
+    step("m6-against-m5-shared-prefix", "ttft_ms", ".0f", prompts="shared"),
+    speed("folovllm", "zen4-bf16", "| {:.1f} token"),
+    speed("vllm", "zen4-bf16", "| {:.1f} | |"),
+    speed("vllm-compiled", "zen4-bf16", "| {:.1f} | |"),
+    speed("folovllm", "zen4-mini-bf16", "| {:.0f} token"),
+    *(speed(engine, "zen4-mini-bf16", "| | {:.0f} |") for engine in ("llama-cpp", "hf-continuous", "openvino")),
+]
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_figures_are_those_of_the_measurements(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert [figure for figure in FIGURES if figure not in text] == []
+    older = re.findall(r"([\d.]+) (?:against|对) ([\d.]+) token", text)
+    assert older == [tuple(speed(engine, "fp32", "{:.1f}") for engine in ("vllm", "folovllm"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "patterns"),
+    [
+        ("README.md", (r"with (\d+) exercises", r"\| exercises \| (\d+),", r"([\d,]+) lines at M1, ([\d,]+) at M6")),
+        ("README.zh.md", (r"共 (\d+) 道练习", r"\| 练习 \| (\d+) 道", r"M1 有 ([\d,]+) 行，M6 有 ([\d,]+) 行")),
+    ],
+)
+def test_the_counts_are_those_of_the_course(name: str, patterns: tuple[str, str, str]) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    course = Course.load(working_tree(ROOT))
+    exercises = sum(len(load_exercises(course.snapshot, milestone.number)) for milestone in course.milestones)
+    assert [re.findall(pattern, text) for pattern in patterns[:2]] == [[str(exercises)], [str(exercises)]]
+    (sizes,) = re.findall(patterns[2], text)
+    lines = [pytest.approx(count_lines(course.tree(number)), abs=300) for number in (1, 6)]
+    assert [int(size.replace(",", "")) for size in sizes] == lines
+
+
+@pytest.mark.parametrize("name", [*READMES, "docs/en/course.md", "docs/zh/course.md"])
+def test_the_exercise_is_shown_in_the_words_that_it_has(name: str) -> None:
+    course = Course.load(working_tree(ROOT))
+    (exercise,) = (e for e in load_exercises(course.snapshot, 3) if e.folder == "01-block-pool")
+    page = exercise.pages["zh" if "zh" in name else "en"]
+    (shown,) = ("".join(block.split()) for block in blocks(name, "text"))
+    for words in (page.title, page.invariants[4], page.mistakes["frees-what-is-shared"]):
+        assert "".join(words.replace("`", "").split()) in shown

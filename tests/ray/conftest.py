@@ -30,8 +30,8 @@ def hold(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(hold: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
-    from folovllm.entrypoints.replicas import cluster
-    from folovllm.entrypoints.replicas.launch import ReplicaOptions, make_replicas
+    from folovllm.serving.replicas import cluster
+    from folovllm.serving.replicas.launch import ReplicaOptions, make_replicas
     from tests.ray.support import HeldReplica
     from tests.serve.support import running
 

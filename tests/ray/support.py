@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from folovllm.entrypoints.replicas.replica import EngineReplica
+from folovllm.serving.replicas.replica import EngineReplica
 from tests import pace
 from tests.serve.support import advance_unless_all_have_begun
 

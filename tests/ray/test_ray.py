@@ -138,14 +138,14 @@ def test_a_killed_replica_loses_its_own_requests_and_comes_back(server: Any, fir
     ],
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:
-    from folovllm.entrypoints.replicas.launch import ReplicaOptions
+    from folovllm.serving.replicas.launch import ReplicaOptions
 
     with pytest.raises(ValueError, match=message):
         ReplicaOptions(**options)
 
 
 def test_a_cluster_that_is_not_there_is_named() -> None:
-    from folovllm.entrypoints.replicas.cluster import ClusterOptions, RayFleet
+    from folovllm.serving.replicas.cluster import ClusterOptions, RayFleet
 
     with pytest.raises(ValueError, match=r"ray_address must be a Ray cluster's that can be reached, got '127.0.0.1:1'"):
         RayFleet("embedded", {}, 1, 1, ClusterOptions(address="127.0.0.1:1"))

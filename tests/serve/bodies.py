@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 import httpx
 
-from folovllm.entrypoints.openai.ceilings import Ceilings
 from folovllm.sample.structured.grammars import MAX_FORM_CHARS
+from folovllm.serving.openai.ceilings import Ceilings
 
 MOST = Ceilings()
 COMPLETIONS, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"
@@ -101,7 +101,9 @@ def too_many() -> Iterator[Body]:
     body = filled('{"messages":[{', '"%":0', "}]}")
     yield Body("unknown fields of a message", CHAT, body, f"messages[0] {fields}", "messages[0]")
     body = filled('{"prompt":[1,', "1.5", "]}")
-    yield Body("token ids that are fractions", COMPLETIONS, body, "prompt[1]: Input should be a valid", "prompt[1]")
+    yield Body(
+        "token ids that are fractions", COMPLETIONS, body, "prompt[1] must be a whole number, got 1.5", "prompt[1]"
+    )
     yield Body("token ids", COMPLETIONS, filled('{"prompt":[', "5", "]}"), "prompt has", "prompt")
     yield Body(
         "ids to detokenize", "/detokenize", filled('{"tokens":[', "5", "]}"), entries("tokens", MOST.tokens), "tokens"

@@ -8,11 +8,11 @@ from contextlib import aclosing
 from typing import Any
 
 from folovllm import LLMEngine
-from folovllm.entrypoints.clients.looks import EngineLook
-from folovllm.entrypoints.replicas.client import ReplicaDiedError
-from folovllm.entrypoints.replicas.replica import EngineReplica
-from folovllm.entrypoints.replicas.wire import Ask
+from folovllm.engine.looks import EngineLook
 from folovllm.outputs import RequestOutput
+from folovllm.serving.replicas.client import ReplicaDiedError
+from folovllm.serving.replicas.replica import EngineReplica
+from folovllm.serving.replicas.wire import Ask
 
 
 class LocalFleet:

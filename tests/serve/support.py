@@ -14,9 +14,9 @@ from typing import Any
 from openai import OpenAI
 
 from folovllm import AsyncLLM, LLMEngine
-from folovllm.entrypoints.clients.engine_client import EngineClient
-from folovllm.entrypoints.openai.app import make_app
-from folovllm.entrypoints.openai.launch import DrainingServer, make_server
+from folovllm.entrypoints.engine_client import EngineClient
+from folovllm.serving.openai.app import ServerOptions, make_app
+from folovllm.serving.openai.launch import DrainingServer, make_server
 from tests.pace import LateAnswers
 
 ENGINE: dict[str, Any] = {"dtype": "float32", "max_num_seqs": 64, "num_kv_blocks": 4096, "max_logprobs": -1}
@@ -44,7 +44,7 @@ def running(
 ) -> Iterator[Running]:
     """`llm` instead of an engine made here."""
     llm = llm or AsyncLLM(**{**ENGINE, **(engine or {})})
-    app = make_app(llm, "embedded", **options)
+    app = make_app(llm, ServerOptions("embedded", **{"host": "0.0.0.0", **options}))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = make_server(app)
         server.config.app = LateAnswers(app)

@@ -13,8 +13,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from folovllm.entrypoints.openai import answers, serving, serving_completion
-from folovllm.entrypoints.openai.aside import NUM_THREADS, PREPARE_SECONDS
+from folovllm.serving.openai import answers, serving, serving_completion
+from folovllm.serving.openai.aside import NUM_THREADS, PREPARE_SECONDS
 from tests.serve.support import Running, running, wait_for
 
 

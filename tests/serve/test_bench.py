@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
-from folovllm.bench.http_server import HttpServer
 from folovllm.bench.serve_load import WARM_UP
 from folovllm.entrypoints.cli.main import main
 from tests.serve.support import Running, running
@@ -32,13 +30,9 @@ def test_both_kinds_of_load_are_measured(server: Running, capsys: pytest.Capture
         assert (row["prefix_hit_rate"], row["preemptions"]) == (0, 0)  # read from /metrics
 
 
-def test_the_server_is_measured_and_no_neighbour(server: Running) -> None:
-    assert HttpServer(server.url, None).pid() == os.getpid()  # these tests' own
-
-
 def test_what_prompts_share_is_found_by_a_server_too(server: Running, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--preset", "shared-prefix", "--num-requests", "6", "--output-len", "2", "--request-rate", "inf"]
-    assert main(["bench", "serve-load", "--url", server.url, *argv, "--json", "-"]) == 0
+    assert makers(["serve-load", "--url", server.url, *argv, "--json", "-"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     assert row["answered"] == 6
     assert row["prefix_hit_rate"] > 0

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from pydantic import BaseModel, model_validator
 
-from folovllm.entrypoints.openai.bodies import Bodies
-from folovllm.entrypoints.openai.ceilings import Ceilings
+from folovllm.serving.openai.bodies import Bodies
+from folovllm.serving.openai.ceilings import Ceilings
 from tests.serve.bodies import BODIES, MOST, Body, Served, served
 from tests.serve.support import Running, first_tokens_only, running, wait_for
 

@@ -12,9 +12,9 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from folovllm.entrypoints.openai.aside import at_once
-from folovllm.entrypoints.openai.ceilings import AS_JSON, CHARACTERS, FIELDS, Ceilings, names
-from folovllm.entrypoints.openai.longest_token import characters_a_token
+from folovllm.serving.openai.aside import at_once
+from folovllm.serving.openai.ceilings import AS_JSON, CHARACTERS, FIELDS, Ceilings, names
+from folovllm.serving.openai.longest_token import characters_a_token
 from tests.serve.support import Running
 
 NOTES = Path(__file__).parents[2] / "docs"

@@ -11,6 +11,7 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from folovllm import LLM, SamplingParams
+from folovllm.serving.openai.protocol import CHANGES_NOTHING
 from tests.serve.support import ENGINE, Running, running
 
 Messages = list[dict[str, Any]]
@@ -218,7 +219,9 @@ def test_a_schema_comes_back_as_a_pydantic_model(client: OpenAI) -> None:
     ("field", "value"),
     [
         ("tools", [{"type": "function", "function": {"name": "f"}}]),
-        ("user", "me"),
+        ("modalities", ["audio"]),
+        ("reasoning_effort", "high"),
+        ("tool_choice", "required"),
         ("no_such_field", 1),
         ("temperature", -1),
         ("temperature", "0.5"),
@@ -252,6 +255,58 @@ def test_what_is_wrong_or_not_supported_is_refused_by_name(client: OpenAI, field
     assert isinstance(error, dict)
     assert str(error["param"] or error["message"]).startswith(field.replace("completion_", ""))
     assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tools": [1]}, "tools must be [] or null: nothing else is supported here"),
+        ({"tool_choice": {}}, 'tool_choice must be "none" or "auto" or null: nothing else is supported here'),
+        ({"no_such_field": 1}, "no_such_field is not a field of this request, or not supported: leave it out"),
+        ({"stop": 5}, "stop must be text or a list, got 5"),
+        ({"temperature": "0.5"}, "temperature must be a number, got '0.5'"),
+        ({"stream": "yes"}, "stream must be true or false, got 'yes'"),
+        ({"n": 1.5}, "n must be a whole number, got 1.5"),
+        ({"logit_bias": []}, "logit_bias must be an object, got []"),
+        ({"response_format": {"type": "xml"}}, "response_format.type must be 'text', 'json_object' or 'json_schema'"),
+        ({"messages": [{"content": "a"}]}, "messages[0].role must be given"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content must be text or a list, got 5"),
+        ({"messages": "a"}, "messages must be a list, got 'a'"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_a_wrong_value_is_told_in_plain_words(server: Running, fields: dict[str, Any], message: str) -> None:
+    refused = httpx.post(f"{server.url}/v1/chat/completions", json={"messages": CONVERSATIONS[0], **fields})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"].startswith(message)
+
+
+def test_fields_that_change_nothing_are_taken(client: OpenAI) -> None:
+    ask: dict[str, Any] = {"messages": CONVERSATIONS[0], "max_tokens": 3, "temperature": 0}
+    harmless = {
+        "user": "me",
+        "metadata": {"a": "b"},
+        "service_tier": "flex",
+        "prompt_cache_key": "k",
+        "safety_identifier": "s",
+        "store": False,
+        "modalities": ["text"],
+        "use_beam_search": False,
+        "spaces_between_special_tokens": True,
+        "suffix": "",
+        "documents": [],
+        "tools": [],
+        "tool_choice": "auto",
+        "parallel_tool_calls": True,
+        "reasoning_effort": None,
+        "truncate_prompt_tokens": None,
+    }
+    assert CHANGES_NOTHING.keys() <= harmless.keys()
+    answers = [
+        client.chat.completions.create(model="embedded", messages=[], extra_body={**ask, **more})
+        for more in ({}, harmless)
+    ]
+    assert len({answer.choices[0].message.content for answer in answers}) == 1
 
 
 def test_another_model_is_not_found(client: OpenAI) -> None:

@@ -102,7 +102,7 @@ def test_what_vllm_adds_to_an_answer(client: OpenAI, offline: LLM) -> None:
         ({"prompt_logprobs": 3, "echo": True, "logprobs": 1}, "prompt_logprobs must agree with logprobs under echo"),
         ({"prompt_logprobs": -2}, "prompt_logprobs"),
         ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids must not be given without logprobs"),
-        ({"truncate_prompt_tokens": 4}, "truncate_prompt_tokens must be null"),
+        ({"truncate_prompt_tokens": 4}, "truncate_prompt_tokens is not a field of this request"),
         ({"use_beam_search": True}, "use_beam_search"),
     ],
 )
@@ -146,6 +146,8 @@ def test_state_is_told(server: Running, client: OpenAI) -> None:
     client.completions.create(model="embedded", prompt="a", max_tokens=5, stop=None, temperature=0)
     wait_for(server.is_idle)
     assert httpx.get(f"{server.url}/health").status_code == 200
+    assert httpx.get(f"{server.url}/ping").status_code == 200
+    assert httpx.get(f"{server.url}/load").json() == {"server_load": 0}
     assert set(httpx.get(f"{server.url}/version").json()) == {"version"}
     assert httpx.get(f"{server.url}/docs").status_code == 200
     lines = httpx.get(f"{server.url}/metrics").text.splitlines()

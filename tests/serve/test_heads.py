@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import threading
@@ -10,15 +11,15 @@ from typing import Any
 import httpx
 import pytest
 
-from folovllm.entrypoints.openai import heads
-from folovllm.entrypoints.openai.launch import ServerOptions, app_for
+from folovllm.serving.openai import launch
+from folovllm.serving.openai.app import ServerOptions, make_app
 from tests.serve.support import Running, running, wait_for
 
 
 def status(options: ServerOptions, server: Running, host: str | None) -> int:
     """Of /v1/models for who calls the server by this name."""
     lines = ["GET /v1/models HTTP/1.0", *([] if host is None else [f"Host: {host}"]), "Authorization: Bearer k", "", ""]
-    app = app_for(options, server.llm)
+    app = make_app(server.llm, options)
     real, server.server.config.loaded_app = server.server.config.loaded_app, app
     try:
         with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as client:
@@ -47,6 +48,29 @@ def test_a_name_that_was_given_is_let_in_and_then_no_other_is(server: Running) -
     assert [status(options, server, host) for host in ("Box.local:80", "localhost", "other.local")] == [200, 200, 400]
 
 
+def asked_by_a_page(server: Running, options: ServerOptions) -> httpx.Response:
+    """What a browser asks before a page of https://app.example sends a body to the server."""
+    app = make_app(server.llm, options)
+    asks = {"Origin": "https://app.example", "Access-Control-Request-Method": "POST"}
+
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            return await client.options("/v1/chat/completions", headers=asks)
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("origin", ["https://app.example", "*"])
+def test_pages_of_a_site_that_was_given_may_call_also_where_a_key_is_asked_for(server: Running, origin: str) -> None:
+    answer = asked_by_a_page(server, ServerOptions(allowed_origins=[origin], api_keys=["k"]))
+    assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, origin)
+
+
+@pytest.mark.parametrize("origins", [[], ["https://other.example"]])
+def test_pages_of_other_sites_may_not(server: Running, origins: list[str]) -> None:
+    assert "access-control-allow-origin" not in asked_by_a_page(server, ServerOptions(allowed_origins=origins)).headers
+
+
 def test_two_keys_are_refused(server: Running) -> None:
     twice = [("Authorization", "Bearer a"), ("Authorization", "Bearer b")]
     answer = httpx.get(f"{server.url}/v1/models", headers=twice)
@@ -65,7 +89,7 @@ def test_two_keys_are_refused(server: Running) -> None:
     ],
 )
 def test_a_request_that_does_not_end_is_ended(server: Running, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "READ_SECONDS", 0.05)
+    monkeypatch.setattr(launch, "READ_SECONDS", 0.05)
     with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=120) as client:
         client.sendall(sent)
         try:
@@ -80,13 +104,13 @@ def test_the_time_that_reading_takes_is_not_that_of_the_answer(
 ) -> None:
     """No timer is left once the request is there, and the next request has its own."""
     timers: list[Any] = []
-    real = heads.TimedH11._begin
+    real = launch.TimedH11._begin
 
     def begin(self: Any) -> None:
         real(self)
         timers.append(self._reading)
 
-    monkeypatch.setattr(heads.TimedH11, "_begin", begin)
+    monkeypatch.setattr(launch.TimedH11, "_begin", begin)
     with httpx.Client(base_url=server.url) as client:
         for _ in range(3):
             assert client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2}).status_code == 200

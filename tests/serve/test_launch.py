@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 
-from folovllm.entrypoints.openai.launch import listen
+from folovllm.serving.openai.launch import listen
 
 
 def test_what_is_written_to_a_client_does_not_wait_for_more() -> None:

@@ -8,9 +8,8 @@ import httpx
 import openai
 import pytest
 
-from folovllm.entrypoints.openai.ceilings import Ceilings
-from folovllm.entrypoints.openai.heads import is_loopback
-from folovllm.entrypoints.openai.limits import salt_for
+from folovllm.serving.openai.ceilings import Ceilings
+from folovllm.serving.openai.heads import is_loopback, salt_for
 from tests.serve.support import first_tokens_only, running, wait_for
 
 

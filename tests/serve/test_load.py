@@ -18,7 +18,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from folovllm.entrypoints.openai import streams
+from folovllm.serving.openai import streams
 from tests.serve.support import Running, first_tokens_only, running, wait_for
 
 LONG: dict[str, Any] = {"max_tokens": 200, "extra_body": {"ignore_eos": True}}

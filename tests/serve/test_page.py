@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from folovllm.entrypoints.replicas.client import ReplicatedLLM
-from folovllm.routing import RoundRobin
+from folovllm.serving.replicas.client import ReplicatedLLM
+from folovllm.serving.routing import RoundRobin
 from tests.serve.browser import PROGRAM, Browser
 from tests.serve.fleet import LocalFleet, facts_of
 from tests.serve.support import Running, running, wait_for

@@ -14,9 +14,9 @@ import openai
 import pytest
 
 from folovllm import LLM, SamplingParams
-from folovllm.entrypoints.replicas.client import ReplicatedLLM
-from folovllm.entrypoints.replicas.scaling import Scaling
-from folovllm.routing import PrefixAffinity, RoundRobin, Router
+from folovllm.serving.replicas.client import ReplicatedLLM
+from folovllm.serving.replicas.scaling import Scaling
+from folovllm.serving.routing import PrefixAffinity, RoundRobin, Router
 from tests.serve.fleet import LocalFleet, facts_of
 from tests.serve.support import Running, first_tokens_only, running, wait_for
 

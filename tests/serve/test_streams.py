@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from folovllm.entrypoints.openai.errors import APIError
-from folovllm.entrypoints.openai.streams import Burst, EventStream
+from folovllm.serving.openai.errors import APIError
+from folovllm.serving.openai.streams import Burst, EventStream
 
 A, B, USAGE = {"a": 1}, {"b": 2}, {"usage": 3}
 

@@ -13,14 +13,16 @@ import pytest
 from folovllm.bench.arrivals import Arrivals
 from folovllm.bench.workload import bench_model
 from folovllm.entrypoints.cli.main import main
-from folovllm.simulator import real, validate
+from folovllm.simulator import real
 from folovllm.simulator.cost_model import Linear, StepShape
 from folovllm.simulator.load import Job, Load
 from folovllm.simulator.real import MeasuredStep, RealRun, calibrate, make_engine
+from workshop.bench import simulator_error
+from workshop.bench.__main__ import main as run_makers
 
 TINY_LOADS = {
-    "even": validate.Case(Load((4, 12), (3, 5)), 5, Arrivals(50)),
-    "in clumps": validate.Case(Load((4, 40), (2, 6), groups=2, prefix=32), 5, Arrivals(80, burstiness=0.3)),
+    "even": simulator_error.Case(Load((4, 12), (3, 5)), 5, Arrivals(50)),
+    "in clumps": simulator_error.Case(Load((4, 40), (2, 6), groups=2, prefix=32), 5, Arrivals(80, burstiness=0.3)),
 }
 
 
@@ -68,7 +70,7 @@ def test_an_idle_engine_is_not_waited_for(run: RealRun):
 def test_device_this_is_measured_and_named(tmp_path: Path):
     out = tmp_path / "out.json"
     argv = ["bench", "simulate", "--device", "this", "--model", "qwen3-tiny", "--num-requests", "20"]
-    assert main([*argv, "--clock", "cpu", "--load", "chat", "--json", str(out)]) == 0
+    assert main([*argv, "--load", "chat", "--json", str(out)]) == 0
     report = json.loads(out.read_text())
     assert report["rows"][0]["answered"] == 20
     assert "this machine" in report["title"]
@@ -77,29 +79,29 @@ def test_device_this_is_measured_and_named(tmp_path: Path):
 
 
 def test_a_validation_has_a_row_for_each_load_and_names_the_worst(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(validate, "CASES", TINY_LOADS)
-    monkeypatch.setattr(validate, "CALIBRATION_SIZES", (1, 2))
+    monkeypatch.setattr(simulator_error, "CASES", TINY_LOADS)
+    monkeypatch.setattr(simulator_error, "CALIBRATION_SIZES", (1, 2))
     out = tmp_path / "out.json"
-    argv = ["bench", "simulate", "--validate", "--model", "qwen3-tiny", "--clock", "cpu", "--rounds", "2"]
-    assert main([*argv, "--json", str(out)]) == 0
+    argv = ["simulator-error", "--model", "qwen3-tiny", "--clock", "cpu", "--rounds", "2"]
+    assert run_makers([*argv, "--json", str(out)]) == 0
     report = json.loads(out.read_text())
     assert [row["load"] for row in report["rows"]] == list(TINY_LOADS)
     for row in report["rows"]:
-        assert row["worst"] == max(abs(row[error]) for error in validate.ERRORS)
+        assert row["worst"] == max(abs(row[error]) for error in simulator_error.ERRORS)
     worst = report["details"]["worst"]
     assert worst["error"] == max(row["worst"] for row in report["rows"])
     assert {len(rounds) for rounds in report["details"]["rounds"].values()} == {2}
 
 
 def test_the_six_loads_of_a_validation_are_there():
-    assert len(validate.CASES) >= 6
-    assert any(case.num_blocks == validate.TINY for case in validate.CASES.values())
+    assert len(simulator_error.CASES) >= 6
+    assert any(case.num_blocks == simulator_error.TINY for case in simulator_error.CASES.values())
 
 
 def test_steps_are_compared_one_by_one():
     """Predicted 2 s each; measured 2, 1 and 4: off by 0, 100% and 50%, and by 6 / 7 in the sum."""
     steps = [MeasuredStep(StepShape(1, 1, 1, 1), seconds) for seconds in (2.0, 1.0, 4.0)]
-    found = validate.compare_steps(Linear(2.0, 0.0, 0.0, 0.0, 0.0), steps)
+    found = simulator_error.compare_steps(Linear(2.0, 0.0, 0.0, 0.0, 0.0), steps)
     assert found == {"step_off": 0.5, "busy_off": 6 / 7 - 1}
 
 

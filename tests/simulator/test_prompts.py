@@ -20,7 +20,7 @@ def admit(cache: NamedPrefixCache, number: str, job: Job) -> tuple[Request, Sequ
 
 
 def test_a_groups_prefix_is_found_and_what_is_behind_it_is_not():
-    cache = NamedPrefixCache(30, 4)
+    cache = NamedPrefixCache(30, 4, observers=[])
     _, first = admit(cache, "0", Job(0.0, 12, 1, "tools", 8))
     second, seq = admit(cache, "1", Job(0.0, 12, 1, "tools", 8))
     assert second.num_cached_tokens == 8
@@ -30,7 +30,7 @@ def test_a_groups_prefix_is_found_and_what_is_behind_it_is_not():
 
 def test_a_chat_behind_another_prefix_is_not_found():
     """The second block is called the same, and stands behind another one."""
-    cache = NamedPrefixCache(30, 4)
+    cache = NamedPrefixCache(30, 4, observers=[])
     admit(cache, "0", Job(0.0, 12, 1, "a", 4, "x"))
     again, _ = admit(cache, "1", Job(0.0, 13, 1, "a", 4, "x"))
     assert again.num_cached_tokens == 12

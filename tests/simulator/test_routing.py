@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from folovllm.core.block_hash import HashChain
 from folovllm.request import SequenceData
-from folovllm.routing import ROUTERS, LeastLoaded, PrefixAffinity, RoundRobin, prefix_hashes
+from folovllm.serving.routing import ROUTERS, LeastLoaded, PrefixAffinity, RoundRobin, prefix_hashes
 
 NAMES = ["a", "b", "c", "d"]
 IDLE = dict.fromkeys(NAMES, 0)

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 import pytest
 
 from folovllm.bench.arrivals import Arrivals
-from folovllm.routing import ROUTERS, RoundRobin
-from folovllm.simulator.cost_model import CostModel, Linear, Roofline
+from folovllm.bench.shapes import ModelShape
+from folovllm.serving.routing import ROUTERS, RoundRobin
+from folovllm.simulator.cost_model import Linear
 from folovllm.simulator.devices import find_device
 from folovllm.simulator.load import LOADS, Job, Load
 from folovllm.simulator.meter import Gaps, Meter
-from folovllm.simulator.model_shape import ModelShape
 from folovllm.simulator.prompts import first_hashes
 from folovllm.simulator.replica import Replica, Setup
 from folovllm.simulator.simulator import Simulator
@@ -51,7 +51,7 @@ def test_keys_read_and_pairs_are_those_of_the_contexts():
             shapes.append(shape)
             return 1.0
 
-    simulate([Job(0.0, 4, 2)], cost=Notes(1.0, 0.0, 0.0, 0.0, 0.0), stretch=False)
+    simulate([Job(0.0, 4, 2)], cost=Notes(1.0, 0.0, 0.0, 0.0, 0.0))
     assert shapes == [(4, 1, 4, 10), (1, 1, 5, 5)]
 
 
@@ -112,28 +112,10 @@ def outcome(simulator: Simulator, meter: Meter, seconds: float) -> list[object]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize(
-    "options", [{}, {"max_concurrency": 5}, {"replicas": 3}, {"replicas": 2, "max_concurrency": 7}]
-)
-def test_many_steps_at_once_come_to_what_single_steps_come_to(seed: int, options: dict[str, int]):
-    made = setup(
-        blocks=[60, 200, 45][seed % 3],
-        rows=[3, 8][seed % 2],
-        caching=seed % 4 != 0,
-        policy=["fcfs", "priority"][seed % 2],
-    )
-    jobs = random_jobs(seed)
-    fast = simulate(jobs, made, LINEAR, **options)
-    slow = simulate(jobs, made, LINEAR, stretch=False, **options)
-    assert outcome(*fast) == outcome(*slow)
-    assert any(replica.counts.stretched for replica in fast[0].replicas.values())
-
-
 def one_step_after_the_other(jobs: list[Job], made: Setup, kind: str, count: int) -> tuple[Simulator, Meter, float]:
     """The plainest way: whatever comes next comes next, a request or the end of one step of one replica."""
     meter = Meter()
-    simulator = Simulator(made, LINEAR, meter, replicas=count, router=ROUTERS[kind](), stretch=False)
+    simulator = Simulator(made, LINEAR, meter, replicas=count, router=ROUTERS[kind]())
     replicas = list(simulator.replicas.values())
     for number, job in enumerate(jobs):
         while (first := min(replicas, key=Replica.next_end)).next_end() <= job.time:
@@ -163,14 +145,6 @@ def test_a_gap_in_which_a_request_came_is_as_long_as_any():
     _, meter, _ = simulate([Job(0.0, 4, 9), Job(3.75, 4, 2)])
     assert meter.itl.percentile(0) == pytest.approx(1.0, rel=0.005)
     assert meter.itl.percentile(100) == pytest.approx(1.0, rel=0.005)
-
-
-@pytest.mark.parametrize("cost", [LINEAR, Linear(0.004, 3e-5, 2e-5, 1e-7, 1e-9, 2e-4, 4), Roofline(H100, LLAMA)])
-def test_decodes_cost_the_same_to_the_last_bit(cost: CostModel):
-    for count in (1, 3, 4, 5, 200):
-        price = cost.decodes(count)
-        for keys in (count, 777, 123_457):
-            assert price(keys) == cost.seconds(count, count, keys, keys)
 
 
 def test_the_comparison_of_steps_has_seen_preemptions():

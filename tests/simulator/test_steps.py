@@ -61,7 +61,7 @@ def real_steps(engine: LLMEngine, jobs: list[Job]) -> list[Step]:
 
 
 def simulated_steps(engine: LLMEngine, jobs: list[Job]) -> tuple[list[Step], Replica]:
-    replica = Replica("one", setup_of(engine), SECOND_A_STEP, Meter(), stretch=False)
+    replica = Replica("one", setup_of(engine), SECOND_A_STEP, Meter())
     waiting, steps = list(enumerate(jobs)), list[Step]()
     schedule = replica.scheduler.schedule
 

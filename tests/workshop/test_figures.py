@@ -17,8 +17,8 @@ def test_no_figure_is_wider_than_a_page() -> None:
 
 
 def test_the_figures_compute_what_the_notes_say() -> None:
-    assert m0.at(0.5)["A"] == pytest.approx(100 / 136.5)  # m0/sampling.md#temperature
+    assert m0.at(0.5)["A"] == pytest.approx(100 / 136.5)  # m0/sampling.md#fields
     assert m0.top_p(m0.at(1), 0.75) == "AB"
     assert m0.min_p(m0.at(2), 0.2) == "ABCDE"
-    assert m0.softmax(m0.penalised()[-1][1])["B"] == pytest.approx(0.533, abs=5e-4)  # m0/penalties.md#penalties
+    assert m0.softmax(m0.penalised()[-1][1])["B"] == pytest.approx(0.533, abs=5e-4)  # m0/sampling.md#fields
     assert m1_model.weights()[2] == pytest.approx([0.074, 0.306, 0.620], abs=5e-4)  # m1/attention-by-hand.md#softmax

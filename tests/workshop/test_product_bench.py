@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from folovllm.models.fused_compiled import can_multiply
+from folovllm.layers.compiled_ops import compiled_unavailable_reason
 from workshop import product_bench
 
 
@@ -17,7 +17,7 @@ def test_both_ways_are_timed_and_the_first_is_the_one_that_is_picked(capsys):
     product_bench.main(["--dtype", "float32", "--rows", "1", "3", "--shape", "qwen3-mini"])
     lines = capsys.readouterr().out.splitlines()
     header = next(line for line in lines if "rows" in line)
-    assert ("compiled" in header) == (can_multiply(torch.zeros(64, 64)) is None)
+    assert ("compiled" in header) == (compiled_unavailable_reason(torch.float32) is None)
     assert header.find("compiled") < header.index("torch")
     assert [line.split("│")[1].strip() for line in lines if line.startswith("│")] == ["1", "3"]
 

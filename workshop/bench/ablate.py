@@ -25,7 +25,6 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
-from folovllm.bench.ablations import leave_out_draw, left_out
 from folovllm.bench.contestant import FoloVLLM, Run
 from folovllm.bench.options import add_model, add_output, add_rounds, command_line
 from folovllm.bench.report import Report, Row, format_number
@@ -39,9 +38,10 @@ from folovllm.bench.workload import (
     require_at_least,
     vocab_size,
 )
-from folovllm.models.compiled_decoder import CompiledDecoder
+from folovllm.models.one_call import OneCallOps
 from folovllm.utils.cpu_kernels import unavailable_reason
 from folovllm.utils.devices import default_device
+from workshop.bench.ablations import leave_out_draw, left_out
 
 COLUMNS = ["feature", "seconds", "seconds_without", "ratio", "low", "high", "sure", "longest_step_ratio", "verdict"]
 WARM_UP = 2  # requests
@@ -88,8 +88,8 @@ def _fusing(where: Where) -> str | None:
 def _one_call(where: Where) -> str | None:
     if where.device.type != "cpu":
         return "a GPU has CUDA graphs"
-    decoder = where.engine.engine.runner.model.model
-    return None if isinstance(decoder, CompiledDecoder) else "no compiled kernels run all of this model's layers here"
+    ops = where.engine.engine.runner.model.model.ops
+    return None if isinstance(ops, OneCallOps) else "no compiled kernels run all of this model's layers here"
 
 
 def _sampling(where: Where) -> str | None:
@@ -125,10 +125,6 @@ def _one_thread(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _unfused(device: torch.device) -> AbstractContextManager[Any]:
-    return left_out(["norm", "rotary", "silu"], device)
-
-
 FEATURES: dict[str, Feature] = {
     "graphs": Feature("CUDA graphs", _needs_cuda("a CPU has no CUDA graphs"), {"enforce_eager": True}),
     "ahead": Feature(
@@ -138,7 +134,7 @@ FEATURES: dict[str, Feature] = {
     "prefix-caching": Feature("prefix caching", _always, {"enable_prefix_caching": False}),
     "sampling": Feature("fast sampling", _sampling, after=lambda contestant: leave_out_draw(contestant.engine)),
     "one-call": Feature("all layers in one call", _one_call, {"enforce_eager": True}),
-    "fusing": Feature("fused layers", _fusing, inside=_unfused),
+    "fusing": Feature("fused layers", _fusing, left_out(["norm", "rotary", "silu"], torch.device("cpu"))),
     "kernels": Feature("C++ kernels", _kernels, inside=_without_kernels),
     "threads": Feature("more than one thread", _threads, inside=_one_thread),
 }
@@ -264,7 +260,8 @@ def _rounds(
             with ExitStack() as stack:
                 if which:
                     stack.enter_context(feature.inside(device))
-                result = (whole, without)[which].run(prompts(number), output_len)
+                drawn = prompts(number)
+                result = (whole, without)[which].run(drawn, [output_len] * len(drawn))
             if number:
                 runs[which].append(result)
     return runs

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -24,7 +25,13 @@ from safetensors.torch import save_file
 
 from folovllm.bench.options import add_output, add_source, command_line
 from folovllm.bench.report import Report, Row, medians
-from folovllm.bench.workload import BenchModel, empty_model, progress_bar, require_at_least, shape_config
+from folovllm.bench.workload import BenchModel, progress_bar, require_at_least, shape_config
+from milestones.chain import Course
+from milestones.site.source import ROOT
+from milestones.sources import working_tree
+from milestones.trees import write_tree
+from workshop.bench import load_worker
+from workshop.bench.load_worker import empty_model
 
 COLUMNS = [
     "engine",
@@ -74,16 +81,32 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Seconds and peak memory to load a checkpoint, in fresh processes."
     add_source(command)
     command.add_argument("--peer", choices=["hf"], help="compare with Hugging Face's from_pretrained")
+    command.add_argument("--milestone", metavar="mK", help="load with this milestone's tree instead of this one")
     command.add_argument("--rounds", type=int, metavar="N", default=3, help="loads of each kind; medians are shown")
     add_output(command)
 
 
 def from_args(args: argparse.Namespace) -> Report:
     with checkpoint(args.model, args.shape) as model:
-        return run(model, command=command_line(args), peer=args.peer, rounds=args.rounds)
+        if args.milestone is None:
+            return run(model, command=command_line(args), peer=args.peer, rounds=args.rounds)
+        with tempfile.TemporaryDirectory(prefix="folovllm-bench-") as tree:
+            course = Course.load(working_tree(ROOT))
+            write_tree(course.tree(course.get(args.milestone).number), Path(tree))
+            return run(
+                model, command=command_line(args), peer=args.peer, rounds=args.rounds, name=args.milestone, tree=tree
+            )
 
 
-def run(model: BenchModel, *, command: str, peer: str | None = None, rounds: int = 3) -> Report:
+def run(
+    model: BenchModel,
+    *,
+    command: str,
+    peer: str | None = None,
+    rounds: int = 3,
+    name: str = "folovllm",
+    tree: str | None = None,
+) -> Report:
     require_at_least(1, rounds=rounds)
     engines = ["folovllm", *([peer] if peer else [])]
     cases = [(engine, dtype) for engine in engines for dtype in CASES[engine]]
@@ -92,14 +115,14 @@ def run(model: BenchModel, *, command: str, peer: str | None = None, rounds: int
         for number in range(rounds):
             for case in cases:
                 tick(f"round {number + 1}/{rounds}: {case[0]}, {case[1]}")
-                results[case].append(load_once(model.path, *case))
+                results[case].append(load_once(model.path, *case, tree))
     rows = []
     for (engine, dtype), samples in results.items():
         weights = samples[0]["weight_bytes"]
         peak = statistics.median(sample["peak_bytes"] for sample in samples)
         rows.append(
             {
-                "engine": engine,
+                "engine": name if engine == "folovllm" else engine,
                 "checkpoint": samples[0]["checkpoint_dtype"],
                 "dtype": dtype,
                 "weights_gb": weights / 1e9,
@@ -117,11 +140,12 @@ def run(model: BenchModel, *, command: str, peer: str | None = None, rounds: int
     return Report("load", f"Loading, {model.label}", command, COLUMNS, rows, notes)
 
 
-def load_once(folder: str, engine: str, dtype: str) -> Row:
-    """One load in a process of its own."""
-    command = [sys.executable, "-m", "workshop.bench.load_worker"]
+def load_once(folder: str, engine: str, dtype: str, tree: str | None = None) -> Row:
+    """One load in a process of its own, by the package in `tree` or by this one."""
+    command = [sys.executable, "-P", str(Path(load_worker.__file__))]
     command += [engine, folder, dtype, str(torch.get_num_threads())]
-    done = subprocess.run(command, capture_output=True, text=True)
+    env = {**os.environ, "PYTHONPATH": tree or str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise ValueError(f"loading with {engine} failed: {last}")

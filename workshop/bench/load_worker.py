@@ -20,12 +20,15 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from transformers.utils import logging
 
-from folovllm.bench.workload import empty_model
-from folovllm.engine.defaults import config_for_llm
-from folovllm.engine.llm_engine import LLMEngine
-from folovllm.sampling_params import SamplingParams
+from folovllm import LLM, SamplingParams
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def empty_model(config: Any, dtype: torch.dtype) -> Any:
+    """Hugging Face's model of this configuration on the meta device: every shape, no memory."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, dtype=dtype)
 
 
 def main(engine: str, folder: str, dtype: str, threads: str) -> dict[str, Any]:
@@ -38,7 +41,7 @@ def main(engine: str, folder: str, dtype: str, threads: str) -> dict[str, Any]:
     before = resident_bytes()
     start = time.perf_counter()
     if engine == "folovllm":
-        llm_engine = LLMEngine(config_for_llm(folder, dtype=dtype, skip_tokenizer_init=True))
+        llm_engine = LLM(folder, dtype=dtype, skip_tokenizer_init=True).engine
         loaded = time.perf_counter()
         llm_engine.add_request("first", PROMPT, SamplingParams(temperature=0, max_tokens=1, detokenize=False))
         while llm_engine.has_unfinished_requests():

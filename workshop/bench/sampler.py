@@ -23,8 +23,8 @@ from folovllm.attention.backend import BACKENDS, get_backend_class
 from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
 from folovllm.bench.report import Report, Row, by_round
 from folovllm.bench.workload import progress_bar, require_at_least
+from folovllm.sample.groups import RowGroup, group_rows, sample_groups
 from folovllm.sample.gumbel import GumbelParams, GumbelRows, host_params
-from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow
 from folovllm.sample.sampler import Sampler
 from folovllm.sampling_params import SamplingParams
@@ -141,14 +141,14 @@ def _measure(
 ) -> tuple[Row, dict[str, list[float]]]:
     batch, vocab_size = logits.shape
     rows = _rows(case.params, batch, vocab_size)
-    metadata = SamplingMetadata.build(rows, vocab_size, logits.device)  # once per membership, not per step
+    groups = group_rows(rows, vocab_size, logits.device)  # once per membership, not per step
     sampler = Sampler()
     contestants: dict[str, Callable[[], object]] = {
         "naive": lambda: naive_sample(logits, case.params, rows),
-        "sampler": lambda: sampler(logits, metadata),
+        "sampler": lambda: sample_groups(sampler, logits, groups),
     }
     if with_kernel and not case.params.is_greedy:
-        contestants["triton"] = _in_kernel(logits, metadata, rows)
+        contestants["triton"] = _in_kernel(logits, groups, rows)
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for contestant in contestants.values():
         contestant()  # warm-up, and the kernel's compilation
@@ -177,15 +177,15 @@ def _measure(
     return row, {f"{name}_ms": by_round(taken, min_rounds) for name, taken in times.items()}
 
 
-def _in_kernel(logits: Tensor, metadata: SamplingMetadata, rows: list[SamplingRow]) -> Callable[[], object]:
+def _in_kernel(logits: Tensor, groups: list[RowGroup], rows: list[SamplingRow]) -> Callable[[], object]:
     """As the engine does it: logits as they came go straight to the kernel, edited ones by way of the sampler."""
     settings = host_params(rows, range(len(rows)), logits.shape[-1])
     gumbel_params = GumbelParams(torch.from_numpy(settings).to(logits.device))
     offsets = torch.arange(len(rows), device=logits.device)
-    if not any(group.edits for group in metadata.groups):
+    if not any(group.metadata.processors for group in groups):
         return lambda: gumbel_params.draw(logits, offsets)
     sampler, gumbel = Sampler(), GumbelRows(gumbel_params, offsets, drawn=offsets)
-    return lambda: sampler(logits, metadata, gumbel)
+    return lambda: sample_groups(sampler, logits, groups, gumbel)
 
 
 def _wait(device: torch.device) -> None:

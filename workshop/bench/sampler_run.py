@@ -13,24 +13,27 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
-from folovllm.bench.ablations import leave_out_draw
-from folovllm.bench.contestant import FoloVLLM, Run, take_turns
+from folovllm.bench.contestant import FoloVLLM, Run
 from folovllm.bench.lengths import Lengths
 from folovllm.bench.options import add_model, add_output, add_rounds, add_seed, command_line, source
-from folovllm.bench.preset_draws import PRESETS, Preset
-from folovllm.bench.presets import check_room, shifted
+from folovllm.bench.race import take_turns
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import BenchModel, dtype_of, progress_bar, require_at_least, vocab_size
+from folovllm.engine.parts import Parts, choose_parts
 from folovllm.sample.gumbel import GumbelRows
 from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.sampler import Sampler, SamplerOutput
 from folovllm.sampling_params import SamplingParams
+from folovllm.worker.batch_sampler import BatchSampler
+from folovllm.worker.model_runner_output import Failures
+from workshop.bench.ablations import leave_out_draw
+from workshop.bench.presets import PRESETS, Preset
+from workshop.bench.run_preset import check_room, shifted
 from workshop.bench.sampler import naive_sample
 
 COLUMNS = ["sampling", "dtype", "vocab", "requests", "prompt_tokens", "output_tokens", "seconds",
@@ -47,29 +50,39 @@ class NaiveSampler(Sampler):
         super().__init__()
         self.params = params
 
-    def __call__(self, logits: Tensor, metadata: SamplingMetadata, gumbel: GumbelRows | None = None) -> SamplerOutput:
-        return SamplerOutput(naive_sample(logits.float(), self.params, []))
+    def sample(
+        self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata, gumbel: GumbelRows | None = None
+    ) -> SamplerOutput:
+        return SamplerOutput(naive_sample(edited.float(), self.params, []))
+
+
+class ClockedSampler(BatchSampler):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.seconds: list[float] = []
+
+    def draw(self, *args: Any, **kwargs: Any) -> tuple[SamplerOutput, Failures]:
+        began = time.perf_counter()
+        result = super().draw(*args, **kwargs)
+        self.seconds.append(time.perf_counter() - began)
+        return result
+
+
+def _choose_clocked(*args: Any) -> Parts:
+    return replace(choose_parts(*args), sampler=ClockedSampler)
 
 
 class Drawing(FoloVLLM):
     """Our engine, with a clock around its draws. A GPU only queues them: there the clock would say nothing."""
 
     def __init__(self, name: str, preset: Preset, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+        super().__init__(*args, **{**options, "choose": _choose_clocked})
         self.name, self.sampling = name, preset.sampling
-        self.draw_seconds: list[float] = []
-        if self.engine.device.type == "cpu":
-            sampling = self.engine.runner.sampling
-            sampling.draw = self._timed(sampling.draw)  # type: ignore[method-assign]
 
-    def _timed(self, draw: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter()
-            result = draw(*args, **kwargs)
-            self.draw_seconds.append(time.perf_counter() - began)
-            return result
-
-        return timed
+    @property
+    def draw_seconds(self) -> list[float]:
+        sampling = cast(ClockedSampler, self.engine.runner.sampling)
+        return sampling.seconds if self.engine.device.type == "cpu" else []
 
     def draw_naively(self, params: SamplingParams) -> None:
         sampling = self.engine.runner.sampling

@@ -32,14 +32,14 @@ import numpy as np
 
 from folovllm.bench.arrivals import Arrivals, arrivals_of, send
 from folovllm.bench.http_server import HttpServer
-from folovllm.bench.load_request import LoadRequest
+from folovllm.bench.load_requests import LoadRequest, file_work
 from folovllm.bench.metrics import RequestTimes, load_row, parse_goals
 from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
-from folovllm.bench.peers.setup import PeerMissingError
-from folovllm.bench.peers.vllm import environment, find_python
+from folovllm.bench.peers.apart import PeerMissingError
+from folovllm.bench.peers.registry import VLLM, vllm_environment
 from folovllm.bench.pipe import Pipe
 from folovllm.bench.report import Report, Row, medians
-from folovllm.bench.serve_load import USUAL, WARM_UP, add_load_arguments, read_dataset
+from folovllm.bench.serve_load import USUAL, WARM_UP, add_load_arguments
 from folovllm.bench.spread import in_turn
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.model_files import EMBEDDED_FOLDER
@@ -77,8 +77,8 @@ class VLLMClient:
     """
 
     def __init__(self, python: str | None, api_key: str | None = None) -> None:
-        self.python = find_python(python)
-        variables = environment(self.python, threads=1) | ({} if api_key is None else {"OPENAI_API_KEY": api_key})
+        self.python = VLLM.find_python(python)
+        variables = vllm_environment(self.python, threads=1) | ({} if api_key is None else {"OPENAI_API_KEY": api_key})
         self._pipe = Pipe("vLLM's client", [self.python, str(WORKER)], env=variables)
         try:
             self.version: str = self._answer({})["version"]
@@ -143,10 +143,9 @@ def from_args(args: argparse.Namespace) -> Report:
         raise ValueError("dataset must be given: both clients send one file's prompts")
     options = {"command": command_line(args), "goals": parse_goals(args.goodput), "seed": args.seed}
     loads = arrivals_of(args) or USUAL
-    requests = read_dataset(args)
+    requests = file_work(args.dataset, args.output_len, args.num_requests).requests
     server = HttpServer(args.url, args.api_key)
-    if (pid := server.pid()) is not None:
-        args.neighbours.include(pid)  # it is what is measured, and no neighbour
+    args.neighbours = None  # to which the server, which is what is measured, would be one
     try:
         with VLLMClient(args.peer_python, args.api_key) as client:
             return run(server, client, requests, loads, pairs=args.rounds, **options)

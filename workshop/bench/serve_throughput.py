@@ -17,9 +17,10 @@ import gc
 import os
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -49,22 +50,19 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def from_args(args: argparse.Namespace) -> Report:
-    from folovllm.entrypoints.cli.serve import require_packages
+    from folovllm.serving.command import require_packages
 
     require_packages()
-    from folovllm.entrypoints.openai.launch import in_thread
-
     names = ("device", "num_requests", "input_len", "output_len", "max_num_seqs", "rounds")
     options: dict[str, Any] = {name: getattr(args, name) for name in names}
     options["options"] = {} if args.num_kv_blocks is None else {"num_kv_blocks": args.num_kv_blocks}
     with bench_model(args.model, args.shape) as model:
         dtype = dtype_of(model, args.dtype, args.device)
-        return run(model, in_thread, command=command_line(args), dtype=dtype, **options)
+        return run(model, command=command_line(args), dtype=dtype, **options)
 
 
 def run(
     model: BenchModel,
-    serve: Callable[[LLMEngine], AbstractContextManager[str]],
     *,
     command: str,
     dtype: str,
@@ -76,11 +74,7 @@ def run(
     rounds: int = 3,
     options: dict[str, Any] | None = None,
 ) -> Report:
-    """`serve` puts a server around an engine, as long as its block runs, and says where: benchmarks know no server.
-
-    Raises:
-        ValueError: a wrong number. RuntimeError: the server refused the load.
-    """
+    """Raises ValueError: a wrong number. RuntimeError: the server refused the load."""
     require_at_least(1, num_requests=num_requests, input_len=input_len, output_len=output_len, rounds=rounds)
     with ExitStack() as stack:
         with progress_bar(1) as tick:
@@ -98,7 +92,7 @@ def run(
                     **(options or {}),
                 )
             )
-        address = stack.enter_context(serve(engine))
+        address = stack.enter_context(serve_in_thread(engine))
         client = stack.enter_context(
             Pipe("the client", [sys.executable, "-m", "workshop.bench.serve_client"], env=dict(os.environ))
         )
@@ -123,6 +117,29 @@ def run(
         "events: what came of the streams. Fewer than tokens: several steps' tokens in one.",
     ]
     return Report("serve-throughput", f"What the server costs, {model.label}, {dtype}", command, COLUMNS, rows, notes)
+
+
+@contextmanager
+def serve_in_thread(engine: LLMEngine) -> Iterator[str]:
+    """A server around the engine, in a thread of this process, on a port that is free: its address. The engine may be
+    used where no request runs."""
+    from folovllm.engine.async_llm import AsyncLLM
+    from folovllm.serving.openai.app import ServerOptions, make_app
+    from folovllm.serving.openai.launch import listen, make_server
+
+    llm = AsyncLLM.from_engine(engine)
+    app = make_app(llm, ServerOptions(engine.config.model_config.model))
+    with listen("127.0.0.1", 0) as listener:
+        server = make_server(app)
+        thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
+        thread.start()
+        try:
+            while not server.started and thread.is_alive():
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def _take_turns(

@@ -22,11 +22,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from folovllm.attention.splits import SMS, TailModel, choose_splits, list_programs
+from folovllm.attention.splits import SMS, choose_splits
 from folovllm.bench.options import add_output, command_line
-from folovllm.bench.presets import PRESETS
 from folovllm.bench.report import Report, Row
 from folovllm.bench.shapes import SHAPES
+from workshop.bench.decode_tail import TailModel, list_programs
+from workshop.bench.presets import PRESETS
 
 COLUMNS = ["part", "launches", "megabytes", "gflop", "us", "share"]
 SHAPE = "qwen3-0.6b"
@@ -183,7 +184,7 @@ def draw_seconds(gpu: Gpu, rows: int, vocab: int) -> float:
 
 def attention_seconds(gpu: Gpu, contexts: Sequence[int], kv_heads: int, head_bytes: int) -> float:
     """One launch: the programs that the kernel makes of this batch, the longest first, by the model that its splits
-    were chosen with (attention/splits.py).
+    were chosen with (workshop/bench/decode_tail.py).
 
     Those that have a place share the bandwidth, each up to what it can ask for; the next one begins where one ends.
     When the last have begun, those that are left cannot use all of it: that is the tail.

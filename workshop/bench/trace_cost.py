@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from folovllm.bench.options import add_output, add_rounds, command_line
 from folovllm.bench.report import Report, Row, counted, medians
@@ -33,14 +33,10 @@ from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
 from folovllm.tracing.attach import attach
-from folovllm.tracing.tracer import Tracer
-from folovllm.tracing.wraps import Wraps
+from folovllm.tracing.observer import EngineObserver
 from folovllm.tracing.writer import TraceWriter
 
 COLUMNS = ["batch", "steps", "off_ms", "on_ms", "cost", "cost_low", "cost_high", "tracer_us", "share", "bytes_per_step"]
-# What the engine's calls lead to.
-METHODS = ("scheduled", "launched", "drawn", "finish_step")
-EVENTS = ("kept", "evicted", "ended")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -118,8 +114,10 @@ def _measure(
     plain: LLMEngine, traced: LLMEngine, writer: TraceWriter, batch: int, steps: int, name: str, vocabulary: int
 ) -> tuple[list[float], list[float], list[float], int]:
     """Seconds of each step without and with a tracer, those inside the tracer, and the bytes that these steps wrote."""
-    attached = attach(traced, writer)
-    spent = _timed(attached.tracer)
+    tracer = attach(traced, writer)
+    spent: list[float] = []  # by each event that the tracer was told of, in seconds
+    untimed = list(traced.observers)
+    traced.observers[:] = [cast(EngineObserver, Timed(observer, spent)) for observer in untimed]
     prompts = random_prompts(batch, PROMPT_TOKENS, vocabulary, seed=batch)
     params = SamplingParams(temperature=0, max_tokens=plain.max_model_len, ignore_eos=True)
     names = [f"{name}-{number}" for number in range(batch)]
@@ -145,28 +143,26 @@ def _measure(
     for engine in (plain, traced):
         for request_id in names:
             engine.abort_request(request_id)
-    attached.close()
+    traced.observers[:] = untimed
+    tracer.close()
     return [off for off, _ in pairs], [on for _, on in pairs], inside, num_bytes
 
 
-def _timed(tracer: Tracer) -> list[float]:
-    """Gets the seconds of each call of the tracer from here on."""
-    spent: list[float] = []
+class Timed:
+    """Stands for an observer, and adds to `spent` the seconds of each event that it is told of."""
 
-    def timed(method: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*args: Any) -> None:
+    def __init__(self, observer: EngineObserver, spent: list[float]) -> None:
+        self._observer, self._spent = observer, spent
+
+    def __getattr__(self, event: str) -> Callable[..., None]:
+        tell = getattr(self._observer, event)
+
+        def timed(*args: Any) -> None:
             start = time.perf_counter()
-            method(*args)
-            spent.append(time.perf_counter() - start)
+            tell(*args)
+            self._spent.append(time.perf_counter() - start)
 
-        return called
-
-    wraps = Wraps()
-    for name in METHODS:
-        wraps.around(tracer, name, timed)
-    for name in EVENTS:
-        wraps.around(tracer.changes, name, timed)
-    return spent
+        return timed
 
 
 def _seconds(engine: LLMEngine) -> float:

@@ -1,4 +1,4 @@
-"""M1, the model: text to vectors, attention by hand, shapes, RoPE, shared heads, the growing cache."""
+"""M1, the model: text to vectors, attention by hand, shapes, RoPE, shared heads, the growing cache, the last row."""
 
 from __future__ import annotations
 
@@ -254,6 +254,52 @@ def cache_growth() -> str:
     return paper.svg()
 
 
+def last_row() -> str:
+    """Six hidden states of three sequences; the last of each meets a row of the head for every word."""
+    paper = Paper(860, 330, ("The last row of each sequence is picked, and one of them meets a direction per word",
+                             "每条序列取最后一行，其中一行与每个词的方向相乘"))  # fmt: skip
+    paper.text(26, 34, ("hidden states", "隐藏状态"), bold=True)
+    names = ("a0", "a1", "a2", "a3", "b17", "c5")
+    for i, name in enumerate(names):
+        y, last = 52 + i * 38, i >= 3
+        paper.text(26, y + 20, name, size=13, code=True, fill="#20242c" if last else MUTED)
+        for j in range(4):
+            paper.rect(70 + j * 30, y, 28, 30, LIGHT_BLUE if last else EMPTY, LINE, rx=2)
+        if last:
+            paper.text(200, y + 20, ("picked", "取出"), size=13)
+        else:
+            paper.text(200, y + 20, ("dropped", "丢掉"), size=13, fill=MUTED)
+    paper.text(
+        26,
+        306,
+        ("query_start_loc[1:] - 1 = rows 3, 4, 5", "query_start_loc[1:] - 1 = 第 3、4、5 行"),
+        size=13,
+        fill=MUTED,
+    )
+    origin_x, origin_y, unit = 380, 220, 74
+    paper.text(330, 34, ("a direction per word", "每个词一个方向"), bold=True)
+    paper.line(origin_x - 60, origin_y, origin_x + 130, origin_y, LINE, 1)
+    paper.line(origin_x, origin_y + 60, origin_x, origin_y - 170, LINE, 1)
+    arms = ((1, 1, "cache", GREEN), (0, 1, "block", ORANGE), (1, -0.5, "banana", VIOLET), (1, 2, "h", ACCENT))
+    for x, y, name, colour in arms:
+        tip_x, tip_y = origin_x + x * unit, origin_y - y * unit
+        paper.line(origin_x, origin_y, tip_x, tip_y, colour, 3)
+        paper.parts.append(f'<circle cx="{tip_x:g}" cy="{tip_y:g}" r="5" fill="{colour}"/>')
+        label = "h=(1, 2)" if name == "h" else name
+        paper.text(tip_x - 10 if name == "block" else tip_x + 10, tip_y + 5, label, size=13, code=True,
+                   anchor="end" if name == "block" else "start")  # fmt: skip
+    paper.text(570, 34, ("logits and probabilities", "logits 与概率"), bold=True)
+    logits = [x * 1 + y * 2 for x, y, _, _ in arms[:3]]
+    powers = [math.exp(logit) for logit in logits]
+    for i, (x, y, name, colour) in enumerate(arms[:3]):
+        top = 78 + i * 70
+        paper.text(570, top, f"h·({x}, {y}) = {logits[i]:g}", size=13, code=True)
+        paper.rect(570, top + 10, max(250 * powers[i] / sum(powers), 2), 24, colour)
+        share = powers[i] / sum(powers)
+        paper.text(570 + max(250 * share, 2) + 8, top + 27, f"{name} {share:.3f}", size=13, code=True)
+    return paper.svg()
+
+
 def figures() -> dict[str, str]:
-    drawings = (attention_by_hand, text_to_vectors, shapes, rope, gqa, cache_growth)
+    drawings = (attention_by_hand, text_to_vectors, shapes, rope, gqa, cache_growth, last_row)
     return {f"m1/{draw.__name__.replace('_', '-')}.svg": draw() for draw in drawings}

@@ -1,4 +1,4 @@
-"""M1, sampling: two filters on eight words, three penalties on one logit, a beam tree of width 3."""
+"""M1, sampling: two filters on eight words, three penalties on one logit, two ways to draw."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from workshop.figures.paper import (
     BLUE,
     EMPTY,
     GREEN,
+    LIGHT_BLUE,
     LIGHT_GREEN,
     LIGHT_ORANGE,
+    LIGHT_VIOLET,
     LINE,
     MUTED,
     ORANGE,
@@ -18,15 +20,6 @@ from workshop.figures.paper import (
 
 WORDS = ("sunny", "cloudy", "pleasant", "warm", "terrible", "purple", "seven", "of")
 WEATHER = (0.45, 0.25, 0.15, 0.08, 0.04, 0.01, 0.01, 0.01)
-NEXT = {
-    "": {"like": 0.40, "am": 0.30, "have": 0.20, "do": 0.10},
-    "like": {"it": 0.35, "to": 0.30, "the": 0.20},
-    "am": {"not": 0.55, "a": 0.25, "the": 0.10},
-    "have": {"to": 0.75, "a": 0.10, "not": 0.05},
-    "am not": {"sure": 0.40, "a": 0.30},
-    "have to": {"go": 0.60, "be": 0.20},
-    "like it": {"very": 0.30, "a": 0.25},
-}
 
 
 def _reach(values: tuple[float, ...], p: float) -> int:
@@ -95,55 +88,45 @@ def penalties_row() -> str:
     return paper.svg()
 
 
-def beam_tree() -> str:
-    paper = Paper(860, 500, ("A beam search of width 3: what is kept, what is dropped, and the path greedy would take",
-                             "宽度 3 的束搜索：留下的、丢掉的，以及贪心会走的路"))  # fmt: skip
-
-    def node(x: float, y: float, word: str, p: float, kept: bool) -> None:
-        paper.rect(x, y - 17, 138, 34, LIGHT_GREEN if kept else EMPTY, LINE, rx=6,
-                   attributes="" if kept else 'stroke-dasharray="4 3"')  # fmt: skip
-        paper.text(x + 10, y + 5, word, fill=TEXT if kept else MUTED)
-        paper.text(x + 130, y + 5, f"{p:.3f}" if round(p, 3) == round(p, 4) else f"{p:.4f}", anchor="end", size=13,
-                   code=True, fill=TEXT if kept else MUTED)  # fmt: skip
-
-    paper.rect(26, 243, 60, 34, LIGHT_ORANGE, LINE, rx=6)
-    paper.text(56, 265, "I", anchor="middle", bold=True)
-    first_y: dict[str, float] = {"am": 126, "have": 266, "like": 394, "do": 470}
-    live = sorted(NEXT[""].items(), key=lambda item: -item[1])[:3]
-    for word, y in first_y.items():
-        kept = word in dict(live)
-        greedy = word == "like"
-        paper.line(86, 260, 146, y, ACCENT if greedy else LINE, 2 if greedy else 1.5, "" if kept else "4 3")
-        node(148, y, word, NEXT[""][word], kept)
-    second = {f"{w} {n}": p * q for w, p in live for n, q in NEXT[w].items()}
-    kept_second = sorted(second, key=lambda key: -second[key])[:3]
-    third = {f"{key} {n}": second[key] * q for key in kept_second for n, q in NEXT[key].items()}
-    kept_third = sorted(third, key=lambda key: -third[key])[:3]
-    place: dict[str, float] = {}
-    for word, _ in live:
-        for i, n in enumerate(NEXT[word]):
-            key, y = f"{word} {n}", first_y[word] + (i - 1) * 42.0
-            place[key] = y
-            greedy = key == "like it"
-            paper.line(286, first_y[word], 350, y, ACCENT if greedy else LINE, 2 if greedy else 1.5,
-                       "" if key in kept_second else "4 3")  # fmt: skip
-            node(352, y, n, second[key], key in kept_second)
-    for key in kept_second:
-        for i, n in enumerate(NEXT[key]):
-            longer, y = f"{key} {n}", place[key] + (i - 0.5) * 44
-            greedy = longer == "like it very"
-            paper.line(490, place[key], 566, y, ACCENT if greedy else LINE, 2 if greedy else 1.5,
-                       "" if longer in kept_third else "4 3")  # fmt: skip
-            node(568, y, n, third[longer], longer in kept_third)
-            if longer == max(third, key=lambda k: third[k]):
-                paper.text(716, y + 5, ("the best", "最好的"), bold=True)
-            if greedy:
-                paper.text(716, y + 5, ("greedy ends here", "贪心走到这里"), fill=ACCENT)
-    for x, words in ((148, ("step 1", "第 1 步")), (352, ("step 2", "第 2 步")), (568, ("step 3", "第 3 步"))):
-        paper.text(x, 28, words, bold=True)
+def two_draws() -> str:
+    """The same five probabilities drawn twice: noise for each token, or one number for the row."""
+    names, p = "ABCDE", (0.50, 0.30, 0.10, 0.06, 0.04)
+    noise, u = (1.30, 0.42, 1.10, 0.90, 2.10), 0.83
+    times = [e / q for e, q in zip(noise, p, strict=True)]
+    winner = min(range(5), key=times.__getitem__)
+    fills = (LIGHT_BLUE, LIGHT_GREEN, LIGHT_ORANGE, LIGHT_VIOLET, EMPTY)
+    paper = Paper(860, 400, ("A race of five tokens that B wins, and a walk along their sums that ends in C",
+                             "五个 token 的赛跑，B 先到；沿累计和走，停在 C"))  # fmt: skip
+    paper.text(26, 34, ("race: one random number per token", "赛跑：每个 token 一个随机数"), bold=True)
+    for x, words in ((26, "pᵢ"), (86, "Eᵢ"), (146, "Tᵢ = Eᵢ / pᵢ")):
+        paper.text(x, 62, words, size=13, fill=MUTED, code=True)
+    for i, name in enumerate(names):
+        y, first = 90 + i * 30, i == winner
+        paper.text(26, y, f"{name} {p[i]:.2f}", size=13, code=True)
+        paper.text(86, y, f"{noise[i]:.2f}", size=13, code=True)
+        paper.text(146, y, f"{times[i]:.1f}", size=13, code=True, fill=ACCENT if first else TEXT, bold=first)
+        paper.rect(240, y - 13, 11 * times[i], 16, fills[i], ACCENT if first else LINE, rx=2)
+    paper.text(
+        240 + 11 * times[winner] + 10, 90 + winner * 30, ("the first to arrive", "最先到达"), fill=ACCENT, size=13
+    )
+    paper.line(26, 238, 834, 238, LINE, 1)
+    paper.text(26, 268, ("inverse CDF: one random number per row", "逆累积分布：每行一个随机数"), bold=True)
+    left, before = 60.0, 0.0
+    for i, name in enumerate(names):
+        width = 740 * p[i]
+        paper.rect(left, 306, width, 34, fills[i], LINE, rx=2)
+        paper.text(left + width / 2, 328, name, anchor="middle", code=True)
+        left, before = left + width, before + p[i]
+        if name != "D":  # 0.96 and 1.00 would touch
+            paper.text(left, 358, f"{before:.2f}", anchor="middle", size=13, fill=MUTED, code=True)
+    paper.text(60, 358, "0", anchor="middle", size=13, fill=MUTED, code=True)
+    paper.line(60 + 740 * u, 290, 60 + 740 * u, 306, ACCENT, 2, arrow=True)
+    paper.text(60 + 740 * u, 284, (f"u = {u}: C", f"u = {u}：抽到 C"), anchor="middle", size=13, fill=ACCENT)
+    how = ("a token's stretch is as long as its probability", "每个 token 那一段的长度就是它的概率")
+    paper.text(26, 386, how, size=13, fill=MUTED)
     return paper.svg()
 
 
 def figures() -> dict[str, str]:
-    drawings = (filters, penalties_row, beam_tree)
+    drawings = (filters, penalties_row, two_draws)
     return {f"m1/{draw.__name__.replace('_', '-')}.svg": draw() for draw in drawings}

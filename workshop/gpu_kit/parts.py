@@ -7,8 +7,7 @@ that the kit has: it ends in time whatever the parts do, and what takes no longe
 
 Needs are reckoned and not measured, for an H100 and 16 cores. A start is 10 s: imports, weights, graphs. The workload
 is 134,000 tokens, 8 s at the predicted 17,000 a second, behind a warm-up of one request: 20 s with its start. A kernel
-compiles in 1.2 s of a core: the 166 of tests/gpu in 33 s on six workers, which leaves as long again for the tests. With
-dependent launches only those that store and decode are compiled anew, about a third of them.
+compiles in 1.2 s of a core: the 166 of tests/gpu in 33 s on six workers, which leaves as long again for the tests.
 """
 
 from __future__ import annotations
@@ -26,10 +25,6 @@ from workshop.gpu_kit import races, recorder
 
 # What the parts that measure the published workload leave out, one at a time; the first are worth most.
 WITHOUT = ["graphs", "ahead", "sampling", "attention", "norm", "rotary", "silu"]
-# Off by default: right by what the compiler makes of it, and measured nowhere yet.
-EARLY = {"FOLOVLLM_DEPENDENT_LAUNCH": "yes"}
-EARLY_TESTS = ["tests/gpu/test_attention_gpu.py", "tests/gpu/test_engine_gpu.py", "tests/gpu/test_model_gpu.py",
-               "-k", "not torch_varlen and not paged_torch and not dense"]  # fmt: skip
 # Limits, needs and the minutes of all are for a GPU's machine with 16 cores. A rehearsal may have two, and the question
 # there is whether the commands work.
 REHEARSAL = 8
@@ -109,7 +104,7 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
     """`folder` takes what the commands write, and a cache for what Triton compiles."""
     sizes = TINY if tiny else FULL
     shape, on = ["--shape", sizes.shape], ["--device", device]
-    preset = ["throughput", "--preset", "nano-vllm", *shape, "--dtype", sizes.dtype, *on]
+    preset = ["preset", "nano-vllm", *shape, "--dtype", sizes.dtype, *on]
 
     def bench(name: str, title: str, argv: list[str], limit: float, need: float) -> Part:
         output = folder / f"{name}.json"
@@ -158,18 +153,6 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
                 may_refuse=True,
             )
             for name in WITHOUT
-        ),
-        replace(
-            bench("with-dependent", "the same with dependent launches", [*preset, *sizes.preset], 50, 20), env=EARLY
-        ),
-        Part(
-            "tests-dependent",
-            "tests of attention and the engine with dependent launches",
-            [*MODULE, "pytest", *EARLY_TESTS, "-q", "--tb=short", *sizes.tests],
-            limit=60,
-            need=28,
-            output=folder / "tests-dependent",
-            env=EARLY,
         ),
         own("start-cold", "start-up, nothing compiled", [*startup, *sizes.startup], limit=60, need=25, env=compiled),
         own("start-warm", "start-up, all compiled", [*startup, *sizes.startup], limit=40, need=15, env=compiled),

@@ -36,12 +36,11 @@ import torch
 import triton
 import triton.language as tl
 
-from folovllm.attention.kernels.dependent import LAUNCH, wait_for_predecessor
 from folovllm.attention.kernels.tile import (
     INTERPRETED,
     LOG2E,
     STAGES,
-    attend_tile,
+    attend_keys,
     check_shapes,
     padded_head_size,
     product_size,
@@ -75,7 +74,6 @@ def _paged_decode(
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, ORDERED: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    wait_for_predecessor()
     # KV heads first: neighbours in the grid run together, and their reads are neighbours in memory. Sequences last: all
     # splits of the longest start first.
     kv_head, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -95,31 +93,12 @@ def _paged_decode(
     columns = tl.arange(0, HEAD_PAD)
     mask = rows_mask(rows < GROUP, HEAD_SIZE, HEAD_PAD)
     q = tl.load(q_ptr + seq * stride_q + (heads * stride_qh)[:, None] + columns[None, :], mask=mask, other=0.0)
-    if not k_ptr.dtype.element_ty.is_fp8():  # attention is computed in the dtype in which K and V are kept
-        q = q.to(k_ptr.dtype.element_ty)
-    if INTERPRETED:
-        q = q.to(tl.float32)
-
-    running_max = tl.full([GROUP_PAD], -float("inf"), tl.float32)
-    running_sum = tl.zeros([GROUP_PAD], tl.float32)
-    acc = tl.zeros([GROUP_PAD, HEAD_PAD], tl.float32)
     last_seen = tl.zeros([GROUP_PAD], tl.int32) + seq_len  # the query of a decode is the last token: it sees every key
-    k_ptr += kv_head * stride_kh
-    v_ptr += kv_head * stride_vh
-    tables_ptr += seq * stride_table
-    if INTERPRETED:
-        while start < end:
-            running_max, running_sum, acc = attend_tile(
-                q, running_max, running_sum, acc, start, end, last_seen, scale, k_ptr, v_ptr, tables_ptr,
-                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
-            )  # fmt: skip
-            start += BLOCK_N
-    else:
-        for tile in range(start, end, BLOCK_N):
-            running_max, running_sum, acc = attend_tile(
-                q, running_max, running_sum, acc, tile, end, last_seen, scale, k_ptr, v_ptr, tables_ptr,
-                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
-            )  # fmt: skip
+    running_max, running_sum, acc = attend_keys(
+        q, start, end, last_seen, scale, k_ptr + kv_head * stride_kh, v_ptr + kv_head * stride_vh,
+        tables_ptr + seq * stride_table, stride_kb, stride_kt, stride_vb, stride_vt,
+        BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, INTERPRETED,
+    )  # fmt: skip
     result = acc / running_sum[:, None]
 
     if SPLIT:
@@ -142,7 +121,6 @@ def _merge(
     Split s divided its result by its own sum, 2^lse[s]. The sum over all tokens is the sum of these, so the weight of
     split s is 2^lse[s] / sum of 2^lse. Dividing numerator and denominator by the largest keeps them in range.
     """
-    wait_for_predecessor()
     head, seq = tl.program_id(0), tl.program_id(1).to(tl.int64)
     seq_len = tl.load(seq_lens_ptr + seq)
     split, columns = tl.arange(0, MOST_SPLITS), tl.arange(0, HEAD_PAD)
@@ -213,12 +191,11 @@ def paged_decode(
         GROUP=group, GROUP_PAD=group_pad, HEAD_SIZE=head_size, HEAD_PAD=head_pad,
         BLOCK_SIZE=block_size, BLOCK_N=block_n, SPLIT=splits > 1, ORDERED=order is not None, INTERPRETED=INTERPRETED,
         num_warps=decode_warps(group_pad, head_pad, itemsize, key_cache.element_size() == 1), num_stages=STAGES,
-        **LAUNCH,
     )  # fmt: skip
     if splits > 1:
         _merge[(num_heads, num_seqs)](
             partial, lse, out, seq_lens, splits, out.stride(0), out.stride(1),
             HEAD_SIZE=head_size, HEAD_PAD=head_pad, BLOCK_N=block_n,
-            MOST_SPLITS=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS, num_warps=4, **LAUNCH,
+            MOST_SPLITS=FEW_SPLITS if splits <= FEW_SPLITS else MAX_SPLITS, num_warps=4,
         )  # fmt: skip
     return out

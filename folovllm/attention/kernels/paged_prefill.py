@@ -42,7 +42,7 @@ from folovllm.attention.kernels.tile import (
     INTERPRETED,
     LOG2E,
     STAGES,
-    attend_tile,
+    attend_keys,
     check_shapes,
     padded_head_size,
     product_size,
@@ -87,34 +87,14 @@ def _paged_prefill(
     tokens = (first_query + queries).to(tl.int64)
     heads = kv_head * GROUP + rows % GROUP
     q = tl.load(q_ptr + (tokens * stride_q + heads * stride_qh)[:, None] + columns[None, :], mask=mask, other=0.0)
-    if not k_ptr.dtype.element_ty.is_fp8():  # attention is computed in the dtype in which K and V are kept
-        q = q.to(k_ptr.dtype.element_ty)
-    if INTERPRETED:
-        q = q.to(tl.float32)
-
-    running_max = tl.full([BLOCK_M], -float("inf"), tl.float32)
-    running_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, HEAD_PAD], tl.float32)
-    last_seen = context + queries
     # Behind the last query's own key.
     end = tl.minimum(context + ((tile + 1) * BLOCK_M - before - 1) // GROUP + 1, seq_len)
-    k_ptr += kv_head * stride_kh
-    v_ptr += kv_head * stride_vh
-    tables_ptr += seq * stride_table
-    start = 0
-    if INTERPRETED:
-        while start < end:
-            running_max, running_sum, acc = attend_tile(
-                q, running_max, running_sum, acc, start, end, last_seen, scale, k_ptr, v_ptr, tables_ptr,
-                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
-            )  # fmt: skip
-            start += BLOCK_N
-    else:
-        for start in range(0, end, BLOCK_N):
-            running_max, running_sum, acc = attend_tile(
-                q, running_max, running_sum, acc, start, end, last_seen, scale, k_ptr, v_ptr, tables_ptr,
-                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
-            )  # fmt: skip
+    last_seen = context + queries
+    _, running_sum, acc = attend_keys(
+        q, 0, end, last_seen, scale, k_ptr + kv_head * stride_kh, v_ptr + kv_head * stride_vh,
+        tables_ptr + seq * stride_table, stride_kb, stride_kt, stride_vb, stride_vt,
+        BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD, INTERPRETED,
+    )  # fmt: skip
     result = acc / running_sum[:, None]
     out_ptrs = out_ptr + (tokens * stride_out + heads * stride_outh)[:, None] + columns[None, :]
     tl.store(out_ptrs, result.to(out_ptr.dtype.element_ty), mask=mask)

@@ -17,11 +17,11 @@ vLLM: v1/attention/ops/triton_reshape_and_cache_flash.py
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
-
-from folovllm.attention.kernels.dependent import LAUNCH, wait_for_predecessor
 
 
 @triton.jit
@@ -30,7 +30,6 @@ def _store_kv(
     stride_k, stride_kh, stride_v, stride_vh,
     HEAD_SIZE: tl.constexpr, ROW: tl.constexpr, ROW_PAD: tl.constexpr,
 ):  # fmt: skip
-    wait_for_predecessor()
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + token).to(tl.int64)
     numbers = tl.arange(0, ROW_PAD)
@@ -43,32 +42,26 @@ def _store_kv(
 
 
 def store_kv(
-    k: torch.Tensor, v: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, slot_mapping: torch.Tensor
+    k: torch.Tensor,
+    v: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    kernel: Any = None,
 ) -> None:
     """Store k, v [num_tokens, num_kv_heads, head_size] at their slots, cast to the cache's dtype.
 
     k and v may be views of a fused projection: any stride between tokens and heads, none inside a head.
     key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_size], contiguous.
     slot_mapping: [num_tokens], block * block_size + offset. Where two tokens have one slot, either may win.
-
-    Raises:
-        ValueError: shapes or strides are not these.
+    kernel: one that takes what _store_kv takes, and casts in its own way; None: _store_kv.
     """
     num_tokens, num_kv_heads, head_size = k.shape
-    if v.shape != k.shape or key_cache.shape[2:] != k.shape[1:] or value_cache.shape != key_cache.shape:
-        raise ValueError(
-            "k, v must be [num_tokens, num_kv_heads, head_size] with the cache's heads, got "
-            f"{list(k.shape)} and {list(v.shape)} for caches {list(key_cache.shape)} and {list(value_cache.shape)}"
-        )
-    if k.stride(2) != 1 or v.stride(2) != 1:
-        raise ValueError(f"k, v must be contiguous inside a head, got strides {k.stride()} and {v.stride()}")
-    if not (key_cache.is_contiguous() and value_cache.is_contiguous()):
-        raise ValueError("key_cache, value_cache must be contiguous: a slot is a row of them")
     if num_tokens == 0:
         return
     row = num_kv_heads * head_size
-    _store_kv[(num_tokens,)](
+    (kernel or _store_kv)[(num_tokens,)](
         k, v, key_cache, value_cache, slot_mapping,
         k.stride(0), k.stride(1), v.stride(0), v.stride(1),
-        HEAD_SIZE=head_size, ROW=row, ROW_PAD=triton.next_power_of_2(row), num_warps=4, **LAUNCH,
+        HEAD_SIZE=head_size, ROW=row, ROW_PAD=triton.next_power_of_2(row), num_warps=4,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the two attention kernels share: reading one tile of keys or values, and one step of the online softmax.
+"""What the two attention kernels share: one tile of keys and values, one step of the online softmax, and the loop.
 
 A tile of keys is BLOCK_N tokens of one KV head. In the cache a token's head is a run of `head_size` numbers, and the
 block table says where each token lies:
@@ -151,3 +151,35 @@ def attend_tile(
     running_sum = running_sum * rescale + tl.sum(weights, 1)
     acc = tl.dot(weights.to(v.dtype), v, acc * rescale[:, None], input_precision=PRECISION)
     return new_max, running_sum, acc
+
+
+@triton.jit
+def attend_keys(
+    q, start, end, last_seen, scale,
+    k_ptr, v_ptr, table_ptr,
+    stride_kb, stride_kt, stride_vb, stride_vt,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """(running_max, running_sum, acc) of the rows of q over the keys from `start` up to `end`, tile by tile."""
+    if not k_ptr.dtype.element_ty.is_fp8():  # attention is computed in the dtype in which K and V are kept
+        q = q.to(k_ptr.dtype.element_ty)
+    if INTERPRETED:
+        q = q.to(tl.float32)
+    running_max = tl.full([q.shape[0]], -float("inf"), tl.float32)
+    running_sum = tl.zeros([q.shape[0]], tl.float32)
+    acc = tl.zeros([q.shape[0], HEAD_PAD], tl.float32)
+    if INTERPRETED:
+        while start < end:
+            running_max, running_sum, acc = attend_tile(
+                q, running_max, running_sum, acc, start, end, last_seen, scale, k_ptr, v_ptr, table_ptr,
+                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
+            )  # fmt: skip
+            start += BLOCK_N
+    else:
+        for tile in range(start, end, BLOCK_N):
+            running_max, running_sum, acc = attend_tile(
+                q, running_max, running_sum, acc, tile, end, last_seen, scale, k_ptr, v_ptr, table_ptr,
+                stride_kb, stride_kt, stride_vb, stride_vt, BLOCK_SIZE, BLOCK_N, HEAD_SIZE, HEAD_PAD,
+            )  # fmt: skip
+    return running_max, running_sum, acc

@@ -1,1 +1,1 @@
-"""Those the engine is compared with. registry.py finds each file that has a PEERS; no other file names it."""
+"""Those the engine is compared with: registry.py has them by name, and workers/ what runs in their own processes."""

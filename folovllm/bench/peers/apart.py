@@ -1,8 +1,8 @@
-"""A peer in a process and an environment of its own: weights go there as files, prompts and tokens as lines of JSON.
+"""A peer in a process and an environment of its own: prompts and tokens go there and come back as lines of JSON.
 
     this process                             the peer's Python
-    Apart.run_mixed(prompts, counts)  ──▶    workers/run.py: a file *_engine.py
-                                      ◀──    what each step took, and the tokens
+    Apart.run(prompts, counts)  ────────▶    workers/run.py: a file *_engine.py
+                                ◀────────    what each step took, and the tokens
 
 An environment variable names that Python. Where it is not set, the peer may be in this one.
 
@@ -14,9 +14,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,34 @@ from typing import Any
 import torch
 
 from folovllm.bench.contestant import Run, Step
-from folovllm.bench.peers.exported import export_weights
-from folovllm.bench.peers.setup import PeerMissingError, PeerSetup
 from folovllm.bench.pipe import Pipe
+from folovllm.bench.workload import BenchModel
 from folovllm.utils.checks import wrong
 from folovllm.utils.threads import SETTINGS, wait_policy
 
 WORKERS = Path(__file__).parent / "workers"
-WORKER = WORKERS / "run.py"
+
+
+class PeerMissingError(ValueError):
+    """The peer is not installed here; the text says how it can be. The others go on without it."""
+
+
+@dataclass
+class PeerSetup:
+    """What a peer is made from. What holds a process or memory goes onto `cleanup`, which the bench closes."""
+
+    model: BenchModel
+    dtype: str
+    device: str | None
+    max_model_len: int
+    num_requests: int
+    batch_size: int
+    """What --peer-batch-size says, for peers that take a fixed number of prompts at a time."""
+    peer_python: str | None = None
+    """What --peer-python says: the Python that has vLLM."""
+    gguf: str | None = None
+    """What --gguf says: the model as llama.cpp reads it."""
+    cleanup: ExitStack = field(default_factory=ExitStack)
 
 
 @dataclass(frozen=True)
@@ -54,12 +74,13 @@ class Kind:
             f"python3 -m venv FOLDER; FOLDER/bin/pip install {self.install}; then set {self.variable}=FOLDER/bin/python"
         )
 
-    def find_python(self) -> str:
-        """Raises PeerMissingError where neither the variable nor this Python leads to it."""
-        value = os.environ.get(self.variable)
+    def find_python(self, given: str | None = None) -> str:
+        """Raises PeerMissingError where neither `given`, nor the variable, nor this Python leads to it."""
+        value = given or os.environ.get(self.variable)
         if value:
             if shutil.which(value) is None:
-                raise wrong(self.variable, "be a Python that can be run", value, self.how_to)
+                name = "peer_python" if given else self.variable
+                raise wrong(name, "be a Python that can be run", value, self.how_to)
             return value
         lacking = [module for module in self.modules if find_spec(module) is None]
         if lacking:
@@ -68,28 +89,41 @@ class Kind:
 
 
 class Apart:
-    """Several prompts at once, each with as many new tokens as it asks for, greedy. The setup ends its process."""
+    """Several prompts at once, each with as many new tokens as it asks for, greedy. The setup ends its process.
 
-    def __init__(self, kind: Kind, setup: PeerSetup, **settings: Any) -> None:
+    Args:
+        python, env: the Python that has it, and all of the environment it gets, where they are not the usual ones.
+        settings: what its engine is made with.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        setup: PeerSetup,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> None:
         self.name, self._kind = kind.name, kind
-        self.python = kind.find_python()
-        self._pipe = Pipe(kind.name, [self.python, str(WORKER)], env=environment(torch.get_num_threads()))
+        self.python = python or kind.find_python()
+        variables = environment(torch.get_num_threads()) if env is None else env
+        self._pipe = Pipe(kind.name, [self.python, str(WORKERS / "run.py")], env=variables)
         setup.cleanup.callback(self._pipe.close)
-        self.version: str = self._ask({"engine": str(kind.engine), **settings})["version"]
+        facts = self._ask({"engine": str(kind.engine), **settings})
+        self.version: str = facts["version"]
+        self.dtype: str | None = facts["dtype"]
+        """Of its weights, where they are not those that it was given."""
 
-    def run(self, prompts: list[list[int]], num_tokens: int) -> Run:
-        return self.run_mixed(prompts, [num_tokens] * len(prompts))
-
-    def run_mixed(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
+    def run(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
         return self.generate(prompts, num_tokens)[1]
 
-    def generate(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> tuple[list[list[int]], Run]:
-        """The new tokens of each prompt, and the engine's steps.
+    def generate(self, prompts: list[list[int]], num_tokens: Sequence[int], **more: Any) -> tuple[list[list[int]], Run]:
+        """The new tokens of each prompt, and the engine's steps. `more`: what else its engine is told.
 
         Raises:
             RuntimeError: the peer failed, or gave another number of tokens than it was asked for.
         """
-        answer = self._ask({"prompts": prompts, "num_tokens": list(num_tokens)})
+        answer = self._ask({"prompts": prompts, "num_tokens": list(num_tokens), **more})
         tokens: list[list[int]] = answer["tokens"]
         if [len(ids) for ids in tokens] != list(num_tokens):
             raise RuntimeError(f"{self.name} gave {[len(ids) for ids in tokens]} tokens instead of {list(num_tokens)}")
@@ -102,22 +136,6 @@ class Apart:
         if "error" in answer:
             raise RuntimeError(f"{self.name} failed: {answer['error']}; its last words:\n{self._pipe.last_words()}")
         return answer
-
-
-def start(kind: Kind, setup: PeerSetup) -> Apart:
-    """The peer on our weights, in files that are there as long as it is."""
-    kind.find_python()  # before the weights are written
-    folder = Path(setup.cleanup.enter_context(tempfile.TemporaryDirectory(prefix="folovllm-peer-")))
-    export_weights(setup.model, setup.dtype, folder)
-    return Apart(
-        kind,
-        setup,
-        weights=str(folder),
-        dtype=setup.dtype,
-        max_model_len=setup.max_model_len,
-        max_num_seqs=setup.num_requests,
-        threads=torch.get_num_threads(),
-    )
 
 
 def environment(threads: int) -> dict[str, str]:

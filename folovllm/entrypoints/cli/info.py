@@ -34,8 +34,9 @@ def run(args: argparse.Namespace) -> int:
 def collect(model: str | None = None) -> dict[str, Any]:
     import torch
 
-    from folovllm.utils.devices import GIB, cpu_has_bf16_units, default_device, free_memory_bytes
+    from folovllm.utils.devices import cpu_has_bf16_units, default_device
     from folovllm.utils.machine import cpu_features, hardware, versions
+    from folovllm.utils.memory import GIB, free_memory_bytes
     from folovllm.utils.threads import wait_policy
 
     device = torch.device(default_device())
@@ -58,18 +59,17 @@ def collect(model: str | None = None) -> dict[str, Any]:
 def _kv_cache(model: str | None, device: Any) -> dict[str, Any]:
     """The KV cache that an engine with default settings would get now, before the weights have taken their part."""
     from folovllm.config import EngineConfig
-    from folovllm.engine.limits import resolve_scheduler_config
+    from folovllm.engine.budgets import resolve_scheduler_config
     from folovllm.hf_config import load_hf_config
     from folovllm.model_loader import resolve_dtype, resolve_max_model_len
-    from folovllm.models.registry import get_model_class
+    from folovllm.models.registry import decoder_spec
     from folovllm.worker.kv_cache import kv_bytes_per_token
     from folovllm.worker.memory import size_kv_cache
 
     config = EngineConfig.from_kwargs(model=model)
     hf_config = load_hf_config(config.model_config)
     limits = resolve_scheduler_config(config.scheduler_config, resolve_max_model_len(hf_config, None))
-    spec = get_model_class(hf_config).spec(hf_config)
-    token_bytes = kv_bytes_per_token(spec, resolve_dtype(config.model_config, hf_config, device))
+    token_bytes = kv_bytes_per_token(decoder_spec(hf_config), resolve_dtype(config.model_config, hf_config, device))
     size = size_kv_cache(token_bytes, config.cache_config, limits, device, measure_step=lambda: 0)
     return {
         "model": config.model_config.model,

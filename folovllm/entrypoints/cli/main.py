@@ -1,4 +1,4 @@
-"""`folovllm demo | generate | chat | info | bench | trace`, and what stands on top of the milestones.
+"""`folovllm generate | chat | demo | serve | info | bench | trace`: the first three are those of every milestone.
 
 Parsing imports neither torch nor transformers: `--help` and a wrong option answer at once. A command imports
 what it needs when it runs. What a user can get wrong ends in one line on stderr and exit status 2.
@@ -12,18 +12,13 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 
 from folovllm import __version__
-from folovllm.entrypoints import cli
-from folovllm.entrypoints.cli import recording
-from folovllm.entrypoints.cli.parser import Parser, one_line
+from folovllm.entrypoints import commands
+from folovllm.entrypoints.cli import generate, info, recording, trace
+from folovllm.entrypoints.cli.parser import Parser, explain, one_line
 
 DESCRIPTION = "FoloVLLM: an LLM inference engine to learn from, in the shape of vLLM v1."
-# A module each; those that are there, in this order.
-COMMANDS = {name: f"{cli.__name__}.{name}" for name in ("demo", "generate", "chat", "serve", "info")}
-COMMANDS |= {"bench": "folovllm.bench.command", "trace": f"{cli.__name__}.trace"}
-INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +36,7 @@ def run_command(make_parser: Callable[[], Parser], argv: Sequence[str] | None) -
         finally:
             sys.stdout.flush()  # here, where an error of it is caught
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return commands.INTERRUPTED
     except BrokenPipeError:
         # The reader (`| head`) has left; without this, the interpreter would complain when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -60,8 +55,10 @@ def _prepare_streams() -> bool:
     if sys.stdout is None:
         print("error: stdout is closed: there is nowhere to print to", file=sys.stderr)
         return False
-    # A terminal that cannot show 汉字 shows "?" and no traceback. Bytes that are no UTF-8 are refused by those
-    # who use them.
+    if sys.stdin is None:  # closed, `<&-`: it reads as empty
+        sys.stdin = open(os.devnull)  # noqa: SIM115  it stays open
+    # A terminal that cannot show 汉字 shows "?" and no traceback. Bytes that are no UTF-8 are refused where
+    # they are used.
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=errors)
@@ -71,9 +68,12 @@ def _prepare_streams() -> bool:
 def build_parser() -> Parser:
     parser = Parser(prog="folovllm", description=DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"folovllm {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in COMMANDS.values():
-        if find_spec(module.rpartition(".")[0]) and find_spec(module):
-            import_module(module).add_parser(commands)
-    recording.extend(commands.choices)
+    choices = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands.add_commands(choices)
+    generate.extend(choices.choices["generate"])
+    for name in ("generate", "chat"):
+        explain(choices.choices[name])
+    for module in ("folovllm.serving.command", info.__name__, "folovllm.bench.command", trace.__name__):
+        import_module(module).add_parser(choices)  # serving and benches stand above a command
+    recording.extend(choices.choices)
     return parser

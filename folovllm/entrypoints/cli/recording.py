@@ -1,6 +1,6 @@
 """`--trace FILE`, `--nvtx` and `--watch` for every command that makes an engine.
 
-The commands themselves know nothing of it: an engine that is made while one runs is traced and watched from outside.
+Such a command finds `args.observers`, and gives them to the engines that it makes.
 
 vLLM: none
 """
@@ -11,7 +11,10 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from folovllm.tracing.attach import Attach
 
 TRACED = ("demo", "generate", "chat", "serve")
 # Not `chat`, whose terminal is the user's, and not `serve`, which has a page for it.
@@ -41,7 +44,7 @@ def add_recording(parser: argparse.ArgumentParser, *, watch: bool = True, texts:
     if watch:
         text = "a live view of requests, tokens/s, cache and texts; what the command prints comes after it"
         group.add_argument("--watch", action="store_true", help=text)
-    parser.set_defaults(run=_recorded(parser.get_default("run"), texts))
+    parser.set_defaults(run=_recorded(parser.get_default("run"), texts), observers=())
 
 
 def _recorded(run: Run, texts: bool) -> Run:
@@ -52,16 +55,16 @@ def _recorded(run: Run, texts: bool) -> Run:
         if args.trace is None and not args.nvtx and not is_watched:
             return run(args)
         with_texts = texts if args.trace_texts is None else args.trace_texts
-        with recording(args.trace, texts=with_texts, nvtx=args.nvtx, watch=is_watched):
+        with recording(args.trace, texts=with_texts, nvtx=args.nvtx, watch=is_watched) as look:
+            args.observers = (look,)
             return run(args)
 
     return run_recorded
 
 
 @contextmanager
-def recording(trace: str | None, *, texts: bool = True, nvtx: bool, watch: bool) -> Iterator[None]:
-    """Engines that are made within the block are looked at until its end."""
-    from folovllm.engine.observers import observing_engines
+def recording(trace: str | None, *, texts: bool = True, nvtx: bool, watch: bool) -> Iterator[Attach]:
+    """Yields what gives an engine its observers, until the end of the block."""
     from folovllm.tracing.attach import attach
     from folovllm.tracing.nvtx import attach_nvtx
     from folovllm.tracing.writer import TraceWriter
@@ -82,18 +85,17 @@ def recording(trace: str | None, *, texts: bool = True, nvtx: bool, watch: bool)
             nonlocal num_engines
             num_engines += 1
             if nvtx:
-                looking.callback(attach_nvtx(engine).undo)
+                looking.callback(engine.observers.remove, attach_nvtx(engine))
             if trace is not None:
                 if num_engines > 1:
                     writers.append(TraceWriter(numbered(Path(trace), num_engines)))
                 looking.callback(attach(engine, writers[-1], texts=texts).close)
             if watcher is not None:
-                looking.callback(watcher.look_at(engine).undo)
+                looking.callback(engine.observers.remove, watcher.look_at(engine))
 
-        looking.enter_context(observing_engines(look))
-        yield
+        yield look
     if writers:
-        from folovllm.entrypoints.cli.session import notes
+        from folovllm.entrypoints.commands import notes
 
         if whole := [writer.path for writer in writers if writer.is_whole]:
             names = ", ".join(map(str, whole))

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from folovllm.tracing.page import Texts
     from folovllm.tracing.reader import Trace
-    from folovllm.tracing.texts import Texts
 
 
 def add_parser(commands: Any) -> None:

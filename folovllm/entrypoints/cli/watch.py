@@ -25,7 +25,7 @@ from rich.text import Text
 from folovllm.core.cached_block_pool import CachedBlockPool
 from folovllm.engine.stats import EngineStats
 from folovllm.request import SequenceStatus
-from folovllm.tracing.wraps import Wraps
+from folovllm.tracing.observer import EngineObserver
 
 LIVE_SECONDS, LINE_SECONDS = 0.1, 1.0
 CELL_ROWS, TEXT_ROWS = 4, 6
@@ -69,13 +69,13 @@ class Watcher:
         elif self._last is not None:
             print(self._last, file=sys.stderr)
 
-    def look_at(self, engine: Any) -> Wraps:
-        """From here on, after each step; undo() of what this returns ends it."""
-        wraps = Wraps()
-        wraps.after(engine.output_processor, "process_outputs", lambda result, *_: self._stepped(engine, result[0]))
-        return wraps
+    def look_at(self, engine: Any) -> EngineObserver:
+        """From here on, after each step, until what this returns is no observer of the engine's any more."""
+        watched = _Watched(self, engine)
+        engine.observers.append(watched)
+        return watched
 
-    def _stepped(self, engine: Any, outputs: list[Any]) -> None:
+    def stepped(self, engine: Any, outputs: list[Any]) -> None:
         for output in outputs:
             self._texts.pop(output.request_id, None)
             self._texts[output.request_id] = self._newest_text(output)
@@ -126,6 +126,14 @@ class Watcher:
                 rows.append(Text())
             rows[-1].append(*_cell(blocks, owner, shared, pool))
         return rows
+
+
+class _Watched(EngineObserver):
+    def __init__(self, watcher: Watcher, engine: Any) -> None:
+        self._watcher, self._engine = watcher, engine
+
+    def step_ended(self, outputs: list[Any]) -> None:
+        self._watcher.stepped(self._engine, outputs)
 
 
 def _cell(blocks: range, owner: dict[int, int], shared: set[int], pool: Any) -> tuple[str, str]:

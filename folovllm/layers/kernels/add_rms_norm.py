@@ -23,15 +23,9 @@ vLLM: csrc/layernorm_kernels.cu (fused_add_rms_norm)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
-
-if TYPE_CHECKING:
-    import triton
-    import triton.language as tl
-else:
-    from folovllm.utils.triton_import import tl, triton
+import triton
+import triton.language as tl
 
 
 @triton.jit
@@ -65,37 +59,19 @@ def _add_rms_norm_kernel(
     tl.store(out_ptr + row * size + column, out.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """norm(x) * weight over the last dimension of `x` [..., size], in a new tensor."""
-    return _launch(x, None, weight, eps)
-
-
-def add_rms_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """norm(x + residual) * weight in a new tensor; the sum itself is written over `residual`."""
-    return _launch(x, residual, weight, eps)
-
-
-def _launch(x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    size = x.shape[-1]
+def rms_norm(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As layers/norm.py has it, for x [num_tokens, size] whose rows may be strided. The sum is written over `residual`,
+    which is returned; without one, x is."""
+    num_tokens, size = x.shape
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    rows = x.reshape(-1, size)
-    if not len(rows):
-        return out
-    if rows.stride(1) != 1:
-        rows = rows.contiguous()
-    stream = rows if residual is None else residual.view(-1, size)  # a view or an error: it is written to
+    stream = x if residual is None else residual
     block = triton.next_power_of_2(size)
-    _add_rms_norm_kernel[(len(rows),)](
-        rows,
-        stream,
-        weight,
-        out,
-        rows.stride(0),
-        stream.stride(0),
-        size,
-        eps,
-        ADD=residual is not None,
-        BLOCK=block,
-        num_warps=min(max(block // 256, 4), 16),  # 8 elements a thread, so that a load can be 16 bytes of bfloat16
-    )
-    return out
+    if num_tokens:
+        _add_rms_norm_kernel[(num_tokens,)](
+            x, stream, weight, out, x.stride(0), stream.stride(0), size, eps,
+            ADD=residual is not None, BLOCK=block,
+            num_warps=min(max(block // 256, 4), 16),  # 8 elements a thread, so that a load can be 16 bytes of bfloat16
+        )  # fmt: skip
+    return out, stream

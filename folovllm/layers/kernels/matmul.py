@@ -20,6 +20,8 @@ import torch
 import triton
 import triton.language as tl
 
+from folovllm.layers.linear import Linear, LinearMethod
+
 INTERPRETED: bool = triton.knobs.runtime.interpret
 STAGES = 3
 GROUP_ROWS = 8  # tiles of rows that go through the weight together: they find its tiles in the L2 cache
@@ -101,3 +103,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
             INTERPRETED=INTERPRETED, num_warps=num_warps(block_m), num_stages=STAGES,
         )  # fmt: skip
     return out
+
+
+class TiledLinear(LinearMethod):
+    def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, layer.weight, layer.bias)

@@ -31,15 +31,13 @@ vLLM: csrc/fused_qknorm_rope_kernel.cu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+import triton
+import triton.language as tl
 
-if TYPE_CHECKING:
-    import triton
-    import triton.language as tl
-else:
-    from folovllm.utils.triton_import import tl, triton
+from folovllm.layers.norm import QKNorm
+from folovllm.layers.ops import QKV
+from folovllm.layers.rotary import Rotary
 
 # Heads of one program. At a head size of 128, each thread of two warps then holds 8 elements of either half: 16 bytes
 # of bfloat16, the widest access there is.
@@ -87,37 +85,15 @@ def _norm_rotary_kernel(
     tl.store(second, (b * cos + a * sin).to(dtype), mask=inside)
 
 
-def norm_rotary_(
-    qk: torch.Tensor,
-    num_heads: int,
-    rotary: tuple[torch.Tensor, torch.Tensor],
-    weight: torch.Tensor | None,
-    eps: float,
-) -> torch.Tensor:
-    """Norm (where there is a `weight` [2, head_size]) and rotation, written over `qk`, which is returned.
-
-    qk: [num_tokens, num_heads + num_kv_heads, head_size], q's heads first; strided but for its last dimension.
-    rotary: cos and sin as RotaryEmbedding makes them, [num_tokens, 1, head_size] each.
-    """
-    num_tokens, num_all_heads, head_size = qk.shape
-    if not num_tokens:
-        return qk
-    cos, sin = rotary
-    _norm_rotary_kernel[(num_tokens, triton.cdiv(num_all_heads, HEADS))](
-        qk,
-        qk if weight is None else weight,
-        cos,
-        sin,
-        qk.stride(0),
-        qk.stride(1),
-        cos.stride(0),
-        num_heads,
-        num_all_heads,
-        head_size // 2,
-        eps,
-        NORM=weight is not None,
-        HEADS=HEADS,
-        BLOCK=triton.next_power_of_2(head_size // 2),
-        num_warps=2,
-    )
-    return qk
+def norm_rotary(heads: torch.Tensor, norm: QKNorm | None, rotary: Rotary, num_heads: int, num_kv_heads: int) -> QKV:
+    """As layers/ops.py has it: q, k and v are views of `heads`, whose last dimension alone must be contiguous."""
+    num_tokens, _, head_size = heads.shape
+    num_all_heads, (cos, sin) = num_heads + num_kv_heads, rotary
+    if num_tokens:
+        _norm_rotary_kernel[(num_tokens, triton.cdiv(num_all_heads, HEADS))](
+            heads, heads if norm is None else norm.weight, cos, sin, heads.stride(0), heads.stride(1), cos.stride(0),
+            num_heads, num_all_heads, head_size // 2, 0.0 if norm is None else norm.eps,
+            NORM=norm is not None, HEADS=HEADS, BLOCK=triton.next_power_of_2(head_size // 2), num_warps=2,
+        )  # fmt: skip
+    q, k, v = heads.split([num_heads, num_kv_heads, num_kv_heads], dim=1)
+    return q, k, v

@@ -19,15 +19,9 @@ vLLM: csrc/activation_kernels.cu (silu_and_mul)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
-
-if TYPE_CHECKING:
-    import triton
-    import triton.language as tl
-else:
-    from folovllm.utils.triton_import import tl, triton
+import triton
+import triton.language as tl
 
 # Columns of one program: 8 a thread of 4 warps, 16 bytes of bfloat16.
 COLUMNS = 1024

@@ -28,20 +28,14 @@ vLLM: v1/sample/ops/topk_topp_triton.py (the filters), v1/worker/gpu/sample/gumb
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
-from folovllm.sample.drawable import NOT_FINITE
+from folovllm.sample.draw import NOT_FINITE
 from folovllm.sample.filters import Filters
 from folovllm.sample.kernels.threshold import count_and_mass, extremes, find_threshold, key_of, load_row, value_of
-
-if TYPE_CHECKING:
-    import triton
-    import triton.language as tl
-else:
-    from folovllm.utils.triton_import import tl, triton
 
 # Columns a step: 4 for each thread of 16 warps. Counts and masses for 4 pivots are then 32 registers a thread.
 BLOCK = 2048

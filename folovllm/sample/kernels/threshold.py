@@ -25,13 +25,8 @@ vLLM: v1/sample/ops/topk_topp_triton.py
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import triton
-    import triton.language as tl
-else:
-    from folovllm.utils.triton_import import tl, triton
+import triton
+import triton.language as tl
 
 
 @triton.jit

@@ -18,7 +18,6 @@ import json
 import linecache
 import os
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,13 +31,19 @@ import lab_values
 
 TREE = Path(os.environ.get("LAB_TREE", ".")).resolve()
 HERE = Path(__file__).resolve().parent
+CHINESE = os.environ.get("LAB_LANGUAGE") == "zh"
+
+
+def say(english: str, chinese: str) -> str:
+    """What a learner reads of an expectation, in the language of the folder."""
+    return chinese if CHINESE else english
 
 
 class MismatchError(AssertionError):
     """An expectation that did not hold."""
 
     def __init__(self, got: str, expected: str, mistake: str | None = None) -> None:
-        super().__init__(f"expected {expected}, got {got}")
+        super().__init__(say(f"expected {expected}, got {got}", f"期望 {expected}，实际 {got}"))
         self.got, self.expected, self.mistake = got, expected, mistake
 
 
@@ -55,7 +60,8 @@ def invariant(number: int, likely: str | None = None) -> Callable[[Callable[...,
 def expect(got: Any, expected: Any, *, mistakes: Mapping[str, Any] | None = None) -> None:
     """Fails unless the two are equal. `mistakes` maps the name of a mistake to what it would have given here."""
     if not lab_values.equal(got, expected):
-        raise MismatchError(lab_values.show(got), lab_values.show(expected), _known(got, mistakes, lab_values.equal))
+        texts = lab_values.show_both(got, expected)
+        raise MismatchError(texts[0], texts[1], _known(got, mistakes, lab_values.equal))
 
 
 def expect_close(got: Any, expected: Any, *, atol: float = 1e-5, mistakes: Mapping[str, Any] | None = None) -> None:
@@ -68,10 +74,12 @@ def expect_close(got: Any, expected: Any, *, atol: float = 1e-5, mistakes: Mappi
         return
     known = _known(got, mistakes, close)
     if lab_values.shape(got) != lab_values.shape(expected):
-        raise MismatchError(f"shape {lab_values.shape(got)}", f"shape {lab_values.shape(expected)}", known)
+        word = say("shape", "形状")
+        raise MismatchError(f"{word} {lab_values.shape(got)}", f"{word} {lab_values.shape(expected)}", known)
     flat = lab_values.flat(got)
     if len(flat) <= lab_values.MOST_ELEMENTS:
-        raise MismatchError(lab_values.show(got), lab_values.show(expected), known)
+        texts = lab_values.show_both(got, expected)
+        raise MismatchError(texts[0], texts[1], known)
     _, at = lab_values.worst(got, expected)
     place: list[int] = []
     rest = at
@@ -79,14 +87,17 @@ def expect_close(got: Any, expected: Any, *, atol: float = 1e-5, mistakes: Mappi
         place.insert(0, rest % size)
         rest //= size
     wrong = sum(not abs(a - b) <= atol for a, b in zip(flat, lab_values.flat(expected), strict=True))
-    of = f"at {place}, where it is worst; {wrong} of {len(flat)} elements differ"
+    of = say(
+        f"at {place}, where it is worst; {wrong} of {len(flat)} elements differ",
+        f"位于 {place}，此处相差最大；{len(flat)} 个元素中有 {wrong} 个不同",
+    )
     raise MismatchError(f"{flat[at]:.6g}  {of}", f"{lab_values.flat(expected)[at]:.6g}", known)
 
 
 @contextmanager
 def raises(kind: type[BaseException], says: str = "") -> Iterator[None]:
     """Fails unless the block raises `kind` with `says` somewhere in its text."""
-    wanted = kind.__name__ + (f" that says {says!r}" if says else "")
+    wanted = kind.__name__ + (say(f" that says {says!r}", f"，文本含 {says!r}") if says else "")
     try:
         yield
     except NotImplementedError:
@@ -95,7 +106,7 @@ def raises(kind: type[BaseException], says: str = "") -> Iterator[None]:
         if says not in str(error):
             raise MismatchError(f"{type(error).__name__}: {error}", wanted) from None
         return
-    raise MismatchError("no error", wanted)
+    raise MismatchError(say("no error", "没有报错"), wanted)
 
 
 def _known(got: Any, mistakes: Mapping[str, Any] | None, same: Callable[[Any, Any], bool]) -> str | None:
@@ -173,9 +184,10 @@ def describe(error: BaseException, item: pytest.Function | None) -> dict[str, An
     """A failure as plain data: what was asked, expected and got, or what was raised, and the lines of it."""
     while error.__cause__ is not None and not isinstance(error, NotImplementedError):  # as Triton's interpreter wraps
         error = error.__cause__
-    told: dict[str, Any] = {"kind": type(error).__name__, "text": str(error), "mistake": None}
+    told: dict[str, Any] = {"kind": type(error).__name__, "text": str(error), "mistake": None, "is_sure": False}
     if isinstance(error, MismatchError):
         told.update(kind="mismatch", got=error.got, expected=error.expected, mistake=error.mistake)
+        told["is_sure"] = error.mistake is not None  # its value is that of the mistake
     if isinstance(error, SyntaxError) and error.filename:
         told["frames"] = [_frame(error.filename, error.lineno or 0, "")]
         told["text"] = error.msg
@@ -222,16 +234,11 @@ def _asked(tb: TracebackType | None, item: pytest.Function, got: str) -> tuple[l
         and node.end_lineno
         and node.lineno <= found.tb_lineno <= node.end_lineno
     )
-    body = test.body[1:] if ast.get_docstring(test) is not None else test.body
     inner = [n for n in ast.walk(test) if isinstance(n, ast.stmt) and n is not test]
     around = [n for n in inner if n.lineno <= found.tb_lineno <= (n.end_lineno or n.lineno)]
     statement = max(around, key=lambda node: node.lineno)
-    end = found.tb_lineno if isinstance(statement, (ast.For, ast.With)) else statement.end_lineno
-    cut = lines[body[0].lineno - 1 : end]
-    if isinstance(statement, ast.Expr) and _without_mistakes(statement):
-        cut = lines[body[0].lineno - 1 : statement.lineno - 1]
-        cut.append(" " * statement.col_offset + ast.unparse(statement))
-    shown = textwrap.dedent("\n".join(cut)).splitlines()
+    end = found.tb_lineno if isinstance(statement, ast.For) else statement.end_lineno
+    shown = lab_values.shown_lines(lines, test, end or found.tb_lineno)
     names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
     values = {}
     for name in sorted(names & found.tb_frame.f_locals.keys()):
@@ -241,15 +248,6 @@ def _asked(tb: TracebackType | None, item: pytest.Function, got: str) -> tuple[l
         if isinstance(value, (int, float, str, list, tuple, dict, set, type(None))) and len(repr(value)) <= 60:
             values[name] = repr(value)
     return shown, values
-
-
-def _without_mistakes(statement: ast.Expr) -> bool:
-    """Take `mistakes=…` out of an expectation: it would tell what others got wrong. Whether there was one."""
-    call = statement.value
-    if not isinstance(call, ast.Call) or not any(word.arg == "mistakes" for word in call.keywords):
-        return False
-    call.keywords = [word for word in call.keywords if word.arg != "mistakes"]
-    return True
 
 
 def _parameters(item: pytest.Function) -> dict[str, str]:

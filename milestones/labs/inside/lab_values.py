@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import math
-from typing import Any
+import textwrap
+from typing import Any, TypeGuard
 
 LONGEST = 400  # characters of a value that is shown
 MOST_ELEMENTS = 16  # of a tensor that is shown whole
@@ -51,16 +53,58 @@ def worst(a: Any, b: Any) -> tuple[float, int]:
     return max(largest, 0.0), at
 
 
+def show_both(got: Any, expected: Any) -> tuple[str, str]:
+    """Both as text. What is long is cut to where they begin to differ."""
+    texts = show(got), show(expected)
+    if max(map(len, texts)) <= LONGEST:
+        return texts
+    same = next((at for at, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
+    return _cut(texts[0], same), _cut(texts[1], same)
+
+
+def _cut(text: str, same: int) -> str:
+    """About LONGEST characters of `text`, a quarter of them before place `same`."""
+    start = max(0, same - LONGEST // 4)
+    before, behind = "… " if start else "", " …" if len(text) > start + LONGEST else ""
+    return before + text[start : start + LONGEST] + behind
+
+
 def show(value: Any) -> str:
     if is_tensor(value):
         if len(flat(value)) > MOST_ELEMENTS:
             return f"a tensor of shape {list(value.shape)}, {value.dtype}"
         value = _rounded(value.tolist())
-    text = repr(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+    return repr(value)
 
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [_rounded(entry) for entry in value]
     return float(f"{value:.6g}") if isinstance(value, float) and math.isfinite(value) else value
+
+
+def shown_lines(lines: list[str], test: ast.FunctionDef | ast.AsyncFunctionDef, end: int) -> list[str]:
+    """The lines of a test up to line `end`, as a learner sees them: without its docstring, and without `mistakes=…`,
+    which would tell what others got wrong. `lines` are those of the file."""
+    body = test.body[1:] if ast.get_docstring(test) is not None else test.body
+    shown = {number: lines[number - 1] for number in range(body[0].lineno, end + 1)}
+    for node in ast.walk(test):
+        if not isinstance(node, ast.Assign | ast.Expr) or (node.end_lineno or node.lineno) > end:
+            continue
+        rows = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["mistakes"]:
+            kept = None
+        elif _takes_mistakes(node.value):
+            node.value.keywords = [word for word in node.value.keywords if word.arg != "mistakes"]
+            kept = " " * node.col_offset + ast.unparse(node)
+        else:
+            continue
+        for row in rows:
+            shown.pop(row, None)
+        if kept is not None:
+            shown[node.lineno] = kept
+    return textwrap.dedent("\n".join(shown[number] for number in sorted(shown))).splitlines()
+
+
+def _takes_mistakes(value: ast.expr) -> TypeGuard[ast.Call]:
+    return isinstance(value, ast.Call) and any(word.arg == "mistakes" for word in value.keywords)

@@ -1,7 +1,7 @@
 """FoloVLLM: an LLM inference engine to learn from, in the shape of vLLM v1.
 
 Public names load on first use (PEP 562): `import folovllm` itself imports neither torch nor transformers,
-so the command line's `--help` and everything that only reads configuration start at once.
+so `--help` and everything that only reads configuration start at once.
 
 vLLM: __init__.py
 """
@@ -13,43 +13,34 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Public name -> the module it lives in.
-_EXPORTS = {
-    "CacheConfig": "folovllm.config",
-    "EngineConfig": "folovllm.config",
-    "ModelConfig": "folovllm.config",
-    "SchedulerConfig": "folovllm.config",
-    "FoloVLLMError": "folovllm.errors",
-    "IllegalTransition": "folovllm.errors",
-    "LogitsNotFiniteError": "folovllm.errors",
-    "ModelLoadError": "folovllm.errors",
-    "NoTokenLeftError": "folovllm.errors",
-    "PromptTooLongError": "folovllm.errors",
-    "ModelLoader": "folovllm.model_loader",
-    "get_model_and_tokenizer": "folovllm.model_loader",
-    "CompletionOutput": "folovllm.outputs",
-    "Logprob": "folovllm.outputs",
-    "RequestMetrics": "folovllm.outputs",
-    "RequestOutput": "folovllm.outputs",
-    "Request": "folovllm.request",
-    "RequestStatus": "folovllm.request",
-    "Sequence": "folovllm.request",
-    "SequenceData": "folovllm.request",
-    "SequenceStatus": "folovllm.request",
-    "SamplingParams": "folovllm.sampling_params",
-    "SamplingType": "folovllm.sampling_params",
+# Public names by the module that they live in.
+_MODULES = {
+    "folovllm.config": ("CacheConfig", "EngineConfig", "ModelConfig", "SchedulerConfig"),
+    "folovllm.errors": (
+        "FoloVLLMError",
+        "IllegalTransition",
+        "LogitsNotFiniteError",
+        "ModelLoadError",
+        "NoTokenLeftError",
+        "PromptTooLongError",
+    ),
+    "folovllm.model_loader": ("get_model_and_tokenizer", "ModelLoader"),
+    "folovllm.outputs": ("CompletionOutput", "Logprob", "RequestMetrics", "RequestOutput"),
+    "folovllm.request": ("Request", "RequestStatus", "Sequence", "SequenceData", "SequenceStatus"),
+    "folovllm.sampling_params": ("SamplingParams", "SamplingType"),
 }
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = ["__version__", *_EXPORTS]
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
+    if name not in _HOME:
         raise AttributeError(f"module 'folovllm' has no attribute {name!r}")
-    value = getattr(import_module(_EXPORTS[name]), name)
+    value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value  # the next look-up does not come through here
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_EXPORTS})
+    return sorted({*globals(), *_HOME})

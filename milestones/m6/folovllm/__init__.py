@@ -1,7 +1,7 @@
 """FoloVLLM: an LLM inference engine to learn from, in the shape of vLLM v1.
 
 Public names load on first use (PEP 562): `import folovllm` itself imports neither torch nor transformers,
-so the command line's `--help` and everything that only reads configuration start at once.
+so `--help` and everything that only reads configuration start at once.
 """
 
 from __future__ import annotations
@@ -15,50 +15,41 @@ __version__ = "0.1.0"
 
 set_wait_policy()  # OpenMP reads it when torch is imported, so it has to be said before
 
-# Public name -> the module it lives in.
-_EXPORTS = {
-    "CacheConfig": "folovllm.config",
-    "EngineConfig": "folovllm.config",
-    "ModelConfig": "folovllm.config",
-    "SchedulerConfig": "folovllm.config",
-    "AsyncLLM": "folovllm.engine.async_llm",
-    "EngineStats": "folovllm.engine.stats",
-    "LLMEngine": "folovllm.engine.llm_engine",
-    "LLM": "folovllm.entrypoints.llm",
-    "EngineDeadError": "folovllm.errors",
-    "FoloVLLMError": "folovllm.errors",
-    "IllegalTransition": "folovllm.errors",
-    "LogitsNotFiniteError": "folovllm.errors",
-    "ModelLoadError": "folovllm.errors",
-    "NoTokenLeftError": "folovllm.errors",
-    "PromptTooLongError": "folovllm.errors",
-    "ModelLoader": "folovllm.model_loader",
-    "get_model_and_tokenizer": "folovllm.model_loader",
-    "CompletionOutput": "folovllm.outputs",
-    "Logprob": "folovllm.outputs",
-    "RequestMetrics": "folovllm.outputs",
-    "RequestOutput": "folovllm.outputs",
-    "Request": "folovllm.request",
-    "RequestStatus": "folovllm.request",
-    "Sequence": "folovllm.request",
-    "SequenceData": "folovllm.request",
-    "SequenceStatus": "folovllm.request",
-    "LogitsProcessor": "folovllm.sample.logits_processors",
-    "register_logits_processor": "folovllm.sample.logits_processors",
-    "SamplingParams": "folovllm.sampling_params",
-    "SamplingType": "folovllm.sampling_params",
+# Public names by the module that they live in.
+_MODULES = {
+    "folovllm.config": ("CacheConfig", "EngineConfig", "ModelConfig", "SchedulerConfig"),
+    "folovllm.engine.async_llm": ("AsyncLLM",),
+    "folovllm.engine.llm_engine": ("LLMEngine",),
+    "folovllm.engine.stats": ("EngineStats",),
+    "folovllm.entrypoints.beam_search": ("BeamSearchParams",),
+    "folovllm.entrypoints.llm": ("LLM",),
+    "folovllm.errors": (
+        "EngineDeadError",
+        "FoloVLLMError",
+        "IllegalTransition",
+        "LogitsNotFiniteError",
+        "ModelLoadError",
+        "NoTokenLeftError",
+        "PromptTooLongError",
+    ),
+    "folovllm.model_loader": ("get_model_and_tokenizer", "ModelLoader"),
+    "folovllm.outputs": ("CompletionOutput", "Logprob", "RequestMetrics", "RequestOutput"),
+    "folovllm.request": ("Request", "RequestStatus", "Sequence", "SequenceData", "SequenceStatus"),
+    "folovllm.sample.logits_processors": ("LogitsProcessor", "register_logits_processor"),
+    "folovllm.sampling_params": ("RequestOutputKind", "SamplingParams", "SamplingType"),
 }
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = ["__version__", *_EXPORTS]
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _EXPORTS:
+    if name not in _HOME:
         raise AttributeError(f"module 'folovllm' has no attribute {name!r}")
-    value = getattr(import_module(_EXPORTS[name]), name)
+    value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value  # the next look-up does not come through here
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_EXPORTS})
+    return sorted({*globals(), *_HOME})

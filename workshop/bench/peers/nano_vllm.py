@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from folovllm.bench.contestant import Contestant
-from folovllm.bench.peers.apart import Apart, Kind
-from folovllm.bench.peers.setup import PeerMissingError, PeerSetup
+from folovllm.bench.peers.apart import Apart, Kind, PeerMissingError, PeerSetup
 from folovllm.model_files import resolve_model_path
 from folovllm.utils.devices import default_device
 

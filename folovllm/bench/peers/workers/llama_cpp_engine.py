@@ -11,22 +11,26 @@ vLLM: none
 
 from __future__ import annotations
 
+import ctypes
 import time
 from importlib import import_module
 from typing import Any
 
-NEEDS = ("numpy", "gguf", "llama_cpp")
+NEEDS = ("numpy", "llama_cpp")
 BATCH = 2048  # tokens of a step, llama.cpp's own default
 KV_UNIT = 256  # llama.cpp rounds a sequence's share of the cache up to this many tokens
 GGML_TYPES = {"float32": 0, "float16": 1, "bfloat16": 30}
+FILE_TYPES = {"0": "float32", "1": "float16", "32": "bfloat16"}  # others are quantised
 Step = tuple[float, int, bool]
 
 
 class Engine:
     """A model with a KV cache for `max_num_seqs` sequences of `max_model_len` tokens, kept in `dtype`."""
 
-    def __init__(self, weights: str, dtype: str, max_model_len: int, max_num_seqs: int, threads: int) -> None:
-        path = import_module("gguf_file").write_gguf(weights)
+    def __init__(
+        self, path: str, dtype: str, shape: list[int], max_model_len: int, max_num_seqs: int, threads: int
+    ) -> None:
+        """`shape`: layers, hidden size and vocabulary that the file must have. Raises ValueError: it has others."""
         self.np: Any = import_module("numpy")
         self.lib: Any = import_module("llama_cpp")
         self.version: str = self.lib.__version__
@@ -34,7 +38,15 @@ class Engine:
         lib.llama_backend_init()
         self.model = lib.llama_model_load_from_file(path.encode(), lib.llama_model_default_params())
         if not self.model:
-            raise RuntimeError("llama.cpp could not load the GGUF file")
+            raise RuntimeError(f"llama.cpp could not load the GGUF file {path}")
+        self.vocab_size: int = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
+        found = [lib.llama_model_n_layer(self.model), lib.llama_model_n_embd(self.model), self.vocab_size]
+        if found != shape:
+            raise ValueError(f"gguf must have the model's layers, hidden size and vocabulary, {shape}, got {found}")
+        text = ctypes.create_string_buffer(64)
+        lib.llama_model_meta_val_str(self.model, b"general.file_type", text, len(text))
+        kind = text.value.decode()
+        self.dtype = FILE_TYPES.get(kind, f"GGUF file type {kind}")
         options = lib.llama_context_default_params()
         options.n_ctx = max_num_seqs * -(-max_model_len // KV_UNIT) * KV_UNIT
         options.n_seq_max = max_num_seqs
@@ -44,7 +56,6 @@ class Engine:
         self.context = lib.llama_init_from_model(self.model, options)
         if not self.context:
             raise RuntimeError("llama.cpp could not make a context of this size")
-        self.vocab_size: int = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self.model))
         self.batch = lib.llama_batch_init(BATCH, 0, 1)
 
     def generate(self, prompts: list[list[int]], num_tokens: list[int]) -> tuple[list[Step], list[list[int]]]:

@@ -1,13 +1,13 @@
 """A peer behind a pipe: runs in the environment that has the peer in it, and hands each request to one engine file.
 
     in   {"engine": "…/llama_cpp_engine.py", "dtype": ..., ...}           once
-    out  {"ready": true, "version": ...}
+    out  {"version": ..., "dtype": of its own weights or null}
     in   {"prompts": [[1, 2], ...], "num_tokens": [32, ...]}
     out  {"steps": [[seconds, tokens, prefill], ...], "tokens": [[...], ...]}
 
 One line of JSON each; a failure is {"error": ..., "stage": ...}, the end of the input ends the process. What an engine
 file needs beside it is found in its own folder and in this one. Nothing of folovllm may be imported: that environment
-need not have it, but for transformers_engine.py, whose Python is ours.
+need not have it, but for hf_engine.py, whose Python is ours.
 
 vLLM: none
 """
@@ -35,7 +35,7 @@ def main() -> int:
             import_module(name)
         stage = "load"
         engine = engine_file.Engine(**settings)
-        answer(answers, ready=True, version=engine.version)
+        answer(answers, version=engine.version, dtype=getattr(engine, "dtype", None))
         stage = "run"
         for line in sys.stdin:
             steps, tokens = engine.generate(**json.loads(line))

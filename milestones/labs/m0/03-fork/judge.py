@@ -44,6 +44,14 @@ def test_each_adds_tokens_for_itself():
     expect(child.get_token_ids(), [1, 2, 3, 4, 6])
 
 
+@invariant(2, likely="shares-the-tokens")
+def test_the_list_of_the_prompt_is_the_child_s_own_too():
+    parent = running()
+    child = parent.fork("7-1")
+    parent.data.prompt_token_ids[0] = 9
+    expect(child.get_token_ids(), [1, 2, 3, 4])
+
+
 @invariant(3, likely="shares-the-blocks")
 def test_each_has_a_block_table_of_its_own():
     parent = running()

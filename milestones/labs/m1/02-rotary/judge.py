@@ -51,6 +51,13 @@ def test_one_row_of_cosines_serves_all_heads():
 
 
 @invariant(3)
+def test_the_first_half_of_sin_is_negated():
+    _, wide_sin = ROTARY(torch.tensor([1]))
+    plain, negated = [sin(1), sin(0.01)], [-sin(1), -sin(0.01)]
+    expect_close(wide_sin.flatten(), [*negated, *plain], mistakes={"keeps-the-sign-back": [*plain, *plain]})
+
+
+@invariant(3)
 def test_each_token_has_its_own_position_and_its_heads_turn_alike():
     x = torch.tensor([1.0, 0.0, 0.0, 0.0]).expand(2, 3, 4)  # two tokens, three heads
     out = apply_rotary(x, *ROTARY(torch.tensor([9, 2])))

@@ -1,6 +1,8 @@
+from math import exp
+
 import torch
 
-from folovllm.sample.filters import Filters, _among_likeliest
+from folovllm.sample.filters import Filters, keep_prefix
 from lab_judge import expect, expect_close, invariant
 
 OFF = {"temperature": 1.0, "top_k": 100, "top_p": torch.inf, "min_p": 0.0}
@@ -20,15 +22,14 @@ def logits(*rows):
 
 @invariant(1)
 def test_the_likeliest_weighs_one_and_the_order_falls():
-    found = _among_likeliest(logits([0.1, 0.4, 0.2, 0.3]), row(), 4, None)
+    found = keep_prefix(logits([0.1, 0.4, 0.2, 0.3]), row(), 4)
     expect(found.ids, [[1, 3, 2, 0]])
     expect_close(found.weights, [[1.0, 0.75, 0.5, 0.25]])
-    expect_close(found.cumulative, [[1.0, 1.75, 2.25, 2.5]])
 
 
 @invariant(1)
 def test_the_temperature_is_in_the_weights():
-    found = _among_likeliest(logits([0.1, 0.4, 0.2, 0.3]), row(temperature=0.5), 3, None)
+    found = keep_prefix(logits([0.1, 0.4, 0.2, 0.3]), row(temperature=0.5), 3)
     expect_close(
         found.weights,
         [[1.0, 0.5625, 0.25]],
@@ -37,46 +38,78 @@ def test_the_temperature_is_in_the_weights():
     expect(found.weights.dtype, torch.float64)
 
 
+@invariant(1)
+def test_large_logits_do_not_overflow():
+    found = keep_prefix(torch.tensor([[1000.0, 999.0]]), row(temperature=0.5), 2)
+    expect_close(found.weights, [[1.0, exp(-2)]], mistakes={"overflows": [[torch.nan, torch.nan]]})
+
+
+@invariant(1)
+def test_the_difference_is_taken_in_float64():
+    low = torch.tensor(0.1)  # float32: 0.10000000149
+    found = keep_prefix(torch.stack([torch.tensor(2.0), low])[None], row(), 2)
+    error = abs(found.weights[0, 1].item() - exp(low.item() - 2.0))
+    expect(error < 1e-12, True)
+
+
 @invariant(2)
 def test_the_token_that_crosses_the_line_is_kept():
-    found = _among_likeliest(logits(SIX), row(top_p=0.75), 6, None)  # .40 .65 .80
+    found = keep_prefix(logits(SIX), row(top_p=0.75), 6)  # .40 .65 .80
     expect(found.keep, [[3]], mistakes={"drops-the-boundary": [[2]]})
+
+
+@invariant(2)
+def test_no_token_is_kept_behind_a_sum_that_is_the_line():
+    found = keep_prefix(logits([0.25, 0.25, 0.25, 0.25]), row(top_p=0.5), 4)  # .25 .50: reached
+    expect(found.keep, [[2]], mistakes={"goes-beyond-the-line": [[3]]})
 
 
 @invariant(3)
 def test_top_k_comes_first():
-    found = _among_likeliest(logits([0.4, 0.3, 0.2, 0.1]), row(top_k=2, top_p=0.5), 4, None)  # .4 of .7
+    found = keep_prefix(logits([0.4, 0.3, 0.2, 0.1]), row(top_k=2, top_p=0.5), 4)  # .4 of .7
     expect(found.keep, [[1]], mistakes={"mass-of-the-row": [[2]]})
 
 
 @invariant(3)
-def test_a_given_mass_counts():
-    mass = torch.tensor([[2.5]])  # the whole row: 1 / .4
-    found = _among_likeliest(logits([0.4, 0.3, 0.2, 0.1]), row(top_p=0.5), 3, mass)
-    expect(found.keep, [[2]])
+def test_the_mass_is_that_of_all_k():
+    found = keep_prefix(logits(SIX), row(top_k=3, top_p=0.9), 6)  # .9 of .80 is .72: .40 .65 .80
+    expect(found.keep, [[3]])
 
 
 @invariant(4)
 def test_min_p_is_a_ratio_to_the_likeliest():
-    found = _among_likeliest(logits(SIX), row(min_p=0.3), 6, None)  # at least .12
+    found = keep_prefix(logits(SIX), row(min_p=0.3), 6)  # at least .12
     expect(found.keep, [[3]])
+
+
+@invariant(4)
+def test_a_weight_of_min_p_itself_is_kept():
+    found = keep_prefix(logits([0.4, 0.4, 0.2]), row(min_p=1.0), 3)
+    expect(found.keep, [[2]], mistakes={"leaves-min-p-out": [[1]]})
 
 
 @invariant(5)
 def test_the_strictest_counts():
-    found = _among_likeliest(logits(SIX), row(top_k=5, top_p=0.95, min_p=0.2), 6, None)
+    found = keep_prefix(logits(SIX), row(top_k=5, top_p=0.95, min_p=0.2), 6)
     expect(found.keep, [[4]])  # 5, of .96 the line .912 is crossed by the fifth: 5, at least .08: 4
 
 
 @invariant(5)
 def test_one_is_always_kept():
-    found = _among_likeliest(logits(SIX), row(top_p=1e-9), 6, None)
+    found = keep_prefix(logits(SIX), row(top_p=1e-9), 6)
     expect(found.keep, [[1]])
+
+
+@invariant(5, likely="keeps-none")
+def test_one_is_kept_of_a_row_of_nan():
+    found = keep_prefix(torch.full((1, 6), torch.nan), row(top_p=0.9, min_p=0.1), 6)
+    at_least_one = found.keep.item() >= 1
+    expect(at_least_one, True)
 
 
 @invariant(6)
 def test_all_are_kept_where_nothing_is_asked_for():
-    found = _among_likeliest(logits(SIX), row(), 6, None)
+    found = keep_prefix(logits(SIX), row(), 6)
     expect(found.keep, [[6]])
 
 
@@ -88,5 +121,5 @@ def test_each_row_goes_by_its_own_settings():
         top_p=torch.tensor([[torch.inf], [0.75], [0.5]]).double(),
         min_p=torch.zeros(3, 1).double(),
     )
-    found = _among_likeliest(logits(SIX, SIX, SIX), filters, 6, None)
+    found = keep_prefix(logits(SIX, SIX, SIX), filters, 6)
     expect(found.keep, [[4], [3], [1]])

@@ -41,6 +41,15 @@ def test_only_the_first_columns_run():
     expect(draw_exponential_race(Candidates(weights, ids, keep), noise), [1, 2], mistakes={"races-everybody": [2, 2]})
 
 
+@invariant(2)
+def test_all_is_computed_where_the_noise_is():
+    meta = torch.device("meta")  # its tensors have shapes and no numbers, so none can be read on the host
+    weights, noise = torch.ones(2, 3, device=meta), torch.ones(2, 3, device=meta)
+    ids = torch.zeros(2, 3, dtype=torch.int64, device=meta)
+    keep = torch.ones(2, 1, dtype=torch.int64, device=meta)
+    expect(draw_exponential_race(Candidates(weights, ids, keep), noise).device, meta)
+
+
 @invariant(3)
 def test_a_column_stands_for_a_token():
     ids = torch.tensor([[70, 50], [30, 10]])

@@ -1,6 +1,6 @@
 import torch
 
-from folovllm.sample.penalties import Penalties
+from folovllm.sample.logits_processors import Penalties
 from folovllm.sample.row import SamplingRow
 from folovllm.sampling_params import SamplingParams
 from lab_judge import expect_close, invariant
@@ -18,9 +18,10 @@ def penalties(*rows):
 
 @invariant(1)
 def test_repetition_takes_from_positive_and_from_negative_logits():
-    asked = row(prompt=[0], output=[1], repetition_penalty=2.0)
-    logits = torch.tensor([[4.0, -4.0, 3.0]])
-    expect_close(penalties(asked).apply(logits), [[2.0, -8.0, 3.0]], mistakes={"divides-all": [[2.0, -2.0, 3.0]]})
+    asked = row(prompt=[0], output=[1, 3], repetition_penalty=2.0)
+    logits = torch.tensor([[4.0, -4.0, 3.0, 0.5]])
+    divided = [[2.0, -2.0, 3.0, 0.25]]
+    expect_close(penalties(asked).apply(logits), [[2.0, -8.0, 3.0, 0.25]], mistakes={"divides-all": divided})
 
 
 @invariant(1)

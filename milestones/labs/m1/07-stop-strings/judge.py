@@ -61,14 +61,20 @@ def test_it_stays_where_that_is_asked_for():
 
 @invariant(5, likely="searches-everything")
 def test_what_ended_before_is_not_found_again():
-    out = output("END of it", "END")  # was let through, before min_tokens
-    expect(out._cut_at_stop(num_added=3), False)
+    out = output("the END.", "END")  # was let through, before min_tokens
+    expect(out._cut_at_stop(num_added=1), False)  # the full stop is new
 
 
 @invariant(6)
 def test_the_end_is_held_back():
     out = output("and the E", "END")
     expect(out.shown_text(), "and the")
+
+
+@invariant(6)
+def test_all_of_a_text_that_is_shorter_than_that_is_held_back():
+    out = output("and", "and so on")
+    expect(out.shown_text(), "")
 
 
 @invariant(6, likely="minus-zero")

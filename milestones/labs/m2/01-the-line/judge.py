@@ -88,3 +88,24 @@ def test_dead_entries_are_swept_out():
     dead = len(queue._heap) - len(queue)
     expect(dead <= 17, True)
     expect(served(queue), ["0"])
+
+
+@invariant(6, likely="sweeps-without-order")
+def test_what_is_left_behind_a_sweep_is_a_heap():
+    keys = {str(at): (0, at * 7 % 101) for at in range(100)}
+    queue, requests = line_of(keys)
+    for at in range(29, 100):
+        queue.remove(requests[str(at)])
+    expect(served(queue), sorted((str(at) for at in range(29)), key=keys.get))
+
+
+@invariant(6, likely="sweeps-at-another-size")
+def test_a_sweep_comes_with_more_than_twice_the_living_plus_16():
+    sizes = {}
+    for num_entries in (19, 20):
+        queue, requests = line_of({str(at): (0, at) for at in range(num_entries)})
+        for left in range(num_entries - 1, 0, -1):
+            queue.remove(requests[str(left)])
+            sizes[num_entries, left] = len(queue._heap)
+    expect([sizes[19, 2], sizes[19, 1]], [19, 1])  # 19 entries: not more than 2 * 2 + 16, but more than 2 * 1 + 16
+    expect([sizes[20, 2], sizes[20, 1]], [20, 1])  # 20 are exactly 2 * 2 + 16

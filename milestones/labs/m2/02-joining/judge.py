@@ -33,6 +33,18 @@ def test_a_sequence_starts_in_the_lowest_slot():
 
 
 @invariant(2)
+def test_the_lowest_slot_is_taken_however_they_came_back():
+    scheduler, output = make_scheduler(tokens=16, seqs=3), SchedulerOutput()
+    scheduler._free_slots = [0, 2, 1]  # a heap: its lowest slot is at place 0, and the others in no order
+    requests = [request(name) for name in "abc"]
+    for made in requests:
+        scheduler.add_request(made)
+        scheduler._admit(made, output)
+    slots = [made.first_seq().block_ids for made in requests]
+    expect(slots, [[0], [1], [2]], mistakes={"takes-from-the-list": [[0], [2], [1]]})
+
+
+@invariant(2)
 def test_its_request_leaves_the_line_and_runs():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a")

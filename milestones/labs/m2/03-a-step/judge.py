@@ -1,5 +1,5 @@
 from folovllm.request import SequenceStatus
-from lab_judge import expect, invariant
+from lab_judge import expect, invariant, raises
 from support import EOS, make_scheduler, request, running, work
 
 
@@ -83,6 +83,15 @@ def test_a_row_without_a_token_gains_none():
     gained = scheduler.update_from_output(scheduler.schedule(), [None, 50])
     expect(gained, [(b.first_seq(), None)])
     expect((a.first_seq().num_computed_tokens, a.first_seq().get_output_len()), (3, 0))
+
+
+@invariant(5)
+def test_a_token_too_many_is_an_error():
+    scheduler = make_scheduler()
+    scheduler.add_request(request("a", num_tokens=3))
+    output = scheduler.schedule()
+    with raises(ValueError):
+        scheduler.update_from_output(output, [50, 51])
 
 
 @invariant(6)

@@ -20,8 +20,15 @@ def test_the_slot_is_free_again():
     a, b = request("a"), request("b")
     scheduler = started(a, b)
     scheduler.finish(a, a.first_seq(), STOPPED)
-    expect((a.first_seq().status, a.first_seq().block_ids), (STOPPED, []))
     expect(sorted(scheduler._free_slots), [0, 2, 3])
+
+
+@invariant(1)
+def test_the_sequence_has_ended_and_owns_nothing():
+    a, b = request("a"), request("b")
+    scheduler = started(a, b)
+    scheduler.finish(a, a.first_seq(), STOPPED)
+    expect((a.first_seq().status, a.first_seq().block_ids), (STOPPED, []))
     expect(scheduler.num_running_seqs, 1)
 
 

@@ -37,7 +37,7 @@ def test_without_a_free_neighbour_the_front_of_the_list_is_taken():
 def test_too_many_are_refused():
     pool = BlockPool(4)
     pool.get_new_blocks(1)
-    with raises(ValueError, says="3"):
+    with raises(ValueError, says="count must be at most the 3 free blocks, got 4"):
         pool.get_new_blocks(4)
 
 
@@ -47,6 +47,13 @@ def test_a_refusal_changes_nothing():
     with raises(ValueError):
         pool.get_new_blocks(5)
     expect((pool.num_free, free_list(pool)), (4, [1, 2, 3, 4]))
+
+
+@invariant(3, likely="keeps-the-last")
+def test_the_last_free_block_can_be_had():
+    pool = BlockPool(3)
+    expect(pool.get_new_blocks(3), [1, 2, 3])
+    expect((pool.num_free, free_list(pool)), (0, []))
 
 
 @invariant(4)
@@ -61,7 +68,7 @@ def test_touch_adds_a_reference():
 @invariant(4)
 def test_a_free_block_cannot_be_shared():
     pool = BlockPool(4)
-    with raises(ValueError):
+    with raises(ValueError, says="block_id 1 is free: no sequence shares it"):
         pool.touch([1])
 
 
@@ -99,5 +106,27 @@ def test_a_free_block_cannot_be_freed():
     pool = BlockPool(4)
     pool.get_new_blocks(1)
     pool.free_blocks([1])
-    with raises(ValueError):
+    with raises(ValueError, says="block_id 1 is free already"):
         pool.free_blocks([1])
+
+
+@invariant(6, likely="forgets-the-shared")
+def test_a_block_counts_as_shared_from_its_second_reference_on():
+    pool = BlockPool(4)
+    pool.get_new_blocks(2)
+    pool.touch([1])
+    expect(pool.num_shared, 1)
+    pool.touch([1, 2])
+    expect(pool.num_shared, 2)
+
+
+@invariant(6, likely="forgets-the-shared")
+def test_a_block_with_one_reference_left_is_shared_no_more():
+    pool = BlockPool(4)
+    pool.get_new_blocks(1)
+    pool.touch([1, 1])
+    shared = []
+    for _ in range(3):
+        pool.free_blocks([1])
+        shared.append(pool.num_shared)
+    expect(shared, [1, 0, 0])

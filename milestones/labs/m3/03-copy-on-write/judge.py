@@ -41,6 +41,15 @@ def test_a_table_grows_block_by_block():
     expect(seq.block_ids, [1, 2, 3])
 
 
+@invariant(2)
+def test_a_table_grows_by_the_neighbour_of_its_last_block():
+    kv = KVCacheManager(num_blocks=8, block_size=4)
+    seq = parent_of(kv, 8)
+    kv.pool.free_blocks(kv.pool.get_new_blocks(2))  # 3 and 4 go to the end of the free list, behind 5 to 8
+    kv.allocate_slots([(seq, 1)])
+    expect(seq.block_ids, [1, 2, 3])
+
+
 @invariant(3)
 def test_all_or_nothing():
     kv = KVCacheManager(num_blocks=3, block_size=4)
@@ -64,6 +73,15 @@ def test_a_shared_block_is_copied_before_it_is_written():
     kv.fork(parent, child, 9)
     expect(kv.allocate_slots([(child, 1)]), [(3, 4)])
     expect((parent.block_ids, child.block_ids), ([1, 2, 3], [1, 2, 4]))
+
+
+@invariant(4)
+def test_the_block_is_that_of_the_first_token_to_come():
+    kv = KVCacheManager(num_blocks=8, block_size=4)
+    parent, child = parent_of(kv, 9), sequence("child", 13)
+    kv.fork(parent, child, 9)
+    expect(kv.allocate_slots([(child, 4)]), [(3, 4)])  # positions 9 to 12
+    expect((parent.block_ids, child.block_ids), ([1, 2, 3], [1, 2, 4, 5]))
 
 
 @invariant(4)

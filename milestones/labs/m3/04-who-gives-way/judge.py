@@ -22,7 +22,7 @@ def names(seqs):
     return [seq.seq_id for seq in seqs]
 
 
-@invariant(1, likely="the-needy-pays")
+@invariant(1)
 def test_the_newest_gives_way_with_all_that_runs():
     old, new = request("old", RUNNING), request("new", RUNNING, RUNNING)
     victims = choose_victims(newest=new, needy=old)

@@ -1,7 +1,7 @@
 import math
 
 from folovllm.sample.beam_search import BeamSearch
-from lab_judge import expect, expect_close, invariant
+from lab_judge import expect, expect_close, invariant, raises
 
 A, B, END = 0, 1, 2
 
@@ -28,6 +28,21 @@ def test_all_continuations_are_ranked_together():
     ranked = search._ranked([row(0.5, 0.4, 0.1)])
     expect([(parent, token) for _, parent, token in ranked], [(0, A), (0, B), (0, END)])
     expect_close([score for score, _, _ in ranked], [math.log(p) for p in (0.5, 0.4, 0.1)])
+
+
+@invariant(1)
+def test_of_equals_the_first_given_stays_first():
+    search = BeamSearch(2, frozenset([END]), 8)
+    search.advance([row(0.5, 0.5, 0)])
+    ranked = search._ranked([row(0.5, 0.5, 0), row(0.5, 0.5, 0)])
+    expect([(parent, token) for _, parent, token in ranked], [(0, A), (0, B), (1, A), (1, B)])
+
+
+@invariant(1)
+def test_there_is_a_row_for_each_live_beam():
+    search = BeamSearch(2, frozenset([END]), 8)
+    with raises(ValueError):
+        search._ranked([row(0.5, 0.4, 0.1), row(0.5, 0.4, 0.1)])  # at first the prompt is the only beam
 
 
 @invariant(1)
@@ -73,6 +88,14 @@ def test_the_pool_holds_the_best_first():
     expect([h.token_ids for h in search.pool], [[A, A, END], [B, END]])
 
 
+@invariant(4)
+def test_of_equals_the_older_one_stays_first():
+    search = BeamSearch(2, frozenset([END]), 8, length_penalty=0.0)
+    search.advance([([A, B, END], [-1.0, -2.0, -1.0])])
+    search.advance([([END, A, B], [0.0, -1.0, -2.0]), ([A, B, END], [-1.0, -2.0, -3.0])])
+    expect([(h.token_ids, h.score) for h in search.pool], [([END], -1.0), ([A, END], -1.0)])
+
+
 @invariant(5)
 def test_the_live_beams_are_the_survivors():
     search = after_one_step()
@@ -89,8 +112,30 @@ def test_when_it_is_over_nobody_lives():
 
 
 @invariant(5)
+def test_it_is_over_when_no_live_beam_can_enter_the_pool_any_more():
+    search = after_one_step(width=1)
+    step = search.advance([row(0.2, 0.1, 0.7)])  # the end has .35; the best that lives on has .10
+    expect((step.survivors, search.live), ([], []))
+
+
+@invariant(5)
+def test_it_goes_on_while_a_live_beam_is_better_than_the_pool():
+    search = after_one_step()
+    step = search.advance([row(0.9, 0.05, 0.05), row(0.9, 0.05, 0.05)])
+    expect(survivors(step), [(0, A), (1, A)])
+
+
+@invariant(5)
 def test_beams_that_are_stuck_end_as_they_are():
     search = after_one_step()
     nothing = ([A, B, END], [-math.inf] * 3)
     step = search.advance([nothing, nothing])
     expect([e.hypothesis.token_ids for e in step.endings], [[A], [B]])
+
+
+@invariant(5)
+def test_a_beam_that_is_stuck_is_dropped_where_an_output_has_ended():
+    search = after_one_step()
+    search.advance([row(0.4, 0.35, 0.25), row(0.2, 0.1, 0.7)])  # [B, END] is in the pool
+    step = search.advance([([A, B, END], [-math.inf] * 3)] * 2)
+    expect((step.endings, search.live, [h.token_ids for h in search.pool]), ([], [], [[B, END]]))

@@ -15,37 +15,41 @@ NAN, INF = float("nan"), float("inf")
 @triton.jit
 def kernel(
     q_ptr, k_ptr, v_ptr, table_ptr, last_seen_ptr, max_ptr, sum_ptr, acc_ptr, end,
-    TILES: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+    TILES: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
     rows, columns = tl.arange(0, ROWS), tl.arange(0, 2)
-    q = tl.load(q_ptr + rows[:, None] + columns[None, :], mask=columns[None, :] < 1, other=0.0)
+    places, exist = rows[:, None] * HEAD + columns[None, :], columns[None, :] < HEAD
+    q = tl.load(q_ptr + places, mask=exist, other=0.0)
     top, total = tl.full([ROWS], -float("inf"), tl.float32), tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, 2], tl.float32)
     for tile in tl.static_range(TILES):
         top, total, acc = attend_tile(
             q, top, total, acc, tile * BLOCK_N, end, tl.load(last_seen_ptr + rows), 1.0, k_ptr, v_ptr, table_ptr,
-            BLOCK_SIZE, 1, BLOCK_SIZE, 1, BLOCK_SIZE, BLOCK_N, 1, 2,
+            BLOCK_SIZE * HEAD, HEAD, BLOCK_SIZE * HEAD, HEAD, BLOCK_SIZE, BLOCK_N, HEAD, 2,
         )  # fmt: skip
     tl.store(max_ptr + rows, top)
     tl.store(sum_ptr + rows, total)
-    tl.store(acc_ptr + rows[:, None] + columns[None, :], acc, mask=columns[None, :] < 1)
+    tl.store(acc_ptr + places, acc, mask=exist)
 
 
-def attend(keys, values, *, tiles, tile=2, table=None, block_size=4, end=None, last_seen=(99,)):
-    """[running_max, running_sum, acc] of a query 1 after some tiles of keys; a row for each of `last_seen`.
+def attend(
+    keys, values, *, tiles, tile=2, table=None, block_size=4, end=None, last_seen=(99,), dtype=torch.float32, query=(1,)
+):
+    """[running_max, running_sum, acc] of `query` after some tiles of keys; a row for each of `last_seen`.
 
-    Heads of one number, so the scores are the keys. `keys` and `values` are the cache, block after block.
+    A head is as long as the query: with a single 1 the scores are the keys. `keys` and `values` are the cache, of
+    `dtype`, block after block.
     """
-    ones = torch.ones(len(last_seen))
-    k, v = torch.tensor(keys, dtype=torch.float32), torch.tensor(values, dtype=torch.float32)
+    q = torch.tensor([query] * len(last_seen), dtype=torch.float32)
+    k, v = torch.tensor(keys, dtype=dtype), torch.tensor(values, dtype=dtype)
     blocks = torch.tensor(table or range(-(-len(keys) // block_size)), dtype=torch.int32)
-    state = [torch.zeros(len(last_seen)) for _ in range(3)]
+    state = [torch.zeros(len(last_seen)), torch.zeros(len(last_seen)), torch.zeros(len(last_seen), len(query))]
     end = len(keys) if end is None else end
     kernel[(1,)](
-        ones, k, v, blocks, torch.tensor(last_seen, dtype=torch.int32), *state, end,
-        TILES=tiles, ROWS=len(last_seen), BLOCK_SIZE=block_size, BLOCK_N=tile,
+        q, k, v, blocks, torch.tensor(last_seen, dtype=torch.int32), *state, end,
+        TILES=tiles, ROWS=len(last_seen), BLOCK_SIZE=block_size, BLOCK_N=tile, HEAD=len(query),
     )  # fmt: skip
-    return [part.tolist() if len(last_seen) > 1 else part.item() for part in state]
+    return [part.tolist() if part.numel() > 1 else part.item() for part in map(torch.squeeze, state)]
 
 
 @invariant(1)
@@ -58,6 +62,13 @@ def test_one_tile():
 def test_scores_that_would_overflow():
     top, total, acc = attend([300, 302], [10, 20], tiles=1)
     expect_close([top, total, acc], [302, 1.25, 22.5])
+
+
+@invariant(1)
+def test_a_head_of_two_numbers():
+    keys, values = [[1, 0], [1, 1]], [[10, 1], [20, 2]]  # with the query, scores 1 and 3
+    top, total, acc = attend(keys, values, tiles=1, query=(1, 2))
+    expect_close([top, total, *acc], [3, 1.25, 22.5, 2.25])
 
 
 @invariant(2, likely="forgets-to-rescale")
@@ -101,6 +112,12 @@ def test_what_is_behind_the_end_is_not_read():
 @invariant(5, likely="zero-is-a-score")
 def test_a_row_sees_nothing_behind_its_own_position():
     top, total, acc = attend([1, 3, 2, 5], [10, 20, 30, 40], tiles=1, tile=4, last_seen=(0, 1, 2, 3))
-    expect_close(top, [1, 3, 3, 5])
+    expect_close(top, [1, 3, 3, 5], mistakes={"misses-its-last-key": [-INF, 1, 3, 3]})
     expect_close(total, [1, 1.25, 1.75, 23 / 16])
     expect_close(acc, [10, 22.5, 37.5, 790 / 16])
+
+
+@invariant(6)
+def test_a_cache_of_fewer_bits():
+    top, total, acc = attend([1, 3, 2, 5], [10, 20, 30, 40], tiles=2, dtype=torch.float16)
+    expect_close([top, total, acc], [5, 23 / 16, 790 / 16])

@@ -2,6 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from folovllm.core import run_ahead
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.run_ahead import can_run_ahead, most_blocks_of_next_step, reads_tokens
 from folovllm.core.scheduler_output import SchedulerOutput
@@ -90,6 +91,12 @@ def test_whose_next_token_is_its_last_does_not_go_on():
     expect(can_run_ahead(scheduler_with(a), launch(a)), False, mistakes={"one-token-late": True})
 
 
+@invariant(3)
+def test_whose_last_token_but_one_is_on_its_way_goes_on():
+    a = running(output=1, max_tokens=3)
+    expect(can_run_ahead(scheduler_with(a), launch(a)), True)
+
+
 @invariant(3, likely="one-token-late")
 def test_nor_who_reaches_the_longest_length():
     a = running(prompt=4, output=3)
@@ -140,3 +147,43 @@ def test_where_blocks_may_be_short_it_waits():
 def test_just_enough_are_enough():
     a, b = running(), running()
     expect(can_run_ahead(scheduler_with(a, b, free=2), launch(a, b)), True)
+
+
+def watched(monkeypatch, name):
+    """The calls of a function of run_ahead.py; for `_after`, the sequences that were taken from it."""
+    calls, function = [], getattr(run_ahead, name)
+
+    def called(*arguments):
+        calls.append(name)
+        return function(*arguments)
+
+    def taken(*arguments):
+        for pair in function(*arguments):
+            calls.append(name)
+            yield pair
+
+    monkeypatch.setattr(run_ahead, name, taken if name == "_after" else called)
+    return calls
+
+
+@invariant(6, likely="looks-at-everything")
+def test_each_request_is_asked_once(monkeypatch):
+    calls, a, b = watched(monkeypatch, "reads_tokens"), running(n=2), running()
+    a.get_seqs()[1].status = SequenceStatus.RUNNING
+    a.get_seqs()[1].num_computed_tokens = 3
+    expect(can_run_ahead(scheduler_with(a, b, free=24), launch(a, b)), True)
+    expect(len(calls), 2)
+
+
+@invariant(6, likely="looks-at-everything")
+def test_sequences_are_looked_at_until_one_goes_on(monkeypatch):
+    calls, requests = watched(monkeypatch, "_after"), [running() for _ in range(4)]
+    can_run_ahead(scheduler_with(*requests, free=24), launch(*requests))
+    expect(len(calls) <= 1, True)
+
+
+@invariant(6, likely="looks-at-everything")
+def test_blocks_are_not_counted_where_there_are_enough_for_any_step(monkeypatch):
+    calls, a = watched(monkeypatch, "most_blocks_of_next_step"), running()
+    can_run_ahead(scheduler_with(a, free=8 + 64 // 4), launch(a))
+    expect(calls, [])

@@ -31,6 +31,16 @@ def test_they_share_the_whole_prompt():
     expect((child.block_ids, child.num_computed_tokens), ([1, 2, 3], 10))
 
 
+@invariant(1, likely="forks-what-has-drawn")
+def test_a_sibling_with_an_output_has_begun():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 10, n=3)
+    seq = running(scheduler, a, num_computed=10)
+    a.get_seqs()[1].data.output_token_ids.append(7)  # preempted, it waits to compute its own tokens again
+    scheduler._fork_siblings(a, seq, room=5, output=output)
+    expect(named(output.forks), [("a-0", "a-2")])
+
+
 @invariant(2, likely="forks-beyond-the-room")
 def test_no_more_than_there_is_room_for():
     scheduler, output = make_scheduler(), SchedulerOutput()
@@ -87,6 +97,16 @@ def test_the_last_chunk_does():
     expect(named(output.forks), [("a-0", "a-1")])
 
 
+@invariant(4, likely="misses-a-prompt-that-is-passed")
+def test_a_chunk_that_goes_on_into_an_output_ends_the_prompt_too():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 10, n=2)
+    seq = running(scheduler, a, num_computed=8)
+    seq.data.output_token_ids += [7, 7, 7]  # it was preempted, and computes them again: 10 + 3 tokens
+    scheduler._end_prefills(a, [(seq, 5)], output)
+    expect(a in scheduler.waiting, True)  # for its sibling
+
+
 @invariant(4)
 def test_a_decode_ends_no_prompt():
     scheduler, output = make_scheduler(), SchedulerOutput()
@@ -108,9 +128,13 @@ def test_who_had_to_give_way_ends_nothing():
 
 @invariant(5, likely="forks-beyond-the-room")
 def test_all_that_run_take_room():
-    scheduler, output = make_scheduler(seqs=4), SchedulerOutput()
-    running(scheduler, request("b", 4), num_computed=4)
-    a = request("a", 10, n=4)
+    scheduler, output = make_scheduler(seqs=5), SchedulerOutput()
+    b = request("b", 4, n=2)
+    running(scheduler, b, num_computed=4)
+    for seq in b.get_seqs():
+        seq.status = RUNNING
+    a = request("a", 10, n=5)
     seq = running(scheduler, a, num_computed=8)
     scheduler._end_prefills(a, [(seq, 2)], output)
-    expect(named(output.forks), [("a-0", "a-1"), ("a-0", "a-2")])
+    children = [child for _, child in named(output.forks)]
+    expect(children, ["a-1", "a-2"], mistakes={"counts-requests": ["a-1", "a-2", "a-3"]})

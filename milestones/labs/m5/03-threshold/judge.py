@@ -26,6 +26,10 @@ def in_step(num_tokens, given, num_blocks=8):
     return kv, seq, output
 
 
+def named(wants):
+    return [(seq.seq_id, num_tokens) for seq, num_tokens in wants]
+
+
 @invariant(1, likely="rounds-down")
 def test_half_of_an_odd_number():
     expect([half(8), half(7), half(1), half(0)], [4, 4, 1, 0], mistakes={"rounds-down": [4, 3, 0, 0]})
@@ -87,6 +91,40 @@ def test_who_is_not_in_the_step_gets_nothing():
     expect(output.total_num_scheduled_tokens, 4)
 
 
+@invariant(4)
+def test_one_token_more_is_more():
+    kv, seq, output = in_step(num_tokens=18, given=4)
+    top_up([(seq, 18)], output, kv, left=1)
+    expect(output.num_scheduled_tokens, [5])
+    kv, seq, output = in_step(num_tokens=5, given=4)
+    top_up([(seq, 5)], output, kv, left=8)
+    expect(output.num_scheduled_tokens, [5])
+
+
+@invariant(4)
+def test_what_one_takes_the_next_does_not_have():
+    kv, seq, output = in_step(num_tokens=6, given=4)
+    other = request("b", 9).first_seq()
+    other.status = SequenceStatus.RUNNING
+    kv.allocate_slots([(other, 1)])
+    output.add(other, 1)
+    top_up([(seq, 6), (other, 9)], output, kv, left=3)
+    expect(output.num_scheduled_tokens, [6, 2])
+
+
+@invariant(4)
+def test_tokens_behind_the_prompt_are_no_prompt_tokens():
+    kv, seq, output = in_step(num_tokens=4, given=4)
+    for token_id in (7, 7, 7):
+        seq.add_token_id(token_id)
+    seq.num_computed_tokens, output = 4, SchedulerOutput()
+    kv.allocate_slots([(seq, 1)])
+    output.add(seq, 1)
+    before = output.num_prompt_tokens
+    top_up([(seq, 3)], output, kv, left=2)
+    expect((output.num_scheduled_tokens, output.num_prompt_tokens - before), ([3], 0))
+
+
 @invariant(5, likely="blocks-for-the-extra-only")
 def test_there_are_blocks_for_all_it_computes():
     kv, seq, output = in_step(num_tokens=18, given=4)
@@ -99,9 +137,30 @@ def test_without_blocks_it_stays_as_it_is():
     kv, seq, output = in_step(num_tokens=18, given=4, num_blocks=1)
     expect(top_up([(seq, 18)], output, kv, left=4), [])
     expect((output.num_scheduled_tokens, output.total_num_scheduled_tokens), ([4], 4))
+    expect(output.grown_seqs, [])
 
 
 @invariant(6)
 def test_the_answer_says_what_each_computes_in_all():
     kv, seq, output = in_step(num_tokens=18, given=4)
-    expect(top_up([(seq, 18)], output, kv, left=3), [(seq, 7)])
+    expect(named(top_up([(seq, 18)], output, kv, left=3)), [("a-0", 7)])
+
+
+@invariant(6)
+def test_a_sequence_that_got_nothing_is_not_in_the_answer():
+    kv, seq, output = in_step(num_tokens=18, given=4)
+    other = request("b", 9).first_seq()
+    other.status = SequenceStatus.RUNNING
+    kv.allocate_slots([(other, 1)])
+    output.add(other, 1)
+    expect(named(top_up([(seq, 18), (other, 9)], output, kv, left=3)), [("a-0", 7)])
+    expect(output.num_scheduled_tokens, [7, 1])
+
+
+@invariant(6)
+def test_who_was_through_its_prompt_is_not_in_the_answer():
+    kv, seq, output = in_step(num_tokens=4, given=4)
+    for token_id in (7, 7, 7):
+        seq.add_token_id(token_id)  # it had been preempted, and computes its output anew as well
+    expect(named(top_up([(seq, 7)], output, kv, left=2)), [])
+    expect(output.num_scheduled_tokens, [6])

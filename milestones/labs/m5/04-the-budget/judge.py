@@ -4,7 +4,7 @@ from support import make_scheduler, request, running, step, work
 
 
 @invariant(1)
-def test_who_decodes_computes_one_token():
+def test_a_decode_computes_one_token():
     scheduler = make_scheduler()
     scheduler.add_request(request("a", 3))
     scheduler.add_request(request("b", 4))
@@ -57,6 +57,15 @@ def test_a_prompt_under_way_leaves_half_to_others():
     expect(step(scheduler), {"long": 4, "short": 4}, mistakes={"one-prompt-takes-all": {"long": 8}})
 
 
+@invariant(2, likely="or-skips-the-rest")
+def test_a_prompt_goes_on_although_another_lacks_blocks():
+    scheduler = make_scheduler(budget=8, num_blocks=4, threshold=3, partial=2)
+    running(scheduler, request("b", 3), num_computed=2)  # one block, and it decodes
+    running(scheduler, request("x", 12), num_computed=4)  # one block, and no other is free for its chunk
+    running(scheduler, request("y", 8), num_computed=5)  # two blocks, which have room for its last three tokens
+    expect(work(scheduler.schedule()), {"b": 1, "y": 3}, mistakes={"or-skips-the-rest": {"b": 1}})
+
+
 @invariant(3)
 def test_others_join_with_what_is_left():
     scheduler = make_scheduler(budget=8)
@@ -66,7 +75,7 @@ def test_others_join_with_what_is_left():
 
 
 @invariant(3, likely="lets-in-while-others-give-way")
-def test_nobody_joins_when_one_had_to_give_way():
+def test_no_request_joins_when_one_had_to_give_way():
     scheduler = make_scheduler(budget=16, num_blocks=3, policy="priority")
     scheduler.add_request(request("a", 4, priority=0))
     scheduler.add_request(request("b", 8, priority=1))
@@ -76,8 +85,35 @@ def test_nobody_joins_when_one_had_to_give_way():
     expect([made.request_id for made in scheduler.waiting], ["c", "b"])
 
 
+@invariant(3, likely="lets-in-while-others-lack-blocks")
+def test_no_request_joins_while_a_chunk_lacks_blocks():
+    scheduler = make_scheduler(budget=8, num_blocks=4, partial=2)
+    running(scheduler, request("b", 6), num_computed=5)  # two blocks, and it decodes
+    running(scheduler, request("x", 12), num_computed=4)  # one block; its chunk takes two more, and one is free
+    scheduler.add_request(request("c", 3))
+    mistakes = {"lets-in-while-others-lack-blocks": {"b": 1, "c": 3}}
+    expect(work(scheduler.schedule()), {"b": 1}, mistakes=mistakes)
+
+
+@invariant(3, likely="remembers-the-last-step")
+def test_a_prompt_begins_when_the_one_before_it_has_ended():
+    scheduler = make_scheduler(budget=8, partial=1)
+    for name in "ab":
+        scheduler.add_request(request(name, 12))
+    expect([step(scheduler), step(scheduler)], [{"a": 8}, {"a": 4, "b": 4}])
+
+
+@invariant(3, likely="remembers-the-last-step")
+def test_what_an_ended_prompt_owed_is_owed_no_longer():
+    scheduler = make_scheduler(budget=8, num_blocks=8, partial=9)
+    scheduler.add_request(request("a", 12))  # three blocks, one of them after its first chunk
+    step(scheduler)
+    scheduler.add_request(request("b", 19))  # the other five
+    expect(step(scheduler), {"a": 4, "b": 4})
+
+
 @invariant(4, likely="wastes-half-of-the-step")
-def test_what_nobody_else_used_goes_to_the_prompt():
+def test_what_is_left_at_the_end_goes_to_the_prompt():
     scheduler = make_scheduler(budget=8, threshold=None)
     scheduler.add_request(request("a", 20))
     expect([step(scheduler) for _ in range(3)], [{"a": 8}, {"a": 8}, {"a": 4}])
@@ -130,10 +166,19 @@ def test_tables_that_changed_after_their_step_are_told():
 
 
 @invariant(7)
-def test_a_step_in_which_nobody_can_go_on_makes_room():
+def test_a_step_in_which_no_request_can_go_on_makes_room():
     scheduler = make_scheduler(num_blocks=4)
     stuck = request("stuck", 12)
     running(scheduler, stuck, num_computed=12)  # it lacks nothing, as a beam that waits for another
     scheduler.add_request(request("next", 8))
     expect(work(scheduler.schedule()), {})
     expect((scheduler.running, stuck in scheduler.waiting), ([], True))
+
+
+@invariant(7)
+def test_an_empty_step_for_which_no_request_waits_stays_empty():
+    scheduler = make_scheduler(num_blocks=4)
+    done = request("done", 12)
+    running(scheduler, done, num_computed=12)  # its last token is on its way
+    expect(work(scheduler.schedule()), {})
+    expect((scheduler.running, len(scheduler.waiting)), ([done], 0))

@@ -69,6 +69,12 @@ def test_a_whole_prompt_has_a_row_less_than_tokens():
     expect(tokens(gathered(gatherer, sequence(PROMPT), hidden)), [1, 4, 1, 5, 9])
 
 
+@invariant(2)
+def test_a_prompt_of_one_token_has_no_row():
+    gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(1)
+    expect(gathered(gatherer, sequence([3]), hidden), [])
+
+
 @invariant(3, likely="loses-the-border")
 def test_the_last_row_of_a_chunk_is_about_the_next_chunk():
     gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)

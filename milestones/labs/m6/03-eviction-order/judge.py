@@ -103,7 +103,7 @@ def test_a_block_in_use_gets_one_reference_more():
 @invariant(4)
 def test_a_free_block_that_cannot_be_found_cannot_be_shared():
     pool = CachedBlockPool(4)
-    with raises(ValueError):
+    with raises(ValueError, says="block_id 1 is free"):
         pool.touch([1])
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from folovllm.engine.detokenizer import IncrementalDetokenizer
@@ -53,7 +54,7 @@ class SequenceOutput:
                 added += self.detokenizer.finish()
         self.text += added
         # As for EOS, the first token that may end the sequence is the one after min_tokens.
-        may_stop = added and not ended_by_token and self.seq.get_output_len() > self.params.min_tokens
+        may_stop = self.stops and added and not ended_by_token and self.seq.get_output_len() > self.params.min_tokens
         if may_stop and self._cut_at_stop(len(added)):
             return SequenceStatus.FINISHED_STOPPED
         return ended
@@ -99,6 +100,7 @@ class OutputProcessor:
         """Take in `seq`'s newest token, already appended; `ended` is what check_stop said of it. Ends the sequence."""
         if request.metrics.first_token_time is None:
             request.metrics.first_token_time = time.time()
+        request.metrics.num_output_tokens += 1
         self._record_logprobs(request, seq, step)
         ended = self._sequences[seq.seq_id].add_token(step.token_id, ended)
         if ended is not None:
@@ -108,12 +110,13 @@ class OutputProcessor:
     def make_output(self, request: Request) -> RequestOutput:
         """The request as it stands. Once finished, the best n of best_of sequences, best first."""
         finished = request.is_finished()
-        sequences = request.get_seqs()
+        sequences: Iterable[Sequence] = request.sequences.values()
         if finished:
             sequences = self._choose_best(request)
             request.metrics.finished_time = time.time()
-        request.metrics.num_output_tokens = sum(seq.get_output_len() for seq in request.get_seqs())
-        outputs = [self._completion(index, seq) for index, seq in enumerate(sequences)]
+        outputs: list[CompletionOutput] = []
+        for index, seq in enumerate(sequences):
+            outputs.append(self._completion(index, seq))
         if finished:
             self.discard(request)
         return RequestOutput(

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from folovllm.config import EMBEDDED_MODEL, EngineConfig
-from folovllm.engine.input_processor import Prompt, chat_to_prompt
+from folovllm.config import EngineConfig
+from folovllm.engine.chat_messages import chat_to_prompt
+from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
-from folovllm.utils.ids import Counter, next_unused
-from folovllm.utils.interrupts import interrupts_allowed, interrupts_deferred
 
 Messages = list[dict[str, Any]]
 
@@ -36,8 +36,8 @@ class LLM:
     """
 
     def __init__(self, model: str | None = None, **kwargs: Any) -> None:
-        self.engine = LLMEngine(EngineConfig.from_kwargs(model=EMBEDDED_MODEL if model is None else model, **kwargs))
-        self._request_ids = Counter()
+        self.engine = LLMEngine(EngineConfig.from_kwargs(model=model, **kwargs))
+        self._request_ids = count()
 
     def get_tokenizer(self) -> Any:
         return self.engine.get_tokenizer()
@@ -49,8 +49,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
-        """Complete each prompt; the outputs come in the order of the prompts. Threads may call this at the same time:
-        the prompts of all are computed together.
+        """Complete each prompt; the outputs come in the order of the prompts, which are computed one after the other.
 
         Args:
             prompts: one prompt or a list; a prompt is text, a list of token ids or {"prompt_token_ids": [...]}.
@@ -59,31 +58,26 @@ class LLM:
 
         Raises:
             ValueError: a prompt or its parameters cannot be served; then no prompt of this call is.
+            RuntimeError: another request is in the engine.
         """
         prompt_list = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
-        if isinstance(sampling_params, Sequence):
-            if len(sampling_params) != len(prompt_list):
-                raise ValueError(
-                    f"sampling_params must be one or as many as the prompts, "
-                    f"got {len(sampling_params)} for {len(prompt_list)}"
-                )
-            params_list = list(sampling_params)
-        else:
-            params_list = [sampling_params] * len(prompt_list)  # type: ignore[list-item]
+        is_list = isinstance(sampling_params, Sequence)
+        params_list: Any = sampling_params if is_list else [sampling_params] * len(prompt_list)
+        if len(params_list) != len(prompt_list):
+            given = f"got {len(params_list)} for {len(prompt_list)}"
+            raise ValueError(f"sampling_params must be one or as many as the prompts, {given}")
 
-        request_ids: list[str] = []
-        with interrupts_deferred():  # not even an interrupt may leave requests of this call behind
-            try:
-                for prompt, params in zip(prompt_list, params_list, strict=True):
-                    with interrupts_allowed():
-                        request_id = next_unused("request", self._request_ids, lambda name: self.engine.holds({name}))
-                    self.engine.add_request(request_id, prompt, params)  # type: ignore[arg-type]
-                    request_ids.append(request_id)
-                return self._run(request_ids, show_progress=use_tqdm)
-            except BaseException:
-                for request_id in request_ids:
-                    self.engine.abort_request(request_id)
-                raise
+        self.engine.check_idle()
+        request_ids = [f"request-{next(self._request_ids)}" for _ in prompt_list]
+        try:
+            for request_id, prompt, params in zip(request_ids, prompt_list, params_list, strict=True):
+                self.engine.add_request(request_id, prompt, params)  # type: ignore[arg-type]
+            finished = self._run(len(request_ids), show_progress=use_tqdm)
+        except BaseException:  # an interrupt, too, leaves no request of this call behind
+            for request_id in request_ids:
+                self.engine.abort_request(request_id)
+            raise
+        return [finished[request_id] for request_id in request_ids]
 
     def chat(
         self,
@@ -91,37 +85,48 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of a list, in the format of the model's chat template.
 
-        A message is {"role": ..., "content": ...}. Its content is text, or a list of {"type": "text", "text": ...}.
+        Args:
+            messages: each is {"role": ..., "content": ...}, with text or a list of {"type": "text", "text": ...}.
+            chat_template: another template than the model's own, in Jinja.
+            add_generation_prompt: end the prompt with the beginning of an answer.
+            continue_final_message: end it inside the last message, which the model goes on with; then no beginning.
+            chat_template_kwargs: the template's own variables.
         """
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [
-            chat_to_prompt(self.engine.tokenizer, conversation, **(chat_template_kwargs or {}))  # type: ignore[arg-type]
+            chat_to_prompt(
+                self.engine.tokenizer,
+                conversation,
+                chat_template=chat_template,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                chat_template_kwargs=chat_template_kwargs,
+            )
             for conversation in conversations
         ]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
-    def _run(self, request_ids: list[str], *, show_progress: bool) -> list[RequestOutput]:
+    def _run(self, total: int, *, show_progress: bool) -> dict[str, RequestOutput]:
         finished: dict[str, RequestOutput] = {}
-        unfinished = set(request_ids)
         num_tokens = 0
         with _progress(enabled=show_progress) as progress:
-            task = progress.add_task("generating", total=len(request_ids), speed="")
-            while unfinished:
-                with interrupts_allowed():  # also where other threads take all the steps
-                    pass
-                for output in self.engine.step_for(unfinished):
+            task = progress.add_task("generating", total=total, speed="")
+            while self.engine.has_unfinished_requests():
+                for output in self.engine.step():
                     num_tokens += 1
                     if output.finished:
                         finished[output.request_id] = output
-                        unfinished.discard(output.request_id)
                         progress.advance(task)
                 elapsed = progress.tasks[0].elapsed
                 progress.update(task, speed=f"{num_tokens / elapsed:.1f} tokens/s" if elapsed else "")
-        return [finished[request_id] for request_id in request_ids]
+        return finished
 
 
 def _is_one_prompt(prompts: Any) -> bool:

@@ -19,12 +19,11 @@ from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
-from folovllm.sample.drawable import NOT_FINITE, undrawable
+from folovllm.sample.draw import NOT_FINITE, undrawable
 from folovllm.sample.logprobs import gather_logprobs
 from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import Sampler
-from folovllm.utils.interrupts import interrupts_allowed
 from folovllm.worker.kv_cache import ContiguousKVCache
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
 
@@ -64,30 +63,24 @@ class ModelRunner:
         Raises:
             LogitsNotFiniteError, NoTokenLeftError: there is nothing to draw from.
         """
-        with interrupts_allowed():
-            output = self._execute_model(seq)
-        seq.num_computed_tokens = seq.get_len()
-        return output
-
-    def _execute_model(self, seq: Sequence) -> ModelRunnerOutput:
         if seq.num_computed_tokens == 0:
             self._begin(seq)
         if seq.seq_id != self._running or self._sampling is None:
             raise RuntimeError(f"sequence {seq.seq_id!r} lost its KV cache to {self._running!r} before it finished")
         start = seq.num_computed_tokens
-        new_tokens = seq.get_token_ids() if start == 0 else [seq.get_last_token_id()]
+        new_tokens = seq.get_token_ids() if start == 0 else seq.data.output_token_ids[-1:]
         hidden = self._forward(new_tokens, start)
-        if self._row.generator is not None:
-            self._row.begin_draw()
         sampled = self.sampler(self.model.compute_logits(hidden[-1:]), self._sampling)
         token_id = int(sampled.token_ids[0])
         if token_id < 0:
             raise undrawable(token_id, seq.request_id, seq.sampling_params)
-        return ModelRunnerOutput(
+        output = ModelRunnerOutput(
             token_id=token_id,
             logprobs=LogprobsRow.from_tensors(sampled.logprobs)[0] if sampled.logprobs is not None else None,
             prompt_logprobs=self._prompt_logprobs(seq, hidden) if start == 0 else None,
         )
+        seq.num_computed_tokens = start + len(new_tokens)
+        return output
 
     def _begin(self, seq: Sequence) -> None:
         params = seq.sampling_params

@@ -1,17 +1,18 @@
-"""The attention backend interface and the registry that picks one.
+"""The attention layer of a model, and the interface of the backends that compute it.
 
 A backend owns two things: how K and V lie in the cache, and how queries read them. Everything else (which sequence
-owns which block, when one is freed) is decided elsewhere and reaches it as AttentionMetadata.
+owns which block, when one is freed) is decided elsewhere and reaches it as AttentionMetadata. The layer knows neither
+sequences nor blocks: the code that runs the model owns the cache, and binds it before the first forward.
 
-vLLM: v1/attention/backend.py, v1/attention/backends/registry.py
+vLLM: v1/attention/backend.py, model_executor/layers/attention/attention.py
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from importlib import import_module
 
 import torch
+from torch import nn
 
 from folovllm.attention.metadata import AttentionMetadata
 
@@ -19,21 +20,9 @@ from folovllm.attention.metadata import AttentionMetadata
 class AttentionBackend(ABC):
     """Stateless but for the shape of the heads; one instance serves all layers of a model."""
 
-    name: str
-
     def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, scale: float) -> None:
-        self.num_heads, self.num_kv_heads, self.head_size, self.scale = (
-            num_heads,
-            num_kv_heads,
-            head_size,
-            scale,
-        )
+        self.num_heads, self.num_kv_heads, self.head_size, self.scale = num_heads, num_kv_heads, head_size, scale
         self.group_size = num_heads // num_kv_heads  # query heads that share one KV head
-
-    @classmethod
-    @abstractmethod
-    def unavailable_reason(cls, device: torch.device) -> str | None:
-        """Why this backend cannot run on `device` here, or None if it can."""
 
     def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:
         """Shape of one layer's cache; index 0 of the first dimension is K, 1 is V."""
@@ -54,29 +43,22 @@ class AttentionBackend(ABC):
         """
 
 
-# name -> where the class lives. Imported when asked for, so that a backend may need a package that is not installed.
-# The order is the order of preference.
-BACKENDS = {"dense": "folovllm.attention.backends.dense.DenseBackend"}
+class Attention(nn.Module):
+    """Attention of one decoder layer. `kv_cache` and `backend` are set by bind()."""
 
+    def __init__(self, num_heads: int, num_kv_heads: int, head_size: int) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.head_size = num_heads, num_kv_heads, head_size
+        self.scale = head_size**-0.5
+        self.backend: AttentionBackend | None = None
+        self.kv_cache: torch.Tensor | None = None
 
-def get_backend_class(name: str) -> type[AttentionBackend]:
-    """Raises ValueError for an unknown name, listing the known ones."""
-    if name not in BACKENDS:
-        raise ValueError(f"attention_backend must be one of {', '.join(BACKENDS)}, got {name!r}")
-    module, _, cls = BACKENDS[name].rpartition(".")
-    return getattr(import_module(module), cls)
+    def bind(self, backend: AttentionBackend, kv_cache: torch.Tensor) -> None:
+        self.backend, self.kv_cache = backend, kv_cache
 
-
-def select_backend(name: str | None, device: torch.device) -> type[AttentionBackend]:
-    """The named backend, or the first that can run on `device`.
-
-    Raises:
-        ValueError: the named one is unknown or cannot run here; the text says why.
-    """
-    if name is not None:
-        backend = get_backend_class(name)
-        if (reason := backend.unavailable_reason(device)) is not None:
-            raise ValueError(f"attention_backend {name!r} cannot run on {device}: {reason}")
-        return backend
-    available = (get_backend_class(known) for known in BACKENDS)
-    return next(backend for backend in available if backend.unavailable_reason(device) is None)
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
+        """q [num_tokens, num_heads, head_size], k and v [num_tokens, num_kv_heads, head_size] -> q's shape."""
+        if self.backend is None or self.kv_cache is None:
+            raise RuntimeError("the attention layer has no KV cache: call bind() before the first forward")
+        self.backend.write(k, v, self.kv_cache, metadata.slot_mapping)
+        return self.backend.forward(q, self.kv_cache, metadata)

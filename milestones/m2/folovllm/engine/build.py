@@ -7,17 +7,17 @@ vLLM: v1/engine/core.py (EngineCore.__init__, _initialize_kv_caches)
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from folovllm.attention.backend import select_backend
+from folovllm.attention.backends.dense import DenseBackend
 from folovllm.config import EngineConfig
 from folovllm.core.scheduler import Scheduler
+from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.engine.core import EngineCore
-from folovllm.engine.input_processor import Room
-from folovllm.engine.limits import resolve_scheduler_config
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
 from folovllm.worker.kv_cache import kv_bytes_per_token
@@ -44,7 +44,6 @@ def build_engine_core(
     assert max_model_len is not None
     # What can be refused is refused before the weights are read.
     limits = resolve_scheduler_config(config.scheduler_config, max_model_len)
-    backend = select_backend(model_config.attention_backend, device)
     weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     model = build_model(hf_config, max_model_len, dtype, device, weights, seed=model_config.seed)
     # A block of the cache is a slot here: room for one sequence, however long it gets.
@@ -58,7 +57,7 @@ def build_engine_core(
     scheduler = Scheduler(limits, num_slots, eos_token_ids)
     runner = ModelRunner(
         model,
-        backend,
+        DenseBackend,
         num_blocks=num_slots,
         block_size=max_model_len,
         max_num_seqs=num_slots,
@@ -67,4 +66,4 @@ def build_engine_core(
         device=device,
         eos_token_ids=eos_token_ids,
     )
-    return EngineCore(scheduler, runner, limits, Room(max_model_len))
+    return EngineCore(scheduler, runner, dataclasses.replace(config, scheduler_config=limits))

@@ -11,10 +11,9 @@ vLLM: v1/engine/core.py (EngineCore.step)
 
 from __future__ import annotations
 
-from folovllm.config import SchedulerConfig
+from folovllm.config import EngineConfig
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.engine.input_processor import Room
 from folovllm.request import Sequence, SequenceStatus
 from folovllm.worker.model_runner import ModelRunner
 from folovllm.worker.model_runner_output import ModelRunnerOutput
@@ -35,13 +34,12 @@ class EngineCore:
     """Made by build_engine_core.
 
     Args:
-        limits: the scheduler's configuration, with every budget filled in.
-        room: what fits of a single request.
+        config: with all that was decided filled in: the budgets, the blocks, the longest sequence.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: ModelRunner, limits: SchedulerConfig, room: Room) -> None:
+    def __init__(self, scheduler: Scheduler, runner: ModelRunner, config: EngineConfig) -> None:
         self.scheduler, self.runner = scheduler, runner
-        self.limits, self.room = limits, room
+        self.config = config
 
     def step(self) -> tuple[SchedulerOutput, ModelRunnerOutput, Gained]:
         """What was computed, what came of it, and the sequences that gained a token by it.

@@ -9,16 +9,12 @@ vLLM: v1/engine/input_processor.py
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from folovllm.config import EngineConfig
-from folovllm.engine.ceilings import check_ceilings
-from folovllm.engine.chat_messages import plain_messages, render
 from folovllm.errors import PromptTooLongError
 from folovllm.request import Request
 from folovllm.sample.logits_processors import validate_extra_args
-from folovllm.sample.row import validate_against_vocab
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_utf8
 
@@ -26,33 +22,26 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or {"prompt_token_ids": [...]} with an optional "prompt" to show beside them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What the engine can hold of a single request."""
-
-    max_model_len: int
-
-
 class InputProcessor:
     """Args:
     tokenizer: a Hugging Face tokenizer, or None when skip_tokenizer_init leaves token ids only.
     vocab_size: rows of the LM head: ids from 0 to vocab_size - 1 exist.
+    config: the engine's, with all that it has decided filled in.
     """
 
-    def __init__(self, tokenizer: Any | None, vocab_size: int, room: Room, config: EngineConfig) -> None:
+    def __init__(self, tokenizer: Any | None, vocab_size: int, config: EngineConfig) -> None:
         self.tokenizer, self.vocab_size = tokenizer, vocab_size
-        self.max_model_len, self.config = room.max_model_len, config
+        assert config.model_config.max_model_len is not None  # for the type checker: the engine has filled it in
+        self.max_model_len, self.config = config.model_config.max_model_len, config
         self._bad_words: tuple[list[str], list[list[int]]] = ([], [])  # the newest, and their tokens
 
     def process(self, request_id: str, prompt: Prompt, params: SamplingParams | None) -> Request:
         """Raises:
         ValueError: a prompt of no known kind, an empty one, an id outside the vocabulary, text without a tokenizer,
-            a parameter that is wrong or more than the engine allows (check_ceilings).
+            a parameter that is wrong or more than the engine allows (check_bounds).
         PromptTooLongError: no room is left for even one new token.
         NotImplementedError: use_beam_search.
         """
-        if not isinstance(request_id, str):
-            raise ValueError(f"request_id must be a string, got {request_id!r}")
         text, token_ids = self._tokenize(prompt)
         self._check_prompt(token_ids)
         return Request(request_id, text, token_ids, self._resolve_params(params, len(token_ids)))
@@ -99,7 +88,7 @@ class InputProcessor:
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(params, name) == -1:
                 setattr(params, name, self.vocab_size)
-        check_ceilings(params, self.config)  # before all of its sequences are made
+        check_bounds(params, self.config)  # before all of its sequences are made
         if params.use_beam_search:
             raise NotImplementedError("Beam search is not supported yet: use_beam_search must be False")
         validate_against_vocab(params, self.vocab_size)
@@ -134,16 +123,32 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray))
 
 
-def chat_to_prompt(tokenizer: Any | None, messages: list[dict[str, Any]], **template_args: Any) -> Prompt:
-    """Messages through the chat template, straight to token ids.
+def check_bounds(params: SamplingParams, config: EngineConfig) -> None:
+    """What any request may ask for, the engine's owner decides: a log-probability costs a dict entry per token, a
+    sequence costs rows, blocks and text. One request could hold up all the others.
 
-    Not to text that is then tokenised: the template writes the special tokens itself, and tokenising its text would
-    put a second BOS before the first.
+    Raises:
+        ValueError: n or best_of is above max_n, logprobs or prompt_logprobs above max_logprobs; -1 allows any.
     """
-    if tokenizer is None:
-        raise ValueError("messages need a tokenizer, but skip_tokenizer_init leaves none: give token ids to generate()")
-    if not getattr(tokenizer, "chat_template", None):
-        raise ValueError("messages need a chat template, but this model's tokenizer has none: use generate()")
-    text = render(tokenizer, plain_messages(messages), **template_args)
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return {"prompt": text, "prompt_token_ids": list(ids)}
+    for bound, most, names in (
+        ("max_n", config.scheduler_config.max_n, ("n", "best_of")),
+        ("max_logprobs", config.model_config.max_logprobs, ("logprobs", "prompt_logprobs")),
+    ):
+        for name in names:
+            value = getattr(params, name)
+            if value is not None and most != -1 and value > most:
+                raise ValueError(f"{name} must be at most {most}, got {value}; raise {bound}, or -1 for any")
+
+
+def validate_against_vocab(params: SamplingParams, vocab_size: int) -> None:
+    """What SamplingParams cannot know when it is made: ids and counts that only fit some vocabularies."""
+    for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+        for token_id in getattr(params, name) or ():
+            if not 0 <= token_id < vocab_size:
+                raise ValueError(
+                    f"{name} must hold token ids in [0, {vocab_size}), the model's vocabulary, got {token_id}"
+                )
+    for name in ("logprobs", "prompt_logprobs"):
+        count = getattr(params, name)
+        if count is not None and count > vocab_size:
+            raise ValueError(f"{name} must be at most {vocab_size}, the model's vocabulary, got {count}")

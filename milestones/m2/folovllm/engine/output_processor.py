@@ -122,27 +122,17 @@ class OutputProcessor:
                 continue  # its request failed in this step
             num_tokens += 1
             request = changed[seq.request_id] = requests[seq.request_id]
-            ended = self.add_token(request, seq, logprobs[seq], ended)
+            if request.metrics.first_token_time is None:
+                request.metrics.first_token_time = time.time()
+            request.metrics.num_output_tokens += 1
+            if (row := logprobs[seq]) is not None:
+                seq.cumulative_logprob += row.logprobs[0]
+                if seq.sampling_params.logprobs is not None:
+                    seq.output_logprobs.append(self._decode_row(row))
+            ended = self._sequences[seq.seq_id].add_token(seq.data.output_token_ids[-1], ended)
             if ended is not None:
                 self.scheduler.finish(request, seq, ended)
         return [self.make_output(request) for request in changed.values()], num_tokens
-
-    def add_token(
-        self, request: Request, seq: Sequence, logprobs: LogprobsRow | None, ended: SequenceStatus | None
-    ) -> SequenceStatus | None:
-        """Take in `seq`'s newest token, already appended; `ended` is what check_stop said of it.
-
-        Returns the status with which the sequence ends, None if it goes on.
-        """
-        if request.metrics.first_token_time is None:
-            request.metrics.first_token_time = time.time()
-        request.metrics.num_output_tokens += 1
-        if logprobs is not None:
-            seq.cumulative_logprob += logprobs.logprobs[0]
-            if seq.sampling_params.logprobs is not None:
-                seq.output_logprobs.append(self._decode_row(logprobs))
-        state = self._sequences[seq.seq_id]
-        return state.add_token(seq.data.output_token_ids[-1], ended)
 
     def make_output(self, request: Request) -> RequestOutput:
         """The request as it stands. Once finished, the best n of best_of sequences, best first."""
@@ -151,7 +141,9 @@ class OutputProcessor:
         if finished:
             sequences = self._choose_best(request)
             request.metrics.finished_time = time.time()
-        outputs = [self._completion(index, seq) for index, seq in enumerate(sequences)]
+        outputs: list[CompletionOutput] = []
+        for index, seq in enumerate(sequences):
+            outputs.append(self._completion(index, seq))
         if finished:
             self.discard(request)
         return RequestOutput(

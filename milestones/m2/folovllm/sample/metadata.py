@@ -1,14 +1,11 @@
-"""SamplingMetadata: a batch's sampling parameters as tensors, grouped by the way rows are sampled.
+"""SamplingMetadata: what the sampler needs besides the logits, of rows that are all sampled in one way.
 
-Built when the batch's membership changes, used for every step until it changes again. A row's group follows
-from its own parameters alone, never from its neighbours': so a seeded row draws the same tokens in any
-batch.
+    greedy     argmax                                    temperature below 1e-5
+    prefix     the likeliest tokens, in falling order    top_k, top_p, min_p
+    full       the whole vocabulary, in no order         temperature alone
 
-    greedy       argmax                                             temperature below 1e-5
-    top_k        the k likeliest, then everything among those       top_k, whatever else
-    top_p        the 1,024 likeliest and the sum over all           top_p without top_k
-    min_p        the 1,024 likeliest                                min_p alone
-    full         the whole vocabulary                               temperature alone
+Built once for a sequence, used for each of its steps. How a row is sampled follows from its own parameters alone: so a
+seeded row draws the same tokens in any company.
 
 vLLM: v1/sample/metadata.py
 """
@@ -17,171 +14,64 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from folovllm.sample.filters import NARROW_WIDTH, Filters, Path
-from folovllm.sample.logits_processors import (
-    LogitBias,
-    LogitsProcessor,
-    TokenMasks,
-    registered_logits_processors,
-)
-from folovllm.sample.penalties import Penalties
+from folovllm.sample.filters import Filters, path_of
+from folovllm.sample.logits_processors import LogitsProcessor, apply_checked, processors_for
 from folovllm.sample.row import SamplingRow
-from folovllm.sampling_params import SamplingParams
-
-# A CPU group holds at most this many logits (6 rows of 151,936): its temporaries then stay in memory that the
-# allocator reuses. Buffers of 39 MB are mapped afresh at every use: 26 ms for a copy that otherwise takes 3.
-MAX_GROUP_LOGITS = 1 << 20
 
 
-@dataclass(slots=True)
-class EditedRows:
-    """A processor and the rows of its group that it edits; None: all of them."""
+class Way(NamedTuple):
+    """The way a row is sampled. Rows of the same way can be computed together."""
 
-    processor: LogitsProcessor
-    rows: Tensor | None
+    path: str
+    width: int
+    """How many of the likeliest tokens the path looks at."""
+    processors: tuple[type[LogitsProcessor], ...]
+    """In the order in which they act."""
+    num_logprobs: int | None
+    """How many of the likeliest tokens are told beside the drawn one; None: no log-probabilities at all."""
+    logprobs_mode: str
 
-    def apply(self, logits: Tensor) -> Tensor:
-        if self.rows is None:
-            return self._edit(logits)
-        logits[self.rows] = self._edit(logits[self.rows])
-        return logits
-
-    def _edit(self, logits: Tensor) -> Tensor:
-        """The processor's result for its rows, in float32. A forgotten `return`, or whole numbers, are found here, so
-        that they end the requests of this processor only; later they would end the whole batch."""
-        edited: object = self.processor.apply(logits)
-        got: object
-        if not isinstance(edited, Tensor):
-            must, got = "return a tensor", type(edited).__name__
-        elif edited.shape != logits.shape:
-            must, got = f"return logits of the shape that it was given, {list(logits.shape)}", list(edited.shape)
-        elif edited.device != logits.device:
-            must, got = f"return logits on the device of those that it was given, {logits.device}", edited.device
-        elif not edited.is_floating_point():
-            must, got = "return logits of a floating-point dtype", edited.dtype
-        else:
-            return edited.float()
-        raise ValueError(f"logits processor {type(self.processor).__name__} must {must}, got {got}")
+    @classmethod
+    def of(cls, row: SamplingRow, vocab_size: int) -> Way:
+        params = row.params
+        path, width = ("greedy", 1) if params.is_greedy else path_of(params, vocab_size)
+        return cls(path, width, processors_for(row), num_reported(row), params.logprobs_mode)
 
 
-@dataclass(slots=True)
-class RowGroup:
-    """Rows that take the same path."""
-
-    path: Path
-    width: int  # how many of the likeliest tokens the path looks at
-    rows: Tensor  # [b] their places in the batch
-    start: int | None  # set when they are consecutive: then a slice, which copies nothing, selects them
-    filters: Filters
-    generators: list[torch.Generator | None]
-    edits: list[EditedRows]
-    raw_rows: Tensor | None  # rows OF THE GROUP that report logprobs of the model's own logits
-    processed_rows: Tensor | None  # rows of the group that report logprobs of what was drawn from
-    num_logprobs: int  # the most that any of its rows asked for: of equal tokens, others' wishes must not choose
-    is_custom: bool  # code of a request's own edits its logits
+def num_reported(row: SamplingRow) -> int | None:
+    """How many of the likeliest tokens it reports beside its own; None: log-probabilities are not asked for."""
+    return (row.params.logprobs or 0) if row.params.needs_logprobs else None
 
 
 @dataclass(slots=True)
 class SamplingMetadata:
-    """What the Sampler needs besides the logits."""
+    """Row i goes with row i of the logits."""
 
-    groups: list[RowGroup]
-    num_rows: int
-    num_logprobs: int | None  # the most that any row asked for; None: no row asked
-    is_plain_greedy: bool
-    """Every row wants the argmax of its logits as they are, and nothing else."""
+    way: Way
+    filters: Filters
+    generators: list[torch.Generator | None]
+    processors: list[LogitsProcessor]
 
     @classmethod
     def build(cls, rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> SamplingMetadata:
-        """Sorts the batch's rows into groups. Row i goes with row i of the logits."""
-        members: dict[tuple[Path, int, bool], list[int]] = {}
-        for place, row in enumerate(rows):
-            path, width = _path(row.params, vocab_size)
-            members.setdefault((path, width, _is_edited(row)), []).append(place)
-        groups: list[RowGroup] = []
-        for (path, width, edited), places in members.items():
-            size = len(places)
-            if device.type == "cpu" and (path != "greedy" or edited):
-                size = max(1, MAX_GROUP_LOGITS // vocab_size)
-            for first in range(0, len(places), size):
-                part = places[first : first + size]
-                members_of_part = [rows[place] for place in part]
-                groups.append(_make_group(path, width, part, members_of_part, vocab_size, device))
-        asked = [row.num_reported for row in rows if row.num_reported is not None]
-        edited = any(group.path != "greedy" or group.edits for group in groups)
-        return cls(groups, len(rows), max(asked) if asked else None, not edited and not asked)
+        way = Way.of(rows[0], vocab_size)
+        processors = [processor() for processor in way.processors]
+        for processor in processors:
+            processor.update(rows)
+        filters = Filters.of([row.params for row in rows], vocab_size, device)
+        return cls(way, filters, [row.generator for row in rows], processors)
 
-
-def _path(params: SamplingParams, vocab_size: int) -> tuple[Path, int]:
-    if params.is_greedy:
-        return "greedy", 1
-    if 0 < params.top_k < vocab_size:
-        width = 64  # 64, 256, 1024, ...: few different widths, and a row's depends on its own k alone
-        while width < params.top_k:
-            width *= 4
-        return "top_k", min(width, vocab_size)
-    if params.top_p < 1.0:
-        return "top_p", min(NARROW_WIDTH, vocab_size)
-    if params.min_p > 0.0:
-        return "min_p", min(NARROW_WIDTH, vocab_size)
-    return "full", vocab_size
-
-
-def _is_edited(row: SamplingRow) -> bool:
-    custom = registered_logits_processors().keys() & (row.params.extra_args or {})
-    return TokenMasks.wanted(row) or LogitBias.wanted(row) or Penalties.wanted(row) or bool(custom)
-
-
-def _make_group(
-    path: Path, width: int, places: list[int], rows: list[SamplingRow], vocab_size: int, device: torch.device
-) -> RowGroup:
-    def column(values: list[float], dtype: torch.dtype = torch.float64) -> Tensor:
-        return torch.tensor(values, dtype=dtype, device=device).unsqueeze(-1)
-
-    params = [row.params for row in rows]
-    edits = _make_edits(rows, device)
-    reporting = [(i, p) for i, p in enumerate(params) if p.needs_logprobs]
-    return RowGroup(
-        path=path,
-        width=width,
-        rows=torch.tensor(places, device=device),
-        start=places[0] if places[-1] - places[0] == len(places) - 1 else None,
-        filters=Filters(
-            temperature=column([p.temperature for p in params]),
-            top_k=column([p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params], torch.int64),
-            top_p=column([p.top_p if p.top_p < 1.0 else torch.inf for p in params]),
-            min_p=column([p.min_p for p in params]),
-        ),
-        generators=[row.generator for row in rows],
-        edits=edits,
-        raw_rows=_index([i for i, p in reporting if p.logprobs_mode == "raw"], device),
-        processed_rows=_index([i for i, p in reporting if p.logprobs_mode == "processed"], device),
-        num_logprobs=max((row.num_reported or 0 for row in rows), default=0),
-        is_custom=any(type(edit.processor) not in (TokenMasks, LogitBias, Penalties) for edit in edits),
-    )
-
-
-def _make_edits(rows: list[SamplingRow], device: torch.device) -> list[EditedRows]:
-    """Processors in the order in which they act: masks, biases, custom ones, penalties."""
-    edits: list[EditedRows] = []
-
-    def add(processor: type[LogitsProcessor], members: list[int]) -> None:
-        if members:
-            made = processor()
-            made.update([rows[i] for i in members])
-            edits.append(EditedRows(made, None if len(members) == len(rows) else _index(members, device)))
-
-    add(TokenMasks, [i for i, row in enumerate(rows) if TokenMasks.wanted(row)])
-    add(LogitBias, [i for i, row in enumerate(rows) if LogitBias.wanted(row)])
-    for name, custom in registered_logits_processors().items():
-        add(custom, [i for i, row in enumerate(rows) if name in (row.params.extra_args or {})])
-    add(Penalties, [i for i, row in enumerate(rows) if Penalties.wanted(row)])
-    return edits
-
-
-def _index(values: list[int], device: torch.device) -> Tensor | None:
-    return torch.tensor(values, device=device) if values else None
+    def edit(self, logits: Tensor) -> Tensor:
+        """Masks, biases, processors and penalties, on a float32 copy; no copy when all are idle."""
+        active = [processor for processor in self.processors if not processor.is_idle()]
+        if not active:
+            return logits
+        logits = logits.to(torch.float32, copy=True)
+        for processor in active:
+            logits = apply_checked(processor, logits)
+        return logits

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import torch
 
-from folovllm.utils.devices import free_memory_bytes, release_freed_memory, total_memory_bytes
+from folovllm.utils.devices import total_memory_bytes
+from folovllm.utils.memory import free_memory_bytes, release_freed_memory
 
 CPU_SHARE = 0.25
 

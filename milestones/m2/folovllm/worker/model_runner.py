@@ -15,13 +15,12 @@ import torch
 from folovllm.attention.backend import AttentionBackend
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.utils.interrupts import interrupts_allowed
+from folovllm.utils.turns import interrupts_allowed
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.input_batch import InputBatch
 from folovllm.worker.kv_cache import KVCache
-from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
+from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput, find_nan_prompts, find_undrawable
 from folovllm.worker.prompt_logprobs import PromptLogprobs
-from folovllm.worker.row_failures import find_nan_prompts, find_undrawable
 
 
 class ModelRunner:
@@ -74,7 +73,8 @@ class ModelRunner:
         token_ids = sampled.token_ids.cpu()
         self.batch.advance(inputs, token_ids.numpy())
         output = ModelRunnerOutput(list(token_ids.tolist()), [None] * len(seqs), failures=failures)
-        failures |= find_undrawable(seqs, token_ids.tolist())
+        if min(output.token_ids, default=0) < 0:
+            failures |= find_undrawable(seqs, output.token_ids)
         if sampled.logprobs is not None:
             reported = zip(self.sampling.reported(seqs), LogprobsRow.from_tensors(sampled.logprobs), strict=True)
             output.logprobs = [None if count is None else row.cut(count) for count, row in reported]

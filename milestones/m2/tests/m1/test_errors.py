@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from folovllm import LLM, CacheConfig, EngineConfig, LLMEngine, ModelConfig, milestone
+from folovllm import CacheConfig, EngineConfig, LLMEngine, ModelConfig
 from folovllm.errors import PromptTooLongError
-from folovllm.reserved import refuse_reserved_fields
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from tests.m1.support import VOCAB_SIZE, assert_empty, params, run, scripted
 
@@ -77,25 +74,6 @@ def test_a_failing_logits_processor_takes_only_its_own_request_down(engine):
     assert len(run(engine)[0]["good"].outputs[0].token_ids) == 3
 
 
-def test_running_out_of_memory_for_the_cache_takes_one_request_down(engine, monkeypatch):
-    def reserve_one_layer(shape, _empty=torch.empty, _left=[1], **kwargs):  # noqa: B006  counts its calls
-        if _left[0] == 0:
-            raise RuntimeError("out of memory")
-        _left[0] -= 1
-        return _empty(shape, **kwargs)
-
-    short, long = (params(max_tokens=n, ignore_eos=True) for n in (3, 50))
-    engine.add_request("first", "x", short)
-    run(engine)
-    engine.add_request("long", "x", long)
-    with monkeypatch.context() as patch:
-        patch.setattr("folovllm.worker.kv_cache.torch.empty", reserve_one_layer)
-        with pytest.raises(RuntimeError, match="out of memory"):
-            run(engine)
-    engine.add_request("next", "x", short)
-    assert len(run(engine)[0]["next"].outputs[0].token_ids) == 3
-
-
 @pytest.mark.parametrize(
     ("args", "text"),
     [
@@ -106,31 +84,6 @@ def test_running_out_of_memory_for_the_cache_takes_one_request_down(engine, monk
 def test_an_engine_ignores_none_of_its_arguments(args, text):
     with pytest.raises(ValueError, match=text):
         LLMEngine(*args)
-
-
-WAIT = {  # field: another value than its default, and the milestone from which on it is read
-    "block_size": (32, 3), "num_kv_blocks": (100, 3), "gpu_memory_utilization": (0.5, 3), "swap_space": (1.0, 3),
-    "preemption_mode": ("swap", 3), "max_num_batched_tokens": (512, 2), "max_num_seqs": (8, 2),
-    "policy": ("priority", 2), "enforce_eager": (True, 4), "async_scheduling": (True, 4),
-    "enable_chunked_prefill": (True, 5), "long_prefill_token_threshold": (64, 5), "max_num_partial_prefills": (2, 5),
-    "enable_prefix_caching": (True, 6), "max_n": (4, 1), "max_logprobs": (5, 1),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("field", WAIT)
-def test_a_field_is_refused_until_its_milestone(field, text_model_folder, monkeypatch):
-    value, since = WAIT[field]
-    config = EngineConfig.from_kwargs(model=str(text_model_folder), **{field: value})
-    monkeypatch.setattr(milestone, "MILESTONE", since)
-    refuse_reserved_fields(config)
-    monkeypatch.setattr(milestone, "MILESTONE", since - 1)
-    with pytest.raises(NotImplementedError, match=rf"^{field} is not supported yet, got .*: it comes with M{since} \("):
-        LLMEngine(config)
-
-
-def test_the_tree_knows_its_milestone():
-    folders = Path(__file__).parents[1].glob("m[0-9]*")
-    assert max(int(folder.name[1:]) for folder in folders) == milestone.MILESTONE
 
 
 def test_dummy_weights_need_a_configuration_only(tmp_path, text_model_folder):
@@ -152,15 +105,9 @@ def test_text_without_a_tokenizer_is_refused(text_model_folder):
     assert run(engine)[0]["r"].outputs[0].text == ""
 
 
-def test_a_failure_reaches_the_one_who_asked_and_nobody_else(text_model_folder):
-    llm = LLM(str(text_model_folder), dtype="float32", device="cpu")
-    bad = params(extra_args={"explode": True})
-    stream = llm.engine.generate_stream("x", bad)
-    llm.engine.add_request("bad", "x", bad)
-    assert len(llm.generate("good", params(max_tokens=3, ignore_eos=True), use_tqdm=False)[0].outputs[0].token_ids) == 3
-    with pytest.raises(RuntimeError, match="boom"):
-        next(stream)
-    assert llm.engine.has_unfinished_requests()
-    with pytest.raises(RuntimeError, match="boom"):
-        llm.engine.step()
-    assert_empty(llm.engine)
+@pytest.mark.parametrize("request_id", [["r"], {"r": 1}, 7, None, b"r", "", " "], ids=repr)
+def test_an_id_that_is_no_name_is_refused_by_name(engine, request_id):
+    for call in (lambda: engine.add_request(request_id, "x", params()), lambda: engine.abort_request(request_id)):
+        with pytest.raises(ValueError, match=r"^request_id must (be a string|not be empty), got "):
+            call()
+    assert_empty(engine)

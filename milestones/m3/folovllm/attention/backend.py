@@ -1,9 +1,10 @@
-"""The attention backend interface and the registry that picks one.
+"""The attention layer of a model, the interface of the backends that compute it, and the registry that picks one.
 
 A backend owns two things: how K and V lie in the cache, and how queries read them. Everything else (which sequence
-owns which block, when one is freed) is decided elsewhere and reaches it as AttentionMetadata.
+owns which block, when one is freed) is decided elsewhere and reaches it as AttentionMetadata. The layer knows neither
+sequences nor blocks: the code that runs the model owns the cache, and binds it before the first forward.
 
-vLLM: v1/attention/backend.py, v1/attention/backends/registry.py
+vLLM: v1/attention/backend.py, v1/attention/backends/registry.py, model_executor/layers/attention/attention.py
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from abc import ABC, abstractmethod
 from importlib import import_module
 
 import torch
+from torch import nn
 
 from folovllm.attention.metadata import AttentionMetadata
 
@@ -54,6 +56,27 @@ class AttentionBackend(ABC):
         The new tokens' K and V have been written already. Query j of a sequence with m queries and n keys sits at
         position n - m + j and sees keys 0 .. n - m + j.
         """
+
+
+class Attention(nn.Module):
+    """Attention of one decoder layer. `kv_cache` and `backend` are set by bind()."""
+
+    def __init__(self, num_heads: int, num_kv_heads: int, head_size: int) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.head_size = num_heads, num_kv_heads, head_size
+        self.scale = head_size**-0.5
+        self.backend: AttentionBackend | None = None
+        self.kv_cache: torch.Tensor | None = None
+
+    def bind(self, backend: AttentionBackend, kv_cache: torch.Tensor) -> None:
+        self.backend, self.kv_cache = backend, kv_cache
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
+        """q [num_tokens, num_heads, head_size], k and v [num_tokens, num_kv_heads, head_size] -> q's shape."""
+        if self.backend is None or self.kv_cache is None:
+            raise RuntimeError("the attention layer has no KV cache: call bind() before the first forward")
+        self.backend.write(k, v, self.kv_cache, metadata.slot_mapping)
+        return self.backend.forward(q, self.kv_cache, metadata)
 
 
 # name -> where the class lives. Imported when asked for, so that a backend may need a package that is not installed.

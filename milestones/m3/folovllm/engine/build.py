@@ -18,9 +18,8 @@ from folovllm.attention.backend import AttentionBackend, select_backend
 from folovllm.config import EngineConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
+from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.engine.core import EngineCore
-from folovllm.engine.input_processor import Room
-from folovllm.engine.limits import resolve_scheduler_config
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
 from folovllm.worker.kv_cache import kv_bytes_per_token
@@ -80,8 +79,12 @@ def build_engine_core(
         device=device,
         eos_token_ids=eos_token_ids,
     )
-    room = Room(max_model_len, cache_size.num_blocks, cache_config.block_size, scheduler.max_num_seqs)
-    return EngineCore(scheduler, runner, limits, room, cache_size)
+    config = EngineConfig(
+        dataclasses.replace(model_config, max_model_len=max_model_len),
+        dataclasses.replace(cache_config, num_kv_blocks=cache_size.num_blocks),
+        limits,
+    )
+    return EngineCore(scheduler, runner, config, cache_size)
 
 
 def _backend_for(config: EngineConfig, device: torch.device) -> type[AttentionBackend]:

@@ -1,10 +1,10 @@
-"""What changes logits before they become a distribution: masks, biases, and processors of your own.
+"""What changes logits before they become a distribution: masks, biases, penalties, and processors of your own.
 
 All have one small interface. `update` tells a processor its rows, once, when the batch's membership changes.
 `apply` then edits those rows' logits at every step. It can read what has been generated so far in the rows' live
 `output_token_ids`.
 
-vLLM: v1/sample/logits_processor/
+vLLM: v1/sample/logits_processor/, v1/sample/ops/penalties.py
 """
 
 from __future__ import annotations
@@ -62,11 +62,6 @@ def register_logits_processor(name: str) -> Callable[[_P], _P]:
     return register
 
 
-def registered_logits_processors() -> dict[str, type[LogitsProcessor]]:
-    """Name to class, in the order of registration, which is the order in which they run."""
-    return dict(_REGISTRY)
-
-
 def validate_extra_args(params: SamplingParams) -> None:
     """Refuses keys that no processor answers to: a misspelt one would be ignored in silence."""
     for name in params.extra_args or {}:
@@ -96,18 +91,17 @@ class TokenMasks(LogitsProcessor):
         return not any(row.params.allowed_token_ids is not None or banned_token_ids(row) for row in self.rows)
 
     def apply(self, logits: Tensor) -> Tensor:
-        vocab_size = logits.shape[-1]
-        for position, row in enumerate(self.rows):
+        for row, row_logits in zip(self.rows, logits, strict=True):
             # A tokenizer, or a generation config, may know ids that the model has no logit for.
-            banned = {token_id for token_id in banned_token_ids(row) if token_id < vocab_size}
+            banned = [token_id for token_id in banned_token_ids(row) if token_id < len(row_logits)]
             allowed = row.params.allowed_token_ids
-            if allowed is not None:
-                kept = torch.tensor([t for t in allowed if t not in banned] or allowed, device=logits.device)
-                values = logits[position, kept]
-                logits[position] = -torch.inf
-                logits[position, kept] = values
-            elif banned:
-                logits[position, torch.tensor(sorted(banned), device=logits.device)] = -torch.inf
+            if allowed is None:
+                row_logits[banned] = -torch.inf
+            else:
+                kept = [token_id for token_id in allowed if token_id not in banned] or allowed
+                values = row_logits[kept]
+                row_logits.fill_(-torch.inf)
+                row_logits[kept] = values
         return logits
 
 
@@ -115,7 +109,10 @@ def banned_token_ids(row: SamplingRow) -> set[int]:
     """Tokens that must not come next: the last token of a bad word where the output ends with the tokens before it, and
     the tokens that end the text before min_tokens."""
     output = row.output_token_ids
-    banned = row.bad_words.next_banned(output)
+    banned = set[int]()
+    for *before, last in row.bad_words_token_ids:
+        if len(before) <= len(output) and output[len(output) - len(before) :] == before:
+            banned.add(last)
     if len(output) < row.params.min_tokens:
         banned.update(row.eos_token_ids, row.params.stop_token_ids or ())
     return banned
@@ -128,16 +125,62 @@ class LogitBias(LogitsProcessor):
     def wanted(row: SamplingRow) -> bool:
         return bool(row.params.logit_bias)
 
-    def update(self, rows: Sequence[SamplingRow]) -> None:
-        entries = [(i, t, b) for i, row in enumerate(rows) for t, b in (row.params.logit_bias or {}).items()]
-        positions, token_ids, biases = zip(*entries, strict=True)
-        self._positions, self._token_ids = torch.tensor(positions), torch.tensor(token_ids)
-        self._biases = torch.tensor(biases, dtype=torch.float32)
+    def apply(self, logits: Tensor) -> Tensor:
+        for row, row_logits in zip(self.rows, logits, strict=True):
+            bias = row.params.logit_bias or {}
+            row_logits[list(bias)] += torch.tensor(list(bias.values()), device=logits.device)
+        return logits
+
+
+class Penalties(LogitsProcessor):
+    """Repetition, frequency and presence penalties, applied to the tokens that occurred and to no others.
+
+        repetition   prompt and output   logit > 0: divided, else multiplied, once
+        frequency    output only         minus penalty * times it occurred
+        presence     output only         minus penalty, once
+
+    So a step touches a few hundred logits per row instead of a table of counts as wide as the vocabulary.
+    """
+
+    @staticmethod
+    def wanted(row: SamplingRow) -> bool:
+        params = row.params
+        return (params.repetition_penalty, params.frequency_penalty, params.presence_penalty) != (1.0, 0.0, 0.0)
 
     def apply(self, logits: Tensor) -> Tensor:
-        device = logits.device
-        if self._biases.device != device:
-            self._positions, self._token_ids = self._positions.to(device), self._token_ids.to(device)
-            self._biases = self._biases.to(device)
-        logits[self._positions, self._token_ids] += self._biases
+        for row, row_logits in zip(self.rows, logits, strict=True):
+            row.count_tokens()
+            params = row.params
+            token_ids = torch.tensor(list(row.token_counts), dtype=torch.int64, device=logits.device)
+            counts = torch.tensor(list(row.token_counts.values()), device=logits.device)
+            values = row_logits[token_ids]
+            penalty = params.repetition_penalty
+            values = torch.where(values > 0, values / penalty, values * penalty)
+            drop = params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
+            row_logits[token_ids] = values - drop
         return logits
+
+
+def processors_for(row: SamplingRow) -> tuple[type[LogitsProcessor], ...]:
+    """Those that edit the row's logits, in the order in which they act: masks, biases, custom ones, penalties."""
+    custom = [processor for name, processor in _REGISTRY.items() if name in (row.params.extra_args or {})]
+    first = [processor for processor in (TokenMasks, LogitBias) if processor.wanted(row)]
+    return (*first, *custom, *([Penalties] if Penalties.wanted(row) else []))
+
+
+def apply_checked(processor: LogitsProcessor, logits: Tensor) -> Tensor:
+    """The processor's result in float32. A forgotten `return`, or whole numbers, are found here, so that they end the
+    requests of this processor only; later they would end the whole batch."""
+    edited: object = processor.apply(logits)
+    got: object
+    if not isinstance(edited, Tensor):
+        must, got = "return a tensor", type(edited).__name__
+    elif edited.shape != logits.shape:
+        must, got = f"return logits of the shape that it was given, {list(logits.shape)}", list(edited.shape)
+    elif edited.device != logits.device:
+        must, got = f"return logits on the device of those that it was given, {logits.device}", edited.device
+    elif not edited.is_floating_point():
+        must, got = "return logits of a floating-point dtype", edited.dtype
+    else:
+        return edited.float()
+    raise ValueError(f"logits processor {type(processor).__name__} must {must}, got {got}")

@@ -1,4 +1,4 @@
-"""Sampling for the sequences of a step: their sampling state, and the metadata that is built anew only when other
+"""Sampling for the sequences of a step: their sampling state, and their groups, which are made anew only when other
 sequences take part than before.
 
 A logits processor is its request's own code and may fail. Then the others must not suffer: the culprits are found by
@@ -14,10 +14,11 @@ from __future__ import annotations
 import torch
 
 from folovllm.request import Sequence
-from folovllm.sample.metadata import SamplingMetadata
+from folovllm.sample.groups import RowGroup, group_rows, sample_groups, spread_logprobs
+from folovllm.sample.metadata import SamplingMetadata, num_reported
 from folovllm.sample.row import SamplingRow, make_generator
-from folovllm.sample.sampler import Sampler, SamplerOutput, apply_edits
-from folovllm.worker.row_failures import Failures
+from folovllm.sample.sampler import Sampler, SamplerOutput
+from folovllm.worker.model_runner_output import Failures
 
 
 class BatchSampler:
@@ -27,9 +28,10 @@ class BatchSampler:
         self.sampler = Sampler()
         self.vocab_size, self.eos_token_ids, self.device = vocab_size, eos_token_ids, device
         self._rows: dict[str, SamplingRow] = {}
-        self._seqs: list[Sequence] = []  # the metadata's, in this order
-        self._metadata: SamplingMetadata | None = None
-        self._seeded: list[SamplingRow] = []  # those of them that have a generator
+        self._states: dict[str, dict[int, torch.Tensor]] = {}
+        """Of a sequence's generator, before the draws of its last two tokens: {place of the token: state}."""
+        self._seqs: list[Sequence] = []  # the groups', in this order
+        self._groups: list[RowGroup] | None = None
 
     def add(self, seq: Sequence) -> None:
         """A sequence that comes back keeps its state: its generator goes on where it was."""
@@ -43,13 +45,16 @@ class BatchSampler:
             generator=make_generator(seq.sampling_params, seq.index, self.device),
             bad_words_token_ids=seq.sampling_params.bad_words_token_ids,
         )
+        if seq.sampling_params.seed is not None:
+            self._states[seq.seq_id] = {}
 
     def remove(self, seq_id: str) -> None:
         self._rows.pop(seq_id, None)
+        self._states.pop(seq_id, None)
 
     def reported(self, seqs: list[Sequence]) -> list[int | None]:
         """How many of the likeliest tokens each of them tells beside its own; None: nothing."""
-        return [self._rows[seq.seq_id].num_reported for seq in seqs]
+        return [num_reported(self._rows[seq.seq_id]) for seq in seqs]
 
     def sample(self, seqs: list[Sequence], logits: torch.Tensor) -> tuple[SamplerOutput, Failures]:
         """One token for each of `seqs`, whose logits are the rows of `logits` [num_seqs, vocab].
@@ -57,10 +62,10 @@ class BatchSampler:
         Returns what was drawn, still on the device: 0 where sampling failed, and without meaning for a beam.
         """
         try:
-            metadata = self._metadata_for(seqs)
-            for row in self._seeded:
-                row.begin_draw()
-            return self.sampler(logits, metadata), {}
+            groups = self._groups_of(seqs)
+            if self._states:
+                self._begin_draws(seqs)
+            return sample_groups(self.sampler, logits, groups), {}
         except Exception as error:
             failures = self._find_failures(seqs, logits)
             if not failures:  # it fails in company only, if it is a processor's fault at all
@@ -69,24 +74,37 @@ class BatchSampler:
                 raise  # no request's own fault: the engine's
             return self._sample_without(failures, seqs, logits)
 
-    def _metadata_for(self, seqs: list[Sequence]) -> SamplingMetadata:
-        if self._metadata is None or self._seqs != seqs:
-            self._metadata = None  # in case a processor's update raises
+    def _groups_of(self, seqs: list[Sequence]) -> list[RowGroup]:
+        if self._groups is None or self._seqs != seqs:
+            self._groups = None  # in case a processor's update raises
             rows = [self._rows[seq.seq_id] for seq in seqs]
-            self._metadata = SamplingMetadata.build(rows, self.vocab_size, self.device)
-            self._seqs, self._seeded = list(seqs), [row for row in rows if row.generator is not None]
-        return self._metadata
+            self._groups, self._seqs = group_rows(rows, self.vocab_size, self.device), list(seqs)
+        return self._groups
+
+    def _begin_draws(self, seqs: list[Sequence]) -> None:
+        """A place that was drawn for already is drawn for with the same random numbers: the step that was to bring its
+        token was cut short."""
+        for seq in seqs:
+            row, states = self._rows[seq.seq_id], self._states.get(seq.seq_id)
+            if row.generator is None or states is None:
+                continue
+            place = len(row.output_token_ids)
+            if place in states:
+                row.generator.set_state(states[place])
+            else:
+                states[place] = row.generator.get_state()
+                states.pop(place - 2, None)
 
     def _find_failures(self, seqs: list[Sequence], logits: torch.Tensor) -> Failures:
         """Run the processors of each suspect alone; nothing is drawn."""
-        self._metadata = None
+        self._groups = None
         failures: Failures = {}
         for place, seq in enumerate(seqs):
             if not seq.sampling_params.extra_args:
                 continue
             try:
-                for group in SamplingMetadata.build([self._rows[seq.seq_id]], self.vocab_size, self.device).groups:
-                    apply_edits(logits[place : place + 1], group)
+                row = self._rows[seq.seq_id]
+                SamplingMetadata.build([row], self.vocab_size, self.device).edit(logits[place : place + 1])
             except Exception as error:
                 failures[seq.seq_id] = error
         return failures
@@ -102,5 +120,5 @@ class BatchSampler:
             failures |= more
             drawn.token_ids[places] = rest.token_ids
             if rest.logprobs is not None:
-                drawn.logprobs = rest.logprobs.spread(places, drawn.token_ids)
+                drawn.logprobs = spread_logprobs(drawn.token_ids, [(places, rest.logprobs)])
         return drawn, failures

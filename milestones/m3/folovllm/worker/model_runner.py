@@ -17,15 +17,13 @@ from folovllm.attention.backend import AttentionBackend
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
-from folovllm.utils.interrupts import interrupts_allowed
+from folovllm.utils.turns import interrupts_allowed
 from folovllm.worker.batch_sampler import BatchSampler
-from folovllm.worker.beam_row import to_rows
 from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
-from folovllm.worker.model_runner_output import ModelRunnerOutput
+from folovllm.worker.model_runner_output import ModelRunnerOutput, find_nan_prompts, find_undrawable, to_rows
 from folovllm.worker.prompt_logprobs import PromptLogprobs
-from folovllm.worker.row_failures import find_nan_prompts, find_undrawable
 
 
 class ModelRunner:
@@ -95,7 +93,8 @@ class ModelRunner:
         sampled, output.failures = self.sampling.sample(seqs, logits)
         token_ids = sampled.token_ids.cpu()
         self.batch.advance(inputs, seqs, token_ids.numpy())
-        output.failures |= find_undrawable(seqs, token_ids.tolist())
+        if min(token_ids.tolist(), default=0) < 0:
+            output.failures |= find_undrawable(seqs, token_ids.tolist())
         for place, seq, token_id in zip(inputs.draws, seqs, token_ids.tolist(), strict=True):
             # Beams choose their tokens together, from the logprobs.
             if not seq.sampling_params.use_beam_search and seq.seq_id not in output.failures:

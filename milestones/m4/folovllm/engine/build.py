@@ -9,138 +9,131 @@ vLLM: v1/engine/core.py (EngineCore.__init__, _initialize_kv_caches)
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from folovllm.attention.backend import AttentionBackend, select_backend
-from folovllm.config import EngineConfig
-from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.config import EngineConfig, SchedulerConfig
 from folovllm.core.scheduler import Scheduler
+from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.engine.core import EngineCore
-from folovllm.engine.input_processor import Room
-from folovllm.engine.limits import resolve_scheduler_config
-from folovllm.models.compiled_decoder import can_compile_decoder, compile_decoder
+from folovllm.engine.parts import Parts, choose_parts
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.models.fused_compiled import can_fuse_compiled, fuse_compiled
 from folovllm.models.weights import build_model, weights_folder
-from folovllm.utils.current_device import current_device
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
-from folovllm.worker.kv_cache import kv_bytes_per_token
-from folovllm.worker.memory import size_kv_cache
-from folovllm.worker.model_runner import ModelRunner
+from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token
+from folovllm.worker.memory import CacheSize, size_kv_cache
+from folovllm.worker.model_runner import ModelRunner, current_device
 from folovllm.worker.profile import peak_bytes_of_full_step
 
 logger = init_logger(__name__)
 
 
 def build_engine_core(
-    config: EngineConfig,
-    hf_config: Any,
-    dtype: torch.dtype,
-    device: torch.device,
-    eos_token_ids: frozenset[int],
+    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int]
 ) -> EngineCore:
     """`config` has max_model_len filled in.
 
     Raises:
         ValueError: no block fits into memory, or the configuration's parts contradict one another.
     """
+    model_config, cache_config = config.model_config, config.cache_config
+    longest = model_config.max_model_len
+    assert longest is not None
     with current_device(device):
-        return _build(config, hf_config, dtype, device, eos_token_ids)
+        # What can be refused is refused before the weights are read.
+        limits = resolve_scheduler_config(config.scheduler_config, longest)
+        parts = choose_parts(config, hf_config, dtype, device)
+        weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
+        model = build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=parts.ops)
+        size = _size_cache(config, model, parts, limits, dtype, device)
+        limits = _within_cache(limits, size)
+        kv = parts.kv_manager(size.num_blocks, size.block_size, size.num_swap_blocks)
+        scheduler = Scheduler(limits, kv, eos_token_ids)
+        runner = _build_runner(model, parts, limits, size, dtype, device, eos_token_ids)
+    config = EngineConfig(
+        dataclasses.replace(model_config, max_model_len=limits.max_model_len),
+        dataclasses.replace(cache_config, num_kv_blocks=size.num_blocks),
+        limits,
+    )
+    run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
+    return EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
 
 
-def _build(
+def _size_cache(
     config: EngineConfig,
-    hf_config: Any,
+    model: DecoderForCausalLM,
+    parts: Parts,
+    limits: SchedulerConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> CacheSize:
+    """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
+    block_size = config.cache_config.block_size
+
+    def measure_step() -> int:
+        step = peak_bytes_of_full_step(model, parts.backend, block_size, limits, dtype=parts.cache_dtype, device=device)
+        if not parts.graphs:
+            return step
+        assert limits.max_model_len is not None
+        return step + bytes_of_graphs(
+            model, parts.backend, capture_sizes(limits.max_num_seqs), max_model_len=limits.max_model_len,
+            block_size=block_size, dtype=dtype, device=device, cache_dtype=parts.cache_dtype,
+        )  # fmt: skip
+
+    token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
+    size = size_kv_cache(token_bytes, config.cache_config, limits, device, measure_step)
+    logger.info("KV cache: %s", size)
+    return size
+
+
+def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
+    """What does not fit into the whole cache can never be served."""
+    assert limits.max_model_len is not None
+    longest = min(limits.max_model_len, size.num_tokens)
+    if longest < limits.max_model_len:
+        logger.warning(
+            "sequences end at %d tokens instead of max_model_len=%d: the KV cache holds no more",
+            longest, limits.max_model_len,
+        )  # fmt: skip
+    return dataclasses.replace(limits, max_model_len=longest)
+
+
+def _build_runner(
+    model: DecoderForCausalLM,
+    parts: Parts,
+    limits: SchedulerConfig,
+    size: CacheSize,
     dtype: torch.dtype,
     device: torch.device,
     eos_token_ids: frozenset[int],
-) -> EngineCore:
-    model_config, cache_config = config.model_config, config.cache_config
-    assert model_config.max_model_len is not None
-    # What can be refused is refused before the weights are read.
-    limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len)
-    backend = _backend_for(config, device)
-    weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
-    model = build_model(hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed)
-    _make_fast(model, device, layer_by_layer=model_config.enforce_eager)
-    block_size = cache_config.block_size
-    with_graphs = device.type == "cuda" and backend.supports_cuda_graphs and not model_config.enforce_eager
-
-    def measure_step() -> int:
-        step = peak_bytes_of_full_step(model, backend, block_size, limits, dtype=dtype, device=device)
-        if not with_graphs:
-            return step
-        sizes, longest = capture_sizes(limits.max_num_seqs), model_config.max_model_len
-        assert longest is not None
-        return step + bytes_of_graphs(
-            model, backend, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device
-        )
-
-    token_bytes = kv_bytes_per_token(model.decoder_spec, dtype)
-    cache_size = size_kv_cache(token_bytes, cache_config, limits, device, measure_step)
-    logger.info("KV cache: %s", cache_size)
-    # What does not fit into the whole cache can never be served.
-    max_model_len = min(model_config.max_model_len, cache_size.num_tokens)
-    if max_model_len < model_config.max_model_len:
-        logger.warning(
-            "sequences end at %d tokens instead of max_model_len=%d: the KV cache holds no more",
-            max_model_len, model_config.max_model_len,
-        )  # fmt: skip
-    limits = dataclasses.replace(limits, max_model_len=max_model_len)
-    kv = KVCacheManager(cache_size.num_blocks, cache_config.block_size, cache_size.num_swap_blocks)
-    scheduler = Scheduler(limits, kv, eos_token_ids)
-    runner = ModelRunner(
-        model,
-        backend,
-        num_blocks=cache_size.num_blocks,
-        num_swap_blocks=cache_size.num_swap_blocks,
-        block_size=cache_config.block_size,
-        max_num_seqs=scheduler.max_num_seqs,
-        max_model_len=max_model_len,
-        dtype=dtype,
+) -> ModelRunner:
+    """The runner, with everything compiled and recorded that would make a first request wait."""
+    longest, block_size = limits.max_model_len, size.block_size
+    assert longest is not None
+    kv_cache = KVCache(  # and the null block
+        model, parts.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=parts.cache_dtype,
         device=device,
-        eos_token_ids=eos_token_ids,
-    )
+    )  # fmt: skip
+    sampling = parts.sampler(model.decoder_spec.vocab_size, eos_token_ids, device)
     if device.type == "cuda":
-        runner.kv_cache.backend.warm_up(runner.kv_cache.tensors[0])
-        runner.sampling.warm_up(dtype)
-    if with_graphs:
-        sizes = capture_sizes(scheduler.max_num_seqs)
-        runner.graphs = CudaGraphs(
-            model, sizes, max_model_len=max_model_len, block_size=block_size, dtype=dtype, device=device
-        )
+        kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
+        sampling.warm_up(dtype)
+    graphs = None
+    if parts.graphs:
+        sizes = capture_sizes(limits.max_num_seqs)
+        graphs = CudaGraphs(model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device)
         logger.info(
-            "CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], runner.graphs.pool_bytes / 2**30
+            "CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], graphs.pool_bytes / 2**30
         )
-    room = Room(max_model_len, cache_size.num_blocks, cache_config.block_size, scheduler.max_num_seqs)
-    run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
-    return EngineCore(scheduler, runner, limits, room, cache_size, run_ahead=run_ahead)
-
-
-def _backend_for(config: EngineConfig, device: torch.device) -> type[AttentionBackend]:
-    model_config, block_size = config.model_config, config.cache_config.block_size
-    backend = select_backend(model_config.attention_backend, device)
-    longest = model_config.max_model_len or 0
-    if not backend.reads_block_tables and block_size < longest:
-        raise ValueError(
-            f"attention_backend {backend.name!r} reads a sequence from one block: it needs a block_size of at "
-            f"least max_model_len ({longest}), got {block_size}"
-        )
-    return backend
-
-
-def _make_fast(model: DecoderForCausalLM, device: torch.device, *, layer_by_layer: bool) -> None:
-    """Fewer and cheaper operations between the products, and weights in the layout that the products want."""
-    if device.type == "cuda":
-        from folovllm.models.fused import can_fuse, fuse  # loads Triton
-
-        if can_fuse(device) is None:
-            fuse(model)
-    elif can_fuse_compiled(model) is None:
-        fuse_compiled(model)
-        if not layer_by_layer and can_compile_decoder(model) is None:
-            compile_decoder(model)
+    return ModelRunner(
+        model,
+        kv_cache,
+        sampling,
+        graphs,
+        num_swap_blocks=size.num_swap_blocks,
+        max_num_seqs=limits.max_num_seqs,
+        max_model_len=longest,
+        device=device,
+    )

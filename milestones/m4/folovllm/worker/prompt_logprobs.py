@@ -58,7 +58,7 @@ class PromptLogprobs:
             wanted = targets[at : at + PROMPT_LOGPROBS_ROWS]
             logits = self.model.compute_logits(hidden[at : at + len(wanted)])
             pieces.append(gather_logprobs(logits.float().log_softmax(dim=-1), num_top, wanted))
-        return joined(pieces) if pieces else LogprobsTensors.empty(targets, 0)
+        return joined(pieces) if pieces else LogprobsTensors(targets[:, None], targets[:, None].float(), targets)
 
 
 def joined(pieces: list[LogprobsTensors]) -> LogprobsTensors:

@@ -21,16 +21,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
 from typing import Any
 
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.stats import EngineStats
+from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.outputs import RequestOutput
-from folovllm.sampling_params import SamplingParams
+from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.checks import check_str
-from folovllm.utils.ids import Counter, next_unused
+from folovllm.utils.ids import next_unused
 
 
 class _Mailbox:
@@ -86,7 +89,7 @@ class AsyncLLM:
         self.engine = engine
         self._mailboxes: dict[str, _Mailbox] = {}
         self._commands: list[Callable[[], None]] = []
-        self._request_ids = Counter()
+        self._request_ids = count()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -102,14 +105,20 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request as they grow; each holds everything so far, the last one is `finished`.
 
+        The parameters' `output_kind` may ask for less. Under DELTA each output holds what is new since the one before,
+        under FINAL_ONLY the last one comes alone.
+
         Leaving the loop early, or cancelling the task that runs it, aborts the request. So does abort(), which ends the
         loop without a finished output.
 
         Raises:
-            ValueError: see LLMEngine.add_request.
+            ValueError: see LLMEngine.add_request; DELTA where the winners are known only at the end (best_of > n).
             RuntimeError: the engine has been shut down, or serves another event loop.
             Exception: what ended this request, such as an error in its own logits processor. Other requests go on.
         """
+        kind = getattr(sampling_params, "output_kind", RequestOutputKind.CUMULATIVE)
+        if kind is RequestOutputKind.DELTA:
+            check_can_stream(sampling_params)
         if self._closed:
             raise RuntimeError("AsyncLLM has been shut down: make another")
         self._check_event_loop()
@@ -124,11 +133,14 @@ class AsyncLLM:
         mailbox = self._mailboxes[request_id] = _Mailbox()
         try:
             self._submit(lambda: self._add(mailbox, request_id, prompt, sampling_params, priority))
-            finished = False
+            delta, finished = OutputDelta(), False
             while not finished:
                 output = await mailbox.get()
                 finished = output.finished
-                yield output
+                if kind is RequestOutputKind.DELTA:
+                    yield delta.since_last(output)
+                elif finished or kind is RequestOutputKind.CUMULATIVE:
+                    yield output
         except _Aborted:
             return
         finally:
@@ -160,8 +172,7 @@ class AsyncLLM:
         self._closed = True
         for mailbox in self._mailboxes.values():
             mailbox.fail(RuntimeError("AsyncLLM has been shut down"))
-        for request_id in list(self._mailboxes):
-            self._commands.append(lambda request_id=request_id: self.engine.abort_request(request_id))  # type: ignore[misc]
+        self._commands += [partial(self.engine.abort_request, request_id) for request_id in self._mailboxes]
         self._wake.set()
         if self._task is not None and not self._task.done():
             await self._task
@@ -178,13 +189,12 @@ class AsyncLLM:
 
     def _check_event_loop(self) -> None:
         """Raises RuntimeError where another event loop is served. One that was closed, the loop task still in it, has
-        let go: who waited there will never ask again."""
+        let go: what waited there will never ask again."""
         if self._task is None or self._task.done():
             return
         served = self._task.get_loop()
         if served.is_closed():
-            for request_id in self._mailboxes:
-                self._commands.append(lambda request_id=request_id: self.engine.abort_request(request_id))  # type: ignore[misc]
+            self._commands += [partial(self.engine.abort_request, request_id) for request_id in self._mailboxes]
             self._mailboxes, self._task = {}, None
         elif asyncio._get_running_loop() not in (None, served):
             raise RuntimeError(
@@ -212,7 +222,7 @@ class AsyncLLM:
         """The step loop, from the first request to the shutdown."""
         try:
             await self._serve(asyncio.get_running_loop())
-        except asyncio.CancelledError:  # by who cancels all tasks of the event loop
+        except asyncio.CancelledError:  # as when all tasks of the event loop are cancelled
             for mailbox in self._mailboxes.values():
                 mailbox.fail(RuntimeError("the task that steps the engine was cancelled"))
             raise

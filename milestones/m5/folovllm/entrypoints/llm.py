@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from folovllm.engine.chat_messages import chat_to_prompt
 from folovllm.engine.defaults import config_for_llm
-from folovllm.engine.input_processor import Prompt, chat_to_prompt
+from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
+from folovllm.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams, to_output
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
-from folovllm.utils.ids import Counter, next_unused
-from folovllm.utils.interrupts import interrupts_allowed, interrupts_deferred
+from folovllm.utils.ids import next_unused
 
 Messages = list[dict[str, Any]]
 
@@ -37,7 +39,7 @@ class LLM:
 
     def __init__(self, model: str | None = None, **kwargs: Any) -> None:
         self.engine = LLMEngine(config_for_llm(model, **kwargs))
-        self._request_ids = Counter()
+        self._request_ids = count()
 
     def get_tokenizer(self) -> Any:
         return self.engine.get_tokenizer()
@@ -63,32 +65,25 @@ class LLM:
             ValueError: a prompt or its parameters cannot be served; then no prompt of this call is.
         """
         prompt_list = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
-        if isinstance(sampling_params, Sequence):
-            if len(sampling_params) != len(prompt_list):
-                raise ValueError(
-                    f"sampling_params must be one or as many as the prompts, "
-                    f"got {len(sampling_params)} for {len(prompt_list)}"
-                )
-            params_list = list(sampling_params)
-        else:
-            params_list = [sampling_params] * len(prompt_list)  # type: ignore[list-item]
+        is_list = isinstance(sampling_params, Sequence)
+        params_list: Any = sampling_params if is_list else [sampling_params] * len(prompt_list)
+        if len(params_list) != len(prompt_list):
+            given = f"got {len(params_list)} for {len(prompt_list)}"
+            raise ValueError(f"sampling_params must be one or as many as the prompts, {given}")
         priorities = [0] * len(prompt_list) if priority is None else list(priority)
         if len(priorities) != len(prompt_list):
             raise ValueError(f"priority must be as many as the prompts, got {len(priorities)} for {len(prompt_list)}")
 
         request_ids: list[str] = []
-        with interrupts_deferred():  # not even an interrupt may leave requests of this call behind
-            try:
-                for prompt, params, rank in zip(prompt_list, params_list, priorities, strict=True):
-                    with interrupts_allowed():
-                        request_id = next_unused("request", self._request_ids, lambda name: self.engine.holds({name}))
-                    self.engine.add_request(request_id, prompt, params, priority=rank)  # type: ignore[arg-type]
-                    request_ids.append(request_id)
-                return self._run(request_ids, show_progress=use_tqdm)
-            except BaseException:
-                for request_id in request_ids:
-                    self.engine.abort_request(request_id)
-                raise
+        try:
+            for prompt, params, rank in zip(prompt_list, params_list, priorities, strict=True):
+                request_ids.append(next_unused("request", self._request_ids, lambda name: self.engine.holds({name})))
+                self.engine.add_request(request_ids[-1], prompt, params, priority=rank)  # type: ignore[arg-type]
+            return self._run(request_ids, show_progress=use_tqdm)
+        except BaseException:  # not even an interrupt leaves requests of this call behind
+            for request_id in request_ids:
+                self.engine.abort_request(request_id)
+            raise
 
     def chat(
         self,
@@ -96,18 +91,47 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of a list, in the format of the model's chat template.
 
-        A message is {"role": ..., "content": ...}. Its content is text, or a list of {"type": "text", "text": ...}.
+        Args:
+            messages: each is {"role": ..., "content": ...}, with text or a list of {"type": "text", "text": ...}.
+            chat_template: another template than the model's own, in Jinja.
+            add_generation_prompt: end the prompt with the beginning of an answer.
+            continue_final_message: end it inside the last message, which the model goes on with; then no beginning.
+            chat_template_kwargs: the template's own variables.
         """
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [
-            chat_to_prompt(self.engine.tokenizer, conversation, **(chat_template_kwargs or {}))  # type: ignore[arg-type]
+            chat_to_prompt(
+                self.engine.tokenizer,
+                conversation,
+                chat_template=chat_template,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                chat_template_kwargs=chat_template_kwargs,
+            )
             for conversation in conversations
         ]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False
+    ) -> list[BeamSearchOutput]:
+        """The `beam_width` best continuations of each prompt, best first.
+
+        They are ranked as Hugging Face does: by the log-probability of what was generated, divided by its length to
+        the power of length_penalty.
+
+        Raises:
+            ValueError: a wrong value, or beams that do not fit into the KV cache.
+        """
+        outputs = self.generate(prompts, params.sampling_params(), use_tqdm=use_tqdm)
+        return [to_output(output, self.engine.tokenizer) for output in outputs]
 
     def _run(self, request_ids: list[str], *, show_progress: bool) -> list[RequestOutput]:
         finished: dict[str, RequestOutput] = {}
@@ -116,8 +140,6 @@ class LLM:
         with _progress(enabled=show_progress) as progress:
             task = progress.add_task("generating", total=len(request_ids), speed="")
             while unfinished:
-                with interrupts_allowed():  # also where other threads take all the steps
-                    pass
                 for output in self.engine.step_for(unfinished):
                     if output.metrics is not None:
                         counts[output.request_id] = output.metrics.num_output_tokens

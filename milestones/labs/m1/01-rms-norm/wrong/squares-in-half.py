@@ -1,3 +1,5 @@
-class RMSNorm(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + self.eps) * self.weight
+def rms_norm(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    residual = x if residual is None else x + residual
+    return residual * torch.rsqrt(residual.pow(2).mean(dim=-1, keepdim=True) + eps) * weight, residual

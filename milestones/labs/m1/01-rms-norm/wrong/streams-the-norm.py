@@ -1,4 +1,6 @@
-class RMSNorm(nn.Module):
-    def add_and_norm(self, x: torch.Tensor, residual: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        x = self.forward(x if residual is None else x + residual)
-        return x, x
+def rms_norm(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    residual = x if residual is None else x + residual
+    normed = F.rms_norm(residual, weight.shape, weight, eps)
+    return normed, normed

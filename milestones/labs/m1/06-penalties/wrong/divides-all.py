@@ -1,14 +1,13 @@
 class Penalties(LogitsProcessor):
     def apply(self, logits: Tensor) -> Tensor:
-        ledgers = [row.token_counts for row in self.rows if row.token_counts is not None]
-        for row, ledger in zip(self.rows, ledgers, strict=True):
-            ledger.catch_up(row.output_token_ids)
-        positions = np.repeat(np.arange(len(ledgers)), [ledger.size for ledger in ledgers])
-        token_ids = np.concatenate([ledger.token_ids for ledger in ledgers])
-        counts = np.concatenate([ledger.counts for ledger in ledgers])
-        repetition, frequency, presence = self._settings[positions].T
-        at = (_to(logits, positions), _to(logits, token_ids))
-        factor, drop = _to(logits, repetition), _to(logits, frequency * counts + presence * (counts > 0))
-        values = logits[at]
-        logits[at] = values / factor - drop
+        for row, row_logits in zip(self.rows, logits, strict=True):
+            row.count_tokens()
+            params = row.params
+            token_ids = torch.tensor(list(row.token_counts), dtype=torch.int64, device=logits.device)
+            counts = torch.tensor(list(row.token_counts.values()), device=logits.device)
+            values = row_logits[token_ids]
+            penalty = params.repetition_penalty
+            values = values / penalty
+            drop = params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
+            row_logits[token_ids] = values - drop
         return logits

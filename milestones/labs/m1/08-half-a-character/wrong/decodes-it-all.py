@@ -7,4 +7,4 @@ class IncrementalDetokenizer:
                 return self._give_up(whole[num_known:-1])
             return ""
         self.read_offset, self.num_held = len(self.ids), 0
-        return self._give(whole[num_known:])
+        return whole[num_known:]

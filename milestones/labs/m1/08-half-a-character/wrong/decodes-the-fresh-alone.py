@@ -6,4 +6,4 @@ class IncrementalDetokenizer:
                 return self._give_up(fresh[:-1])
             return ""
         self.prefix_offset, self.read_offset = self.read_offset, len(self.ids)
-        return self._give(fresh)
+        return fresh

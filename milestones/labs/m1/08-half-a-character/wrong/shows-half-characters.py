@@ -3,4 +3,4 @@ class IncrementalDetokenizer:
         known = self._decode(self.ids[self.prefix_offset : self.read_offset])
         whole = self._decode(self.ids[self.prefix_offset :])
         self.prefix_offset, self.read_offset = self.read_offset, len(self.ids)
-        return self._give(whole[len(known) :])
+        return whole[len(known) :]

@@ -5,4 +5,4 @@ class IncrementalDetokenizer:
         if (whole.endswith(REPLACEMENT) and not final) or len(whole) <= len(known):
             return ""
         self.prefix_offset, self.read_offset = self.read_offset, len(self.ids)
-        return self._give(whole[len(known) :])
+        return whole[len(known) :]

@@ -8,5 +8,7 @@ class PromptLogprobs:
         logprobs = self.model.compute_logits(hidden[: len(targets)]).float().log_softmax(dim=-1)
         if len(targets):
             pieces.append(gather_logprobs(logprobs, num_top, targets))
-        rows = self._rows[seq] = joined(pieces) if pieces else LogprobsTensors.empty(targets, 0)
+        rows = self._rows[seq] = (
+            joined(pieces) if pieces else LogprobsTensors(targets[:, None], targets[:, None].float(), targets)
+        )
         return rows

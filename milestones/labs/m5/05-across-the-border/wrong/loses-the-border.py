@@ -9,5 +9,7 @@ class PromptLogprobs:
             wanted = targets[at : at + PROMPT_LOGPROBS_ROWS]
             logits = self.model.compute_logits(hidden[at : at + len(wanted)])
             pieces.append(gather_logprobs(logits.float().log_softmax(dim=-1), num_top, wanted))
-        rows = self._rows[seq] = joined(pieces) if pieces else LogprobsTensors.empty(targets, 0)
+        rows = self._rows[seq] = (
+            joined(pieces) if pieces else LogprobsTensors(targets[:, None], targets[:, None].float(), targets)
+        )
         return rows

@@ -19,12 +19,6 @@ from folovllm.attention.metadata import AttentionMetadata
 
 
 class DenseBackend(AttentionBackend):
-    name = "dense"
-
-    @classmethod
-    def unavailable_reason(cls, device: torch.device) -> str | None:
-        return None
-
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         q_cache = q.to(kv_cache.dtype)  # attention is computed in the dtype in which K and V are kept
         outs = []

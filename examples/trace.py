@@ -1,0 +1,69 @@
+"""A run, step by step: what each sequence computes, what it finds in the cache, what gives way, what is copied.
+
+Run it: python examples/trace.py              keeps nothing
+        python examples/trace.py run.jsonl    keeps the trace: folovllm trace view run.jsonl
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import _tree  # noqa: F401 - folovllm is this tree's
+from rich.console import Console
+from rich.table import Table
+
+from folovllm import LLM, SamplingParams
+from folovllm.tracing.reader import Trace, read_trace
+from folovllm.tracing.replay import Replay
+
+# Prompts are token ids, so that each length is in view. The system prompt fills two blocks of 16.
+SYSTEM = list(range(100, 132))
+# At step: (name, prompt, sampling parameters). A has two answers; B's prompt takes several steps; C begins as A did.
+ARRIVALS = {
+    0: [("A", SYSTEM + [7] * 6, SamplingParams(n=2, max_tokens=24, ignore_eos=True, seed=0))],
+    1: [("B", list(range(200, 270)), SamplingParams(max_tokens=14, ignore_eos=True, temperature=0))],
+    8: [("C", SYSTEM + [9] * 9, SamplingParams(max_tokens=18, ignore_eos=True, temperature=0))],
+}
+
+
+def run(path: Path) -> Trace:
+    """12 blocks are too few for all three."""
+    limits = {"num_kv_blocks": 12, "max_num_batched_tokens": 48, "max_model_len": 192}
+    llm = LLM(trace=path, dtype="float32", preemption_mode="recompute", **limits)
+    step = 0
+    while step <= max(ARRIVALS) or llm.engine.has_unfinished_requests():
+        for name, prompt, params in ARRIVALS.get(step, []):
+            llm.engine.add_request(name, {"prompt_token_ids": prompt}, params)
+        llm.engine.step()
+        step += 1
+    llm.trace.close()
+    return read_trace(path)
+
+
+def show(trace: Trace) -> None:
+    columns = ("step", "prefill", "decode", "free blocks", "what else")
+    table = Table(*columns, title="48 tokens a step, 12 blocks of 16 tokens")
+    replay = Replay()
+    for record, rows in replay.run(trace.steps):
+        name = {number: seq.id for number, seq in replay.seqs.items()}
+        news = [f"{name[seq]} finds {num} tokens" for seq, num in record.found]
+        news += [f"{name[child]} forks from {name[parent]}" for parent, child in record.forks]
+        news += [f"block {source} is copied to {target}" for source, target in record.copies]
+        news += [f"{name[seq]} gives way" for seq, _ in record.preempted]
+        news += [f"{name[seq]} ends" for seq, _ in record.ended]
+        chunks = [row for row in rows if row.kind == "prefill"]
+        prefill = [f"{row.seq.id} {row.start}..{row.start + row.num_tokens - 1}" for row in chunks]
+        decode = [row.seq.id for row in rows if row.kind == "decode"]
+        if prefill or news:
+            table.add_row(str(record.step), ", ".join(prefill), " ".join(decode), str(record.free), ", ".join(news))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        show(run(Path(sys.argv[1])))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            show(run(Path(folder) / "run.jsonl"))

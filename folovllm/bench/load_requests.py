@@ -1,0 +1,96 @@
+"""The requests of a load: random ones, or those of a file, so that two clients can send the same.
+
+A file has a JSON object in each line, as `vllm bench serve --dataset-name custom` reads them, too:
+
+    {"prompt": "Once upon a time", "output_tokens": 32}
+
+vLLM: benchmarks/datasets/datasets.py (CustomDataset)
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from folovllm.bench.workload import require_at_least
+from folovllm.utils.checks import check_int
+from folovllm.utils.named_files import parse_json, read_file
+
+TOP_ID = 10_000  # random prompts are drawn up to here; a server takes them as it has tokens
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """`prompt` is token ids, or a text that the server splits. `sampling`: fields of SamplingParams."""
+
+    prompt: list[int] | str
+    max_tokens: int
+    sampling: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Requests of a load, and in words what they are."""
+
+    requests: Sequence[LoadRequest]
+    what: str
+    seed: int = 0
+
+    @property
+    def has_texts(self) -> bool:
+        return any(isinstance(request.prompt, str) for request in self.requests)
+
+
+def random_work(num_requests: int = 64, input_len: int = 64, output_len: int = 64, seed: int = 0) -> Work:
+    """Of equal lengths, greedy; the same for the same numbers and seed, to the token."""
+    require_at_least(1, num_requests=num_requests, input_len=input_len, output_len=output_len)
+    rng = random.Random(seed)
+    requests = [
+        LoadRequest([rng.randint(0, TOP_ID) for _ in range(input_len)], output_len, {"temperature": 0.0})
+        for _ in range(num_requests)
+    ]
+    return Work(requests, f"{num_requests} requests, {input_len} tokens in, {output_len} out", seed)
+
+
+def file_work(path: Path, output_len: int | None = None, num_requests: int | None = None, seed: int = 0) -> Work:
+    """The first `num_requests` of the file. Raises ValueError: too many of them, or a line that is none."""
+    found = read_prompts(path, output_len)
+    wanted = len(found) if num_requests is None else num_requests
+    if not 1 <= wanted <= len(found):
+        raise ValueError(f"num_requests must be in [1, {len(found)}], what {path} has, got {wanted}")
+    requests = found[:wanted]
+    return Work(
+        requests, f"{wanted} requests of a file, {sum(each.max_tokens for each in requests):,} tokens out", seed
+    )
+
+
+def read_prompts(path: Path, output_len: int | None = None) -> tuple[LoadRequest, ...]:
+    """One greedy request for each line, in their order. `output_len` takes the place of each line's `output_tokens`.
+
+    Raises:
+        ValueError: no such file, no line in it, or a line that is no request; by its number.
+    """
+    found = []
+    for number, line in enumerate(read_file("dataset", path).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            found.append(_request(parse_json(line), output_len))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}") from None
+    if not found:
+        raise ValueError(f"dataset must have a request in it, got {str(path)!r}, which has none")
+    return tuple(found)
+
+
+def _request(row: Any, output_len: int | None) -> LoadRequest:
+    if not isinstance(row, dict) or not isinstance(row.get("prompt"), str) or not row["prompt"]:
+        raise ValueError('it must be like {"prompt": "a text", "output_tokens": 32}')
+    length = row.get("output_tokens") if output_len is None else output_len
+    if length is None:
+        raise ValueError("output_tokens must be given: add it to the line, or say --output-len")
+    check_int("output_tokens", length, 1)
+    return LoadRequest(row["prompt"], length, {"temperature": 0.0})

@@ -1,0 +1,137 @@
+"""`folovllm serve`: the engine behind HTTP, in the shape of OpenAI's interface. vLLM: entrypoints/cli/serve.py"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import fields
+from typing import Any
+
+from folovllm.config import EMBEDDED_MODEL, EngineConfig
+from folovllm.entrypoints.cli.parser import add_engine_arguments, engine_kwargs
+from folovllm.serving.openai.ceilings import Ceilings
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="serve the model over HTTP, in the shape of OpenAI's interface",
+        description="Serve a model over HTTP: /v1/chat/completions, /v1/completions, /docs, and a page to talk at /.",
+    )
+    parser.add_argument("model", nargs="?", default=EMBEDDED_MODEL, metavar="MODEL", help="a folder or a hub id")
+    parser.add_argument("--served-model-name", metavar="NAME", help="what clients call the model")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is open to other machines")
+    parser.add_argument("--port", type=_whole(0, 65535), default=8000, metavar="N", help="0 takes one that is free")
+    parser.add_argument(
+        "--api-key", dest="api_keys", action="append", default=[], metavar="KEY", help="asked for; may be given again"
+    )
+    text = "a name that clients may call this server by, besides localhost; may be given again"
+    parser.add_argument("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=text)
+    text = "a site whose pages may call this server from a browser, or '*' for any; may be given again"
+    parser.add_argument(
+        "--allowed-origin", dest="allowed_origins", action="append", default=[], metavar="URL", help=text
+    )
+    parser.add_argument("--max-queue", type=_whole(0), default=1024, metavar="N", help="beyond, requests get 429")
+    text = "how much a request's body may hold, such as stop=128 (the notes have the table); may be given again"
+    parser.add_argument("--ceiling", dest="ceilings", action="append", default=[], metavar="NAME=N", help=text)
+    parser.add_argument("--salt-by-key", action="store_true", help="each key finds only its own cached prompts")
+    parser.add_argument(
+        "--generation-config",
+        choices=["auto", "vllm"],
+        default="auto",
+        help="sampling defaults: auto takes the checkpoint's generation_config.json, vllm none",
+    )
+    _add_replica_arguments(parser)
+    text = "take chat templates from requests; a template is a program, though one without access to files"
+    parser.add_argument("--trust-request-chat-template", dest="trust_chat_template", action="store_true", help=text)
+    add_engine_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "replicas", "several engines behind this server, on Ray (pip install 'folovllm[ray]')"
+    )
+    whole = _whole(1)
+    group.add_argument("--replicas", type=whole, metavar="N", help="engines, each in a process of its own")
+    group.add_argument("--min-replicas", type=whole, metavar="N", help="fewest, where the load decides")
+    group.add_argument("--max-replicas", type=whole, metavar="N", help="most, where the load decides")
+    text = "unfinished requests that each should have, by which the load decides (default: 32)"
+    group.add_argument("--target-ongoing-requests", type=whole, metavar="N", help=text)
+    text = "which replica gets a request: prefix-affinity (default), least-loaded or round-robin"
+    group.add_argument("--router", metavar="NAME", help=text)
+    text = "requests that a replica may have above the least busy one, and still be chosen for its cache (default: 8)"
+    group.add_argument("--router-margin", type=float, metavar="N", help=text)
+    group.add_argument("--ray-address", metavar="ADDRESS", help="of a Ray cluster (default: one on this machine)")
+    group.add_argument("--replica-cpus", type=float, metavar="N", help="CPUs that each takes (default: 1)")
+    group.add_argument("--replica-gpus", type=float, metavar="N", help="GPUs that each takes (default: 0)")
+
+
+def _replica_options(args: argparse.Namespace) -> Any:
+    """None where one engine in this process is meant."""
+    names = ["replicas", "min_replicas", "max_replicas", "target_ongoing_requests", "router", "router_margin"]
+    names += ["ray_address", "replica_cpus", "replica_gpus"]
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    if not given:
+        return None
+    if not given.keys() & {"replicas", "min_replicas", "max_replicas"}:
+        name = next(iter(given))
+        raise ValueError(f"{name} must be given with --replicas, got {given[name]!r} without it")
+    try:
+        import ray
+        import ray.serve  # noqa: F401
+    except ImportError as error:
+        raise ValueError(
+            f"`serve --replicas` needs the package {error.name}: pip install 'folovllm[serve,ray]'"
+        ) from error
+    from folovllm.serving.replicas.cluster import ClusterOptions
+    from folovllm.serving.replicas.launch import ReplicaOptions
+
+    spelled = {"ray_address": "address", "replica_cpus": "cpus", "replica_gpus": "gpus"}
+    cluster = ClusterOptions(**{spelled[name]: given.pop(name) for name in spelled if name in given})
+    if "router_margin" in given:
+        given["margin"] = given.pop("router_margin")
+    return ReplicaOptions(**given, cluster=cluster)
+
+
+def run(args: argparse.Namespace) -> int:
+    engine = engine_kwargs(args)
+    EngineConfig.from_kwargs(model=args.model, **engine)  # a wrong value is refused before anything heavy is imported
+    for key in args.api_keys:
+        if not re.fullmatch(r"[!-~]+", key):
+            raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
+    ceilings = Ceilings.parse(args.ceilings)
+    require_packages()
+    replicas = _replica_options(args)
+    from folovllm.entrypoints.commands import notes
+    from folovllm.serving.openai.app import ServerOptions
+    from folovllm.serving.openai.launch import serve
+
+    given = {field.name: getattr(args, field.name) for field in fields(ServerOptions)}
+    options = ServerOptions(**given | {"ceilings": ceilings})
+    if replicas is not None:
+        from folovllm.serving.replicas.launch import serve_replicas
+
+        return serve_replicas(options, engine, replicas, notes)
+    return serve(options, engine | {"observers": args.observers}, notes)
+
+
+def require_packages() -> None:
+    """Raises ValueError: the extra `serve` is not installed."""
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"`serve` needs the package {error.name}: pip install 'folovllm[serve]'") from error
+
+
+def _whole(least: int, most: int | None = None) -> Any:
+    def number(text: str) -> int:
+        value = int(text) if re.fullmatch(r"-?\d+", text) else least - 1
+        if value < least or (most is not None and value > most):
+            limit = f"at least {least}" if most is None else f"in [{least}, {most}]"
+            raise argparse.ArgumentTypeError(f"must be a whole number {limit}, got {text!r}")
+        return value
+
+    return number

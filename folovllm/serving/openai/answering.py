@@ -1,0 +1,97 @@
+"""The way of both kinds of completions: a body becomes work, and its outputs one answer, or chunks of a stream.
+
+vLLM: entrypoints/serve/engine/serving.py
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from folovllm.outputs import RequestOutput
+from folovllm.serving.openai.answers import Chunks, News, encoded, head, size, usage
+from folovllm.serving.openai.aside import Check
+from folovllm.serving.openai.protocol import Sampling
+from folovllm.serving.openai.serving import Serving, Work
+from folovllm.serving.openai.streams import Burst, made
+
+B = TypeVar("B", bound=Sampling)
+
+
+class Answering(ABC, Generic[B]):
+    """Args:
+    prefix: how ids of answers begin.
+    kind, chunk_kind: what an answer and a chunk are called.
+    """
+
+    def __init__(self, serving: Serving, prefix: str, kind: str, chunk_kind: str) -> None:
+        self.serving, self.prefix, self.kind, self.chunk_kind = serving, prefix, kind, chunk_kind
+
+    @abstractmethod
+    def make_work(self, body: B, key: str, check: Check) -> Work:
+        """Raises ValueError: what is wrong with the request, by the field's name."""
+
+    @abstractmethod
+    def make_answer(self, body: B, work: Work, newest: dict[int, RequestOutput], check: Check) -> dict[str, Any]:
+        """All but head and usage. `newest`: the finished output of each prompt."""
+
+    @abstractmethod
+    def make_chunk(
+        self, body: B, output: RequestOutput, news: News, ends: dict[int, int], check: Check
+    ) -> dict[str, Any]:
+        """All but head and usage. `ends`: where the text of each choice ended so far."""
+
+    async def work(self, body: B, key: str) -> Work:
+        """Raises APIError: what is wrong with the request, by the field's name."""
+        self.serving.check_model(body.model)
+        return await self.serving.prepare(lambda check: self.make_work(body, key, check))
+
+    async def whole(self, body: B, work: Work) -> bytes:
+        newest: dict[int, RequestOutput] = {}
+        async with aclosing(self.serving.outputs(work)) as outputs:
+            async for place, output in outputs:
+                newest[place] = output
+        newest = dict(sorted(newest.items()))
+        start = head(self.prefix, self.kind, self.serving.model_name)
+
+        def answer(check: Check) -> bytes:
+            counted = {"usage": usage(newest.values(), drop_tokens=work.drop_tokens)}
+            return encoded({**start, **self.make_answer(body, work, newest, check), **counted}, check)
+
+        return await self.serving.aside.run(answer)
+
+    async def chunks(self, body: B, work: Work) -> AsyncGenerator[Burst, None]:
+        start = head(self.prefix, self.chunk_kind, self.serving.model_name)
+        options = body.stream_options
+        chunks, ends = Chunks(work.params.n, len(work.prompts)), dict[int, int]()
+        async with aclosing(self.serving.outputs(work)) as outputs:
+            async for place, output in outputs:
+                news = list(chunks.news(place, output))
+                asks = chunks.are_over() and options is not None and options.include_usage
+                total = usage(chunks.newest.values(), drop_tokens=work.drop_tokens) if asks else None
+                if news or total is not None:
+                    make = partial(self._burst, body, output, news, start, ends, total, chunks.are_over())
+                    yield await made(make, self.serving.aside, size(news, output if body.echo else None))
+
+    def _burst(
+        self,
+        body: B,
+        output: RequestOutput,
+        news: list[News],
+        start: dict[str, Any],
+        ends: dict[int, int],
+        total: dict[str, Any] | None,
+        is_last: bool,
+        check: Check,
+    ) -> Burst:
+        counts = body.stream_options is not None and body.stream_options.continuous_usage_stats
+        events = [
+            {**start, **self.make_chunk(body, output, each, ends, check), "usage": usage([output]) if counts else None}
+            for each in news
+        ]
+        if total is not None:
+            events.append({**start, "choices": [], "usage": total})
+        return Burst.of(events, is_last, check)

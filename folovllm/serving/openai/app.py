@@ -1,0 +1,243 @@
+"""The application: routes, and in front of them what every request has to pass. An engine goes in, and ASGI comes out.
+
+    request ─▶ heads ─▶ keys ─▶ bodies ─▶ route ─▶ Serving ─▶ AsyncLLM, or a router before several of them
+
+vLLM: entrypoints/openai/api_server.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import FileResponse, JSONResponse
+
+from folovllm import __version__
+from folovllm.config import EMBEDDED_MODEL
+from folovllm.entrypoints.engine_client import EngineClient
+from folovllm.serving.openai.answers import Answer
+from folovllm.serving.openai.aside import Check
+from folovllm.serving.openai.bodies import Bodies, BodyRoute
+from folovllm.serving.openai.ceilings import Ceilings
+from folovllm.serving.openai.errors import APIError, add_error_handlers
+from folovllm.serving.openai.heads import ASSETS, Heads, Keys, bearer, is_loopback
+from folovllm.serving.openai.live import looks
+from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from folovllm.serving.openai.serving import Serving
+from folovllm.serving.openai.serving_chat import ChatServing
+from folovllm.serving.openai.serving_completion import CompletionServing
+from folovllm.serving.openai.streams import EventStream, unless_gone
+
+STATIC = Path(__file__).parent / "static"
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'"
+}
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {"schema": {"type": "object"}}}}
+    for status, text in {
+        400: "A field is wrong; the error names it.",
+        401: "The key is missing or wrong.",
+        404: "No such model.",
+        413: "The body is too large.",
+        429: "The queue is full: try again later.",
+        500: "The engine failed.",
+        503: "The server is shutting down.",
+    }.items()
+}
+
+
+@dataclass
+class ServerOptions:
+    """What the server itself is told; the engine's options are beside them.
+
+    Args:
+        served_model_name: what clients call the model, where it is not its own name.
+        salt_by_key: prompts find each other's cached blocks only among requests of one key.
+        generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
+        trust_chat_template: requests may bring a chat template of their own, which is a program.
+        allowed_hosts: names that clients may call this server by, besides its own.
+        allowed_origins: other sites whose pages may call this server from a browser (CORS); "*" is any.
+    """
+
+    model: str = EMBEDDED_MODEL
+    served_model_name: str | None = None
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: Sequence[str] = ()
+    max_queue: int = 1024
+    ceilings: Ceilings = field(default_factory=Ceilings)
+    salt_by_key: bool = False
+    generation_config: str = "auto"
+    trust_chat_template: bool = False
+    allowed_hosts: Sequence[str] = ()
+    allowed_origins: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        return self.served_model_name or self.model
+
+    @property
+    def hosts(self) -> list[str] | None:
+        """Names that a browser of someone on this machine may be led to ask for. With a key, or on an address that
+        others may reach by any name, only a list that was given is held to; None lets every name in."""
+        if self.allowed_hosts or (not self.api_keys and is_loopback(self.host)):
+            return [self.host, *self.allowed_hosts]
+        return None
+
+
+def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
+    """The server around an engine, which is shut down with it. Tests call it by ASGI, without a socket."""
+    serving = Serving(
+        llm,
+        options.name,
+        max_queue=options.max_queue,
+        salt_by_key=options.salt_by_key,
+        generation_config=options.generation_config,
+        trust_chat_template=options.trust_chat_template,
+    )
+    bodies = Bodies(options.ceilings, serving.gate)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        bodies.close()
+        serving.close()
+        await llm.shutdown()
+
+    app = FastAPI(title="FoloVLLM", version=__version__, lifespan=lifespan, responses=_ERRORS)
+    app.state.serving, app.state.bodies = serving, bodies
+    app.router.route_class = BodyRoute
+    _add_completions(app, serving)
+    _add_tokens(app, serving)
+    _add_state(app, serving)
+    _add_page(app, serving)
+    add_error_handlers(app)
+    app.add_middleware(Keys, keys=options.api_keys)
+    app.add_middleware(Heads, hosts=options.hosts)  # the last that is added is the first that is asked
+    if options.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=options.allowed_origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    return app
+
+
+def _add_completions(app: FastAPI, serving: Serving) -> None:
+    chat, completion = ChatServing(serving), CompletionServing(serving)
+
+    @app.post("/v1/chat/completions", response_model=None)
+    async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
+        with serving.gate.admit(1):
+            work = await unless_gone(request.receive, chat.work(body, bearer(request.scope)))
+        if body.stream:
+            return EventStream(chat.chunks(body, work))
+        return Answer(await unless_gone(request.receive, chat.whole(body, work)))
+
+    @app.post("/v1/completions", response_model=None)
+    async def create_completion(body: CompletionRequest, request: Request) -> Response:
+        with serving.gate.admit(body.num_prompts):
+            work = await unless_gone(request.receive, completion.work(body, bearer(request.scope)))
+        if body.stream:
+            return EventStream(completion.chunks(body, work))
+        return Answer(await unless_gone(request.receive, completion.whole(body, work)))
+
+
+def _add_tokens(app: FastAPI, serving: Serving) -> None:
+    def tokens_of(body: TokenizeRequest, check: Check) -> list[int]:
+        if (body.prompt is None) == (body.messages is None):
+            raise ValueError("prompt must be given, or messages, and not both")
+        if body.messages is not None:
+            return list(serving.conversation(body, check)["prompt_token_ids"])
+        for name in ("chat_template", "chat_template_kwargs"):
+            if getattr(body, name) is not None:
+                raise ValueError(f"{name} must not be given without messages")
+        return serving.tokens_of(body.prompt or "", check, add_special_tokens=body.add_special_tokens is not False)
+
+    def tokenized(body: TokenizeRequest, check: Check) -> Response:
+        tokens = tokens_of(body, check)
+        answer = {"count": len(tokens), "max_model_len": serving.llm.engine.max_model_len, "tokens": tokens}
+        if body.return_token_strs and serving.tokenizer is not None:
+            answer["token_strs"] = serving.tokenizer.convert_ids_to_tokens(tokens)
+        return JSONResponse(answer)
+
+    @app.post("/tokenize", response_model=None)
+    async def tokenize(body: TokenizeRequest, request: Request) -> Response:
+        serving.check_model(body.model)
+        return await unless_gone(request.receive, serving.prepare(lambda check: tokenized(body, check)))
+
+    def text_of(tokens: list[int]) -> str:
+        if serving.tokenizer is None:
+            raise ValueError("tokens need a tokenizer, but skip_tokenizer_init leaves none")
+        size = serving.llm.engine.input_processor.vocab_size
+        for place, token_id in enumerate(tokens):
+            if not 0 <= token_id < size:
+                raise ValueError(f"tokens[{place}] must be in [0, {size}), the model's vocabulary, got {token_id}")
+        return str(serving.tokenizer.decode(tokens))
+
+    @app.post("/detokenize")
+    async def detokenize(body: DetokenizeRequest, request: Request) -> dict[str, str]:
+        serving.check_model(body.model)
+        return {"prompt": await unless_gone(request.receive, serving.prepare(lambda _: text_of(body.tokens)))}
+
+
+def _add_state(app: FastAPI, serving: Serving) -> None:
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [_model(serving)]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        serving.check_model(name)
+        return _model(serving)
+
+    @app.get("/health")
+    @app.get("/ping", include_in_schema=False)  # the same, where a platform asks by this name
+    async def health() -> Response:
+        if serving.gate.draining or serving.llm.is_closed:
+            raise APIError(503, "the server is shutting down, or its engine has died")
+        replicas = serving.llm.replicas()
+        return JSONResponse({"replicas": replicas}) if replicas else Response()
+
+    @app.get("/load")
+    async def load() -> dict[str, int]:
+        return {"server_load": serving.gate.num_inside}
+
+    @app.get("/version")
+    async def version() -> dict[str, str]:
+        return {"version": __version__}
+
+    @app.get("/metrics", response_model=None)
+    async def metrics() -> Response:
+        return Response(await serving.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.get("/live", response_model=None, include_in_schema=False)
+    async def live() -> Response:
+        return EventStream(looks(serving))
+
+
+def _add_page(app: FastAPI, serving: Serving) -> None:
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(STATIC / "index.html", headers=_PAGE_HEADERS)
+
+    @app.get("/assets/{name}", include_in_schema=False)
+    async def asset(name: str) -> Response:
+        if name not in ASSETS:
+            raise APIError(404, f"there is no {name!r} here")
+        return FileResponse(STATIC / name)
+
+
+def _model(serving: Serving) -> dict[str, Any]:
+    return {
+        "id": serving.model_name,
+        "object": "model",
+        "created": serving.created,
+        "owned_by": "folovllm",
+        "root": serving.llm.engine.model_config.model,
+        "parent": None,
+        "max_model_len": serving.llm.engine.max_model_len,
+    }

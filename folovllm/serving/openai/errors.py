@@ -1,0 +1,149 @@
+"""Errors as OpenAI's interface has them: {"error": {"message", "type", "param", "code"}}, `param` naming the field.
+
+vLLM: entrypoints/serve/exception_handling/error_response.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import reprlib
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from folovllm.serving.openai.protocol import CHANGES_NOTHING
+from folovllm.utils.logging import init_logger
+
+logger = init_logger(__name__)
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "unavailable_error",
+}
+
+
+_LONGEST = 1000  # characters of a message, whatever it quotes
+
+
+class APIError(HTTPException):
+    """An answer that is an error. `param` is the field of the request that it is about."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, _short(message), headers)
+        self.status, self.message, self.headers = status, self.detail, headers
+        self.param, self.code = None if param is None else _short(param), code
+
+    def body(self) -> dict[str, Any]:
+        # A lone surrogate can come in with a field's name, and no UTF-8 can hold it.
+        message = self.message.encode("utf-8", "backslashreplace").decode()
+        param = None if self.param is None else self.param.encode("utf-8", "backslashreplace").decode()
+        kind = _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": message, "type": kind, "param": param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(self.body(), self.status, self.headers)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def refused(error: ValueError) -> APIError:
+    """A request that is refused. The message begins with the field's name, or is about "the body"."""
+    name = re.match(r"(?!the body)[a-z_]+(\[[^\]]*\]|\.[a-z_]+)*(?=[ (])", str(error))
+    return APIError(400, str(error), param=name.group(0) if name else None)
+
+
+def failed(error: BaseException) -> APIError:
+    """A request that was taken and could not be finished. Its text is its client's, so the log has the kind alone."""
+    if isinstance(error, APIError):
+        return error
+    logger.error("a request ended in %s", type(error).__name__)
+    logger.debug("what it was", exc_info=error)
+    return APIError(500, f"the engine could not finish this request: {type(error).__name__}", code="engine_error")
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(APIError)
+    async def of_ours(_: Request, error: APIError) -> JSONResponse:
+        return error.response()
+
+    @app.exception_handler(RequestValidationError)
+    async def of_the_body(_: Request, error: RequestValidationError) -> JSONResponse:
+        return first_problem(error.errors()).response()
+
+    @app.exception_handler(HTTPException)
+    async def of_the_route(_: Request, error: HTTPException) -> JSONResponse:
+        return APIError(error.status_code, str(error.detail), headers=dict(error.headers or {})).response()
+
+    @app.exception_handler(Exception)
+    async def of_the_server(_: Request, error: Exception) -> JSONResponse:
+        return failed(error).response()
+
+
+# What a value has to be, by pydantic's name for the opposite.
+_WANTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+}
+
+
+def first_problem(problems: Sequence[Any]) -> APIError:
+    """pydantic's report, of which one entry is told: of the first field, the one that came furthest. Where a value may
+    be of several kinds, each kind has reported."""
+    top = problems[0]["loc"][:1]
+    first = max((problem for problem in problems if problem["loc"][:1] == top), key=lambda problem: len(problem["loc"]))
+    param = _param(first["loc"])
+    if first["type"] == "extra_forbidden":
+        if param in CHANGES_NOTHING:
+            taken = " or ".join(json.dumps(value) for value in (*CHANGES_NOTHING[param], None))
+            wanted = f"must be {taken}: nothing else is supported here"
+        else:
+            wanted = "is not a field of this request, or not supported: leave it out"
+        return APIError(400, f"{param} {wanted}", param=param)
+    if first["type"] == "missing":
+        return APIError(400, f"{param} must be given", param=param)
+    kinds = [_wanted(problem) for problem in problems if _param(problem["loc"]) == param]
+    got = reprlib.repr(first["input"])
+    return APIError(400, f"{param or 'the body'} must be {' or '.join(dict.fromkeys(kinds))}, got {got}", param=param)
+
+
+def _wanted(problem: Any) -> str:
+    if problem["type"] == "literal_error":
+        return str(problem["ctx"]["expected"])
+    return _WANTED.get(problem["type"]) or str(problem["msg"]).removeprefix("Input should be ")
+
+
+def _param(loc: Sequence[Any]) -> str | None:
+    """The field's name as a client writes it: messages[0].content."""
+    param = None
+    for part in loc:
+        if isinstance(part, int):
+            param = f"{param}[{part}]"
+        elif part != "body" and not re.search(r"[\[\]()-]|^(str|int|float|bool|list|dict)$", part):
+            param = f"{param}.{part}" if param else part
+    return param

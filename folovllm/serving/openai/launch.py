@@ -1,0 +1,149 @@
+"""From a command line to a server that runs: the engine, the start line, the socket, and an orderly end.
+
+    SIGTERM ─▶ nothing more is taken (503, the socket is closed) ─▶ what runs is finished ─▶ the engine ends
+
+vLLM: entrypoints/launchers/launcher.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+from types import FrameType
+from typing import Any, cast
+
+import h11
+import uvicorn
+from fastapi import FastAPI
+from rich.console import Console
+from rich.text import Text
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from folovllm.engine.async_llm import AsyncLLM
+from folovllm.serving.openai.app import ServerOptions, make_app
+from folovllm.serving.openai.heads import is_loopback
+
+READ_SECONDS = 60.0
+"""From a request's first byte, or from the connection, to the end of its body."""
+
+
+class TimedH11(H11Protocol):
+    """uvicorn's connection, which is closed when a request does not come to its end in time. uvicorn itself limits the
+    pause between two requests alone."""
+
+    _reading: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._begin()
+
+    def data_received(self, data: bytes) -> None:
+        self._begin()
+        super().data_received(data)
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):  # all of the request is here
+            self._end()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        super().connection_lost(exc)
+
+    def _begin(self) -> None:
+        if self._reading is None:
+            self._reading = self.loop.call_later(READ_SECONDS, self.transport.abort)
+
+    def _end(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+
+class DrainingServer(uvicorn.Server):
+    """uvicorn's server finishes what runs before it ends. Besides, requests on connections that are open already are
+    told to go elsewhere, and streams without an end are ended. A second signal closes the connections: what runs for
+    them is dropped, as for clients that leave, and the exit status is the signal's."""
+
+    exit_status = 0
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self.gate = app.state.serving.gate
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # Not uvicorn's own: it would raise the signal anew at the end, and an orderly end is no failure.
+        if self.gate.draining and self._loop is not None:
+            self.exit_status = 128 + sig  # as a shell reports it
+            self._loop.call_soon_threadsafe(self._cut_off)
+        self.gate.draining = self.should_exit = True
+
+    def _cut_off(self) -> None:
+        for connection in self.server_state.connections:
+            cast(TimedH11, connection).transport.abort()
+
+
+def serve(options: ServerOptions, engine_options: dict[str, Any], notes: Console) -> int:
+    """Until a signal ends it; `notes` gets the start line.
+
+    Raises:
+        OSError: the address is taken. Then no model has been loaded.
+    """
+    with listen(options.host, options.port) as listener:
+        with notes.status(f"loading {options.model} …"):
+            llm = AsyncLLM(options.model, **engine_options)
+        app, engine = make_app(llm, options), llm.engine
+        pool = engine.scheduler.kv.pool
+        facts = [
+            f"{engine.device}, {str(engine.dtype).removeprefix('torch.')}",
+            f"KV cache of {pool.num_blocks:,} blocks, {pool.num_blocks * engine.scheduler.kv.block_size:,} tokens",
+            f"up to {engine.max_model_len:,} tokens a sequence",
+        ]
+        say_where(notes, options, listener, facts)
+        if defaults := app.state.serving.defaults:
+            text = ", ".join(f"{name}={value}" for name, value in defaults.items())
+            notes.print(f"sampling defaults of its generation_config.json: {text}", style="dim")
+        return run_app(app, listener)
+
+
+def say_where(notes: Console, options: ServerOptions, listener: socket.socket, facts: list[str]) -> None:
+    host, port = listener.getsockname()[:2]
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    parts = ("FoloVLLM ", "bold"), "serves ", (options.name, "bold"), " at ", (address, "bold cyan")
+    notes.print(Text.assemble(*parts, *(f" · {fact}" for fact in facts)))
+    if not options.api_keys and not is_loopback(options.host):
+        notes.print(
+            Text(f"{options.host} is open to other machines, and no --api-key is asked for: anyone there may use it"),
+            style="yellow",
+        )
+
+
+def run_app(app: FastAPI, listener: socket.socket) -> int:
+    """Until a signal ends it: the exit status."""
+    server = make_server(app)
+    gc.freeze()  # what lives as long as the server is not walked again: it took 0.2 s, with the interpreter held
+    server.run(sockets=[listener])
+    return server.exit_status
+
+
+def make_server(app: FastAPI) -> DrainingServer:
+    """uvicorn takes uvloop where it is installed. It would take httptools, too, and with that it answers HTTP/1.0 in
+    chunks, which such a client cannot read (uvicorn 0.54); its answers come whole with h11."""
+    return DrainingServer(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", http=TimedH11), app)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol by its name: asyncio sets TCP_NODELAY only where a socket tells it. Without that, the first event of
+    # an answer waits for the client to acknowledge the head, which on a connection used before takes it 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise OSError(f"--host and --port must be an address that is free here, got {host}:{port}: {error}") from error
+    return listener

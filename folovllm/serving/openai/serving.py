@@ -1,0 +1,290 @@
+"""What both kinds of completions share: a body becomes prompts and parameters, and these become outputs.
+
+    body ──▶ prepare (aside: tokens, checks, grammars) ──▶ gate ──▶ AsyncLLM.generate for each prompt ──▶ outputs
+
+All that can be wrong with a request is found in `prepare`, and is the client's fault. What goes wrong later is ours.
+
+vLLM: entrypoints/serve/engine/serving.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from folovllm.engine.input_processor import Checked, InputProcessor
+from folovllm.engine.stream import check_can_stream
+from folovllm.entrypoints.chat_template import check_characters, conversation_to_prompt
+from folovllm.entrypoints.engine_client import EngineClient
+from folovllm.entrypoints.generation_defaults import load_generation_defaults
+from folovllm.errors import NoTokenLeftError
+from folovllm.outputs import RequestOutput
+from folovllm.sampling_params import RequestOutputKind, SamplingParams
+from folovllm.serving.openai.aside import PREPARE_SECONDS, Aside, AskingTokenizer, Check, within
+from folovllm.serving.openai.bodies import check_json
+from folovllm.serving.openai.errors import APIError, failed, refused
+from folovllm.serving.openai.gate import Gate, shutting_down
+from folovllm.serving.openai.heads import salt_for
+from folovllm.serving.openai.longest_token import characters_a_token
+from folovllm.serving.openai.metrics import Metrics
+from folovllm.serving.openai.protocol import ChatRequest, Sampling, TokenizeRequest
+from folovllm.structured_outputs import StructuredOutputsParams
+
+_T = TypeVar("_T")
+_SAMPLING_FIELDS = [
+    "n", "best_of", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos", "stop_token_ids", "include_stop_str_in_output",
+    "skip_special_tokens", "bad_words", "allowed_token_ids", "logit_bias", "prompt_logprobs",
+]  # fmt: skip
+
+
+@dataclass(slots=True)
+class Work:
+    """A request that the engine will take: every prompt, checked, and the parameters of all as they were asked for."""
+
+    prompts: list[Checked]
+    params: SamplingParams
+    priority: int
+    output_kind: RequestOutputKind
+    drop_tokens: bool = False
+    """What is generated is not given out: the prompt was asked about."""
+
+
+class Serving:
+    """One engine, and what stands between it and the routes.
+
+    Args:
+        salt_by_key: prompts find each other's cached blocks only among requests of one key.
+        trust_chat_template: requests may bring a chat template of their own, which is a program.
+        generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
+    """
+
+    def __init__(
+        self,
+        llm: EngineClient,
+        model_name: str,
+        *,
+        max_queue: int = 1024,
+        salt_by_key: bool = False,
+        generation_config: str = "auto",
+        trust_chat_template: bool = False,
+    ) -> None:
+        self.llm, self.model_name, self.salt_by_key = llm, model_name, salt_by_key
+        self.trust_chat_template = trust_chat_template
+        self.created = int(time.time())
+        self.gate = Gate(llm, max_queue)
+        self.metrics = Metrics(llm, model_name, self.gate)
+        self.tokenizer = copy.deepcopy(llm.engine.tokenizer)  # apart from the engine's
+        if self.tokenizer is not None:
+            # A tokenizer.json may ask for padding or truncation, which the first call takes away. Later ones change
+            # nothing, and only a change would meet another thread's call and fail ("Already borrowed").
+            self.tokenizer("")
+        a_token = characters_a_token(self.tokenizer)
+        self.max_characters = None if a_token is None else a_token * (llm.engine.max_model_len - 1)
+        model_config = llm.engine.model_config
+        self.defaults = load_generation_defaults(model_config) if generation_config == "auto" else {}
+        self.aside = Aside()
+        self.clock = time.monotonic
+
+    async def prepare(self, make: Callable[[Check], _T]) -> _T:
+        """Run `make` beside the event loop; its ValueError is the client's. It ends early when the client leaves, when
+        it takes too long, or when the server shuts down. Raises APIError."""
+        in_time = within(PREPARE_SECONDS, self.clock)
+
+        def check() -> None:
+            if self.gate.draining:
+                raise shutting_down()
+            in_time()
+
+        try:
+            return await self.aside.run(make, check)
+        except ValueError as error:
+            raise refused(error) from error
+
+    def check_model(self, name: str | None) -> None:
+        if name is not None and name != self.model_name:
+            raise APIError(
+                404,
+                f"model must be {self.model_name!r}, the one that is served, got {name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def params(self, body: Sampling, **more: Any) -> SamplingParams:
+        """Raises ValueError: a wrong value, by name."""
+        if body.stream and body.prompt_logprobs is not None:
+            raise ValueError("prompt_logprobs must not be given with stream=true: they come with a whole answer")
+        if body.return_tokens_as_token_ids and body.logprobs in (None, False):  # type: ignore[attr-defined]
+            raise ValueError("return_tokens_as_token_ids must not be given without logprobs, whose tokens it is about")
+        given = {name: getattr(body, name) for name in _SAMPLING_FIELDS}
+        values = {**self.defaults, **{name: value for name, value in given.items() if value is not None}, **more}
+        params = SamplingParams.from_optional(**values, structured_outputs=_form(body))
+        if body.stream:
+            check_can_stream(params)
+        elif body.stream_options is not None:
+            raise ValueError("stream_options must not be given without stream=true")
+        return params
+
+    def work(
+        self, prompts: Iterable[dict[str, Any]], params: SamplingParams, body: Sampling, key: str, check: Check
+    ) -> Work:
+        """Check all of it against the engine, tokens and grammars included; the first prompt that is wrong ends it.
+
+        Raises:
+            ValueError: what the engine would refuse, by name.
+        """
+        engine, inputs = self.llm.engine, self.llm.engine.input_processor
+        if body.priority != 0 and engine.config.scheduler_config.policy != "priority":
+            raise ValueError(
+                f"priority must be 0 under policy 'fcfs', got {body.priority}; serve with --policy priority"
+            )
+        if not -(2**31) <= body.priority < 2**31:
+            raise ValueError(f"priority must be a number of 32 bits, got {body.priority}")
+        if body.cache_salt == "":
+            raise ValueError("cache_salt must not be empty, got ''")
+        salt = salt_for(key, body.cache_salt) if self.salt_by_key and key else body.cache_salt
+        salted = {} if salt is None else {"cache_salt": salt}
+
+        def asking() -> Iterator[dict[str, Any]]:
+            for prompt in prompts:
+                check()
+                yield prompt | salted
+
+        checks = InputProcessor(self.asking(check), inputs.vocab_size, engine.config, inputs.grammars)
+        try:
+            ready = list(checks.check(asking(), params))
+        except ValueError as error:
+            if body.response_format is not None and str(error).startswith("structured_outputs"):
+                raise ValueError(f"response_format cannot be kept: {error}") from error
+            raise
+        kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
+        return Work(ready, params, body.priority, kind)
+
+    def asking(self, check: Check) -> Any | None:
+        """The tokenizer, for work that asks before each text."""
+        return None if self.tokenizer is None else AskingTokenizer(self.tokenizer, check)
+
+    def conversation(self, body: ChatRequest | TokenizeRequest, check: Check) -> dict[str, Any]:
+        """The messages of a body as a prompt. Raises ValueError: a template that is not trusted, or will not do."""
+        if body.chat_template is not None and not self.trust_chat_template:
+            raise ValueError(
+                "chat_template must be null: it is a program, and this server runs none of its clients'; serve with "
+                "--trust-request-chat-template to take it"
+            )
+        return conversation_to_prompt(
+            self.asking(check),
+            [message.model_dump(exclude_none=True) for message in body.messages or ()],
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            chat_template=body.chat_template,
+            chat_template_kwargs=body.chat_template_kwargs,
+            add_special_tokens=bool(body.add_special_tokens),
+            check=check,
+            max_characters=self.max_characters,
+        )
+
+    def tokens_of(self, text: str, check: Check, *, add_special_tokens: bool) -> list[int]:
+        """Raises ValueError: there is no tokenizer, or the text is none."""
+        tokenizer = self.asking(check)
+        if tokenizer is None:
+            raise ValueError("prompt must be token ids, got text: skip_tokenizer_init leaves no tokenizer")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError("prompt must be text that UTF-8 can hold, got a lone surrogate") from None
+        check_characters("prompt", text, self.max_characters)
+        return list(tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
+
+    async def outputs(self, work: Work) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        """(which prompt, its output so far), as they come. Of each prompt only the newest output waits.
+
+        Leaving early aborts all of them.
+
+        Raises:
+            APIError: the queue is full, the server shuts down, or the engine could not finish.
+        """
+        with self.gate.admit(len(work.prompts)):
+            observed = self.metrics.observe(len(work.prompts))
+            if len(work.prompts) == 1:
+                streams = self._one(work, 0)
+            else:
+                streams = self._several(work)
+            async with aclosing(streams) as each:
+                async for place, output in each:
+                    observed.see(place, output)
+                    yield place, output
+
+    async def _one(self, work: Work, place: int) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        try:
+            stream = self.llm.generate(work.prompts[place], priority=work.priority, output_kind=work.output_kind)
+            async with aclosing(stream) as outputs:
+                async for output in outputs:
+                    yield place, output
+        except NoTokenLeftError as error:
+            raise refused(error) from error
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            self.metrics.failures.inc()
+            raise failed(error) from error
+
+    async def _several(self, work: Work) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        """The outputs of all prompts in one row. The queue has one place: a slow reader holds up its own prompts."""
+        queue: asyncio.Queue[tuple[int, RequestOutput] | BaseException | None] = asyncio.Queue(maxsize=1)
+
+        async def pump(place: int) -> None:
+            try:
+                async with aclosing(self._one(work, place)) as outputs:
+                    async for item in outputs:
+                        await queue.put(item)
+                await queue.put(None)
+            except Exception as error:
+                await queue.put(error)
+
+        async with AsyncExitStack() as stack:
+            tasks = [asyncio.create_task(pump(place)) for place in range(len(work.prompts))]
+            stack.push_async_callback(_cancel, tasks)
+            left = len(tasks)
+            while left:
+                item = await queue.get()
+                if isinstance(item, BaseException):
+                    raise item
+                if item is None:
+                    left -= 1
+                else:
+                    yield item
+
+    def close(self) -> None:
+        self.aside.close()
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _form(body: Sampling) -> StructuredOutputsParams | None:
+    """The form that a body asks for, by either of the two fields."""
+    asked = body.response_format
+    form = None
+    if asked is not None and asked.type == "json_object":
+        form = StructuredOutputsParams(json_object=True)
+    elif asked is not None and asked.type == "json_schema":
+        if asked.json_schema is None:
+            raise ValueError("response_format.json_schema must be given with type 'json_schema'")
+        form = StructuredOutputsParams(json=asked.json_schema.schema_)
+    if asked is not None and asked.type != "json_schema" and asked.json_schema is not None:
+        raise ValueError(f"response_format.json_schema must not be given with type {asked.type!r}")
+    if body.structured_outputs is not None:
+        if form is not None:
+            raise ValueError("structured_outputs must not be given beside response_format: choose one of them")
+        if isinstance(schema := body.structured_outputs.json_, str):
+            check_json("structured_outputs.json", schema)
+        form = StructuredOutputsParams(**body.structured_outputs.model_dump(by_alias=True))
+    return form

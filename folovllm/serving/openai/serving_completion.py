@@ -1,0 +1,131 @@
+"""POST /v1/completions. vLLM: entrypoints/openai/completion/serving.py"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from folovllm.outputs import Logprob, RequestOutput
+from folovllm.serving.openai.answering import Answering
+from folovllm.serving.openai.answers import News, finite, prompt_rows, token_text
+from folovllm.serving.openai.aside import Check
+from folovllm.serving.openai.protocol import CompletionRequest
+from folovllm.serving.openai.serving import Serving, Work
+
+Row = dict[int, Logprob] | None
+
+
+class CompletionServing(Answering[CompletionRequest]):
+    def __init__(self, serving: Serving) -> None:
+        super().__init__(serving, "cmpl", "text_completion", "text_completion")
+
+    def make_work(self, body: CompletionRequest, key: str, check: Check) -> Work:
+        prompts = _prompts(body)
+        max_tokens = body.max_tokens
+        if max_tokens == 0:
+            if not body.echo:
+                raise ValueError("max_tokens must be at least 1, got 0; 0 needs echo=true")
+            max_tokens = 1  # the engine generates at least one token, which is left out of the answer
+        more: dict[str, Any] = {"max_tokens": max_tokens, "logprobs": body.logprobs}
+        if body.echo and body.logprobs is not None:
+            if body.prompt_logprobs not in (None, body.logprobs):
+                raise ValueError(
+                    f"prompt_logprobs must agree with logprobs under echo, got {body.prompt_logprobs} and "
+                    f"{body.logprobs}; give logprobs alone"
+                )
+            more["prompt_logprobs"] = body.logprobs
+        params = self.serving.params(body, **more)
+        work = self.serving.work((self._tokens(prompt, body, check) for prompt in prompts), params, body, key, check)
+        work.drop_tokens = body.max_tokens == 0
+        return work
+
+    def _tokens(self, prompt: str | list[int], body: CompletionRequest, check: Check) -> dict[str, Any]:
+        if not isinstance(prompt, str):
+            return {"prompt_token_ids": prompt}
+        token_ids = self.serving.tokens_of(prompt, check, add_special_tokens=body.add_special_tokens)
+        return {"prompt": prompt, "prompt_token_ids": token_ids}
+
+    def make_answer(
+        self, body: CompletionRequest, work: Work, newest: dict[int, RequestOutput], check: Check
+    ) -> dict[str, Any]:
+        choices = [
+            self._choice(body, output, (place * work.params.n + choice.index, True, choice), {}, check)
+            for place, output in newest.items()
+            for choice in output.outputs
+        ]
+        return {"choices": choices}
+
+    def make_chunk(
+        self, body: CompletionRequest, output: RequestOutput, news: News, ends: dict[int, int], check: Check
+    ) -> dict[str, Any]:
+        return {"choices": [self._choice(body, output, news, ends, check)]}
+
+    def _choice(
+        self, body: CompletionRequest, output: RequestOutput, news: News, ends: dict[int, int], check: Check
+    ) -> dict[str, Any]:
+        index, begins, choice = news
+        text, token_ids, rows = choice.text, choice.token_ids, list[Row](choice.logprobs or [])
+        if body.max_tokens == 0:
+            text, token_ids, rows = "", [], []
+        if body.echo and begins:
+            text = self._prompt_text(output) + text
+            token_ids = [*output.prompt_token_ids, *token_ids]
+            rows = [*(output.prompt_logprobs or []), *rows]
+        logprobs = None
+        if body.logprobs is not None:
+            logprobs, ends[index] = self._logprobs(token_ids, rows, body, ends.get(index, 0), check)
+        made: dict[str, Any] = {
+            "index": index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+        }
+        if body.prompt_logprobs is not None:
+            made["prompt_logprobs"] = prompt_rows(output, check)
+        if body.return_token_ids:
+            made["token_ids"] = token_ids
+            made["prompt_token_ids"] = output.prompt_token_ids if begins else None
+        return made
+
+    def _prompt_text(self, output: RequestOutput) -> str:
+        if output.prompt is not None:
+            return output.prompt
+        tokenizer = self.serving.tokenizer
+        return "" if tokenizer is None else str(tokenizer.decode(output.prompt_token_ids))
+
+    def _logprobs(
+        self, token_ids: list[int], rows: list[Row], body: CompletionRequest, begin: int, check: Check
+    ) -> tuple[dict[str, Any], int]:
+        """Of a text before which `begin` characters came, and where it ends."""
+        as_id, count = bool(body.return_tokens_as_token_ids), body.logprobs or 0
+        tokens, offsets = [], [begin]
+        values: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
+        for token_id, row in zip(token_ids, rows, strict=True):
+            check()
+            if row is None:  # the first token of a prompt: nothing comes before it
+                text = "" if self.serving.tokenizer is None else str(self.serving.tokenizer.decode([token_id]))
+                values.append(None)
+                tops.append(None)
+            else:
+                text = row[token_id].decoded_token or ""
+                values.append(finite(row[token_id].logprob))
+                ranked = sorted(row.items(), key=lambda item: item[1].rank or 0)
+                chosen = ranked if count == -1 else ranked[: max(count, 1)]
+                top: dict[str, float] = {}
+                for other, entry in [*chosen, (token_id, row[token_id])]:
+                    top.setdefault(token_text(other, entry.decoded_token, as_id=as_id), finite(entry.logprob))
+                tops.append(top)
+            tokens.append(token_text(token_id, text, as_id=as_id))
+            offsets.append(offsets[-1] + len(text))
+        *offsets, end = offsets
+        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}, end
+
+
+def _prompts(body: CompletionRequest) -> list[str | list[int]]:
+    prompt = body.prompt
+    if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
+        return [prompt]
+    if not prompt:
+        raise ValueError("prompt must not be empty, got []")
+    return list(prompt)  # type: ignore[arg-type]

@@ -1,0 +1,118 @@
+"""Answers that come bit by bit, as server-sent events, and answers that a client may no longer wait for.
+
+A client that goes away cancels what is computed for it: the engine drops its requests before the next step. A client
+that reads slowly stops the pump at `send`, which waits for the socket; meanwhile the engine's newest output takes the
+place of the one before, so that nothing piles up.
+
+vLLM: entrypoints/serve/utils/api_utils.py (with_cancellation)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from folovllm.serving.openai.answers import encoded
+from folovllm.serving.openai.aside import Aside, Check, at_once
+from folovllm.serving.openai.errors import APIError, failed
+
+_T = TypeVar("_T")
+LARGE = 1000
+"""Values in a burst, a few microseconds each."""
+CLIENT_CLOSED_REQUEST = 499  # what nginx writes down for it; it is not sent
+
+
+class ClientGoneError(APIError):
+    def __init__(self) -> None:
+        super().__init__(CLIENT_CLOSED_REQUEST, "the client has gone")
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+    """What `work` returns. Raises ClientGoneError, having cancelled it, when the client goes away before."""
+    task, gone = asyncio.create_task(work), asyncio.create_task(_disconnect(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGoneError
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@dataclass(slots=True)
+class Burst:
+    """Events that are ready at the same time. They go out in one write: each write is a call to the system, and at each
+    one the engine's steps get in between."""
+
+    data: bytes
+    is_last: bool = False
+
+    @classmethod
+    def of(cls, events: list[dict[str, Any]], is_last: bool = False, check: Check = at_once) -> Burst:
+        return cls(b"".join(b"data: %b\n\n" % encoded(event, check) for event in events), is_last)
+
+
+async def made(make: Callable[[Check], Burst], aside: Aside, size: int) -> Burst:
+    """A burst that is written at once, or beside the event loop where it would keep that for milliseconds: as one for a
+    slow reader does, or one with the log-probabilities of a prompt."""
+    return make(at_once) if size < LARGE else await aside.run(make)
+
+
+class EventStream(Response):
+    """`bursts` as server-sent events, and [DONE] at the end.
+
+    Nothing is sent before the first of them, so that a request which is refused gets a status of its own. An error
+    after that comes as an event.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, bursts: AsyncGenerator[Burst, None]) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self.bursts = bursts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientGoneError):
+            await unless_gone(receive, self._pump(scope, receive, send))
+
+    async def _pump(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self.bursts) as bursts:
+            try:
+                burst = await anext(bursts, _END)
+            except APIError as error:
+                await error.response()(scope, receive, send)
+                return
+            headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            try:
+                while not burst.is_last:
+                    await send(_message(burst))
+                    burst = await anext(bursts, _END)
+            except APIError as error:
+                burst = Burst.of([error.body()], is_last=True)
+            except OSError:
+                return  # the socket is closed
+            except Exception as error:
+                burst = Burst.of([failed(error).body()], is_last=True)
+            await send(_message(burst))
+
+
+_END = Burst(b"", is_last=True)
+
+
+def _message(burst: Burst) -> dict[str, Any]:
+    done = b"data: [DONE]\n\n" if burst.is_last else b""
+    return {"type": "http.response.body", "body": burst.data + done, "more_body": not burst.is_last}

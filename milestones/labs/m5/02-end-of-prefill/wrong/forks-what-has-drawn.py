@@ -1,0 +1,14 @@
+class Scheduler:
+    def _fork_siblings(self, request: Request, seq: Sequence, room: int, output: SchedulerOutput) -> int:
+        children: list[Sequence] = []
+        if seq.get_output_len() == 0:
+            children = request.get_seqs(WAITING)[:room]
+        for child in children:
+            self.kv.fork(seq, child, seq.get_prompt_len())
+            child.transition(RUNNING)
+            output.forks.append((seq, child))
+        if request.has(WAITING):
+            self._enter_waiting(request)
+        else:
+            self.waiting.remove(request)
+        return len(children)

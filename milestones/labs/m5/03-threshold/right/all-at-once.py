@@ -1,0 +1,40 @@
+def half(num_tokens: int) -> int:
+    return num_tokens - num_tokens // 2
+
+
+def share_out(
+    prefills: list[tuple[Request, Wants]], left: int, threshold: int | None
+) -> Iterator[tuple[Request, Wants, int]]:
+    shares = []
+    for request, group in prefills:
+        lacks = sum(dict(group).values())
+        match threshold:
+            case None:
+                share = min(lacks, half(left))
+            case 0:
+                share = min(lacks, left)
+            case _:
+                share = min(lacks, left, threshold)
+        shares.append((request, group, share))
+        left -= share
+    return iter(shares)
+
+
+def top_up(group: Wants, output: SchedulerOutput, kv: KVCacheManager, left: int) -> Wants:
+    lacks, more = dict(group), []
+    places = {seq: place for place, seq in enumerate(output.scheduled_seqs)}
+    for seq in lacks:
+        if seq not in places or seq.status is not SequenceStatus.RUNNING:
+            continue
+        given = output.num_scheduled_tokens[places[seq]]
+        whole = min(lacks[seq], given + left)
+        if whole <= given or kv.allocate_slots([(seq, whole)]) is None:
+            continue
+        left -= whole - given
+        output.num_scheduled_tokens[places[seq]] = whole
+        output.total_num_scheduled_tokens += whole - given
+        output.num_prompt_tokens += (whole - given) * in_prefill(seq)
+        output.grown_seqs += [seq]
+        if given < seq.get_prompt_len() - seq.num_computed_tokens:
+            more += [(seq, whole)]
+    return more

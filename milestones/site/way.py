@@ -1,0 +1,214 @@
+"""The one way through the course: which pages to read, which exercise stands on which, and how long both take.
+
+    ::: way m3                       a milestone's pages and exercises, in order
+    ::: way *                        all milestones, a line each
+    ::: exercise m3/01-block-pool    the exercise, in the section that explains it
+
+docs/way.toml lists the pages; all others are optional. An exercise has its own title and minutes (milestones/labs).
+A page's minutes are counted, on the English page: its words, its blocks of text, its directives.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+
+from milestones.site.directives import DIRECTIVE, FenceTracker, parse_directive
+from milestones.site.errors import DirectiveError
+from milestones.spec import Milestone, parse_milestone
+
+Read = Callable[[str], str]
+"""The text of a file of the repository, by its path; DirectiveError if there is none."""
+
+WAY = "docs/way.toml"
+WORDS_PER_MINUTE = 150
+CHARACTERS_PER_MINUTE = 300  # Chinese ones
+LINES_PER_MINUTE = 25  # of a fenced block
+MINUTES_PER_DIRECTIVE = 1.5  # code, a table or a figure
+OPTIONAL = {"en": "*Optional.*", "zh": "*选读。*"}
+"""The line under the title of a page that is not on the way; while a page is built, it gets the page's minutes."""
+_CHINESE = re.compile(r"[\u4e00-\u9fff]")
+_HEADING = re.compile(r"^#+ +(?P<title>.*?) *\{[^{}]*#(?P<id>[^\s{}]+)[^{}]*\} *$")
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One page of the way."""
+
+    page: str  # "m3/block-tables.md"
+    title: str
+    minutes: int
+    exercises: list[Exercise]
+
+
+@dataclass(frozen=True)
+class Exercise:
+    id: str  # "m3/01-block-pool"
+    title: str
+    minutes: int
+    section: str  # id of the heading that it stands under
+
+    @property
+    def number(self) -> int:
+        return int(self.id.partition("/")[2][:2])
+
+
+def way(milestone: str, lang: str, read: Read) -> list[Stop]:
+    """The pages of a milestone's way, in order."""
+    pages = core_path(read)
+    if milestone not in pages:
+        raise DirectiveError(f"{WAY}: {milestone} has no list of pages, there are {', '.join(pages)}")
+    return [_stop(page, lang, read) for page in pages[milestone]]
+
+
+def core_path(read: Read) -> dict[str, list[str]]:
+    """The lists of docs/way.toml, by their names; each milestone's first page is not in its list."""
+    pages: dict[str, list[str]] = tomllib.loads(read(WAY))
+    return pages
+
+
+def render(name: str, lang: str, read: Read) -> str:
+    """`::: way NAME` as Markdown."""
+    return _all(lang, read) if name == "*" else _one(name, lang, read)
+
+
+def render_exercise(id: str, lang: str, read: Read) -> str:
+    """`::: exercise ID` as Markdown: a box with the exercise's name, its minutes and the command."""
+    found = _exercise(id, "", lang, read)
+    milestone, number = id.partition("/")[0], found.number
+    if lang == "zh":
+        head = f"练习 {number}：{found.title}（约 {found.minutes} 分钟）"
+        text = f"在[练习目录](index.md#exercises)里运行 `python -m milestones check {number}`。"
+    else:
+        head = f"Exercise {number}: {found.title} (about {found.minutes} minutes)"
+        folder = f"[{milestone.upper()}'s exercises](index.md#exercises)"
+        text = f"In the folder of {folder}: `python -m milestones check {number}`"
+    return f'!!! example "{head}"\n    {text}'
+
+
+def solutions(milestone: str, read: Read) -> dict[tuple[str, str], int]:
+    """(file, function) of all that the milestone's exercises ask for -> the exercise's number."""
+    found = {}
+    for stop in way(milestone, "en", read):
+        for exercise in stop.exercises:
+            table = tomllib.loads(read(f"milestones/labs/{exercise.id}/exercise.toml"))
+            found |= {(table["file"], function): exercise.number for function in table["functions"]}
+    return found
+
+
+def folded(path: str, names: list[str], lang: str, asked: dict[tuple[str, str], int]) -> str:
+    """What code that an exercise asks for is folded under; "" where `names` of `path` have none. asked: solutions()."""
+    numbers = {
+        number
+        for (file, function), number in asked.items()
+        if file == path and (not names or any(function == name or function.startswith(f"{name}.") for name in names))
+    }
+    if not numbers:
+        return ""
+    if lang == "zh":
+        return f"练习 {'、'.join(map(str, sorted(numbers)))} 的答案"
+    many = "answers to exercises" if len(numbers) > 1 else "answer to exercise"
+    return f"The {many} {' and '.join(map(str, sorted(numbers)))}"
+
+
+def reading_minutes(text: str) -> int:
+    """Of a page, rounded up to 5."""
+    words = characters = lines = directives = 0
+    fences = FenceTracker()
+    for line in text.splitlines():
+        if fences.feed(line):
+            lines += 1
+        elif match := DIRECTIVE.match(line):
+            directives += not match["body"].startswith("exercise ")
+        else:
+            rest, chinese = _CHINESE.subn(" ", line)
+            words, characters = words + len(rest.split()), characters + chinese
+    minutes = words / WORDS_PER_MINUTE + characters / CHARACTERS_PER_MINUTE
+    minutes += lines / LINES_PER_MINUTE + directives * MINUTES_PER_DIRECTIVE
+    return 5 * -int(-minutes // 5)
+
+
+def optional(text: str, lang: str) -> str:
+    """What a page with this text says in place of OPTIONAL."""
+    minutes = reading_minutes(text)
+    return f"*选读，约 {minutes} 分钟。*" if lang == "zh" else f"*Optional, about {minutes} minutes.*"
+
+
+def _one(milestone: str, lang: str, read: Read) -> str:
+    stops = way(milestone, lang, read)
+    reading, writing = minutes_of(stops)
+    number, hours = sum(len(stop.exercises) for stop in stops), _hours(reading + writing, lang)
+    if lang == "zh":
+        head = f"要读 {len(stops)} 页，做 {number} 道练习，约 {hours}。其余各页都可选读。"
+        rows = ["| 读 | 分钟 | 写 | 分钟 |", "|---|---|---|---|"]
+    else:
+        head = f"{len(stops)} pages and {number} exercises, about {hours}. All other pages are optional."
+        rows = ["| read | minutes | write | minutes |", "|---|---|---|---|"]
+    for stop in stops:
+        page = posixpath.basename(stop.page)
+        titles = "<br>".join(f"{e.number}. [{e.title}]({page}#{e.section})" for e in stop.exercises)
+        minutes = "<br>".join(str(e.minutes) for e in stop.exercises)
+        rows.append(f"| [{stop.title}]({page}) | {stop.minutes} | {titles} | {minutes} |")
+    return "\n".join([head, "", *rows])
+
+
+def _all(lang: str, read: Read) -> str:
+    head = "| | 页 | 练习 | 约 |" if lang == "zh" else "| | pages | exercises | about |"
+    rows, total = [head, "|---|---|---|---|"], [0, 0, 0]
+    for milestone in _milestones(read):
+        stops = way(milestone.id, lang, read)
+        counts = [len(stops), sum(len(stop.exercises) for stop in stops), sum(minutes_of(stops))]
+        total = [a + b for a, b in zip(total, counts, strict=True)]
+        name = f"[M{milestone.number} {milestone.title[lang]}]({milestone.id}/index.md)"
+        rows.append(f"| {name} | {counts[0]} | {counts[1]} | {_hours(counts[2], lang)} |")
+    rows.append(f"| {'合计' if lang == 'zh' else 'all'} | {total[0]} | {total[1]} | {_hours(total[2], lang)} |")
+    return "\n".join(rows)
+
+
+def _milestones(read: Read) -> Iterator[Milestone]:
+    for number in count():
+        try:
+            text = read(f"milestones/m{number}/milestone.toml")
+        except DirectiveError:
+            return
+        yield parse_milestone(number, text)
+
+
+def minutes_of(stops: list[Stop]) -> tuple[int, int]:
+    """Of reading and of writing."""
+    return sum(stop.minutes for stop in stops), sum(e.minutes for stop in stops for e in stop.exercises)
+
+
+def _hours(minutes: int, lang: str) -> str:
+    """Rounded to half an hour."""
+    halves = round(minutes / 30)
+    number = f"{halves / 2:g}"
+    return f"{number} 小时" if lang == "zh" else f"{number} hours"
+
+
+def _stop(page: str, lang: str, read: Read) -> Stop:
+    text = read(f"docs/{lang}/{page}")
+    title, section = "", ""
+    exercises: list[Exercise] = []
+    fences = FenceTracker()
+    for line in text.splitlines():
+        if fences.feed(line):
+            continue
+        if heading := _HEADING.match(line):
+            title, section = title or heading["title"], heading["id"]
+        elif match := DIRECTIVE.match(line):
+            directive = parse_directive(match["body"])
+            if directive.kind == "exercise":
+                exercises.append(_exercise(directive.words[0], section, lang, read))
+    minutes = reading_minutes(read(f"docs/en/{page}"))
+    return Stop(page, title, minutes, sorted(exercises, key=lambda e: e.id))
+
+
+def _exercise(id: str, section: str, lang: str, read: Read) -> Exercise:
+    table = tomllib.loads(read(f"milestones/labs/{id}/exercise.toml"))
+    title = read(f"milestones/labs/{id}/{lang}.md").partition("\n")[0].removeprefix("# ").strip()
+    return Exercise(id, title, table["minutes"], section)

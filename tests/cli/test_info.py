@@ -1,0 +1,48 @@
+"""`folovllm info`: what this machine can run, and why not the rest."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
+from folovllm.entrypoints.cli.info import collect
+from tests.cli.support import run
+
+
+def test_info_json_says_what_can_run(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["info", "--json"], capsys)
+    data = json.loads(out)
+    assert code == 0
+    assert {"python", "torch", "transformers", "folovllm"} <= set(data["versions"])
+    assert data["hardware"]["threads"] >= 1
+    assert data["attention_backends"]["dense"] is None
+    assert set(data["auto_dtype"]) == {"bfloat16", "float32"}
+
+
+def test_info_prints_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(["info"], capsys)
+    assert code == 0
+    assert len(out.splitlines()) <= 24
+    assert "picked" in out
+
+
+def test_info_names_the_picked_one_and_why_each_other_cannot_run() -> None:
+    data = collect()
+    device = torch.device(data["default_device"])
+    assert data["attention_backend"] == select_backend(None, device).name
+    assert list(data["attention_backends"]) == list(BACKENDS)
+    for name, reason in data["attention_backends"].items():
+        assert reason == get_backend_class(name).unavailable_reason(device)
+
+
+def test_info_says_what_runs_the_layers_and_why_not_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", "no")
+    if collect()["default_device"] == "cpu":
+        assert collect()["layers"] == {"compiled": "FOLOVLLM_CPU_KERNELS=no", "torch": None}
+    monkeypatch.delenv("FOLOVLLM_CPU_KERNELS")
+    layers = collect()["layers"]
+    assert list(layers)[-1] == "torch"
+    assert layers["torch"] is None

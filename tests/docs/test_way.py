@@ -1,0 +1,186 @@
+"""One order for the course: the sidebar, each milestone's first page, the exercises' boxes and their numbers agree."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+
+import pytest
+from markdown import Markdown
+
+from milestones.chain import Course
+from milestones.labs.exercise import Exercise, load_exercises
+from milestones.site.directives import parse_directive
+from milestones.site.include import IncludePreprocessor
+from milestones.site.plain import Pages
+from milestones.site.render import render_directive
+from milestones.site.scan import scan
+from milestones.site.source import ROOT
+from milestones.site.way import OPTIONAL, core_path, reading_minutes
+from milestones.sources import working_tree
+
+COURSE = Course.load(working_tree(ROOT))
+NUMBERS = [milestone.number for milestone in COURSE.milestones]
+PAGES = core_path(lambda path: (ROOT / path).read_text(encoding="utf-8"))
+LANGUAGES = ["en", "zh"]
+MARK = {"en": "*(optional)*", "zh": "（选读）"}
+
+
+def sidebar(number: int) -> list[str]:
+    """The milestone's pages as mkdocs.yml orders them, its first page left out."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    return re.findall(rf"^ +- (m{number}/(?!index)\S+\.md)$", text, re.MULTILINE)
+
+
+def listed(number: int, language: str) -> list[tuple[list[str], bool]]:
+    """Each entry of the first page's list: the pages that it links to, and whether it says that they are optional."""
+    text = (ROOT / f"docs/{language}/m{number}/index.md").read_text(encoding="utf-8")
+    section = text.partition("{#pages}")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if re.match(r"\d+\. |\| ", line) and ".md)" in line]
+    return [
+        ([f"m{number}/{page}" for page in re.findall(r"\]\(([\w-]+\.md)\)", row)], MARK[language] in row)
+        for row in rows
+    ]
+
+
+def exercises(number: int) -> list[Exercise]:
+    return load_exercises(COURSE.snapshot, number)
+
+
+def boxes(language: str) -> list[tuple[str, str]]:
+    """(page, exercise) of every `::: exercise` there is."""
+    folder = ROOT / "docs" / language
+    return [
+        (path.relative_to(folder).as_posix(), directive.words[0])
+        for path in sorted(folder.rglob("*.md"))
+        for _, _, directive in scan(path).directives
+        if directive is not None and directive.kind == "exercise"
+    ]
+
+
+def test_the_list_has_the_first_hour_and_each_milestone():
+    assert list(PAGES) == ["start", *(milestone.id for milestone in COURSE.milestones)]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_milestones_other_pages_say_that_they_are_optional(language):
+    core = {page for pages in PAGES.values() for page in pages}
+    folder = ROOT / "docs" / language
+    for path in sorted(folder.glob("m[0-9]/*.md")):
+        page = path.relative_to(folder).as_posix()
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert lines.count(OPTIONAL[language]) == (page not in core and path.name != "index.md"), page
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_way_follows_the_sidebar(number):
+    way = PAGES[f"m{number}"]
+    assert way
+    assert [page for page in sidebar(number) if page in way] == way
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_first_page_lists_the_sidebars_pages_and_says_which_are_optional(number, language):
+    rows = listed(number, language)
+    assert [page for pages, _ in rows for page in pages] == sidebar(number)
+    way = PAGES[f"m{number}"]
+    assert [optional for _, optional in rows] == [pages[0] not in way for pages, _ in rows]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_first_page_shows_the_way(number, language):
+    text = (ROOT / f"docs/{language}/m{number}/index.md").read_text(encoding="utf-8")
+    assert text.count(f"\n::: way m{number}\n") == 1
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_exercises_numbers_follow_the_pages(number):
+    places = [PAGES[f"m{number}"].index(exercise.note) for exercise in exercises(number)]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_each_exercise_stands_on_its_page_and_nowhere_else(language):
+    expected = [(exercise.note, exercise.id) for number in NUMBERS for exercise in exercises(number)]
+    assert sorted(boxes(language)) == sorted(expected)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_table_has_each_exercise_once_in_order_with_its_minutes(number, language):
+    table = render_directive(parse_directive(f"way m{number}"), language)
+    expected = [(e.folder[:2].lstrip("0"), e.pages[language].title) for e in exercises(number)]
+    assert re.findall(r"(\d+)\. \[([^\]]+)\]\([\w-]+\.md#", table) == expected
+    minutes = [cell for row in table.splitlines()[4:] for cell in row.split("|")[4].strip().split("<br>") if cell]
+    assert minutes == [str(e.minutes) for e in exercises(number)]
+
+
+def test_the_links_of_the_table_lead_to_the_section_of_the_box():
+    table = render_directive(parse_directive("way m6"), "en")
+    assert "[A hash for all that came before](hash-chains.md#name)" in table
+    page = (ROOT / "docs/en/m6/hash-chains.md").read_text(encoding="utf-8")
+    section = page.partition("{#name}")[2].partition("\n## ")[0]
+    assert "\n::: exercise m6/01-block-hash\n" in section
+
+
+def test_the_course_names_every_milestone_and_the_sum():
+    rows = render_directive(parse_directive("way *"), "en").splitlines()[2:]
+    assert [row.split("|")[1].strip() for row in rows[:-1]] == [
+        f"[M{m.number} {m.title['en']}]({m.id}/index.md)" for m in COURSE.milestones
+    ]
+    numbers = [[int(cell) for cell in row.split("|")[2:4]] for row in rows]
+    assert [sum(column) for column in zip(*numbers[:-1], strict=True)] == numbers[-1]
+    assert numbers[-1][1] == sum(len(exercises(number)) for number in NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("# A\n" + "word " * 740, 5),  # 742 words at 150 a minute
+        ("# A\n" + "word " * 800, 10),
+        ("```text\n" + "line\n" * 123 + "```\n", 5),  # 125 lines at 25 a minute
+        ("::: code a.py\n" * 4, 10),  # 6 minutes
+        ("::: exercise m0/01-x\n" + "word " * 700, 5),
+        ("# 中\n" + "字" * 1490 + " word", 5),  # 1,491 characters at 300 a minute, two marks or words
+        ("# 中\n" + "字" * 1510, 10),
+    ],
+)
+def test_minutes_of_a_page_are_counted_and_rounded_up_to_five(text, minutes):
+    assert reading_minutes(text) == minutes
+
+
+@pytest.mark.parametrize(
+    ("language", "line"), [("en", "*Optional, about 10 minutes.*"), ("zh", "*选读，约 10 分钟。*")]
+)
+def test_the_build_writes_the_minutes_of_an_optional_page(language, line):
+    page = ["# A", "", OPTIONAL[language], "", "word " * 800]
+    built = IncludePreprocessor(Markdown(), language).run(page)
+    assert built == ["# A", "", line, "", "word " * 800]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_box_names_the_exercise_its_minutes_and_the_command(language):
+    (exercise,) = (e for e in exercises(3) if e.folder == "02-slot-mapping")
+    box = render_directive(parse_directive("exercise m3/02-slot-mapping"), language)
+    head, text = box.splitlines()
+    assert exercise.pages[language].title in head
+    assert re.search(rf"\b{exercise.minutes}\b", head)
+    assert "`python -m milestones check 2`" in text
+
+
+def test_in_a_handed_out_tree_the_box_and_the_table_are_plain_markdown():
+    def read(path: str, milestone: str | None) -> str:
+        return (Path(ROOT) / path).read_text(encoding="utf-8")
+
+    path = "docs/en/m3/block-tables.md"
+    there = {path, "docs/en/m3/index.md"}
+    page = Pages(read).render(path, read(path, None), "en", there)
+    assert "> **Exercise 1: Blocks that are counted (about " in page
+    assert ":::" not in page
+    index = posixpath.join(posixpath.dirname(path), "index.md")
+    table = Pages(read).render(index, "# M3 {#m3}\n\n::: way m3\n", "en", there)
+    assert "1. [Blocks that are counted](block-tables.md#the-free-list)" in table
+    assert "| Copy-on-write |" in table  # a page that is not there is its title

@@ -1,0 +1,162 @@
+"""From one milestone to the next: what was solved goes along, and the end shows the learner's own engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from milestones import cli
+from milestones.labs import onward
+from milestones.labs.onward import Shown
+from milestones.sources import IDENTITY, git
+from tests.milestones.labs_support import FOLDER, LAB, lab_files
+
+SOLVED = "return x + x  # mine"
+ENGINE = '''\
+from folovllm.base import Base
+
+
+class Engine(Base):
+    def triple(self, x: int) -> int:
+        """Thrice `x`."""
+        return self.double(x) + x
+'''
+
+
+def files(**changes: str) -> dict[str, str]:
+    """The tiny course with an exercise in m0 and one in m1."""
+    second = {
+        path: text.replace("Base().double", "Engine().triple").replace("import Base", "import Engine")
+        .replace("folovllm.base", "folovllm.engine").replace("folovllm/base.py", "folovllm/engine.py")
+        .replace("Base.double", "Engine.triple").replace("class Base", "class Engine")
+        .replace("def double", "def triple")
+        .replace("x), 6", "x), 9").replace('"squares": 9', '"squares": 27').replace("-1), -2", "-1), -3")
+        .replace("return x * x", "return x * x * x").replace("return x + 2", "return x + 3")
+        for path, text in LAB.items()
+    }  # fmt: skip
+    return {**lab_files(), **{f"{FOLDER.replace('m0', 'm1')}/{path}": text for path, text in second.items()},
+            "folovllm/engine.py": ENGINE, **changes}  # fmt: skip
+
+
+@pytest.fixture
+def make_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def make(**changes: str) -> Path:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+        root = tmp_path / "clone"
+        for path, text in files(**changes).items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text, encoding="utf-8")
+        git(root, "init", "--quiet", "--template=")
+        git(root, "add", "--all")
+        git(root, "commit", "--quiet", "--message", "all", env=IDENTITY)
+        monkeypatch.setattr(cli, "repository_root", lambda: root)
+        monkeypatch.chdir(tmp_path)
+        return root
+
+    return make
+
+
+def write(lab: Path, file: str, body: str) -> None:
+    path = lab / "folovllm" / file
+    lines = path.read_text(encoding="utf-8").splitlines()
+    at = next(number for number, line in enumerate(lines) if "raise NotImplementedError" in line)
+    path.write_text("\n".join([*lines[: at - 1], f"        {body}", *lines[at + 1 :]]) + "\n", encoding="utf-8")
+
+
+def solve_m0(folder: Path) -> None:
+    assert cli.main(["start", "m0", str(folder), "--lang", "en"]) == 0
+    write(folder, "base.py", SOLVED)
+    assert cli.main(["check"]) == 0
+
+
+def test_what_was_solved_is_carried_on_and_counts_as_handed_out(make_clone, tmp_path, capsys) -> None:
+    make_clone()
+    solve_m0(tmp_path / "m0-lab")
+    assert cli.main(["start", "m1", "m1-lab", "--from", "m0-lab", "--lang", "en"]) == 0
+    assert "carried on: m0/01-twice (Twice)" in capsys.readouterr().out
+    assert SOLVED in (tmp_path / "m1-lab/folovllm/base.py").read_text(encoding="utf-8")
+    log = git(tmp_path / "m1-lab", "log", "--format=%s").decode().splitlines()
+    assert log == ["What was solved in m0", "M1: Engine: exercises"]
+    write(tmp_path / "m1-lab", "engine.py", "return self.double(x) + x")
+    assert cli.main(["check"]) == 0
+    seen = capsys.readouterr().out
+    assert "changed" not in seen  # its own base.py is no surprise
+
+
+def test_what_the_next_milestone_has_changed_stays_as_it_is_there(make_clone, tmp_path, capsys) -> None:
+    make_clone(**{
+        "milestones/m0/folovllm/base.py": lab_files()["folovllm/base.py"],
+        "folovllm/base.py": lab_files()["folovllm/base.py"].replace("return x + x", "return 2 * x"),
+        "milestones/m1/milestone.toml": files()["milestones/m1/milestone.toml"].replace(
+            'changes = ["', 'changes = ["folovllm/base.py", "'
+        ),
+    })  # fmt: skip
+    solve_m0(tmp_path / "m0-lab")
+    assert cli.main(["start", "m1", "m1-lab", "--from", "m0-lab", "--lang", "en"]) == 0
+    assert "left: m0/01-twice" in capsys.readouterr().out
+    assert "return 2 * x" in (tmp_path / "m1-lab/folovllm/base.py").read_text(encoding="utf-8")
+
+
+def test_what_was_not_solved_is_not_carried(make_clone, tmp_path, capsys) -> None:
+    make_clone()
+    assert cli.main(["start", "m0", "m0-lab", "--lang", "en"]) == 0
+    assert cli.main(["start", "m1", "m1-lab", "--from", "m0-lab", "--lang", "en"]) == 0
+    assert "carried on" not in capsys.readouterr().out
+    assert "return x + x" in (tmp_path / "m1-lab/folovllm/base.py").read_text(encoding="utf-8")
+
+
+def test_only_from_an_earlier_milestone(make_clone, tmp_path, capsys) -> None:
+    make_clone()
+    assert cli.main(["start", "m0", "m0-lab", "--lang", "en"]) == 0
+    assert cli.main(["start", "m0", "again", "--from", "m0-lab"]) == 2
+    assert "--from must be of a milestone before m0, got m0" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
+
+
+def test_finish_waits_for_the_last_exercise_and_then_says_what_is_next(make_clone, tmp_path, capsys) -> None:
+    make_clone()
+    assert cli.main(["start", "m0", "m0-lab", "--lang", "en"]) == 0
+    assert cli.main(["finish"]) == 2
+    assert "m0/01-twice is not solved yet" in capsys.readouterr().err
+    write(tmp_path / "m0-lab", "base.py", SOLVED)
+    assert cli.main(["check"]) == 0
+    assert "python -m milestones finish" in capsys.readouterr().out
+    assert cli.main(["finish"]) == 0
+    assert "python -m milestones start m1" in " ".join(capsys.readouterr().out.split())
+
+
+def test_finish_shows_the_learners_engine_beside_the_one_before(make_clone, tmp_path, capsys, monkeypatch) -> None:
+    make_clone()
+    solve_m0(tmp_path / "m0-lab")
+    assert cli.main(["start", "m1", "m1-lab", "--from", "m0-lab", "--lang", "en"]) == 0
+    write(tmp_path / "m1-lab", "engine.py", "return self.double(x) + x")
+    assert cli.main(["check"]) == 0
+    llm = (
+        "import os\n\nclass SamplingParams:\n    def __init__(self, **options): pass\n\n\n"
+        "class LLM:\n    def __init__(self, **options): pass\n\n    def generate(self, prompts, params, use_tqdm):\n"
+        "        one = type('Text', (), {'text': ' in ' + os.path.basename(os.getcwd())})\n"
+        "        return [type('Output', (), {'outputs': [one]})] * len(prompts)\n"
+    )
+    (tmp_path / "m1-lab/folovllm/__init__.py").write_text(llm, encoding="utf-8")
+    shown = onward.generate(tmp_path / "m1-lab")
+    assert shown.text == " in m1-lab"
+    assert shown.tokens_per_s > 0
+    monkeypatch.setattr("milestones.labs.commands.GENERATES", "folovllm/engine.py")
+    monkeypatch.setattr("milestones.labs.commands.generate_of", lambda course, number: Shown(" in m1-lab", 7.0))
+    capsys.readouterr()
+    assert cli.main(["finish"]) == 0
+    out = capsys.readouterr().out
+    assert "Your engine:  Once upon a time in m1-lab" in out
+    assert "m0: 7 tokens/s, four requests" in out
+
+
+def test_progress_shows_the_whole_way(make_clone, tmp_path, capsys) -> None:
+    make_clone()
+    solve_m0(tmp_path / "m0-lab")
+    capsys.readouterr()
+    assert cli.main(["progress"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "M1 Engine 1 exercises to come" in out
+    assert "next python -m milestones start m1" in out

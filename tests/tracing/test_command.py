@@ -1,0 +1,189 @@
+"""`--trace`, `--watch` and `folovllm trace`: what the commands write and say."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from folovllm.entrypoints.cli.main import main
+from folovllm.entrypoints.cli.watch import FINDABLE, FREE, OWNED, SHARED, Watcher
+from folovllm.sampling_params import SamplingParams
+from folovllm.tracing.page import make_page
+from folovllm.tracing.reader import read_trace
+from tests.m6.support import caching_engine
+from tests.tracing.support import Simulated
+
+HOSTILE = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>\u2028{{SCRIPT}}"
+
+
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+
+
+@pytest.fixture
+def trace(tmp_path) -> Path:
+    load = Simulated(tmp_path / "sim.jsonl")
+    load.add("a", [1] * 20, 4)
+    load.add(HOSTILE, [1] * 30, 3, n=2)
+    load.run()
+    return tmp_path / "sim.jsonl"
+
+
+def test_generate_writes_a_trace_and_names_it(text_model_folder, tmp_path, capsys) -> None:
+    path = tmp_path / "run.jsonl"
+    options = ["--model", str(text_model_folder), "--max-tokens", "3", "--temperature", "0"]
+    assert main(["generate", "hello", *options, "--trace", str(path)]) == 0
+    assert f"folovllm trace view {path}" in capsys.readouterr().err
+    assert [len(step.tokens) + len(step.first) for step in read_trace(path).steps] == [1, 1, 1]
+
+
+def test_a_trace_that_cannot_be_written_is_refused_before_anything_is_loaded(capsys) -> None:
+    assert main(["demo", "--trace", "no/such/folder/run.jsonl"]) == 2
+    assert "error: trace must be a file that can be written, got 'no/such/folder/run.jsonl'" in capsys.readouterr().err
+
+
+@needs_full
+def test_a_full_disk_costs_the_trace_and_not_the_answer(text_model_folder, capsys) -> None:
+    options = ["generate", "hello", "--model", str(text_model_folder), "--max-tokens", "3", "--temperature", "0"]
+    assert main(options) == 0
+    answer = capsys.readouterr().out
+    assert main([*options, "--trace", "/dev/full"]) == 2
+    said = capsys.readouterr()
+    assert said.out == answer
+    assert said.err.splitlines()[-1] == (
+        "error: trace must be a file with room for all of it, got '/dev/full'; it is incomplete: "
+        "No space left on device"
+    )
+    assert "traced:" not in said.err
+
+
+@needs_full
+@pytest.mark.parametrize("argv", [["view", "-o"], ["export", "--perfetto"]])
+def test_a_page_that_is_not_written_whole_is_told(trace, argv: list[str], capsys) -> None:
+    assert main(["trace", argv[0], str(trace), argv[1], "/dev/full"]) == 2
+    assert "got '/dev/full'; it is incomplete: No space left on device" in capsys.readouterr().err
+
+
+def test_watching_without_a_terminal_prints_plain_lines(text_model_folder, capsys) -> None:
+    options = ["--model", str(text_model_folder), "--max-tokens", "3", "--temperature", "0"]
+    assert main(["generate", "hello", *options, "--watch"]) == 0
+    line = r"running 1 · waiting 0 · swapped 0 · [\d,]+ tokens/s · KV \d+%, 1 of [\d,]+ blocks"
+    assert re.search(line, capsys.readouterr().err)
+
+
+def test_on_a_terminal_the_view_comes_first_and_what_was_printed_after_it(monkeypatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out, err = io.StringIO(), Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    with Watcher():
+        print("an answer")
+        print("a note", file=sys.stderr)
+        assert "an answer" not in out.getvalue()
+    assert out.getvalue() == "an answer\n"
+    assert err.getvalue().endswith("a note\n")
+
+
+def test_cells_tell_what_a_block_is_to_the_sequences(text_model_folder) -> None:
+    """Two forks share a block and own one each; after their end, full blocks can be found."""
+    engine = caching_engine(text_model_folder, block_size=4, num_kv_blocks=20)
+    watcher = Watcher()
+    engine.add_request("a", [1] * 6, SamplingParams(n=2, max_tokens=4, ignore_eos=True, seed=0))
+    engine.step()
+    engine.step()
+    assert [row.plain for row in watcher.cells(engine.scheduler, 40)] == [SHARED + OWNED * 2]
+    while engine.has_unfinished_requests():
+        engine.step()
+    plain = watcher.cells(engine.scheduler, 40)[0].plain
+    assert plain[0] == FINDABLE
+    assert set(plain) <= {FINDABLE, FREE}
+
+
+def test_the_view_shows_text_as_it_is(text_model_folder) -> None:
+    engine = caching_engine(text_model_folder)
+    watcher = Watcher()
+    watcher._texts = {"[red]a": "[bold]x\x1b[2J " + "字" * 80}
+    console = Console(file=io.StringIO(), width=60)
+    console.print(watcher.view(engine, 56))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "[red]a" in shown
+    assert "\x1b" not in shown
+    assert all(len(line) <= 60 for line in shown.splitlines())
+
+
+def test_a_page_holds_the_texts_of_a_trace_as_data_only(trace) -> None:
+    page = make_page([read_trace(trace)])
+    assert "alert(1)</script>" not in page
+    assert "<img src=x" not in page
+    assert page.count("<script") == page.count("</script>") == 2
+    data = re.search(r'id="data">(.*?)</script>', page)
+    assert data
+    assert json.loads(data[1])[0]["requests"][1]["id"] == HOSTILE
+
+
+def test_a_page_names_no_other_host(trace) -> None:
+    page = re.sub(r'id="data">.*?</script>', "", make_page([read_trace(trace), read_trace(trace)]))
+    assert not re.findall(r"""(?:src|href)\s*=|url\(|@import|https?://""", page)
+    assert "default-src 'none'" in page
+
+
+def test_view_writes_beside_the_trace(trace, capsys) -> None:
+    assert main(["trace", "view", str(trace)]) == 0
+    assert trace.with_suffix(".html").read_text().startswith("<!doctype html>")
+    assert f"written: {trace.with_suffix('.html')}" in capsys.readouterr().err
+
+
+def test_a_trace_without_a_step_has_no_page(tmp_path, capsys) -> None:
+    Simulated(tmp_path / "sim.jsonl")
+    assert main(["trace", "view", str(tmp_path / "sim.jsonl")]) == 2
+    assert "trace sim.jsonl has no step yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["view", "TRACE", "TRACE", "TRACE"], "a page shows one trace or two, got 3"),
+        (["view", "TRACE", "-o", "TRACE"], "output must not be the trace itself"),
+        (["view", "TRACE", "-o", "no/such/folder/x.html"], "output must be in an existing folder"),
+        (["export", "nothing.jsonl", "--perfetto", "x.json"], "No such file"),
+        (["info", "README.md"], "line 1: is not JSON"),
+    ],
+)
+def test_wrong_arguments_are_answered_in_one_line(trace, capsys, arguments, text) -> None:
+    assert main(["trace", *(str(trace) if word == "TRACE" else word for word in arguments)]) == 2
+    error = capsys.readouterr().err
+    assert text in error
+    assert error.count("\n") == 1
+
+
+def test_info_counts_what_the_trace_holds(trace, capsys) -> None:
+    """20 and 30 prompt tokens in one step, then 3 steps: a fork's first token is drawn with its parent's."""
+    assert main(["trace", "info", str(trace), "--json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert info["steps"] == 4
+    assert (info["requests"], info["sequences"]) == (2, 3)
+    assert (info["prefill_tokens"], info["output_tokens"]) == (50, 4 + 3 + 3)
+    assert (info["ttft_p50_ms"], info["itl_p50_ms"]) == (10.0, 10.0)
+
+
+def test_perfetto_gets_spans_that_do_not_overlap_within_a_track(trace, tmp_path, capsys) -> None:
+    target = tmp_path / "run.json"
+    assert main(["trace", "export", str(trace), "--perfetto", str(target)]) == 0
+    events = json.loads(target.read_text())["traceEvents"]
+    tracks: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    assert len(tracks) == 1 + 1 + 3  # steps, their parts, three sequences
+    for spans in tracks.values():
+        assert all(before[1] <= after[0] for before, after in zip(sorted(spans), sorted(spans)[1:], strict=False))
+    names = {event["name"] for event in events if event["pid"] == 2 and event["ph"] == "X"}
+    assert names == {"prefill", "decode"}

@@ -1,0 +1,279 @@
+"""Traces: what a record says is what the scheduler did."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from folovllm import LLM, AsyncLLM, LLMEngine, SamplingParams
+from folovllm.request import SequenceStatus
+from folovllm.tracing.attach import attach
+from folovllm.tracing.reader import Trace, read_trace
+from folovllm.tracing.replay import Replay
+from folovllm.tracing.summary import latencies, summarize, when_drawn
+from folovllm.tracing.writer import TraceWriter
+from tests.m6.support import caching_engine
+from tests.tracing.support import BLOCK_SIZE, Simulated
+
+PROMPTS = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 9], [7] * 23, list(range(20, 60))]
+
+
+class Truth:
+    """The scheduler's own books at each step, next to which a trace is laid."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self.steps: list[dict[str, Any]] = []
+        scheduler, schedule = engine.scheduler, engine.scheduler.schedule
+
+        def look() -> Any:
+            output = schedule()
+            running = [seq for request in scheduler.running for seq in request.get_seqs(SequenceStatus.RUNNING)]
+            self.steps.append({
+                "tables": {seq.seq_id: list(seq.block_ids) for seq in running if seq.block_ids},
+                "starts": {seq.seq_id: seq.num_computed_tokens for seq in output.scheduled_seqs},
+                "nums": dict(zip([s.seq_id for s in output.scheduled_seqs], output.num_scheduled_tokens, strict=True)),
+                "findable": set(getattr(scheduler.kv.pool, "_cached", ())),
+                "free": scheduler.kv.pool.num_free,
+                "copies": list(output.blocks_to_copy),
+            })  # fmt: skip
+            return output
+
+        scheduler.schedule = look  # type: ignore[method-assign]
+
+
+def run_engine(engine: LLMEngine, path: Path, params: list[SamplingParams]) -> tuple[Trace, Truth, dict[str, Any]]:
+    traced = attach(engine, TraceWriter(path))
+    truth = Truth(engine)
+    outputs: dict[str, Any] = {}
+    for number, one in enumerate(params):
+        engine.add_request(f"r{number}", PROMPTS[number % len(PROMPTS)], one)
+    while engine.has_unfinished_requests():
+        outputs |= {output.request_id: output for output in engine.step()}
+    traced.close()
+    return read_trace(path), truth, outputs
+
+
+MIX = [
+    SamplingParams(temperature=0, max_tokens=24),
+    SamplingParams(n=3, max_tokens=18, seed=1),
+    SamplingParams(use_beam_search=True, best_of=3, n=2, max_tokens=12, temperature=0),
+    SamplingParams(temperature=0, max_tokens=20),
+    SamplingParams(n=2, max_tokens=9, seed=2),
+    SamplingParams(temperature=0, max_tokens=30),
+]
+SAMPLED = [one for one in MIX if not one.use_beam_search]
+
+
+@pytest.mark.parametrize(
+    ("options", "params"),
+    [
+        ({}, MIX),
+        ({"preemption_mode": "swap"}, MIX),
+        ({"async_scheduling": True}, SAMPLED),
+        ({"enable_prefix_caching": False, "enable_chunked_prefill": False, "max_num_batched_tokens": 256}, MIX),
+    ],
+    ids=["recompute", "swap", "ahead", "plain"],
+)
+def test_a_replayed_trace_has_the_schedulers_own_books(text_model_folder, tmp_path, options, params) -> None:
+    """Forks, beams, preemption, a cache that evicts: tables, blocks and rows are equal at every step."""
+    options = {"max_num_batched_tokens": 48, **options}
+    engine = caching_engine(text_model_folder, block_size=4, num_kv_blocks=26, **options)
+    trace, truth, outputs = run_engine(engine, tmp_path / "run.jsonl", params)
+    replay = Replay()
+    drawn: dict[str, list[int]] = {}
+    assert len(trace.steps) == len(truth.steps)
+    for (record, rows), books in zip(replay.run(trace.steps), truth.steps, strict=True):
+        assert {seq.id: seq.table for seq in replay.seqs.values() if seq.table} == books["tables"]
+        assert replay.findable == books["findable"]
+        assert 26 - len(replay.owners()) == record.free == books["free"]
+        assert [tuple(pair) for pair in record.copies] == books["copies"]
+        computing = [row for row in rows if row.kind != "fork"]
+        assert {row.seq.id: row.start for row in computing} == books["starts"]
+        assert {row.seq.id: row.num_tokens for row in computing} == books["nums"]
+        for row in rows:
+            if row.token is not None:
+                drawn.setdefault(row.seq.id, []).append(row.token)
+    ended = [seq for step in [*trace.steps, trace.end] for seq, _ in step.ended]
+    assert sorted(ended) == sorted(replay.seqs)
+    assert sum(len(step.preempted) for step in trace.steps) > 0
+    for number, one in enumerate(params):
+        if not one.use_beam_search:  # a seq_id ends in its number, and so do the outputs
+            got = {out.index: out.token_ids for out in outputs[f"r{number}"].outputs}
+            assert {index: drawn[f"r{number}-{index}"][: len(ids)] for index, ids in got.items()} == got
+
+
+def test_a_record_is_small_where_nothing_changes(text_model_folder, tmp_path) -> None:
+    engine = caching_engine(text_model_folder, block_size=16)
+    run_engine(engine, tmp_path / "run.jsonl", [SamplingParams(temperature=0, max_tokens=9)] * 2)
+    third = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[4])
+    assert set(third) == {"type", "step", "t", "times", "free", "tokens"}
+
+
+def test_times_of_a_step_lie_one_behind_the_other(tmp_path) -> None:
+    load = Simulated(tmp_path / "sim.jsonl")
+    load.add("a", [1] * 10, 3)
+    load.run()
+    trace = read_trace(tmp_path / "sim.jsonl")
+    assert [step.t for step in trace.steps] == [0, 10_000, 20_000]
+    assert [step.times for step in trace.steps] == [[0, 0, 10_000, 0, 0]] * 3
+    assert [when_drawn(step) for step in trace.steps] == [10_000, 20_000, 30_000]
+    assert trace.header.clock == "simulated"
+
+
+def test_latencies_are_counted_from_the_arrival(tmp_path) -> None:
+    """Two requests of 40 prompt tokens and a budget of 64: the second one's prompt takes another step."""
+    load = Simulated(tmp_path / "sim.jsonl")
+    load.add("a", [1] * 40, 3)
+    load.add("b", [2] * 40, 2)
+    load.run()
+    first, second = latencies(read_trace(tmp_path / "sim.jsonl")).values()
+    assert (first.ttft, first.gaps) == (10_000, [10_000, 10_000])
+    assert (second.ttft, second.gaps) == (20_000, [10_000])
+
+
+def test_a_simulator_tells_what_the_prefix_cache_found(tmp_path) -> None:
+    load = Simulated(tmp_path / "sim.jsonl")
+    load.add("a", [5] * 40, 2)
+    while load.scheduler.has_unfinished_requests():
+        load.step()
+    load.add("b", [5] * 40, 2)
+    load.run()
+    trace = read_trace(tmp_path / "sim.jsonl")
+    assert [(seq, num) for step in trace.steps for seq, num in step.found] == [(1, 2 * BLOCK_SIZE)]
+    assert summarize(trace)["found_tokens"] == 32
+
+
+def test_tracing_comes_off_without_a_trace(text_model_folder, tmp_path) -> None:
+    engine = caching_engine(text_model_folder)
+    before = {name: dict(vars(owner)) for name, owner in vars(engine).items() if hasattr(owner, "__dict__")}
+    attach(engine, TraceWriter(tmp_path / "run.jsonl")).close()
+    assert before == {name: dict(vars(owner)) for name, owner in vars(engine).items() if hasattr(owner, "__dict__")}
+
+
+def test_what_is_remembered_is_of_the_living(tmp_path) -> None:
+    load = Simulated(tmp_path / "sim.jsonl")
+    for number in range(30):
+        load.add(f"r{number}", [number] * 20, 3)
+    while load.scheduler.has_unfinished_requests():
+        load.step()
+    load.add("last", [1], 1)
+    load.step()
+    held = {name: value for name, value in vars(load.tracer).items() if isinstance(value, dict | list)}
+    assert sum(map(len, held.values())) < 8
+
+
+def test_an_abort_between_two_steps_is_in_the_next_record(tmp_path) -> None:
+    load = Simulated(tmp_path / "sim.jsonl")
+    load.add("a", [1] * 8, 5)
+    load.add("b", [2] * 8, 5)
+    load.step()
+    load.scheduler.abort(load._requests["a"])
+    load.step()
+    record = read_trace(tmp_path / "sim.jsonl").steps[1]
+    assert (record.left, record.ended) == ([[0, "abort"]], [])
+    assert [0, 0, []] in record.tables
+
+
+def test_a_failed_step_starts_over_in_the_trace_too(text_model_folder, tmp_path) -> None:
+    engine = caching_engine(text_model_folder, block_size=4)
+    traced = attach(engine, TraceWriter(tmp_path / "run.jsonl"))
+    engine.add_request("a", PROMPTS[0], SamplingParams(max_tokens=4, temperature=0))
+    engine.step()
+    execute = engine.runner.execute_model
+    engine.runner.execute_model = lambda scheduled: 1 // 0  # type: ignore[method-assign, assignment, return-value]
+    engine.advance()
+    engine.runner.execute_model = execute  # type: ignore[method-assign]
+    engine.drain()
+    engine.add_request("b", PROMPTS[1], SamplingParams(max_tokens=2, temperature=0))
+    while engine.has_unfinished_requests():
+        engine.step()
+    traced.close()
+    trace = read_trace(tmp_path / "run.jsonl")
+    assert [step.failed for step in trace.steps] == [False, True, False, False]
+    assert trace.steps[2].restarted
+    replay = Replay()
+    tables = [[seq.table for seq in replay.seqs.values()] for _ in replay.run(trace.steps)]
+    assert tables[2] == [[], [1, 2]]
+
+
+def test_a_reset_of_the_cache_is_in_the_trace(text_model_folder, tmp_path) -> None:
+    engine = caching_engine(text_model_folder, block_size=4)
+    run_engine(engine, tmp_path / "one.jsonl", [SamplingParams(max_tokens=8, temperature=0)])
+    traced = attach(engine, TraceWriter(tmp_path / "two.jsonl"))
+    engine.reset_prefix_cache()
+    engine.add_request("b", PROMPTS[0], SamplingParams(max_tokens=2, temperature=0))
+    while engine.has_unfinished_requests():
+        engine.step()
+    traced.close()
+    first = read_trace(tmp_path / "two.jsonl").steps[0]
+    assert first.forgotten
+    assert first.findable == 0
+
+
+def test_without_texts_a_trace_has_no_prompt_and_no_token(text_model_folder, tmp_path) -> None:
+    """But how many there are, and all that was decided."""
+    runs = {}
+    for texts in (True, False):
+        engine = caching_engine(text_model_folder, block_size=4)
+        traced = attach(engine, TraceWriter(tmp_path / f"{texts}.jsonl"), texts=texts)
+        engine.add_request("a", [1, 2, 3, 4, 5, 6], SamplingParams(n=2, max_tokens=5, seed=0))
+        while engine.has_unfinished_requests():
+            engine.step()
+        traced.close()
+        runs[texts] = read_trace(tmp_path / f"{texts}.jsonl")
+    arrival = runs[False].steps[0].arrived[0]
+    assert (arrival.prompt, arrival.prompt_ids, arrival.context, arrival.prompt_tokens) == (None, [], [], 6)
+    assert {token for step in runs[False].steps for token in [*step.tokens, *dict(step.first).values()]} == {-1}
+    assert runs[True].steps[0].arrived[0].prompt_ids == [1, 2, 3, 4, 5, 6]
+    said = [[len(step.tokens) for step in trace.steps] for trace in runs.values()]
+    assert said[0] == said[1]
+    assert [step.tables for step in runs[True].steps] == [step.tables for step in runs[False].steps]
+
+
+def test_nvtx_needs_a_gpu(text_model_folder) -> None:
+    with pytest.raises(ValueError, match="nvtx must be off on cpu"):
+        LLM(str(text_model_folder), nvtx=True)
+
+
+def test_nvtx_ranges_lie_in_one_another_and_all_are_closed(text_model_folder, monkeypatch) -> None:
+    """On a stand-in: what a profiler would see."""
+    import torch
+
+    from folovllm.tracing.nvtx import attach_nvtx
+
+    seen: list[str] = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", seen.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: seen.append("/"))
+    engine = caching_engine(text_model_folder)
+    engine.device = torch.device("cuda")
+    ranges = attach_nvtx(engine)
+    engine.add_request("a", PROMPTS[0], SamplingParams(max_tokens=1, temperature=0))
+    engine.step()
+    assert seen == ["step", "schedule", "/", "launch", "/", "update", "/", "/", "output", "/"]
+    engine.add_request("b", PROMPTS[0], SamplingParams(max_tokens=1, temperature=0))
+    with monkeypatch.context() as failing:
+        failing.setattr(engine.runner.model, "forward", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            engine.step()
+    assert seen[10:] == ["step", "schedule", "/", "launch", "/", "/"]
+    engine.observers.remove(ranges)
+    engine.add_request("c", PROMPTS[0], SamplingParams(max_tokens=1, temperature=0))
+    engine.step()
+    assert len(seen) == 16
+
+
+def test_async_llm_writes_a_trace_and_closes_it(text_model_folder, tmp_path) -> None:
+    async def serve() -> None:
+        options = {"dtype": "float32", "trace": tmp_path / "run.jsonl", "trace_texts": True}
+        async with AsyncLLM(str(text_model_folder), **options) as llm:
+            async for _ in llm.generate("hello", SamplingParams(max_tokens=3, temperature=0)):
+                pass
+
+    asyncio.run(serve())
+    trace = read_trace(tmp_path / "run.jsonl")
+    assert trace.end is not None
+    assert [arrival.prompt for step in trace.steps for arrival in step.arrived] == ["hello"]

@@ -1,0 +1,77 @@
+"""What the splits of a decode (folovllm/attention/splits.py) leave of a GPU's bandwidth: a model.
+
+A program waits START seconds (for its length, its first block numbers, its first keys), and then reads. All that read
+share the bandwidth, but none reads faster than its own two tiles under way allow. The constants are assumptions until a
+GPU has said otherwise.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from folovllm.attention.splits import PLACES, tokens_per_split
+
+
+@dataclass(frozen=True, slots=True)
+class TailModel:
+    """Times in seconds, amounts in bytes."""
+
+    bandwidth: float
+    """Of the device's memory, as a copy reaches it: 4.3e12 for an H200, 3.0e12 for an H100."""
+    places: int = PLACES
+    program_bandwidth: float = 25e9
+    """A tile of 32 KB in 1.3 us: as long as a read under load takes, with the next tile under way meanwhile."""
+    start: float = 2e-6
+
+    def seconds(self, programs: Iterable[float]) -> float:
+        """How long programs that read these amounts take; they start in this order."""
+        coming = iter(programs)
+        starting = [(self.start, amount) for _, amount in zip(range(self.places), coming, strict=False)]
+        heapq.heapify(starting)
+        reading: list[float] = []  # what every program must have read, all in all, when this one ends
+        now = read = 0.0
+        while starting or reading:
+            rate = min(self.program_bandwidth, self.bandwidth / len(reading)) if reading else 0.0
+            end = now + (reading[0] - read) / rate if reading else math.inf
+            if starting and starting[0][0] <= end:
+                at, amount = heapq.heappop(starting)
+                read += (at - now) * rate
+                now = at
+                heapq.heappush(reading, read + amount)
+                continue
+            now, read = end, heapq.heappop(reading)
+            if (following := next(coming, None)) is not None:
+                heapq.heappush(starting, (now + self.start, following))
+        return now
+
+    def share(
+        self, seq_lens: Sequence[int], num_kv_heads: int, splits: int, *, token_bytes: int = 512, block_n: int = 64,
+        result_bytes: int = 1032, longest_first: bool = True,
+    ) -> float:  # fmt: skip
+        """The share of the bandwidth that one decode reaches, besides its start: 1.0 is a grid without a tail.
+
+        token_bytes: K and V of a token for one KV head. result_bytes: what a split writes for it, if there are several.
+        """
+        lens = sorted(seq_lens, reverse=True) if longest_first else seq_lens
+        programs = list_programs(lens, num_kv_heads, splits, token_bytes, block_n, result_bytes)
+        ideal = self.start + sum(lens) * num_kv_heads * token_bytes / self.bandwidth
+        return ideal / self.seconds(programs)
+
+
+def list_programs(
+    seq_lens: Iterable[int], num_kv_heads: int, splits: int, token_bytes: int, block_n: int = 64,
+    result_bytes: int = 1032,
+) -> list[int]:  # fmt: skip
+    """Bytes that each program of a decode reads and writes, in the order in which they start."""
+    programs = []
+    for seq_len in seq_lens:
+        per_split = tokens_per_split(seq_len, splits, block_n)
+        for first in range(0, seq_len, per_split):
+            tokens = min(per_split, seq_len - first)
+            programs += [tokens * token_bytes + (splits > 1) * result_bytes] * num_kv_heads
+    return programs
