@@ -1,0 +1,1 @@
+"""What models write when they call tools: their texts in, calls out."""

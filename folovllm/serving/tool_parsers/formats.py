@@ -1,0 +1,234 @@
+"""The formats, by vLLM's names: what each model writes, and how its chat template gives it away.
+
+    hermes        text <tool_call>{"name": "f", "arguments": {…}}</tool_call> …        Qwen2.5, Qwen3, Hermes
+    qwen3_xml     text <tool_call><function=f><parameter=a>1</parameter></function></tool_call> …       Qwen3-Coder
+    mistral       text [TOOL_CALLS][{"name": "f", "arguments": {…}}, …]     or     text [TOOL_CALLS]f[ARGS]{…} …
+    llama3_json   {"name": "f", "parameters": {…}}; …                                  Llama 3.1 to 3.3
+
+vLLM: tool_parsers/hermes_tool_parser.py and its neighbours
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import string
+from collections.abc import Mapping
+from typing import Any
+
+from folovllm.serving.tool_parsers.abstract_tool_parser import ToolParser
+from folovllm.utils.suggest import did_you_mean
+
+
+_PARAMETER = re.compile(r"\s*<parameter=([^>]*)>\n?(.*?)\n?</parameter>", re.DOTALL)
+
+
+class HermesToolParser(ToolParser):
+    def start(self) -> bool:
+        marker = self.content_until("<tool_call>")
+        if marker is not None:
+            self.begin_call(marker)
+            self.state = self.in_call
+        return marker is not None
+
+    def in_call(self) -> bool:
+        return self.read_call(self.end, self.start)
+
+    def end(self) -> bool:
+        if self.comes("</tool_call>") is None:
+            return False
+        self.state = self.start
+        return True
+
+
+class Qwen3XMLToolParser(HermesToolParser):
+    """A parameter is handed on when it is whole: its schema says whether it is a text, and must be quoted."""
+
+    def start(self) -> bool:
+        marker = self.content_until("<tool_call>", "<function=")  # Qwen3-Coder forgets the first now and then
+        if marker is not None:
+            self.written = marker
+            self.state = self.begin if marker.endswith("<tool_call>") else self.name
+        return marker is not None
+
+    def begin(self) -> bool:
+        comes = self.comes("<function=")
+        if comes:
+            self.written += "<function="
+            self.state = self.name
+        elif comes is False:
+            self.content(self.written)
+            self.state = self.start
+        return comes is not None
+
+    def name(self) -> bool:
+        name, found, rest = self.buffer.partition(">")
+        if not found:
+            self.no_call(self.written)
+            return False
+        self.announce(name)
+        self.properties, self.num_parameters = self.tools.get(name, {}).get("properties", {}), 0
+        self.buffer, self.state = rest, self.parameters
+        return True
+
+    def parameters(self) -> bool:
+        match = _PARAMETER.match(self.buffer) if "</parameter>" in self.buffer else None
+        if match:
+            name, text = match.groups()
+            before = ", " if self.num_parameters else "{"
+            value = _typed(text, self.properties.get(name, {}))
+            self.argue(f"{before}{json.dumps(name, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}")
+            self.num_parameters += 1
+            self.buffer = self.buffer[match.end() :]
+            return True
+        if not self.comes("</function>"):
+            rest = self.buffer.lstrip()
+            if "<parameter=".startswith(rest[:11]) or "</function>".startswith(rest):
+                return False  # where the text ends here, the arguments stay open
+        self.argue("}" if self.num_parameters else "{}")
+        self.state = self.end
+        return True
+
+
+def _typed(text: str, schema: Mapping[str, Any]) -> Any:
+    """A parameter's value. What its schema does not allow stays a text."""
+    options = [schema, *schema.get("anyOf", ())]
+    kinds = {kind for option in options for kind in _listed(option.get("type", []))}
+    if "string" in kinds and not ("null" in kinds and text == "null"):
+        return text
+    try:
+        return json.loads(text.lower() if kinds == {"boolean"} else text) if kinds else text
+    except (ValueError, RecursionError):
+        return text
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+class CallListParser(ToolParser):
+    """[{"name": "f", "parameters": {…}}, …] and nothing else: what tool_choice="required" makes a model write."""
+
+    def start(self) -> bool:
+        comes = self.comes("[")
+        self.state = self.in_list if comes else self.other
+        return comes is not None
+
+    def in_list(self) -> bool:
+        self.buffer = self.buffer.lstrip(" \n\t,")
+        if not self.buffer:
+            return False
+        ends = self.comes("]")
+        self.begin_call()
+        self.state = self.other if ends else self.in_call
+        return True
+
+    def in_call(self) -> bool:
+        return self.read_call(self.in_list, self.other)
+
+    def other(self) -> bool:
+        self.content(self.buffer)
+        self.buffer = ""
+        return False
+
+
+class MistralToolParser(CallListParser):
+    needs_special_tokens = True
+
+    @staticmethod
+    def make_id() -> str:
+        """Mistral's chat templates refuse any other form."""
+        return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+
+    def start(self) -> bool:
+        marker = self.content_until("[TOOL_CALLS]")
+        if marker is not None:
+            self.written, self.state = marker, self.begin
+        return marker is not None
+
+    other = start
+
+    def begin(self) -> bool:
+        if self.buffer.lstrip().startswith("["):
+            return super().start()
+        name, found, rest = self.buffer.partition("{")
+        if not found:
+            self.no_call(self.written)
+            return False
+        self.begin_call(self.written + name, name.partition("[")[0].strip() or None)
+        self.buffer, self.state = found + rest, self.in_named_call
+        return True
+
+    def in_named_call(self) -> bool:
+        return self.read_call(self.start, self.start)
+
+
+class Llama3JsonToolParser(ToolParser):
+    """There is no marker that a model must write: an answer that begins like a call of one of the tools is one."""
+
+    needs_special_tokens = True
+
+    def start(self) -> bool:
+        tagged = self.comes("<|python_tag|>")
+        if tagged is None:
+            return False
+        self.begin_call("<|python_tag|>" if tagged else "")
+        self.state = self.in_call if self.buffer.lstrip().startswith("{") or tagged else self.plain
+        return True
+
+    def in_call(self) -> bool:
+        return self.read_call(self.between, self.plain, known=True)
+
+    def between(self) -> bool:
+        self.buffer = self.buffer.lstrip(" \n;")
+        if not self.buffer:
+            return False
+        self.state = self.start
+        return True
+
+    def plain(self) -> bool:
+        if self.content_until("<|python_tag|>") is None:
+            return False
+        self.begin_call("<|python_tag|>")
+        self.state = self.in_call
+        return True
+
+
+class ArgumentsParser(ToolParser):
+    """The arguments of one function and nothing else: what naming it in tool_choice makes a model write."""
+
+    def start(self) -> bool:
+        (name,) = self.tools
+        self.announce(name)
+        self.state = self.rest
+        return True
+
+    def rest(self) -> bool:
+        self.argue(self.buffer)
+        self.buffer = ""
+        return False
+
+
+# In this order their marks are looked for in a chat template: Qwen3-Coder's has both of the first two.
+_FORMATS: dict[str, tuple[type[ToolParser], str]] = {
+    "qwen3_xml": (Qwen3XMLToolParser, "<function="),
+    "hermes": (HermesToolParser, "<tool_call>"),
+    "mistral": (MistralToolParser, "[TOOL_CALLS]"),
+    "llama3_json": (Llama3JsonToolParser, '"parameters": dictionary of argument name and its value}'),
+}
+_SAME = {"qwen3_coder": "qwen3_xml"}
+NAMES = (*_FORMATS, *_SAME)
+
+
+def get_tool_parser(name: str) -> type[ToolParser]:
+    """Raises ValueError: no parser has that name."""
+    if name not in NAMES:
+        hint = did_you_mean(name, NAMES) or f"there are {', '.join(NAMES)}"
+        raise ValueError(f"tool_call_parser must be the name of a parser, got {name!r}; {hint}")
+    return _FORMATS[_SAME.get(name, name)][0]
+
+
+def parser_of_template(template: str) -> type[ToolParser] | None:
+    """The format that a chat template writes calls in, as far as it can be told."""
+    return next((parser for parser, mark in _FORMATS.values() if mark in template), None)

@@ -1,0 +1,176 @@
+"""Calls in what models wrote: whole, and cut at every character, they are the same."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from folovllm.serving.tool_parsers.formats import (
+    NAMES,
+    ArgumentsParser,
+    CallListParser,
+    HermesToolParser,
+    Llama3JsonToolParser,
+    MistralToolParser,
+    Qwen3XMLToolParser,
+    get_tool_parser,
+    parser_of_template,
+)
+
+TOOLS: dict[str, dict[str, Any]] = {
+    "get_weather": {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string"},
+            "days": {"type": "integer"},
+            "exact": {"type": "boolean"},
+            "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+            "where": {"type": "object"},
+        },
+    },
+    "now": {"type": "object", "properties": {}},
+}
+PARIS, BEIJING = '{"city": "Paris", "days": 2}', '{"city": "北京"}'
+ODD = r'{"city": "a \"b\" \\", "where": {"x": [1, {"y": "}]"}]}}'
+
+# (parser, what a model wrote, content, calls)
+RECORDED: list[tuple[str, str, str, list[tuple[str, str]]]] = [
+    # Qwen3-8B and Hermes-3
+    ("hermes", "The capital is Paris.", "The capital is Paris.", []),
+    ("hermes", f'<tool_call>\n{{"name": "get_weather", "arguments": {PARIS}}}\n</tool_call>', "",
+     [("get_weather", PARIS)]),
+    ("hermes", '<think>\nTwo places.\n</think>\n\nI look it up.\n<tool_call>\n{"name": "get_weather", "arguments": '
+     f'{PARIS}}}\n</tool_call>\n<tool_call>\n{{"name": "get_weather", "arguments": {BEIJING}}}\n</tool_call>\n',
+     "<think>\nTwo places.\n</think>\n\nI look it up.", [("get_weather", PARIS), ("get_weather", BEIJING)]),
+    ("hermes", f'<tool_call>{{"arguments": {ODD}, "name": "get_weather"}}</tool_call> Done.', "Done.",
+     [("get_weather", ODD)]),
+    ("hermes", '<tool_call>{"name": "now"}</tool_call><tool_call>{"name": "now", "arguments": null}</tool_call>', "",
+     [("now", "{}"), ("now", "{}")]),
+    ("hermes", '<tool_call>{"name": "get_weather", "arguments": "{\\"city\\": \\"Paris\\"}"}</tool_call>', "",
+     [("get_weather", '{"city": "Paris"}')]),
+    ("hermes", 'Use <tool_call> as a tag, {"name": 1} and <tool_', 'Use <tool_call> as a tag, {"name": 1} and <tool_',
+     []),
+    ("hermes", '<tool_call>{"name": 5}</tool_call>', '<tool_call>{"name": 5}</tool_call>', []),
+    ("hermes", '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Par', "",
+     [("get_weather", '{"city": "Par')]),
+    ("hermes", '<tool_call>\n{"name": "get_wea', '<tool_call>\n{"name": "get_wea', []),
+    ("hermes", " two  words \n\n", " two  words \n\n", []),
+    # Qwen3-Coder-30B
+    ("qwen3_xml", "I check.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n"
+     "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>", "I check.", [("get_weather", PARIS)]),
+    ("qwen3_xml", "<function=get_weather>\n<parameter=city>\n12\n\n</parameter>\n<parameter=exact>\nTrue\n"
+     "</parameter>\n<parameter=note>\nnull\n</parameter>\n<parameter=where>\n{\"x\": 1}\n</parameter>\n"
+     "<parameter=days>\nmany\n</parameter>\n<parameter=other>\n7\n</parameter>\n</function>\n</tool_call>\nDone.",
+     "Done.", [("get_weather", '{"city": "12\\n", "exact": true, "note": null, "where": {"x": 1}, "days": "many", '
+                '"other": "7"}')]),
+    ("qwen3_xml", "<tool_call>\n<function=now>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n"
+     "</tool_call>", "", [("now", "{}"), ("now", "{}")]),
+    ("qwen3_xml", "<tool_call>\n<function=get_weather>\n<parameter=days>\n2\n</parameter>\n<parameter=city>\nPa", "",
+     [("get_weather", '{"days": 2')]),
+    ("qwen3_xml", "<tool_call> is a tag, <function=now is none", "<tool_call> is a tag, <function=now is none", []),
+    # Mistral-7B-Instruct-v0.3 (a list) and Mistral-Small-3.2 (names, with and without an id)
+    ("mistral", f'[TOOL_CALLS] [{{"name": "get_weather", "arguments": {PARIS}}}, {{"name": "now", "arguments": {{}}}}]',
+     "", [("get_weather", PARIS), ("now", "{}")]),
+    ("mistral", f"Well.[TOOL_CALLS]get_weather[ARGS]{PARIS}[TOOL_CALLS]now[CALL_ID]abcdefghi[ARGS]{{}}", "Well.",
+     [("get_weather", PARIS), ("now", "{}")]),
+    ("mistral", f"[TOOL_CALLS]get_weather{ODD}", "", [("get_weather", ODD)]),
+    ("mistral", "[TOOL_CALLS] are none", "[TOOL_CALLS] are none", []),
+    ("mistral", "An array [1, 2] and [TOOL", "An array [1, 2] and [TOOL", []),
+    # Llama-3.1-8B-Instruct and Llama-3.2-3B-Instruct
+    ("llama3_json", f'{{"name": "get_weather", "parameters": {PARIS}}}', "", [("get_weather", PARIS)]),
+    ("llama3_json", f'<|python_tag|>{{"name": "get_weather", "parameters": {PARIS}}}; {{"name": "now", '
+     '"parameters": {}}', "", [("get_weather", PARIS), ("now", "{}")]),
+    ("llama3_json", f'{{"type": "function", "name": "get_weather", "parameters": {ODD}}}', "", [("get_weather", ODD)]),
+    ("llama3_json", 'Here: <|python_tag|>{"name": "now", "parameters": {}}', "Here:", [("now", "{}")]),
+    ("llama3_json", '{"name": "Ada", "born": 1815} is she.', '{"name": "Ada", "born": 1815} is she.', []),
+    ("llama3_json", '{"answer": [1, {"a": "b"}]}', '{"answer": [1, {"a": "b"}]}', []),
+    ("llama3_json", 'Call {"name": "now", "parameters": {}}', 'Call {"name": "now", "parameters": {}}', []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "content", "calls"), RECORDED)
+def test_cut_anywhere_a_text_has_the_same_calls(
+    name: str, text: str, content: str, calls: list[tuple[str, str]]
+) -> None:
+    make = get_tool_parser(name)
+    assert make(TOOLS).extract_tool_calls(text) == (content, calls)
+    cuts = [[text[:at], text[at:]] for at in range(len(text) + 1)] + [list(text)]
+    for pieces in cuts:
+        parser = make(TOOLS)
+        seen: list[Any] = [each for piece in pieces for each in parser.extract_tool_calls_streaming(piece)]
+        seen += parser.extract_tool_calls_streaming("", is_final=True)
+        assert "".join(each for each in seen if isinstance(each, str)) == content, pieces
+        arguments, names = [""] * len(calls), []
+        for each in seen:
+            if not isinstance(each, str):
+                arguments[each.index] += each.arguments
+                if each.name is not None:
+                    assert each.index == len(names)
+                    names.append(each.name)
+                    assert each.arguments == ""
+        assert list(zip(names, arguments, strict=True)) == calls, pieces
+
+
+def test_arguments_are_handed_on_as_they_come() -> None:
+    parser = HermesToolParser(TOOLS)
+    parser.extract_tool_calls_streaming('<tool_call>{"name": "get_weather", "arguments": {"city": "')
+    for char in "Paris":
+        (piece,) = parser.extract_tool_calls_streaming(char)
+        assert not isinstance(piece, str)
+        assert (piece.index, piece.arguments, piece.name) == (0, char, None)
+
+
+def test_content_waits_only_where_a_marker_may_begin() -> None:
+    parser = HermesToolParser(TOOLS)
+    assert parser.extract_tool_calls_streaming("I <look ") == ["I <look"]
+    assert parser.extract_tool_calls_streaming("<tool_") == []
+    assert parser.extract_tool_calls_streaming("box>") == [" <tool_box>"]
+
+
+def test_what_is_forced_needs_no_marker() -> None:
+    text = '[{"name": "now", "parameters": {}}, {"name": "get_weather", "parameters": {"city": "["}}]'
+    assert CallListParser(TOOLS).extract_tool_calls(text) == (
+        "", [("now", "{}"), ("get_weather", '{"city": "["}')]
+    )  # fmt: skip
+    assert ArgumentsParser({"now": {}}).extract_tool_calls('{"a": 1') == ("", [("now", '{"a": 1')])
+
+
+def test_ids_have_the_form_that_the_model_s_template_takes() -> None:
+    assert HermesToolParser.make_id().startswith("call_")
+    assert len({HermesToolParser.make_id() for _ in range(9)}) == 9
+    assert len(MistralToolParser.make_id()) == 9
+    assert MistralToolParser.make_id().isalnum()
+
+
+@pytest.mark.parametrize(
+    ("template", "parser"),
+    [
+        ("{% if tools %}<tools>…</tools> within <tool_call></tool_call> XML tags", HermesToolParser),
+        ("<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>", Qwen3XMLToolParser),
+        ('{{- "[TOOL_CALLS] [" }}', MistralToolParser),
+        ('in the format {"name": function name, "parameters": dictionary of argument name and its value}.',
+         Llama3JsonToolParser),
+        ("{{ messages[0].content }}", None),
+    ],
+)  # fmt: skip
+def test_a_chat_template_gives_the_format_away(template: str, parser: Any) -> None:
+    assert parser_of_template(template) is parser
+
+
+def test_parsers_have_names() -> None:
+    assert {get_tool_parser(name).__name__ for name in NAMES} == {
+        "HermesToolParser", "Qwen3XMLToolParser", "MistralToolParser", "Llama3JsonToolParser",
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=r"^tool_call_parser must be the name of a parser, got 'hermez'; did you mean"):
+        get_tool_parser("hermez")
+
+
+def test_nesting_without_end_ends_no_parser() -> None:
+    deep = "[" * 200_000
+    text = f'<tool_call>{{"name": {deep}}}</tool_call>'
+    assert HermesToolParser(TOOLS).extract_tool_calls(text) == (text, [])
+    xml = f"<function=get_weather><parameter=where>{deep}</parameter></function>"
+    ((name, arguments),) = Qwen3XMLToolParser(TOOLS).extract_tool_calls(xml)[1]
+    assert (name, json.loads(arguments)) == ("get_weather", {"where": deep})
