@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import CodeType
 from typing import Any
@@ -28,6 +28,7 @@ from jinja2.visitor import NodeTransformer
 
 from folovllm.engine.chat_messages import check_chat, refused_by_template
 from folovllm.errors import PromptTooLongError
+from folovllm.utils.checks import describe
 
 MAX_SECONDS = 10.0
 MAX_CHARS = 32 * 2**20
@@ -49,19 +50,48 @@ def conversation_to_prompt(
     add_special_tokens: bool = False,
     check: Callable[[], None] = lambda: None,
     max_characters: int | None = None,
+    tools: list[dict[str, Any]] | None = None,
     **asked: Any,
 ) -> dict[str, Any]:
     """chat_to_prompt in bounds; for `asked`, and what else it raises, see check_chat.
 
+    messages: an assistant's may have `tool_calls`, as OpenAI's interface has them, and those of role "tool" answer.
+    tools: what the template tells the model of, each {"type": "function", "function": {"name": …, …}}.
     add_special_tokens: put the tokenizer's own, such as BOS, around what the template writes; most write them already.
     max_characters: longer than this, the rendered text is refused before it is tokenised.
     check, and Raises: as for render_template; also PromptTooLongError.
     """
-    plain, options = check_chat(tokenizer, messages, **asked)
-    text = render_template(tokenizer, plain, options, check=check)
+    plain, options = check_chat(tokenizer, _with_plain_calls(messages), **asked)
+    text = render_template(tokenizer, plain, options if tools is None else {"tools": tools, **options}, check=check)
     check_characters("messages", text, max_characters)
     token_ids = tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
     return {"prompt": text, "prompt_token_ids": list(token_ids)}
+
+
+def _with_plain_calls(messages: Any) -> Any:
+    """Arguments of calls as templates take them, decoded. Raises ValueError: they are no JSON object."""
+    if not isinstance(messages, (list, tuple)):
+        return messages
+    plain = list(messages)
+    for number, message in enumerate(messages):
+        calls = message.get("tool_calls") if isinstance(message, Mapping) else None
+        if not calls:
+            continue
+        decoded = [_decoded(f"messages[{number}].tool_calls[{place}]", call) for place, call in enumerate(calls)]
+        plain[number] = {**message, "content": message.get("content") or "", "tool_calls": decoded}
+    return plain
+
+
+def _decoded(name: str, call: Any) -> dict[str, Any]:
+    try:
+        arguments = call["function"].get("arguments") or "{}"
+        decoded = json.loads(arguments) if isinstance(arguments, str) else arguments
+        if isinstance(call["function"]["name"], str) and isinstance(decoded, dict):
+            return {**call, "function": {**call["function"], "arguments": decoded}}
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        pass
+    form = "{'function': {'name': ..., 'arguments': ...}}, the arguments a JSON object"
+    raise ValueError(f"{name} must be {form}, got {describe(call)}")
 
 
 def check_characters(name: str, text: str, most: int | None) -> None:

@@ -143,7 +143,7 @@ class LLM:
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        tools: None = None,
+        tools: list[dict[str, Any]] | None = None,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or each of a list, in the format of the model's chat template.
@@ -155,10 +155,10 @@ class LLM:
             chat_template: another template than the model's own, in Jinja.
             add_generation_prompt: end the prompt with the beginning of an answer.
             continue_final_message: end it inside the last message, which the model goes on with; then no beginning.
+            tools: what the template tells the model of, each {"type": "function", "function": {"name": …, …}}. Its
+                calls come as text; a parser of folovllm.serving.tool_parsers reads them.
             chat_template_kwargs: the template's own variables.
         """
-        if tools:
-            raise ValueError("tools must be None: calls of tools are not supported; ask for JSON by structured_outputs")
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [
             conversation_to_prompt(
@@ -168,6 +168,7 @@ class LLM:
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 chat_template_kwargs=chat_template_kwargs,
+                tools=tools,
             )
             for conversation in conversations
         ]

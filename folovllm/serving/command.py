@@ -10,6 +10,7 @@ from typing import Any
 from folovllm.config import EMBEDDED_MODEL, EngineConfig
 from folovllm.entrypoints.cli.parser import add_engine_arguments, engine_kwargs
 from folovllm.serving.openai.ceilings import Ceilings
+from folovllm.serving.tool_parsers.formats import NAMES, get_tool_parser
 
 
 def add_parser(commands: Any) -> None:
@@ -41,6 +42,8 @@ def add_parser(commands: Any) -> None:
         default="auto",
         help="sampling defaults: auto takes the checkpoint's generation_config.json, vllm none",
     )
+    text = f"how the model writes calls of tools: {', '.join(NAMES)} (default: what its chat template tells)"
+    parser.add_argument("--tool-call-parser", metavar="NAME", help=text)
     _add_replica_arguments(parser)
     text = "take chat templates from requests; a template is a program, though one without access to files"
     parser.add_argument("--trust-request-chat-template", dest="trust_chat_template", action="store_true", help=text)
@@ -101,6 +104,8 @@ def run(args: argparse.Namespace) -> int:
         if not re.fullmatch(r"[!-~]+", key):
             raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
     ceilings = Ceilings.parse(args.ceilings)
+    if args.tool_call_parser is not None:
+        get_tool_parser(args.tool_call_parser)
     require_packages()
     replicas = _replica_options(args)
     from folovllm.entrypoints.commands import notes
@@ -119,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
 def require_packages() -> None:
     """Raises ValueError: the extra `serve` is not installed."""
     try:
-        import fastapi  # noqa: F401
+        import fastapi_offline  # noqa: F401
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:

@@ -69,10 +69,25 @@ def test_numbers_that_are_no_ids_are_refused(llm: LLM) -> None:
         llm.generate([np.array([1.5, 2.0])], GREEDY, use_tqdm=False)
 
 
-@pytest.mark.parametrize("name", ["tools", "lora_request"])
-def test_what_is_not_supported_is_refused(llm: LLM, name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be None"):
-        llm.chat([{"role": "user", "content": "a"}], GREEDY, use_tqdm=False, **{name: [1]})
+def test_an_adapter_is_refused(llm: LLM) -> None:
+    with pytest.raises(ValueError, match="lora_request must be None"):
+        llm.chat([{"role": "user", "content": "a"}], GREEDY, use_tqdm=False, lora_request=[1])  # type: ignore[arg-type]
+
+
+def test_the_chat_template_is_told_of_tools_and_calls(llm: LLM) -> None:
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": '{"zone": "北京"}'}}
+    messages = [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "noon"},
+    ]
+    template = "{{ tools[0].function.name }} {{ messages[0].tool_calls[0].function.arguments.zone }} "
+    template += "{{ messages[0].content ~ messages[1].tool_call_id ~ messages[1].content }}"
+    (output,) = llm.chat(messages, GREEDY, tools=tools, chat_template=template, use_tqdm=False)
+    assert output.prompt == "now 北京 anoon"
+    call["function"] = {"name": "now", "arguments": "[1]"}
+    with pytest.raises(ValueError, match=r"^messages\[0\].tool_calls\[0\] must be .*, the arguments a JSON object"):
+        llm.chat(messages, GREEDY, tools=tools, chat_template=template, use_tqdm=False)
 
 
 def test_from_optional_takes_none_as_not_given() -> None:

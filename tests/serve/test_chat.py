@@ -218,7 +218,8 @@ def test_a_schema_comes_back_as_a_pydantic_model(client: OpenAI) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "f"}}]),
+        ("tools", [{"type": "retrieval"}]),
+        ("functions", [{"name": "f"}]),
         ("modalities", ["audio"]),
         ("reasoning_effort", "high"),
         ("tool_choice", "required"),
@@ -260,8 +261,9 @@ def test_what_is_wrong_or_not_supported_is_refused_by_name(client: OpenAI, field
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"tools": [1]}, "tools must be [] or null: nothing else is supported here"),
-        ({"tool_choice": {}}, 'tool_choice must be "none" or "auto" or null: nothing else is supported here'),
+        ({"modalities": [1]}, 'modalities must be ["text"] or null: nothing else is supported here'),
+        ({"tools": [1]}, "tools[0] must be an object, got 1"),
+        ({"tool_choice": {}}, "tool_choice.type must be given"),
         ({"no_such_field": 1}, "no_such_field is not a field of this request, or not supported: leave it out"),
         ({"stop": 5}, "stop must be text or a list, got 5"),
         ({"temperature": "0.5"}, "temperature must be a number, got '0.5'"),

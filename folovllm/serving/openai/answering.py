@@ -40,9 +40,9 @@ class Answering(ABC, Generic[B]):
 
     @abstractmethod
     def make_chunk(
-        self, body: B, output: RequestOutput, news: News, ends: dict[int, int], check: Check
-    ) -> dict[str, Any]:
-        """All but head and usage. `ends`: where the text of each choice ended so far."""
+        self, body: B, output: RequestOutput, news: News, kept: dict[int, Any], check: Check
+    ) -> dict[str, Any] | None:
+        """All but head and usage, or None for no chunk. `kept`: what of each choice is kept from one to the next."""
 
     async def work(self, body: B, key: str) -> Work:
         """Raises APIError: what is wrong with the request, by the field's name."""
@@ -66,14 +66,14 @@ class Answering(ABC, Generic[B]):
     async def chunks(self, body: B, work: Work) -> AsyncGenerator[Burst, None]:
         start = head(self.prefix, self.chunk_kind, self.serving.model_name)
         options = body.stream_options
-        chunks, ends = Chunks(work.params.n, len(work.prompts)), dict[int, int]()
+        chunks, kept = Chunks(work.params.n, len(work.prompts)), dict[int, Any]()
         async with aclosing(self.serving.outputs(work)) as outputs:
             async for place, output in outputs:
                 news = list(chunks.news(place, output))
                 asks = chunks.are_over() and options is not None and options.include_usage
                 total = usage(chunks.newest.values(), drop_tokens=work.drop_tokens) if asks else None
                 if news or total is not None:
-                    make = partial(self._burst, body, output, news, start, ends, total, chunks.are_over())
+                    make = partial(self._burst, body, output, news, start, kept, total, chunks.are_over())
                     yield await made(make, self.serving.aside, size(news, output if body.echo else None))
 
     def _burst(
@@ -82,15 +82,16 @@ class Answering(ABC, Generic[B]):
         output: RequestOutput,
         news: list[News],
         start: dict[str, Any],
-        ends: dict[int, int],
+        kept: dict[int, Any],
         total: dict[str, Any] | None,
         is_last: bool,
         check: Check,
     ) -> Burst:
         counts = body.stream_options is not None and body.stream_options.continuous_usage_stats
         events = [
-            {**start, **self.make_chunk(body, output, each, ends, check), "usage": usage([output]) if counts else None}
+            {**start, **chunk, "usage": usage([output]) if counts else None}
             for each in news
+            if (chunk := self.make_chunk(body, output, each, kept, check)) is not None
         ]
         if total is not None:
             events.append({**start, "choices": [], "usage": total})

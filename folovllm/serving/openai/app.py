@@ -16,6 +16,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse, JSONResponse
+from fastapi_offline import FastAPIOffline
 
 from folovllm import __version__
 from folovllm.config import EMBEDDED_MODEL
@@ -60,6 +61,7 @@ class ServerOptions:
         salt_by_key: prompts find each other's cached blocks only among requests of one key.
         generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
         trust_chat_template: requests may bring a chat template of their own, which is a program.
+        tool_call_parser: the format that the model writes calls of tools in; None: what its chat template tells.
         allowed_hosts: names that clients may call this server by, besides its own.
         allowed_origins: other sites whose pages may call this server from a browser (CORS); "*" is any.
     """
@@ -74,6 +76,7 @@ class ServerOptions:
     salt_by_key: bool = False
     generation_config: str = "auto"
     trust_chat_template: bool = False
+    tool_call_parser: str | None = None
     allowed_hosts: Sequence[str] = ()
     allowed_origins: Sequence[str] = ()
 
@@ -99,6 +102,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
         salt_by_key=options.salt_by_key,
         generation_config=options.generation_config,
         trust_chat_template=options.trust_chat_template,
+        tool_call_parser=options.tool_call_parser,
     )
     bodies = Bodies(options.ceilings, serving.gate)
 
@@ -109,7 +113,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
         serving.close()
         await llm.shutdown()
 
-    app = FastAPI(title="FoloVLLM", version=__version__, lifespan=lifespan, responses=_ERRORS)
+    app = FastAPIOffline(title="FoloVLLM", version=__version__, lifespan=lifespan, responses=_ERRORS)
     app.state.serving, app.state.bodies = serving, bodies
     app.router.route_class = BodyRoute
     _add_completions(app, serving)
@@ -151,8 +155,8 @@ def _add_tokens(app: FastAPI, serving: Serving) -> None:
         if (body.prompt is None) == (body.messages is None):
             raise ValueError("prompt must be given, or messages, and not both")
         if body.messages is not None:
-            return list(serving.conversation(body, check)["prompt_token_ids"])
-        for name in ("chat_template", "chat_template_kwargs"):
+            return list(serving.conversation(body, check, body.tools)["prompt_token_ids"])
+        for name in ("chat_template", "chat_template_kwargs", "tools"):
             if getattr(body, name) is not None:
                 raise ValueError(f"{name} must not be given without messages")
         return serving.tokens_of(body.prompt or "", check, add_special_tokens=body.add_special_tokens is not False)

@@ -32,9 +32,10 @@ class Ceilings:
     prompts: int = _ceiling(256, ENTRIES, "prompt")
     messages: int = _ceiling(4096, ENTRIES, "messages")
     parts: int = _ceiling(1024, ENTRIES, "messages[].content")
+    tools: int = _ceiling(128, ENTRIES, "tools", "messages[].tool_calls")
     fields: int = _ceiling(
         64, FIELDS, "", "messages[]", "messages[].content[]", "stream_options", "response_format",
-        "response_format.json_schema", "structured_outputs",
+        "response_format.json_schema", "structured_outputs", "tools[]", "tools[].function", "tool_choice",
     )  # fmt: skip
     stop: int = _ceiling(64, ENTRIES, "stop")
     stop_token_ids: int = _ceiling(128, ENTRIES, "stop_token_ids")
@@ -51,9 +52,11 @@ class Ceilings:
     template_length: int = _ceiling(2**16, CHARACTERS, "chat_template")
     name_length: int = _ceiling(
         1024, CHARACTERS, "model", "cache_salt", "messages[].role", "messages[].name",
-        "response_format.json_schema.name", "response_format.json_schema.description",
+        "response_format.json_schema.name", "response_format.json_schema.description", "tools[].function.name",
     )  # fmt: skip
-    schema_length: int = _ceiling(2**15, AS_JSON, "structured_outputs.json", "response_format.json_schema.schema")
+    schema_length: int = _ceiling(
+        2**15, AS_JSON, "structured_outputs.json", "response_format.json_schema.schema", "tools[].function.parameters",
+    )  # fmt: skip
     template_args_length: int = _ceiling(2**16, AS_JSON, "chat_template_kwargs")
 
     def __post_init__(self) -> None:

@@ -109,6 +109,7 @@ _WANTED = {
     "list_type": "a list",
     "dict_type": "an object",
     "model_type": "an object",
+    "none_required": "null",
 }
 
 
@@ -144,6 +145,6 @@ def _param(loc: Sequence[Any]) -> str | None:
     for part in loc:
         if isinstance(part, int):
             param = f"{param}[{part}]"
-        elif part != "body" and not re.search(r"[\[\]()-]|^(str|int|float|bool|list|dict)$", part):
+        elif part != "body" and not re.search(r"[\[\]()-]|^(str|int|float|bool|list|dict|NamedTool)$", part):
             param = f"{param}.{part}" if param else part
     return param

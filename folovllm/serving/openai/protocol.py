@@ -30,7 +30,7 @@ CHANGES_NOTHING: dict[str, list[Any]] = {
     "spaces_between_special_tokens": [True],
     "suffix": [""],
     "documents": [[]],
-    # without tools there is nothing to choose
+    # without tools there is nothing to choose; a chat request has the fields themselves
     "tools": [[]],
     "tool_choice": ["none", "auto"],
     "parallel_tool_calls": [],
@@ -138,12 +138,51 @@ class TextPart(Body):
     text: str
 
 
+class FunctionCall(Body):
+    name: str
+    arguments: str
+
+
+class ToolCall(Body):
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
 class Message(Body):
-    """`content` is text, or text in parts."""
+    """`content` is text, or text in parts; null beside `tool_calls`, as the assistant's answers have it."""
 
     role: str
-    content: str | Listed[TextPart]
+    content: str | Listed[TextPart] | None = None
     name: str | None = None
+    tool_calls: Listed[ToolCall] | None = None
+    tool_call_id: str | None = None
+    # What answers have beside that, for clients send them back as they got them.
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    annotations: list[None] | None = Field(None, max_length=0)
+
+
+class Function(Body):
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Body):
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(Body):
+    name: str
+
+
+class NamedTool(Body):
+    type: Literal["function"]
+    function: FunctionName
 
 
 class ChatRequest(Sampling):
@@ -160,6 +199,9 @@ class ChatRequest(Sampling):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     echo: Literal[False] | None = None
+    tools: Listed[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class TokenizeRequest(Body):
@@ -168,6 +210,7 @@ class TokenizeRequest(Body):
     model: str | None = None
     prompt: str | None = None
     messages: Listed[Message] | None = None
+    tools: Listed[Tool] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False

@@ -32,7 +32,8 @@ from folovllm.serving.openai.gate import Gate, shutting_down
 from folovllm.serving.openai.heads import salt_for
 from folovllm.serving.openai.longest_token import characters_a_token
 from folovllm.serving.openai.metrics import Metrics
-from folovllm.serving.openai.protocol import ChatRequest, Sampling, TokenizeRequest
+from folovllm.serving.openai.protocol import ChatRequest, Sampling, TokenizeRequest, Tool
+from folovllm.serving.tool_parsers.formats import get_tool_parser, parser_of_template
 from folovllm.structured_outputs import StructuredOutputsParams
 
 _T = TypeVar("_T")
@@ -41,6 +42,10 @@ _SAMPLING_FIELDS = [
     "repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos", "stop_token_ids", "include_stop_str_in_output",
     "skip_special_tokens", "bad_words", "allowed_token_ids", "logit_bias", "prompt_logprobs",
 ]  # fmt: skip
+
+
+_NOT_SHOWN = {"function": {"strict"}}
+"""Of a tool: a word to the server, which no model has learnt."""
 
 
 @dataclass(slots=True)
@@ -62,6 +67,7 @@ class Serving:
         salt_by_key: prompts find each other's cached blocks only among requests of one key.
         trust_chat_template: requests may bring a chat template of their own, which is a program.
         generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
+        tool_call_parser: the format that the model writes calls of tools in; None: what its chat template tells.
     """
 
     def __init__(
@@ -73,6 +79,7 @@ class Serving:
         salt_by_key: bool = False,
         generation_config: str = "auto",
         trust_chat_template: bool = False,
+        tool_call_parser: str | None = None,
     ) -> None:
         self.llm, self.model_name, self.salt_by_key = llm, model_name, salt_by_key
         self.trust_chat_template = trust_chat_template
@@ -84,6 +91,11 @@ class Serving:
             # A tokenizer.json may ask for padding or truncation, which the first call takes away. Later ones change
             # nothing, and only a change would meet another thread's call and fail ("Already borrowed").
             self.tokenizer("")
+        template = getattr(self.tokenizer, "chat_template", None)
+        if tool_call_parser is None:
+            self.tool_parser = parser_of_template(template) if isinstance(template, str) else None
+        else:
+            self.tool_parser = get_tool_parser(tool_call_parser)
         a_token = characters_a_token(self.tokenizer)
         self.max_characters = None if a_token is None else a_token * (llm.engine.max_model_len - 1)
         model_config = llm.engine.model_config
@@ -131,9 +143,17 @@ class Serving:
         return params
 
     def work(
-        self, prompts: Iterable[dict[str, Any]], params: SamplingParams, body: Sampling, key: str, check: Check
+        self,
+        prompts: Iterable[dict[str, Any]],
+        params: SamplingParams,
+        body: Sampling,
+        key: str,
+        check: Check,
+        form_of: str | None = None,
     ) -> Work:
         """Check all of it against the engine, tokens and grammars included; the first prompt that is wrong ends it.
+
+        form_of: the field that params.structured_outputs come from, where it is none of that name.
 
         Raises:
             ValueError: what the engine would refuse, by name.
@@ -159,8 +179,9 @@ class Serving:
         try:
             ready = list(checks.check(asking(), params))
         except ValueError as error:
-            if body.response_format is not None and str(error).startswith("structured_outputs"):
-                raise ValueError(f"response_format cannot be kept: {error}") from error
+            asked = "response_format" if body.response_format is not None else form_of
+            if asked is not None and str(error).startswith("structured_outputs"):
+                raise ValueError(f"{asked} cannot be kept: {error}") from error
             raise
         kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
         return Work(ready, params, body.priority, kind)
@@ -169,20 +190,30 @@ class Serving:
         """The tokenizer, for work that asks before each text."""
         return None if self.tokenizer is None else AskingTokenizer(self.tokenizer, check)
 
-    def conversation(self, body: ChatRequest | TokenizeRequest, check: Check) -> dict[str, Any]:
-        """The messages of a body as a prompt. Raises ValueError: a template that is not trusted, or will not do."""
+    def conversation(
+        self, body: ChatRequest | TokenizeRequest, check: Check, tools: list[Tool] | None
+    ) -> dict[str, Any]:
+        """The messages of a body as a prompt, and the tools that the model is told of.
+
+        Raises ValueError: a template that is not trusted, or will not do.
+        """
         if body.chat_template is not None and not self.trust_chat_template:
             raise ValueError(
                 "chat_template must be null: it is a program, and this server runs none of its clients'; serve with "
                 "--trust-request-chat-template to take it"
             )
+        messages = [message.model_dump(exclude_none=True) for message in body.messages or ()]
+        for number, message in enumerate(messages):
+            if "content" not in message and not message.get("tool_calls"):
+                raise ValueError(f"messages[{number}].content must be text, or a list of text parts, got null")
         return conversation_to_prompt(
             self.asking(check),
-            [message.model_dump(exclude_none=True) for message in body.messages or ()],
+            messages,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
             chat_template=body.chat_template,
             chat_template_kwargs=body.chat_template_kwargs,
+            tools=None if not tools else [tool.model_dump(exclude_none=True, exclude=_NOT_SHOWN) for tool in tools],
             add_special_tokens=bool(body.add_special_tokens),
             check=check,
             max_characters=self.max_characters,

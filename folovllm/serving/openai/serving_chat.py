@@ -10,6 +10,7 @@ from folovllm.serving.openai.answers import News, finite, prompt_rows, token_tex
 from folovllm.serving.openai.aside import Check
 from folovllm.serving.openai.protocol import ChatRequest
 from folovllm.serving.openai.serving import Serving, Work
+from folovllm.serving.openai.tool_use import CallReader, ToolUse
 
 
 class ChatServing(Answering[ChatRequest]):
@@ -31,41 +32,58 @@ class ChatServing(Answering[ChatRequest]):
             raise ValueError(f"top_logprobs must not be given without logprobs=true, got {body.top_logprobs}")
         if body.logprobs:
             more["logprobs"] = body.top_logprobs or 0
+        use = ToolUse(body, self.serving.tool_parser)
+        if use.is_on and use.parser.needs_special_tokens and body.skip_special_tokens is None:
+            more["skip_special_tokens"] = False
         params = self.serving.params(body, **more)
-        return self.serving.work([self.serving.conversation(body, check)], params, body, key, check)
+        if form := use.form():
+            params.structured_outputs = form
+        prompt = self.serving.conversation(body, check, use.shown)
+        return self.serving.work([prompt], params, body, key, check, form_of="tools" if form else None)
+
+    def _reader(self, body: ChatRequest) -> CallReader | None:
+        """Of a choice's calls; None where none are expected."""
+        use = ToolUse(body, self.serving.tool_parser)
+        return use.reader() if use.is_on else None
 
     def make_answer(
         self, body: ChatRequest, work: Work, newest: dict[int, RequestOutput], check: Check
     ) -> dict[str, Any]:
         (output,) = newest.values()
-        choices = [
-            {
-                "index": choice.index,
-                "message": {"role": "assistant", "content": choice.text, "refusal": None},
-                **_choice(body, choice, check),
-            }
-            for choice in output.outputs
-        ]
+        choices = []
+        for choice in output.outputs:
+            reader = self._reader(body)
+            said = reader.message(choice) if reader else {"content": choice.text}
+            message = {"role": "assistant", **said, "refusal": None}
+            choices.append({"index": choice.index, "message": message, **_choice(body, choice, reader, check)})
         more: dict[str, Any] = {} if body.prompt_logprobs is None else {"prompt_logprobs": prompt_rows(output, check)}
         if body.return_token_ids:
             more["prompt_token_ids"] = output.prompt_token_ids
         return {"choices": choices, **more}
 
     def make_chunk(
-        self, body: ChatRequest, output: RequestOutput, news: News, ends: dict[int, int], check: Check
-    ) -> dict[str, Any]:
+        self, body: ChatRequest, output: RequestOutput, news: News, kept: dict[int, Any], check: Check
+    ) -> dict[str, Any] | None:
         index, begins, choice = news
-        delta = {"role": "assistant", "content": choice.text} if begins else {"content": choice.text}
-        chunk: dict[str, Any] = {"choices": [{"index": index, "delta": delta, **_choice(body, choice, check)}]}
+        if begins:
+            kept[index] = self._reader(body)
+        reader: CallReader | None = kept[index]
+        said = reader.delta(choice) if reader else {"content": choice.text}
+        delta = {"role": "assistant", **said} if begins else said
+        if not (delta or choice.finished() or body.logprobs or body.return_token_ids):
+            return None  # a part of a marker, or of what may be one
+        chunk: dict[str, Any] = {"choices": [{"index": index, "delta": delta, **_choice(body, choice, reader, check)}]}
         if body.return_token_ids:
             chunk["prompt_token_ids"] = output.prompt_token_ids if begins else None
         return chunk
 
 
-def _choice(body: ChatRequest, choice: CompletionOutput, check: Check) -> dict[str, Any]:
+def _choice(
+    body: ChatRequest, choice: CompletionOutput, reader: CallReader | None, check: Check
+) -> dict[str, Any]:
     return {
         "logprobs": _logprobs(choice, body, check),
-        "finish_reason": choice.finish_reason,
+        "finish_reason": reader.finish_reason(choice) if reader else choice.finish_reason,
         "stop_reason": choice.stop_reason,
         **({"token_ids": choice.token_ids} if body.return_token_ids else {}),
     }

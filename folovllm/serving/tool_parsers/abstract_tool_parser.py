@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,12 @@ class ToolParser(ABC):
     @staticmethod
     def make_id() -> str:
         return f"call_{uuid.uuid4().hex[:24]}"
+
+    @classmethod
+    def strict_form(cls, tools: Mapping[str, dict[str, Any]], strict: Collection[str]) -> str | None:
+        """A grammar of texts in which each call is of one of the tools, and keeps the schema if it is a strict one's.
+        None: there is none for this format."""
+        return None
 
     def extract_tool_calls_streaming(self, delta_text: str, *, is_final: bool = False) -> Pieces:
         """What has become certain with more text. Is it the last, nothing is kept back."""

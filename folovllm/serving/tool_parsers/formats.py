@@ -14,17 +14,40 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from folovllm.serving.tool_parsers.abstract_tool_parser import ToolParser
 from folovllm.utils.suggest import did_you_mean
 
-
 _PARAMETER = re.compile(r"\s*<parameter=([^>]*)>\n?(.*?)\n?</parameter>", re.DOTALL)
 
 
-class HermesToolParser(ToolParser):
+class _TaggedCalls(ToolParser):
+    def end(self) -> bool:
+        if self.comes("</tool_call>") is None:
+            return False
+        self.state = self.start
+        return True
+
+
+class HermesToolParser(_TaggedCalls):
+    @classmethod
+    def strict_form(cls, tools: Mapping[str, dict[str, Any]], strict: Collection[str]) -> str | None:
+        from llguidance import StructTag
+
+        form = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+        tags = [
+            StructTag(
+                trigger="<tool_call>",
+                begin=f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": ',
+                grammar={**(schema if name in strict else {"type": "object"}), **form},
+                end="}\n</tool_call>",
+            )
+            for name, schema in tools.items()
+        ]
+        return str(StructTag.to_grammar(tags, assume_special=False))
+
     def start(self) -> bool:
         marker = self.content_until("<tool_call>")
         if marker is not None:
@@ -35,14 +58,8 @@ class HermesToolParser(ToolParser):
     def in_call(self) -> bool:
         return self.read_call(self.end, self.start)
 
-    def end(self) -> bool:
-        if self.comes("</tool_call>") is None:
-            return False
-        self.state = self.start
-        return True
 
-
-class Qwen3XMLToolParser(HermesToolParser):
+class Qwen3XMLToolParser(_TaggedCalls):
     """A parameter is handed on when it is whole: its schema says whether it is a text, and must be quoted."""
 
     def start(self) -> bool:

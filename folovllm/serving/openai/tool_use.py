@@ -1,0 +1,161 @@
+"""What a chat request says of tools: whether the model is shown them, what form holds it, and who reads its calls.
+
+    tool_choice     in the prompt   form                                          read by
+    "none"          no                                                            nobody: all is content
+    "auto"          yes             none; of arguments, where a tool is strict    the parser of the model's own format
+    "required"      yes             a list of calls                               CallListParser
+    a name          yes             the arguments of that function                ArgumentsParser
+
+vLLM: tool_parsers/utils.py (get_json_schema_from_tools)
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from folovllm.outputs import CompletionOutput
+from folovllm.serving.openai.protocol import ChatRequest, NamedTool
+from folovllm.serving.tool_parsers.abstract_tool_parser import ToolParser
+from folovllm.serving.tool_parsers.formats import ArgumentsParser, CallListParser
+from folovllm.structured_outputs import StructuredOutputsParams
+from folovllm.utils.suggest import did_you_mean
+
+_NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
+_OPEN = {"additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "$ref"}
+
+
+class ToolUse:
+    """Args: parser: of the model's own format; None where nobody knows it.
+
+    Raises:
+        ValueError: what the body says of tools contradicts itself, or asks for more than the model can do.
+    """
+
+    def __init__(self, body: ChatRequest, parser: type[ToolParser] | None) -> None:
+        tools, choice = body.tools or [], body.tool_choice
+        name = choice.function.name if isinstance(choice, NamedTool) else None
+        self.schemas = {tool.function.name: tool.function.parameters or _NO_ARGUMENTS for tool in tools}
+        self.is_required, self.is_named = choice == "required", name is not None
+        self.is_on = bool(tools) and choice != "none"
+        self.may_be_several = body.parallel_tool_calls is not False
+        if len(self.schemas) < len(tools):
+            raise ValueError("tools must have names that differ: a call says no more than the name")
+        if self.is_forced and not tools:
+            raise ValueError("tool_choice must not ask for a call without tools")
+        if name is not None and name not in self.schemas:
+            hint = did_you_mean(name, self.schemas) or f"there are {', '.join(self.schemas)}"
+            raise ValueError(f"tool_choice.function.name must be one of the tools, got {name!r}; {hint}")
+        for field in ("response_format", "structured_outputs"):
+            asked = getattr(body, field)
+            if self.is_forced and asked is not None and getattr(asked, "type", None) != "text":
+                raise ValueError(f"{field} must not be given with a tool_choice that asks for a call: that is a form")
+        self.parser: type[ToolParser]
+        if name is not None:
+            self.schemas, self.parser = {name: self.schemas[name]}, ArgumentsParser
+        elif self.is_required:
+            self.parser = CallListParser
+        elif parser is not None:
+            self.parser = parser
+        elif self.is_on:
+            raise ValueError(
+                "tool_choice must be 'none', 'required' or name a function, got 'auto': this model's chat template "
+                "does not tell how it writes calls; serve with --tool-call-parser if it has learnt a format"
+            )
+        strict = [tool.function.name for tool in tools if tool.function.strict] if self.is_on else []
+        closed = {name: _form(schema) for name, schema in self.schemas.items()}
+        self.strict_form = self.parser.strict_form(closed, strict) if strict and not self.is_forced else None
+        if strict and not self.is_forced and self.strict_form is None:
+            raise ValueError(
+                "tools must not be strict with tool_choice 'auto', for in this model's format calls cannot be held to "
+                "a schema; leave strict out, or ask for a call by 'required' or by name"
+            )
+        self.shown = tools if self.is_on else None
+
+    @property
+    def is_forced(self) -> bool:
+        return self.is_required or self.is_named
+
+    def form(self) -> StructuredOutputsParams | None:
+        """What a model is held to, whatever it has learnt."""
+        if self.is_named:
+            (schema,) = self.schemas.values()
+            return StructuredOutputsParams(json=_form(schema))
+        if not self.is_required:
+            return StructuredOutputsParams(grammar=self.strict_form) if self.strict_form else None
+        calls = [
+            {
+                "type": "object",
+                "properties": {"name": {"const": name}, "parameters": _form(schema, f"#/$defs/{place}")},
+                "required": ["name", "parameters"],
+                "additionalProperties": False,
+            }
+            for place, (name, schema) in enumerate(self.schemas.items())
+        ]
+        form: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
+        form |= {} if self.may_be_several else {"maxItems": 1}
+        form["$defs"] = {str(place): call["properties"]["parameters"] for place, call in enumerate(calls)}  # type: ignore[index]
+        return StructuredOutputsParams(json=form)
+
+    def reader(self) -> CallReader:
+        return CallReader(self)
+
+
+class CallReader:
+    """The text of one choice, as the fields of a message: `content` and `tool_calls`."""
+
+    def __init__(self, use: ToolUse) -> None:
+        self.use, self.parser = use, use.parser(use.schemas)
+
+    def delta(self, choice: CompletionOutput) -> dict[str, Any]:
+        """What a choice gained: one piece of each call, the first of which has its id and name."""
+        content, calls = "", dict[int, dict[str, Any]]()
+        for piece in self.parser.extract_tool_calls_streaming(choice.text, is_final=choice.finished()):
+            if isinstance(piece, str):
+                content += piece
+            elif piece.index == 0 or self.use.may_be_several:
+                call = calls.setdefault(piece.index, {"index": piece.index, "function": {"arguments": ""}})
+                call["function"]["arguments"] += piece.arguments
+                if piece.name is not None:
+                    call |= {"id": self.parser.make_id(), "type": "function"}
+                    call["function"] = {"name": piece.name, **call["function"]}
+        return ({"content": content} if content else {}) | ({"tool_calls": [*calls.values()]} if calls else {})
+
+    def message(self, choice: CompletionOutput) -> dict[str, Any]:
+        """The same of a whole choice."""
+        message = self.delta(choice)
+        for call in message.get("tool_calls", ()):
+            del call["index"]
+        return {"content": None if "tool_calls" in message else "", **message}
+
+    def finish_reason(self, choice: CompletionOutput) -> str | None:
+        """A named function is what was asked for, and its end an ordinary one: so OpenAI has it."""
+        calls = self.parser.num_calls > 0 and not self.use.is_named
+        return "tool_calls" if calls and choice.finish_reason == "stop" else choice.finish_reason
+
+
+def _form(schema: dict[str, Any], place: str = "#") -> Any:
+    """The form of arguments. An argument that the schema does not know is none, where it leaves that open: a model that
+    has not learnt when to stop would add others for ever.
+
+    place: where the form will stand in another. What it refers to moves there, too.
+    """
+    return _moved(schema, place, closes='"allOf"' not in json.dumps(schema))
+
+
+def _moved(schema: Any, place: str, *, closes: bool) -> Any:
+    if not isinstance(schema, dict):
+        return schema
+    moved = dict(schema)
+    for word, value in schema.items():
+        if word in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
+            moved[word] = {name: _moved(each, place, closes=closes) for name, each in value.items()}
+        elif word in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(value, list):
+            moved[word] = [_moved(each, place, closes=closes) for each in value]
+        elif word in ("items", "additionalProperties"):
+            moved[word] = _moved(value, place, closes=closes)
+        elif word == "$ref" and isinstance(value, str) and value.startswith("#"):
+            moved[word] = place + value[1:]
+    if closes and "properties" in schema and not schema.keys() & _OPEN:
+        moved["additionalProperties"] = False
+    return moved
