@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from tests.serve.support import Running, running
 
+
 class Owner(BaseModel):
     """Who has the pet."""
 
