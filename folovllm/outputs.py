@@ -52,12 +52,15 @@ class RequestMetrics:
 
     arrival ──── ttft ────▶ first token ── tpot ─▶ · ── tpot ─▶ · … finished
     └──────────────────────── e2e_latency ───────────────────────────┘
+
+    `first_scheduled_time` is when the first step began that it took part in.
     """
 
     arrival_time: float
     first_token_time: float | None = None
     finished_time: float | None = None
     num_output_tokens: int = 0
+    first_scheduled_time: float | None = None
 
     @property
     def ttft(self) -> float | None:

@@ -31,6 +31,7 @@ AFTER = (
     "folovllm/entrypoints/cli/**",
     "folovllm/entrypoints/engine_client.py",
     "folovllm/entrypoints/generation_defaults.py",
+    "folovllm/entrypoints/metrics_reader.py",
     "folovllm/entrypoints/trace_texts.py",
     "folovllm/serving/**",
     "folovllm/structured_outputs.py",

@@ -162,6 +162,10 @@ class AsyncLLM:
         self._check_event_loop()
         self._submit(self.engine.reset_prefix_cache)
 
+    async def reset_prefix_caches(self) -> None:
+        """reset_prefix_cache() of each engine that is behind this object."""
+        self.reset_prefix_cache()
+
     def stats(self) -> EngineStats:
         return self.engine.stats()
 

@@ -241,7 +241,7 @@ class LLMEngine:
                 self._is_stepping = False
 
     def _step(self) -> None:
-        began = time.perf_counter()
+        began, began_at = time.perf_counter(), time.time()
         for observer in self.observers:
             observer.step_began()
         try:
@@ -250,6 +250,9 @@ class LLMEngine:
             self._fail({seq.request_id for seq in failed.seqs}, failed.error)
             return
         rows = scheduled.rows
+        for seq in scheduled.grown_seqs:  # whoever takes part for the first time has new blocks
+            if (known := self._requests.get(seq.request_id)) and known.metrics.first_scheduled_time is None:
+                known.metrics.first_scheduled_time = began_at
         for seq in rows if output.failures else ():
             if seq.seq_id in output.failures and not seq.is_finished():
                 self._fail({seq.request_id}, output.failures[seq.seq_id])
@@ -261,7 +264,9 @@ class LLMEngine:
             request_output.num_cached_tokens = self._requests[request_id].num_cached_tokens or 0
             self._outputs[request_id] = request_output
             if request_output.finished:
-                del self._requests[request_id]
+                request = self._requests.pop(request_id)
+                if request_output.metrics is not None:
+                    request_output.metrics.first_scheduled_time = request.metrics.first_scheduled_time
         self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from dataclasses import fields
 from typing import Any
@@ -28,10 +29,13 @@ def add_parser(commands: Any) -> None:
     )
     text = "a name that clients may call this server by, besides localhost; may be given again"
     parser.add_argument("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=text)
-    text = "a site whose pages may call this server from a browser, or '*' for any; may be given again"
-    parser.add_argument(
-        "--allowed-origin", dest="allowed_origins", action="append", default=[], metavar="URL", help=text
-    )
+    text = """sites whose pages may call this server from a browser, as JSON: '["*"]' is any (default: none)"""
+    parser.add_argument("--allowed-origins", type=_texts, default=[], metavar="JSON", help=text)
+    for name in ("methods", "headers"):
+        text = f"""{name} that these pages may use (default: '["*"]')"""
+        parser.add_argument(f"--allowed-{name}", type=_texts, default=["*"], metavar="JSON", help=text)
+    text = "let these pages send cookies and keys that the browser holds (default: no)"
+    parser.add_argument("--allow-credentials", action="store_true", help=text)
     parser.add_argument("--max-queue", type=_whole(0), default=1024, metavar="N", help="beyond, requests get 429")
     text = "how much a request's body may hold, such as stop=128 (the notes have the table); may be given again"
     parser.add_argument("--ceiling", dest="ceilings", action="append", default=[], metavar="NAME=N", help=text)
@@ -44,6 +48,8 @@ def add_parser(commands: Any) -> None:
     )
     text = f"how the model writes calls of tools: {', '.join(NAMES)} (default: what its chat template tells)"
     parser.add_argument("--tool-call-parser", metavar="NAME", help=text)
+    text = "how names at /metrics begin; with vllm: a dashboard for vLLM fills (default: folovllm:)"
+    parser.add_argument("--metrics-prefix", default="folovllm:", metavar="TEXT", help=text)
     _add_replica_arguments(parser)
     text = "take chat templates from requests; a template is a program, though one without access to files"
     parser.add_argument("--trust-request-chat-template", dest="trust_chat_template", action="store_true", help=text)
@@ -103,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
     for key in args.api_keys:
         if not re.fullmatch(r"[!-~]+", key):
             raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
+    if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", args.metrics_prefix):
+        raise ValueError(f"--metrics-prefix must be the beginning of a name in Prometheus, got {args.metrics_prefix!r}")
     ceilings = Ceilings.parse(args.ceilings)
     if args.tool_call_parser is not None:
         get_tool_parser(args.tool_call_parser)
@@ -129,6 +137,16 @@ def require_packages() -> None:
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ValueError(f"`serve` needs the package {error.name}: pip install 'folovllm[serve]'") from error
+
+
+def _texts(text: str) -> list[str]:
+    try:
+        texts = json.loads(text)
+    except ValueError:
+        texts = None
+    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+        raise argparse.ArgumentTypeError(f"""must be a list of texts in JSON, such as '["*"]', got {text!r}""")
+    return texts
 
 
 def _whole(least: int, most: int | None = None) -> Any:

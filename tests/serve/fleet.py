@@ -51,6 +51,9 @@ class LocalFleet:
     async def abort(self, name: str, request_id: str) -> None:
         await self.replicas[name].abort(request_id)
 
+    async def reset_prefix_cache(self, name: str) -> None:
+        await self.replicas[name].reset_prefix_cache()
+
     async def look(self, name: str) -> EngineLook:
         if name in self.dead:
             raise ReplicaDiedError(name)

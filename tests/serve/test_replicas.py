@@ -241,3 +241,16 @@ def test_a_replica_that_cannot_be_started_ends_no_scaling(
         with asking(server):
             wait_for(lambda: fleet.names == ("replica-0", "replica-1"))
         assert caplog.text.count("no room") == 2
+
+
+def test_all_replicas_forget_what_they_have_cached(pair: tuple[Running, LocalFleet]) -> None:
+    server, fleet = pair
+    told = []
+    for name, replica in fleet.replicas.items():
+        replica.llm.reset_prefix_cache = lambda name=name: told.append(name)  # type: ignore[method-assign]
+    try:
+        assert httpx.post(f"{server.url}/reset_prefix_cache").status_code == 200
+        assert sorted(told) == sorted(fleet.replicas)
+    finally:
+        for replica in fleet.replicas.values():
+            del replica.llm.reset_prefix_cache

@@ -25,6 +25,7 @@ from folovllm.serving.openai.answers import Answer
 from folovllm.serving.openai.aside import Check
 from folovllm.serving.openai.bodies import Bodies, BodyRoute
 from folovllm.serving.openai.ceilings import Ceilings
+from folovllm.serving.openai.engine_routes import add_engine_routes
 from folovllm.serving.openai.errors import APIError, add_error_handlers
 from folovllm.serving.openai.heads import ASSETS, Heads, Keys, bearer, is_loopback
 from folovllm.serving.openai.live import looks
@@ -62,8 +63,10 @@ class ServerOptions:
         generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
         trust_chat_template: requests may bring a chat template of their own, which is a program.
         tool_call_parser: the format that the model writes calls of tools in; None: what its chat template tells.
+        metrics_prefix: of the names at /metrics; with "vllm:" dashboards for vLLM fill.
         allowed_hosts: names that clients may call this server by, besides its own.
         allowed_origins: other sites whose pages may call this server from a browser (CORS); "*" is any.
+        allowed_methods, allowed_headers, allow_credentials: what these pages may send.
     """
 
     model: str = EMBEDDED_MODEL
@@ -77,8 +80,12 @@ class ServerOptions:
     generation_config: str = "auto"
     trust_chat_template: bool = False
     tool_call_parser: str | None = None
+    metrics_prefix: str = "folovllm:"
     allowed_hosts: Sequence[str] = ()
     allowed_origins: Sequence[str] = ()
+    allowed_methods: Sequence[str] = ("*",)
+    allowed_headers: Sequence[str] = ("*",)
+    allow_credentials: bool = False
 
     @property
     def name(self) -> str:
@@ -103,6 +110,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
         generation_config=options.generation_config,
         trust_chat_template=options.trust_chat_template,
         tool_call_parser=options.tool_call_parser,
+        metrics_prefix=options.metrics_prefix,
     )
     bodies = Bodies(options.ceilings, serving.gate)
 
@@ -119,13 +127,18 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
     _add_completions(app, serving)
     _add_tokens(app, serving)
     _add_state(app, serving)
+    add_engine_routes(app, serving)
     _add_page(app, serving)
     add_error_handlers(app)
     app.add_middleware(Keys, keys=options.api_keys)
     app.add_middleware(Heads, hosts=options.hosts)  # the last that is added is the first that is asked
     if options.allowed_origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=options.allowed_origins, allow_methods=["*"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=options.allowed_origins,
+            allow_methods=options.allowed_methods,
+            allow_headers=options.allowed_headers,
+            allow_credentials=options.allow_credentials,
         )
     return app
 

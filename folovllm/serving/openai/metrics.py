@@ -1,48 +1,40 @@
 """What Prometheus reads: the engine's state as it is asked for it, and histograms of what requests went through.
 
-The names are vLLM's, with our prefix.
+The names are vLLM's, behind a prefix: with "vllm:" a dashboard that was made for vLLM fills.
 
 vLLM: v1/metrics/loggers.py
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import Metric as PrometheusMetric
 from prometheus_client.registry import Collector
 
+from folovllm.config import CacheConfig
 from folovllm.engine.looks import EngineLook
-from folovllm.engine.stats import EngineStats
+from folovllm.entrypoints import metrics_reader as reader
 from folovllm.entrypoints.engine_client import EngineClient
+from folovllm.entrypoints.metrics_reader import STATE, Gauge, Metric
 from folovllm.outputs import RequestOutput
 from folovllm.serving.openai.gate import Gate
 
 _LABEL = "model_name"
-_STATE: list[tuple[type[GaugeMetricFamily] | type[CounterMetricFamily], str, str, Callable[[EngineStats], float]]] = [
-    (GaugeMetricFamily, "num_requests_running", "Requests in the batch.", lambda stats: stats.running),
-    (GaugeMetricFamily, "num_requests_waiting", "Requests that wait for room, in the engine or before it.",
-     lambda stats: stats.waiting),
-    (GaugeMetricFamily, "num_requests_swapped", "Requests whose blocks are in CPU memory.",
-     lambda stats: stats.swapped),
-    (GaugeMetricFamily, "kv_cache_usage_perc", "Share of the KV cache's blocks in use; 1 is all of them.",
-     lambda stats: stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0),
-    (CounterMetricFamily, "prompt_tokens", "Prompt tokens that were computed.", lambda stats: stats.prompt_tokens),
-    (CounterMetricFamily, "generation_tokens", "Tokens that were generated.", lambda stats: stats.output_tokens),
-    (CounterMetricFamily, "num_preemptions", "Sequences that had to give way.", lambda stats: stats.preemptions),
-    (CounterMetricFamily, "prefix_cache_queries", "Prompt tokens that were looked up in the cache.",
-     lambda stats: stats.prefix_cache_queries),
-    (CounterMetricFamily, "prefix_cache_hits", "Prompt tokens that were found there.",
-     lambda stats: stats.prefix_cache_hits),
-    (CounterMetricFamily, "engine_steps", "Steps of the engine.", lambda stats: stats.steps),
-]  # fmt: skip
 _TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
 _ITL = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0)
 _E2E = (0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 240.0, 480.0)
+
+
+_LENGTHS = tuple(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5))
+_FAMILIES: dict[type[Metric], Any] = {Gauge: GaugeMetricFamily, reader.Counter: CounterMetricFamily}
 
 
 class _EngineState(Collector):
@@ -50,35 +42,40 @@ class _EngineState(Collector):
 
     Several engines have a label more, `replica`."""
 
-    def __init__(self, model_name: str, gate: Gate) -> None:
-        self.model_name, self.gate = model_name, gate
+    def __init__(self, prefix: str, model_name: str, gate: Gate, cache: CacheConfig) -> None:
+        self.prefix, self.model_name, self.gate, self.cache = prefix, model_name, gate, cache
         self.looks: list[EngineLook] = []
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[PrometheusMetric]:
         names = [_LABEL] if all(look.replica is None for look in self.looks) else [_LABEL, "replica"]
-        for family, name, text, value_of in _STATE:
-            metric = family(f"folovllm:{name}", text, labels=names)
+        for kind, name, text, value_of in STATE:
+            metric = _FAMILIES[kind](f"{self.prefix}{name}", text, labels=names)
             for look in self.looks:
                 waits_here = name == "num_requests_waiting" and look.replica is None
                 value = self.gate.num_waiting() if waits_here else value_of(look.stats)
                 metric.add_metric([self.model_name, look.replica or ""][: len(names)], value)
             yield metric
+        facts = {name: str(value) for name, value in dataclasses.asdict(self.cache).items()}
+        facts["num_gpu_blocks"] = str(sum(look.stats.kv_blocks_total for look in self.looks))
+        info = GaugeMetricFamily(f"{self.prefix}cache_config_info", "How the KV cache is laid out.", labels=[*facts])
+        info.add_metric([*facts.values()], 1)
+        yield info
 
 
-class _Durations(Collector):
-    """A histogram of seconds. prometheus_client's own takes one value at a time, and here they come in hundreds."""
+class _Histogram(Collector):
+    """prometheus_client's own takes one value at a time, and here durations come in hundreds."""
 
     def __init__(self, name: str, text: str, label: str, buckets: tuple[float, ...]) -> None:
         self.name, self.text, self.label, self.buckets = name, text, label, buckets
         self.counts = [0] * (len(buckets) + 1)
         self.total = 0.0
 
-    def observe(self, seconds: float, times: int = 1) -> None:
-        self.counts[bisect_left(self.buckets, seconds)] += times
-        self.total += seconds * times
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.buckets, value)] += times
+        self.total += value * times
 
-    def collect(self) -> Iterator[Metric]:
-        family = HistogramMetricFamily(f"folovllm:{self.name}", self.text, labels=[_LABEL])
+    def collect(self) -> Iterator[PrometheusMetric]:
+        family = HistogramMetricFamily(self.name, self.text, labels=[_LABEL])
         names = [*map(str, self.buckets), "+Inf"]
         family.add_metric([self.label], list(zip(names, accumulate(self.counts), strict=True)), self.total)
         yield family
@@ -87,23 +84,30 @@ class _Durations(Collector):
 class Metrics:
     """A registry of its own for each application: two in a process do not meet."""
 
-    def __init__(self, llm: EngineClient, model_name: str, gate: Gate) -> None:
+    def __init__(self, llm: EngineClient, model_name: str, gate: Gate, prefix: str = "folovllm:") -> None:
         self.registry = CollectorRegistry()
-        self.llm, self._state = llm, _EngineState(model_name, gate)
+        self.llm, self._state = llm, _EngineState(prefix, model_name, gate, llm.engine.config.cache_config)
         self.registry.register(self._state)
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> _Durations:
-            made = _Durations(name, text, model_name, buckets)
+        def histogram(name: str, text: str, buckets: tuple[float, ...]) -> _Histogram:
+            made = _Histogram(f"{prefix}{name}", text, model_name, buckets)
             self.registry.register(made)
             return made
 
         self.ttft = histogram("time_to_first_token_seconds", "From arrival to the first token.", _TTFT)
         self.itl = histogram("inter_token_latency_seconds", "Between two tokens of one request.", _ITL)
         self.e2e = histogram("e2e_request_latency_seconds", "From arrival to the last token.", _E2E)
-        self._success = Counter(
-            "folovllm:request_success", "Finished sequences.", [_LABEL, "finished_reason"], registry=self.registry
-        )
-        failures = Counter("folovllm:request_failure", "Requests that a step failed.", [_LABEL], registry=self.registry)
+        self.queue = histogram("request_queue_time_seconds", "From arrival to the first step.", _E2E)
+        self.prefill = histogram("request_prefill_time_seconds", "From the first step to the first token.", _E2E)
+        self.decode = histogram("request_decode_time_seconds", "From the first token to the last.", _E2E)
+        self.inference = histogram("request_inference_time_seconds", "From the first step to the last token.", _E2E)
+        self.tpot = histogram("request_time_per_output_token_seconds", "A request's mean, after its first token.", _ITL)
+        self.prompt = histogram("request_prompt_tokens", "Tokens of a prompt.", _LENGTHS)
+        self.generation = histogram("request_generation_tokens", "Tokens of an answer.", _LENGTHS)
+        self.longest = histogram("request_max_num_generation_tokens", "Of a request's longest answer.", _LENGTHS)
+        finished = [_LABEL, "finished_reason"]
+        self._success = Counter(f"{prefix}request_success", "Finished sequences.", finished, registry=self.registry)
+        failures = Counter(f"{prefix}request_failure", "Requests that a step failed.", [_LABEL], registry=self.registry)
         self.failures = failures.labels(model_name)
         self._model_name = model_name
 
@@ -112,6 +116,25 @@ class Metrics:
 
     def success(self, reason: str) -> None:
         self._success.labels(self._model_name, reason).inc()
+
+    def finished(self, output: RequestOutput) -> None:
+        """By the engine's clock, which is not held up by readers."""
+        lengths = [len(completion.token_ids) for completion in output.outputs]
+        self.prompt.observe(len(output.prompt_token_ids))
+        self.longest.observe(max(lengths))
+        for completion, length in zip(output.outputs, lengths, strict=True):
+            self.generation.observe(length)
+            self.success(completion.finish_reason or "abort")
+        times = output.metrics
+        if times is None or times.first_scheduled_time is None or times.first_token_time is None:
+            return
+        ended = times.finished_time or times.first_token_time
+        self.queue.observe(times.first_scheduled_time - times.arrival_time)
+        self.prefill.observe(times.first_token_time - times.first_scheduled_time)
+        self.decode.observe(ended - times.first_token_time)
+        self.inference.observe(ended - times.first_scheduled_time)
+        if times.tpot is not None:
+            self.tpot.observe(times.tpot)
 
     async def text(self) -> bytes:
         self._state.looks = await self.llm.looks()
@@ -144,5 +167,4 @@ class _Observed:
             self.last[place], self.tokens[place] = now, num_tokens
         if output.finished:
             self.metrics.e2e.observe(now - self.arrived)
-            for completion in output.outputs:
-                self.metrics.success(completion.finish_reason or "abort")
+            self.metrics.finished(output)

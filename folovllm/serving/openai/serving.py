@@ -68,6 +68,7 @@ class Serving:
         trust_chat_template: requests may bring a chat template of their own, which is a program.
         generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
         tool_call_parser: the format that the model writes calls of tools in; None: what its chat template tells.
+        metrics_prefix: of the names at /metrics.
     """
 
     def __init__(
@@ -80,12 +81,13 @@ class Serving:
         generation_config: str = "auto",
         trust_chat_template: bool = False,
         tool_call_parser: str | None = None,
+        metrics_prefix: str = "folovllm:",
     ) -> None:
         self.llm, self.model_name, self.salt_by_key = llm, model_name, salt_by_key
         self.trust_chat_template = trust_chat_template
         self.created = int(time.time())
         self.gate = Gate(llm, max_queue)
-        self.metrics = Metrics(llm, model_name, self.gate)
+        self.metrics = Metrics(llm, model_name, self.gate, metrics_prefix)
         self.tokenizer = copy.deepcopy(llm.engine.tokenizer)  # apart from the engine's
         if self.tokenizer is not None:
             # A tokenizer.json may ask for padding or truncation, which the first call takes away. Later ones change

@@ -56,6 +56,8 @@ class Fleet(Protocol):
 
     async def look(self, name: str) -> EngineLook: ...
 
+    async def reset_prefix_cache(self, name: str) -> None: ...
+
     async def add(self) -> str: ...
 
     async def remove(self, name: str) -> None: ...
@@ -107,6 +109,10 @@ class ReplicatedLLM:
         if not looks:
             raise no_replica()
         return looks
+
+    async def reset_prefix_caches(self) -> None:
+        """Of those that are up; a new one has nothing to forget."""
+        await asyncio.gather(*(self.fleet.reset_prefix_cache(name) for name in self.router.replicas))
 
     async def generate(
         self,

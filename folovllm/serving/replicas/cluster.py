@@ -96,6 +96,9 @@ class RayFleet:
         if name in self._handles:
             await self._handles[name].abort.remote(request_id)
 
+    async def reset_prefix_cache(self, name: str) -> None:
+        await self._handles[name].reset_prefix_cache.remote()
+
     async def look(self, name: str) -> EngineLook:
         found: EngineLook = await self._handles[name].look.remote()
         return found

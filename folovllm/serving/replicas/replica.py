@@ -73,6 +73,9 @@ class EngineReplica:
     async def abort(self, request_id: str) -> None:
         self.llm.abort(request_id)
 
+    async def reset_prefix_cache(self) -> None:
+        self.llm.reset_prefix_cache()
+
     async def look(self) -> EngineLook:
         return look_at(self.llm.engine, self.name)
 

@@ -1,0 +1,54 @@
+"""What is counted of an engine, in one table: `/metrics` shows it to Prometheus, and LLM.get_metrics() to a program.
+
+vLLM: v1/metrics/reader.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from folovllm.engine.stats import EngineStats
+
+
+@dataclass
+class Metric:
+    name: str
+    labels: dict[str, str] = field(default_factory=dict, kw_only=True)
+
+
+@dataclass
+class Gauge(Metric):
+    """What goes up and down."""
+
+    value: float
+
+
+@dataclass
+class Counter(Metric):
+    """What only goes up."""
+
+    value: int
+
+
+STATE: list[tuple[type[Gauge] | type[Counter], str, str, Callable[[EngineStats], float]]] = [
+    (Gauge, "num_requests_running", "Requests in the batch.", lambda stats: stats.running),
+    (Gauge, "num_requests_waiting", "Requests that wait for room, in the engine or before it.",
+     lambda stats: stats.waiting),
+    (Gauge, "num_requests_swapped", "Requests whose blocks are in CPU memory.", lambda stats: stats.swapped),
+    (Gauge, "kv_cache_usage_perc", "Share of the KV cache's blocks in use; 1 is all of them.",
+     lambda stats: stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0),
+    (Counter, "prompt_tokens", "Prompt tokens that were computed.", lambda stats: stats.prompt_tokens),
+    (Counter, "generation_tokens", "Tokens that were generated.", lambda stats: stats.output_tokens),
+    (Counter, "num_preemptions", "Sequences that had to give way.", lambda stats: stats.preemptions),
+    (Counter, "prefix_cache_queries", "Prompt tokens that were looked up in the cache.",
+     lambda stats: stats.prefix_cache_queries),
+    (Counter, "prefix_cache_hits", "Prompt tokens that were found there.", lambda stats: stats.prefix_cache_hits),
+    (Counter, "engine_steps", "Steps of the engine.", lambda stats: stats.steps),
+]  # fmt: skip
+
+
+def metrics_of(stats: EngineStats, model_name: str) -> list[Metric]:
+    """Under vLLM's names, for a program looks them up by these."""
+    labels = {"model_name": model_name}
+    return [kind(f"vllm:{name}", value_of(stats), labels=labels) for kind, name, _, value_of in STATE]  # type: ignore[arg-type]

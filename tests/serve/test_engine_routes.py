@@ -1,0 +1,92 @@
+"""What those who run a server ask of it, and what a dashboard for vLLM reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from folovllm.entrypoints.cli.main import main
+from tests.serve.support import Running, running
+
+# What vLLM's own Grafana dashboard asks for (examples/online_serving/prometheus_grafana/grafana.json).
+DASHBOARD = """e2e_request_latency_seconds_bucket prompt_tokens_total generation_tokens_total num_requests_running
+num_requests_waiting num_requests_swapped inter_token_latency_seconds_bucket time_to_first_token_seconds_bucket
+kv_cache_usage_perc request_prompt_tokens_bucket request_generation_tokens_bucket request_success_total
+request_queue_time_seconds_sum request_prefill_time_seconds_sum request_decode_time_seconds_sum
+request_max_num_generation_tokens_bucket request_inference_time_seconds_count
+request_time_per_output_token_seconds_count"""
+
+
+@pytest.fixture(scope="module")
+def vllms() -> Iterator[Running]:
+    with running(metrics_prefix="vllm:") as made:
+        yield made
+
+
+def sample(text: str, name: str, labels: str = r"[^}]*") -> float:
+    (value,) = re.findall(rf"^{re.escape(name)}{{{labels}}} (\S+)$", text, re.MULTILINE)
+    return float(value)
+
+
+def test_a_dashboard_for_vllm_fills(vllms: Running) -> None:
+    ask = {"prompt": ["Once upon", "A"], "n": 2, "max_tokens": 5, "ignore_eos": True}
+    assert httpx.post(f"{vllms.url}/v1/completions", json=ask, timeout=120).status_code == 200
+    text = httpx.get(f"{vllms.url}/metrics").text
+    assert {name for name in DASHBOARD.split() if f"\nvllm:{name}{{" not in text} == set()
+    assert "folovllm:" not in text
+    tokens = [len(vllms.llm.engine.tokenizer(prompt)["input_ids"]) for prompt in ask["prompt"]]
+    assert sample(text, "vllm:request_prompt_tokens_sum") == sum(tokens)
+    assert sample(text, "vllm:request_prompt_tokens_count") == 2
+    assert sample(text, "vllm:request_generation_tokens_sum") == 20
+    assert sample(text, "vllm:request_generation_tokens_count") == 4
+    assert sample(text, "vllm:request_max_num_generation_tokens_sum") == 10
+    assert sample(text, "vllm:request_generation_tokens_bucket", '[^}]*le="2.0"[^}]*') == 0
+    assert sample(text, "vllm:request_generation_tokens_bucket", '[^}]*le="5.0"[^}]*') == 4
+    parts = [sample(text, f"vllm:request_{part}_time_seconds_sum") for part in ("prefill", "decode", "inference")]
+    assert parts[0] + parts[1] == pytest.approx(parts[2])
+    assert min(parts) > 0
+    assert sample(text, "vllm:request_queue_time_seconds_sum") >= 0
+    assert sample(text, "vllm:request_queue_time_seconds_count") == 2
+    facts = re.search(r"^vllm:cache_config_info{(.*)} 1.0$", text, re.MULTILINE)
+    assert facts is not None
+    assert 'block_size="16"' in facts.group(1)
+    assert 'num_gpu_blocks="4096"' in facts.group(1)
+
+
+def test_a_prefix_that_no_name_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--metrics-prefix", "1 x"]) == 2
+    assert "--metrics-prefix must be the beginning of a name in Prometheus, got '1 x'" in capsys.readouterr().err
+
+
+def test_the_server_tells_how_it_is_set_up(server: Running) -> None:
+    told = httpx.get(f"{server.url}/server_info").json()
+    assert (told["model"], told["cache_config"]["num_kv_blocks"]) == ("embedded", 4096)
+    tokenizer = httpx.get(f"{server.url}/tokenizer_info").json()
+    assert tokenizer["vocab_size"] == len(server.llm.engine.tokenizer)
+    assert tokenizer["chat_template"] == server.llm.engine.tokenizer.chat_template
+    assert tokenizer["tool_call_parser"] is None
+    assert httpx.get(f"{server.url}/ping").status_code == 200
+    assert httpx.get(f"{server.url}/load").json() == {"server_load": 0}
+
+
+def test_the_prefix_cache_forgets_when_it_is_told(server: Running) -> None:
+    ask = {"prompt": "Once upon a time there was a cat " * 9, "max_tokens": 1}
+
+    def cached() -> int:
+        answer = httpx.post(f"{server.url}/v1/completions", json=ask, timeout=120).json()
+        return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+    cached()
+    assert cached() > 0
+    assert httpx.post(f"{server.url}/reset_prefix_cache").json() == {}
+    assert cached() == 0
+
+
+@pytest.mark.parametrize("value", ["http://a.example", "[1]", "{}"])
+def test_origins_are_a_list_as_vllm_has_it(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "--allowed-origins", value])
+    assert "--allowed-origins: must be a list of texts in JSON, such as '[\"*\"]', got" in capsys.readouterr().err
