@@ -12,7 +12,7 @@ from schemathesis import GenerationMode
 
 from tests.serve.support import Running, wait_for
 
-ROUTES = ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]
+ROUTES = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"]
 ANSWERS = {200, 400, 404, 413}
 
 

@@ -30,6 +30,7 @@ from folovllm.serving.openai.errors import APIError, add_error_handlers
 from folovllm.serving.openai.heads import ASSETS, Heads, Keys, bearer, is_loopback
 from folovllm.serving.openai.live import looks
 from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from folovllm.serving.openai.responses import ResponsesRequest, ResponsesServing
 from folovllm.serving.openai.serving import Serving
 from folovllm.serving.openai.serving_chat import ChatServing
 from folovllm.serving.openai.serving_completion import CompletionServing
@@ -145,6 +146,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
 
 def _add_completions(app: FastAPI, serving: Serving) -> None:
     chat, completion = ChatServing(serving), CompletionServing(serving)
+    responses = ResponsesServing(chat)
 
     @app.post("/v1/chat/completions", response_model=None)
     async def create_chat_completion(body: ChatRequest, request: Request) -> Response:
@@ -161,6 +163,14 @@ def _add_completions(app: FastAPI, serving: Serving) -> None:
         if body.stream:
             return EventStream(completion.chunks(body, work))
         return Answer(await unless_gone(request.receive, completion.whole(body, work)))
+
+    @app.post("/v1/responses", response_model=None)
+    async def create_response(body: ResponsesRequest, request: Request) -> Response:
+        with serving.gate.admit(1):
+            work = await unless_gone(request.receive, responses.work(body, bearer(request.scope)))
+        if body.stream:
+            return EventStream(responses.events(body, work))
+        return Answer(await unless_gone(request.receive, responses.whole(body, work)))
 
 
 def _add_tokens(app: FastAPI, serving: Serving) -> None:

@@ -30,12 +30,13 @@ class Ceilings:
 
     body: int = _ceiling(2 * 2**20, "bytes")
     prompts: int = _ceiling(256, ENTRIES, "prompt")
-    messages: int = _ceiling(4096, ENTRIES, "messages")
-    parts: int = _ceiling(1024, ENTRIES, "messages[].content")
+    messages: int = _ceiling(4096, ENTRIES, "messages", "input")
+    parts: int = _ceiling(1024, ENTRIES, "messages[].content", "input[].content")
     tools: int = _ceiling(128, ENTRIES, "tools", "messages[].tool_calls")
     fields: int = _ceiling(
         64, FIELDS, "", "messages[]", "messages[].content[]", "stream_options", "response_format",
         "response_format.json_schema", "structured_outputs", "tools[]", "tools[].function", "tool_choice",
+        "input[]", "input[].content[]", "text", "text.format", "metadata",
     )  # fmt: skip
     stop: int = _ceiling(64, ENTRIES, "stop")
     stop_token_ids: int = _ceiling(128, ENTRIES, "stop_token_ids")
@@ -53,9 +54,11 @@ class Ceilings:
     name_length: int = _ceiling(
         1024, CHARACTERS, "model", "cache_salt", "messages[].role", "messages[].name",
         "response_format.json_schema.name", "response_format.json_schema.description", "tools[].function.name",
+        "text.format.name", "text.format.description",
     )  # fmt: skip
     schema_length: int = _ceiling(
         2**15, AS_JSON, "structured_outputs.json", "response_format.json_schema.schema", "tools[].function.parameters",
+        "text.format.schema",
     )  # fmt: skip
     template_args_length: int = _ceiling(2**16, AS_JSON, "chat_template_kwargs")
 
