@@ -25,6 +25,7 @@ _MODULES = {
     "folovllm.engine.stats": ("EngineStats",),
     "folovllm.engine.async_llm": ("AsyncLLM",),
     "folovllm.entrypoints.beam_search": ("BeamSearchParams",),
+    "folovllm.entrypoints.engine_args": ("AsyncEngineArgs", "EngineArgs"),
     "folovllm.entrypoints.llm": ("LLM",),
     "folovllm.errors": (
         "EngineDeadError",

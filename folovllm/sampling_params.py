@@ -102,7 +102,8 @@ class SamplingParams:
     -1 is the whole vocabulary.
     `logprobs_mode` "raw" reads `logprobs` from the model's own logits, "processed" after everything above;
     `prompt_logprobs` are always raw, as nothing is drawn there.
-    Text: `detokenize=False` leaves the text empty; `skip_special_tokens` hides EOS and its like.
+    Text: `detokenize=False` leaves the text empty; `skip_special_tokens` hides EOS and its like. Between those that are
+    shown the text has no space but the tokens' own, whatever `spaces_between_special_tokens` says.
     Own code: `extra_args` reaches custom logits processors.
     Beam search: `use_beam_search=True` with `best_of` as the width, `length_penalty`, `early_stopping`.
     Streams: `output_kind` says what AsyncLLM hands out.
@@ -139,6 +140,7 @@ class SamplingParams:
     early_stopping: bool | Literal["never"] = False
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     structured_outputs: StructuredOutputsParams | None = None
+    spaces_between_special_tokens: bool = True
     # bad_words as the sampler needs them, as token ids; the engine fills them in, as it has the tokenizer.
     bad_words_token_ids: list[list[int]] = field(default_factory=list, init=False, repr=False)
 
@@ -209,7 +211,10 @@ class SamplingParams:
         return copy.deepcopy(self)
 
     def _check_flags(self) -> None:
-        for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens"):
+        for name in (
+            "include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens",
+            "spaces_between_special_tokens",
+        ):  # fmt: skip
             check_bool(name, getattr(self, name))
         check_choice("logprobs_mode", self.logprobs_mode, ("raw", "processed"))
         if not isinstance(self.output_kind, RequestOutputKind):

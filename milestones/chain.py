@@ -29,6 +29,7 @@ AFTER = (
     "folovllm/engine/step_thread.py",
     "folovllm/entrypoints/chat_template.py",
     "folovllm/entrypoints/cli/**",
+    "folovllm/entrypoints/engine_args.py",
     "folovllm/entrypoints/engine_client.py",
     "folovllm/entrypoints/generation_defaults.py",
     "folovllm/entrypoints/metrics_reader.py",

@@ -75,6 +75,10 @@ class AsyncLLM:
         self._start(engine)
         return self
 
+    @classmethod
+    def from_engine_args(cls, args: Any) -> AsyncLLM:
+        return cls.from_engine(LLMEngine.from_engine_args(args))
+
     def _start(self, engine: LLMEngine) -> None:
         self.engine = engine
         self._mailboxes: dict[str, Mailbox] = {}

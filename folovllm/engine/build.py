@@ -62,7 +62,7 @@ def build_engine_core(
         runner = _build_runner(model, parts, limits, size, dtype, device, eos_token_ids)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),
-        dataclasses.replace(cache_config, num_kv_blocks=size.num_blocks),
+        dataclasses.replace(cache_config, kv_cache_memory_bytes=None, num_kv_blocks=size.num_blocks),
         limits,
     )
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
@@ -90,8 +90,15 @@ def _size_cache(
             block_size=block_size, dtype=dtype, device=device, cache_dtype=parts.cache_dtype,
         )  # fmt: skip
 
-    token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
-    size = size_kv_cache(token_bytes, config.cache_config, limits, device, measure_step)
+    token_bytes, cache = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype), config.cache_config
+    if (memory := cache.kv_cache_memory_bytes) is not None:
+        if (num_blocks := memory // (token_bytes * block_size)) < 1:
+            raise ValueError(
+                f"kv_cache_memory_bytes must hold a block, got {memory}: {block_size} tokens take "
+                f"{token_bytes * block_size} bytes; raise it, or lower block_size"
+            )
+        cache = dataclasses.replace(cache, kv_cache_memory_bytes=None, num_kv_blocks=num_blocks)
+    size = size_kv_cache(token_bytes, cache, limits, device, measure_step)
     logger.info("KV cache: %s", size)
     return size
 

@@ -12,9 +12,10 @@ vLLM: engine/arg_utils.py
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
-from folovllm.config import EngineConfig
+from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.utils.checks import wrong
 
 DEFAULTS: dict[str, Any] = {"enable_chunked_prefill": True, "enable_prefix_caching": True}
@@ -45,8 +46,8 @@ _WITHOUT = (
     "hf_token", "logits_processors",
 )  # fmt: skip
 _OFF = (
-    "enable_lora", "enable_expert_parallel", "enable_sleep_mode", "disable_custom_all_reduce", "disable_log_stats",
-    "calculate_kv_scales", "enable_prompt_embeds", "disable_sliding_window",
+    "enable_lora", "enable_expert_parallel", "enable_sleep_mode", "disable_custom_all_reduce", "calculate_kv_scales",
+    "enable_prompt_embeds", "disable_sliding_window",
 )  # fmt: skip
 NEUTRAL: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"), (None, 1)),
@@ -57,13 +58,10 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "model_impl": (None, "auto", "vllm"),
     "prefix_caching_hash_algo": (None, "sha256"),
     "cpu_offload_gb": (None, 0),
+    "disable_log_stats": (None, False, True),  # statistics are there when they are asked for, and are never logged
+    "max_lora_rank": (None, 16),
 }
-# Options of ours whose default is no None, but for which vLLM takes None as "not given".
-_NOT_GIVEN = (
-    "max_num_seqs", "kv_cache_dtype", "seed", "dtype", "tokenizer_mode", "load_format", "trust_remote_code",
-    "enable_prefix_caching", "policy", "swap_space", "enable_chunked_prefill", "block_size", "gpu_memory_utilization",
-    "max_logprobs", "enforce_eager", "skip_tokenizer_init",
-)  # fmt: skip
+_OURS = {field.name for layer in (ModelConfig, CacheConfig, SchedulerConfig) for field in fields(layer)}
 
 
 def engine_options(given: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +76,7 @@ def engine_options(given: dict[str, Any]) -> dict[str, Any]:
             _check_neutral(name, value)
             continue
         ours = SPELLINGS.get(name, name)
-        if value is None and (ours in _NOT_GIVEN or name in SPELLINGS):
+        if value is None and ours in _OURS:
             continue
         if ours in options and options[ours] != value:
             raise ValueError(f"{name} must agree with {ours}, got {value!r} and {options[ours]!r}; give one of them")

@@ -90,6 +90,10 @@ class LLMEngine:
         self._turns = Turns()  # each change of the above takes one
         self._is_stepping = False
 
+    @classmethod
+    def from_engine_args(cls, args: Any) -> LLMEngine:
+        return cls(args.create_engine_config())
+
     def add_request(
         self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
     ) -> None:

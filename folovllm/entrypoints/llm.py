@@ -18,6 +18,7 @@ from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams, to_output
 from folovllm.entrypoints.chat_template import conversation_to_prompt
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
+from folovllm.entrypoints.metrics_reader import Metric, metrics_of
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
 from folovllm.tracing.attach import Attach, make_engine
@@ -65,7 +66,8 @@ class LLM:
         check_choice("generation_config", generation_config, ("auto", "vllm"))
         self._uses_generation_config = generation_config == "auto"
         # All prompts are given at once and all texts come back at once: gaps between tokens are not seen.
-        config = config_for_llm(model, **{"performance_mode": "throughput", **kwargs})
+        kwargs["performance_mode"] = kwargs.get("performance_mode") or "throughput"
+        config = config_for_llm(model, **kwargs)
         self.engine, self.trace = make_engine(
             lambda: LLMEngine(config), trace, texts=trace_texts, nvtx=nvtx, observers=observers
         )
@@ -89,6 +91,18 @@ class LLM:
     def reset_prefix_cache(self) -> None:
         """Forget what has been computed: the next prompts find nothing of it."""
         self.engine.reset_prefix_cache()
+
+    def get_metrics(self) -> list[Metric]:
+        """What is counted of the engine, under vLLM's names."""
+        return metrics_of(self.engine.stats(), self.engine.model_config.model)
+
+    def sleep(self, level: int = 1, **more: Any) -> None:
+        raise NotImplementedError(
+            "sleep is not supported: weights and KV cache keep their memory; delete this LLM, and make another later"
+        )
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        raise NotImplementedError("wake_up is not supported: an engine never sleeps here")
 
     def generate(
         self,

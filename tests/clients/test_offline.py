@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -10,9 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from folovllm import LLM, SamplingParams, StructuredOutputsParams, TokensPrompt
+from folovllm import (
+    LLM,
+    AsyncEngineArgs,
+    AsyncLLM,
+    EngineArgs,
+    LLMEngine,
+    SamplingParams,
+    StructuredOutputsParams,
+    TokensPrompt,
+)
 from folovllm.engine.defaults import NEUTRAL, engine_options
 from folovllm.engine.input_processor import InputProcessor
+from folovllm.entrypoints.metrics_reader import Counter, Gauge
 from folovllm.model_files import EMBEDDED_FOLDER
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
@@ -121,9 +133,69 @@ def test_options_may_be_spelt_as_vllm_does() -> None:
 def test_a_neutral_value_is_taken_and_another_refused(name: str) -> None:
     for value in NEUTRAL[name]:
         assert engine_options({name: value}) == {}
-    for value in ("something", 2, True):
+    for value in {"something", 2, True} - {*NEUTRAL[name]}:
         with pytest.raises(ValueError, match=f"^{name} must be "):
             engine_options({name: value})
+
+
+def test_memory_for_the_cache_may_be_said_in_bytes() -> None:
+    plain = LLM(num_kv_blocks=50)
+    block = sum(each.nbytes for each in plain.engine.runner.kv_cache.tensors) // 51  # and the null block
+    llm = LLM(kv_cache_memory_bytes=50 * block + block // 2, disable_log_stats=True)
+    assert llm.engine.stats().kv_blocks_total == 50
+    with pytest.raises(ValueError, match=f"^kv_cache_memory_bytes must hold a block, got {block - 1}: 16 tokens take"):
+        LLM(kv_cache_memory_bytes=block - 1)
+    with pytest.raises(ValueError, match="^kv_cache_memory_bytes must not be given beside num_kv_blocks"):
+        LLM(kv_cache_memory_bytes=block, num_kv_blocks=1)
+
+
+def test_engine_args_are_keywords_of_llm() -> None:
+    args = EngineArgs(num_gpu_blocks_override=40, scheduling_policy="priority", tensor_parallel_size=1)
+    config = args.create_engine_config()
+    assert (config.cache_config.num_kv_blocks, config.scheduler_config.policy) == (40, "priority")
+    llm = LLM(**dataclasses.asdict(args))
+    assert (llm.engine.stats().kv_blocks_total, llm.engine.config.scheduler_config.policy) == (40, "priority")
+    assert LLMEngine.from_engine_args(args).stats().kv_blocks_total == 40
+    assert AsyncLLM.from_engine_args(AsyncEngineArgs(num_kv_blocks=41)).stats().kv_blocks_total == 41
+    parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
+    parsed = EngineArgs.from_cli_args(parser.parse_args(["--num-kv-blocks", "42", "--dtype", "float32"]))
+    assert parsed == EngineArgs(num_kv_blocks=42, dtype="float32")
+    with pytest.raises(ValueError, match="tensor_parallel_size must be "):
+        EngineArgs(tensor_parallel_size=2).create_model_config()
+    with pytest.raises(TypeError, match="max_num_sequences"):
+        EngineArgs(max_num_sequences=2)
+
+
+def test_metrics_have_vllm_s_names(llm: LLM) -> None:
+    before = {metric.name: metric.value for metric in llm.get_metrics()}
+    (output,) = llm.generate("Once upon", SamplingParams(max_tokens=3, ignore_eos=True), use_tqdm=False)
+    after = {metric.name: metric for metric in llm.get_metrics()}
+    assert after["vllm:generation_tokens"].value - before["vllm:generation_tokens"] == 3
+    assert isinstance(after["vllm:num_requests_running"], Gauge)
+    assert isinstance(after["vllm:prompt_tokens"], Counter)
+    assert after["vllm:prompt_tokens"].labels == {"model_name": "embedded"}
+    times = output.metrics
+    assert times is not None
+    assert times.first_scheduled_time is not None
+    assert times.arrival_time <= times.first_scheduled_time <= times.first_token_time
+
+
+def test_an_engine_does_not_sleep(llm: LLM) -> None:
+    for call in (llm.sleep, llm.wake_up):
+        with pytest.raises(NotImplementedError, match="^(sleep|wake_up) is not supported"):
+            call()
+
+
+@pytest.mark.parametrize("spaces", [True, False])
+def test_special_tokens_have_no_space_but_their_own(llm: LLM, spaces: bool) -> None:
+    eos = llm.get_tokenizer().eos_token_id
+    params = SamplingParams(
+        max_tokens=3, allowed_token_ids=[eos], ignore_eos=True, skip_special_tokens=False,
+        spaces_between_special_tokens=spaces,
+    )  # fmt: skip
+    assert one(llm.generate("A", params, use_tqdm=False)) == 3 * llm.get_tokenizer().eos_token
+    with pytest.raises(ValueError, match="^spaces_between_special_tokens must be"):
+        SamplingParams(spaces_between_special_tokens=None)  # type: ignore[arg-type]
 
 
 def test_an_option_of_no_one_is_refused() -> None:

@@ -27,7 +27,7 @@ CHANGES_NOTHING: dict[str, list[Any]] = {
     # what this engine does anyway
     "modalities": [["text"]],
     "use_beam_search": [False],
-    "spaces_between_special_tokens": [True],
+    "spaces_between_special_tokens": [],
     "suffix": [""],
     "documents": [[]],
     # without tools there is nothing to choose; a chat request has the fields themselves
