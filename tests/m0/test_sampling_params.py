@@ -101,7 +101,8 @@ BEAMS_REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"seed": 1}, "seed must be None with use_beam_search=True, got 1"),
 ]
 
-LATER = {"output_kind", "structured_outputs"}  # fields that come later, with tests of their own
+# Fields that come later, with tests of their own.
+LATER = {"output_kind", "structured_outputs", "spaces_between_special_tokens"}
 
 
 @pytest.mark.parametrize(("kwargs", "message"), REFUSED, ids=[str(k) for k, _ in REFUSED])
