@@ -36,7 +36,7 @@ class SupportsDecode(Protocol):
 
 
 class IncrementalDetokenizer:
-    """One sequence's output; `add` returns what a token adds to its text."""
+    """One sequence's output; `add` returns what tokens add to its text. Many at once take the time of one."""
 
     def __init__(self, tokenizer: SupportsDecode, prompt_token_ids: list[int], *, skip_special_tokens: bool) -> None:
         self.tokenizer, self.skip_special_tokens = tokenizer, skip_special_tokens
@@ -45,9 +45,12 @@ class IncrementalDetokenizer:
         self.read_offset = len(self.ids)
         self.num_held = 0  # characters of the text up to read_offset that have not been given out: one U+FFFD, or none
 
-    def add(self, token_id: int) -> str:
-        """The text that became complete with this token; often a word, sometimes nothing."""
-        self.ids.append(token_id)
+    def add(self, *token_ids: int) -> str:
+        """The text that became complete with these tokens; often a word, sometimes nothing."""
+        self.ids += token_ids
+        if len(token_ids) > 1 and self._decode(self.ids[self.prefix_offset :]).endswith(REPLACEMENT):
+            del self.ids[-len(token_ids) :]  # which of them began the character that is not complete?
+            return "".join(map(self.add, token_ids))
         return self._advance(final=False)
 
     def finish(self) -> str:

@@ -81,8 +81,8 @@ class LLMEngine:
         self.output_processor = OutputProcessor(self.tokenizer, self.scheduler)
         self._requests: dict[str, Request] = {}  # unfinished, in order of arrival
         # One caller may step the engine, and a step produces for all: the newest output of each request that has not
-        # been fetched, and what ended those that failed.
-        self._outputs: dict[str, RequestOutput] = {}
+        # been fetched, and what ended those that failed. None: it runs on, and its output is made when it is fetched.
+        self._outputs: dict[str, RequestOutput | None] = {}
         self._failures: dict[str, Exception] = {}
         self._stream_ids = count()
         self._streams: set[str] = set()  # the open ones
@@ -131,10 +131,10 @@ class LLMEngine:
                 if self._streams or self._failures:
                     taken += self._take((self._outputs.keys() | self._failures.keys()) - self._streams)
                 else:  # the usual case
-                    taken, self._outputs = list(self._outputs.values()), {}
+                    taken += self._take(self._outputs.keys())
             return taken
         except BaseException:  # an interrupt at the end of the turn: what was taken is given out next time
-            self._outputs = {output.request_id: output for output in taken} | self._outputs
+            self._outputs = {**{output.request_id: output for output in taken}, **self._outputs}
             raise
 
     def step_for(self, request_ids: Set[str]) -> list[RequestOutput]:
@@ -159,15 +159,22 @@ class LLMEngine:
         """The outputs of these requests; raises a failure of one of them first, each once."""
         for request_id in self._failures.keys() & request_ids:
             raise self._failures.pop(request_id)
-        return [self._outputs.pop(request_id) for request_id in list(self._outputs) if request_id in request_ids]
+        taken = [request_id for request_id in self._outputs if request_id in request_ids]
+        return [self._outputs.pop(request_id) or self._make_output(self._requests[request_id]) for request_id in taken]
 
-    def drain(self) -> tuple[list[RequestOutput], dict[str, Exception]]:
-        """Everything that waits to be fetched, of all requests and streams, and failures by request id: for a caller
-        that serves all users (AsyncLLM)."""
+    def _make_output(self, request: Request) -> RequestOutput:
+        output = self.output_processor.make_output(request)
+        output.num_cached_tokens = request.num_cached_tokens or 0
+        if output.metrics is not None:
+            output.metrics.first_scheduled_time = request.metrics.first_scheduled_time
+        return output
+
+    def drain(self, later: Set[str] = frozenset()) -> tuple[list[RequestOutput], dict[str, Exception]]:
+        """What waits to be fetched, of all requests and streams, and failures by request id: for a caller that serves
+        all users (AsyncLLM). Those of `later` that run on are left to wait, and cost nothing meanwhile."""
         with self._turns:
-            drained = list(self._outputs.values()), self._failures
-            self._outputs, self._failures = {}, {}
-            return drained
+            failures, self._failures = self._failures, {}
+            return self._take(self._outputs.keys() - (self._requests.keys() & later)), failures
 
     def abort_request(self, request_id: str) -> None:
         """Drop a request, wherever it is; it gives no further output. An unknown or finished one is no error."""
@@ -260,17 +267,15 @@ class LLMEngine:
         for seq in rows if output.failures else ():
             if seq.seq_id in output.failures and not seq.is_finished():
                 self._fail({seq.request_id}, output.failures[seq.seq_id])
-        outputs, num_tokens = self.output_processor.process_outputs(self._requests, rows, output, gained)
+        changed, num_tokens = self.output_processor.process_outputs(self._requests, rows, output, gained)
+        made = [self._make_output(request) for request in changed if self.observers or request.is_finished()]
         for observer in self.observers:
-            observer.step_ended(outputs)
-        for request_output in outputs:
-            request_id = request_output.request_id
-            request_output.num_cached_tokens = self._requests[request_id].num_cached_tokens or 0
-            self._outputs[request_id] = request_output
+            observer.step_ended(made)
+        self._outputs |= dict.fromkeys(request.request_id for request in changed)
+        for request_output in made:
+            self._outputs[request_output.request_id] = request_output
             if request_output.finished:
-                request = self._requests.pop(request_id)
-                if request_output.metrics is not None:
-                    request_output.metrics.first_scheduled_time = request.metrics.first_scheduled_time
+                del self._requests[request_output.request_id]
         self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:

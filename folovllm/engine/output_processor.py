@@ -6,6 +6,9 @@ characters are held back:
 
     stop = ["END"]    generated  "... and the E"     shown "... and the"     the E could become END
 
+Where there is no stop string to look for, the text waits until somebody wants to see it: a request whose output is
+fetched once has its text made once.
+
 vLLM: v1/engine/output_processor.py, v1/engine/detokenizer.py, v1/engine/logprobs.py
 """
 
@@ -35,6 +38,7 @@ class SequenceOutput:
                 decoder, seq.data.prompt_token_ids, skip_special_tokens=self.params.skip_special_tokens
             )
         self.text = ""
+        self.num_read = 0  # tokens that `text` was made of; counted where there are no stop strings
         self.stops = list(self.params.stop or ())
         keep_stop = self.params.include_stop_str_in_output
         self.tells_logprobs = self.params.needs_logprobs or self.params.use_beam_search
@@ -46,7 +50,7 @@ class SequenceOutput:
         ended: the status that this token brings about by its id, if any. Returns the status all things considered: a
         stop string that became complete says more than a length that ran out.
         """
-        if self.detokenizer is None:
+        if self.detokenizer is None or not self.stops:
             return ended
         ended_by_token = ended is SequenceStatus.FINISHED_STOPPED
         if ended_by_token and not self.params.include_stop_str_in_output:
@@ -57,7 +61,7 @@ class SequenceOutput:
                 added += self.detokenizer.finish()
         self.text += added
         # As for EOS, the first token that may end the sequence is the one after min_tokens.
-        may_stop = self.stops and added and not ended_by_token and self.seq.get_output_len() > self.params.min_tokens
+        may_stop = added and not ended_by_token and self.seq.get_output_len() > self.params.min_tokens
         if may_stop and self._cut_at_stop(len(added)):
             return SequenceStatus.FINISHED_STOPPED
         return ended
@@ -77,9 +81,20 @@ class SequenceOutput:
         return True
 
     def shown_text(self) -> str:
+        if self.detokenizer is not None and not self.stops:
+            self._read(self.detokenizer, self.seq.data.output_token_ids)
         if self.holdback == 0 or self.seq.is_finished():
             return self.text
         return self.text[: -self.holdback]
+
+    def _read(self, detokenizer: IncrementalDetokenizer, token_ids: list[int]) -> None:
+        end = len(token_ids)
+        if self.seq.status is SequenceStatus.FINISHED_STOPPED and not self.params.include_stop_str_in_output:
+            end -= 1  # the stop token itself is not part of the text
+        self.text += detokenizer.add(*token_ids[self.num_read : end])
+        self.num_read = end
+        if self.seq.is_finished():
+            self.text += detokenizer.finish()
 
 
 class OutputProcessor:
@@ -109,12 +124,12 @@ class OutputProcessor:
 
     def process_outputs(
         self, requests: dict[str, Request], rows: list[Sequence], output: ModelRunnerOutput, gained: Gained
-    ) -> tuple[list[RequestOutput], int]:
+    ) -> tuple[list[Request], int]:
         """Take in a step, whose tokens are appended already, and end the sequences that are at their end.
 
         requests: the unfinished ones by id. rows: the sequences that took part. gained: what EngineCore.step() says.
 
-        Returns the outputs of the requests that changed, and how many tokens came.
+        Returns the requests that changed, for make_output(), and how many tokens came.
         """
         for seq in rows if output.prompt_logprobs else ():
             if seq.seq_id in output.prompt_logprobs and not seq.is_finished():
@@ -141,7 +156,7 @@ class OutputProcessor:
                 self.scheduler.finish(request, seq, ended)
         if self._beams:
             num_tokens += self._advance_beams(requests, logprobs, changed)
-        return [self.make_output(request) for request in changed.values()], num_tokens
+        return list(changed.values()), num_tokens
 
     def _advance_beams(
         self, requests: dict[str, Request], logprobs: dict[Sequence, LogprobsRow | None], changed: dict[str, Request]
@@ -176,7 +191,8 @@ class OutputProcessor:
                 seq.output_logprobs = [self._decode_row(row.cut(seq.sampling_params.logprobs)) for row in rows]
 
     def make_output(self, request: Request) -> RequestOutput:
-        """The request as it stands. Once finished, the best n of best_of sequences, best first."""
+        """The request as it stands; a finished one is asked for once. Of that, the best n of best_of sequences, best
+        first."""
         finished = request.is_finished()
         sequences: Iterable[Sequence] = request.sequences.values()
         if finished:
@@ -217,7 +233,7 @@ class OutputProcessor:
         state = self._sequences[seq.seq_id]
         return CompletionOutput(
             index=index,
-            text=state.shown_text() if state.holdback else state.text,
+            text=state.shown_text(),
             token_ids=list(seq.data.output_token_ids),
             cumulative_logprob=seq.cumulative_logprob if state.tells_logprobs else None,
             logprobs=list(seq.output_logprobs) if seq.sampling_params.logprobs is not None else None,

@@ -13,12 +13,16 @@ long as a round of writing took, LONGEST_REST at most. Say a round of 64 streams
 step takes 40 ms nothing is held back, and where it takes 3 ms several tokens go out as one piece. First outputs, last
 outputs and errors do not wait.
 
+An output costs the step thread time, too, for its text above all. So none is made that the next step would replace
+before the loop looks: while it writes, and while it rests for longer than the last step took.
+
 vLLM: v1/engine/core.py (EngineCoreProc.run_busy_loop)
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -73,7 +77,7 @@ class StepThread:
     ) -> None:
         self.engine, self.loop, self.is_open = engine, loop, is_open
         self._mailboxes: dict[str, Mailbox] = {}  # by request; the step thread's alone
-        self._due = 0.0  # the event loop's alone: from when on it hands out what is patient
+        self._due = 0.0  # the event loop's: from when on it hands out what is patient; while it writes, never
         self._timer: asyncio.TimerHandle | None = None
         self._both = threading.Lock()  # held for what both touch:
         self._commands: list[Callable[[], None]] = []
@@ -102,8 +106,9 @@ class StepThread:
         """Until there is nothing to do. Raises what the engine raises."""
         try:
             while self._run_commands():
+                began = time.perf_counter()
                 self.engine.advance()
-                self._collect()
+                self._collect(time.perf_counter() - began)
         finally:
             self._collect()
 
@@ -120,9 +125,11 @@ class StepThread:
             self._mailboxes = {name: box for name, box in self._mailboxes.items() if self.is_open(name, box)}
         return True
 
-    def _collect(self) -> None:
-        """What the engine has made goes to where the event loop finds it."""
-        outputs, failures = self.engine.drain()
+    def _collect(self, seconds: float = 0.0) -> None:
+        """What the engine has made goes to where the event loop finds it. `seconds`: of a step."""
+        rests = self._due > time.perf_counter() + seconds
+        later = {name for name, box in self._mailboxes.items() if not box.wants_all or (rests and box.has_begun)}
+        outputs, failures = self.engine.drain(later)
         with self._both:
             for output in outputs:
                 self._take(output)
@@ -140,7 +147,7 @@ class StepThread:
 
     def _take(self, output: RequestOutput) -> None:
         mailbox = self._mailboxes.get(output.request_id)
-        if mailbox is None or not (mailbox.wants_all or output.finished):
+        if mailbox is None:
             return
         if output.finished:
             del self._mailboxes[output.request_id]
@@ -165,14 +172,16 @@ class StepThread:
             else:
                 mailbox.put(what)
         if news:
-            self.loop.call_soon(self._rest, began)  # in line behind the readers, each of which has been woken
+            # In line behind the readers, each of which has been woken.
+            self.loop.call_soon(self._rest, began, self._due)
+            self._due = math.inf
         else:
             self._plan()
 
-    def _rest(self, began: float) -> None:
+    def _rest(self, began: float, due: float) -> None:
         """The readers have written."""
         now = time.perf_counter()
-        self._due = min(max(self._due, now) + REST * (now - began), now + LONGEST_REST)
+        self._due = min(max(due, now) + REST * (now - began), now + LONGEST_REST)
         self._plan()
 
     def _plan(self) -> None:

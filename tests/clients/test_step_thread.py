@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ Steps = list[dict[str, str | Exception]]
 class Engine:
     def __init__(self, steps: Steps) -> None:
         self.steps, self.made = steps, dict[str, str | Exception]()
+        self.taken: list[str] = []
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.steps)
@@ -26,8 +27,11 @@ class Engine:
         if self.steps:
             self.made |= self.steps.pop(0)
 
-    def drain(self) -> tuple[list[RequestOutput], dict[str, Exception]]:
-        made, self.made = self.made, {}
+    def drain(self, later: Set[str]) -> tuple[list[RequestOutput], dict[str, Exception]]:
+        runs_on = {name for name, what in self.made.items() if isinstance(what, str) and not what.endswith(".")}
+        made = {name: what for name, what in self.made.items() if name not in runs_on & later}
+        self.made = {name: what for name, what in self.made.items() if name not in made}
+        self.taken += made
         texts = {name: what for name, what in made.items() if isinstance(what, str)}
         outputs = [RequestOutput(name, text, [], finished=text.endswith(".")) for name, text in texts.items()]
         return outputs, {name: what for name, what in made.items() if isinstance(what, Exception)}
@@ -77,9 +81,9 @@ def make(steps: Steps, *names: str, wants_all: bool = True) -> tuple[StepThread,
     return thread, engine, loop, boxes
 
 
-def one_step(thread: StepThread) -> None:
+def one_step(thread: StepThread, seconds: float = 0.0) -> None:
     thread.engine.advance()
-    thread._collect()
+    thread._collect(seconds)
 
 
 def test_it_steps_to_the_end_without_the_event_loop_and_the_newest_output_replaces_the_others() -> None:
@@ -93,11 +97,12 @@ def test_it_steps_to_the_end_without_the_event_loop_and_the_newest_output_replac
 
 
 def test_who_wants_the_end_is_woken_once() -> None:
-    thread, _, loop, boxes = make([{"a": "x"}, {"a": "xy"}, {"a": "xyz."}], "a", wants_all=False)
+    thread, engine, loop, boxes = make([{"a": "x"}, {"a": "xy"}, {"a": "xyz."}], "a", wants_all=False)
     for _ in range(3):
         one_step(thread)
         loop.turn()
     assert boxes["a"].got == ["xyz."]
+    assert engine.taken == ["a"]  # its other outputs were not even made
 
 
 def test_first_and_last_outputs_and_errors_go_out_while_the_loop_rests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,8 +126,8 @@ def test_what_waits_goes_out_when_the_rest_is_over_though_no_step_ends(monkeypat
     thread, _, loop, boxes = make([{"a": "x"}, {"a": "xy"}], "a")
     one_step(thread)
     loop.turn()
-    one_step(thread)
     loop.turn()
+    one_step(thread, seconds=2e6)  # the next one may take as long, too
     loop.turn()
     assert boxes["a"].got == ["x"]
     (delay,) = loop.timers
@@ -130,6 +135,23 @@ def test_what_waits_goes_out_when_the_rest_is_over_though_no_step_ends(monkeypat
     thread._due = 0.0  # the clock has come this far
     thread._hand_out()
     assert boxes["a"].got == ["x", "xy"]
+
+
+def test_no_output_is_made_that_the_next_step_replaces_before_the_loop_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_thread, "LONGEST_REST", 1e6)
+    monkeypatch.setattr(step_thread, "REST", 1e12)
+    thread, engine, loop, boxes = make([{"a": "x"}, {"a": "xy"}, {"a": "xyz"}, {"a": "xyzu"}], "a")
+    one_step(thread)
+    loop.turn()
+    one_step(thread, seconds=2e6)  # the loop writes
+    loop.turn()
+    one_step(thread, seconds=0.1)  # it rests
+    assert (engine.taken, loop.due, loop.timers) == (["a"], [], [])
+    thread._due = 0.0  # the clock has come this far
+    one_step(thread, seconds=0.1)
+    loop.turn()
+    assert boxes["a"].got == ["x", "xyzu"]
+    assert engine.taken == ["a", "a"]
 
 
 def test_commands_run_between_steps_and_readers_that_left_are_forgotten() -> None:

@@ -61,7 +61,11 @@ class Answering(ABC, Generic[B]):
             counted = {"usage": usage(newest.values(), drop_tokens=work.drop_tokens)}
             return encoded({**start, **self.make_answer(body, work, newest, check), **counted}, check)
 
-        return await self.serving.aside.run(answer)
+        values = sum(
+            size([(0, not place, choice) for place, choice in enumerate(output.outputs)], output)
+            for output in newest.values()
+        )
+        return await made(answer, self.serving.aside, values)
 
     async def chunks(self, body: B, work: Work) -> AsyncGenerator[Burst, None]:
         start = head(self.prefix, self.chunk_kind, self.serving.model_name)

@@ -82,18 +82,24 @@ class Ceilings:
 
     def check(self, body: Any) -> None:
         """Raises ValueError: what is too much, by the field's name. A value of a wrong type is for others to find."""
-        for ceiling in fields(self):
-            most, unit = getattr(self, ceiling.name), ceiling.metadata["unit"]
-            for path in ceiling.metadata["paths"]:
-                for name, value in _at(body, path.replace("[]", ".[]").split(".") if path else []):
-                    size = _size(value, unit, most)
-                    if size <= most or (name == "prompt" and _is_token_ids(value)):
-                        continue
-                    got = f"{size} or more" if unit == AS_JSON else size
-                    raise ValueError(
-                        f"{name or 'the body'} must have at most {most} {unit}, got {got}: send less, or serve with "
-                        f"--ceiling {ceiling.name}=N"
-                    )
+        for ceiling, unit, path in _ROWS:
+            most = getattr(self, ceiling)
+            for name, value in _at(body, path):
+                size = _size(value, unit, most)
+                if size <= most or (name == "prompt" and _is_token_ids(value)):
+                    continue
+                got = f"{size} or more" if unit == AS_JSON else size
+                raise ValueError(
+                    f"{name or 'the body'} must have at most {most} {unit}, got {got}: send less, or serve with "
+                    f"--ceiling {ceiling}=N"
+                )
+
+
+_ROWS = [
+    (row.name, row.metadata["unit"], path.replace("[]", ".[]").split(".") if path else [])
+    for row in fields(Ceilings)
+    for path in row.metadata["paths"]
+]
 
 
 def names() -> list[str]:

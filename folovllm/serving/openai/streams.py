@@ -65,9 +65,9 @@ class Burst:
         return cls(b"".join(b"data: %b\n\n" % encoded(event, check) for event in events), is_last)
 
 
-async def made(make: Callable[[Check], Burst], aside: Aside, size: int) -> Burst:
-    """A burst that is written at once, or beside the event loop where it would keep that for milliseconds: as one for a
-    slow reader does, or one with the log-probabilities of a prompt."""
+async def made(make: Callable[[Check], _T], aside: Aside, size: int) -> _T:
+    """An answer or a burst that is written at once, or beside the event loop where it would keep that for milliseconds:
+    as one for a slow reader does, or one with the log-probabilities of a prompt."""
     return make(at_once) if size < LARGE else await aside.run(make)
 
 

@@ -1,0 +1,110 @@
+"""Outputs and their texts are made when they are fetched: however late that is, they say the same."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from folovllm import LLMEngine, SamplingParams
+from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.detokenizer import IncrementalDetokenizer
+from folovllm.outputs import CompletionOutput, RequestOutput
+
+PARAMS = {
+    "greedy": SamplingParams(temperature=0, max_tokens=24),
+    "several": SamplingParams(seed=3, n=3, max_tokens=24),
+    "the best": SamplingParams(seed=4, best_of=3, n=2, max_tokens=24),
+    "beams": SamplingParams(use_beam_search=True, temperature=0, best_of=3, n=2, max_tokens=12),
+    "log-probabilities": SamplingParams(seed=5, logprobs=2, max_tokens=24),
+    "a stop string": SamplingParams(temperature=0, stop=["e"], min_tokens=9, max_tokens=24),
+    "no text": SamplingParams(temperature=0, detokenize=False, max_tokens=24),
+}
+
+
+class Bytes:
+    """Bytes as text, as byte-level tokenizers decode them."""
+
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
+        return bytes(token_ids).decode(errors="replace")
+
+
+@pytest.fixture(scope="module")
+def engine() -> LLMEngine:
+    return LLMEngine(config_for_llm(None, dtype="float32", num_kv_blocks=256, enable_prefix_caching=False))
+
+
+def add_all(engine: LLMEngine, params: dict[str, SamplingParams]) -> None:
+    for name, asked in params.items():
+        engine.add_request(name, "Once upon a time", asked)
+
+
+def finished(engine: LLMEngine, every: int) -> dict[str, list[CompletionOutput]]:
+    """What all requests come to where outputs are fetched after so many steps."""
+    found: dict[str, list[CompletionOutput]] = {}
+    while engine.has_unfinished_requests():
+        for _ in range(every):
+            engine.advance()
+        found |= {output.request_id: output.outputs for output in engine.drain()[0] if output.finished}
+    return found
+
+
+def test_outputs_that_are_fetched_late_are_those_of_each_step(engine: LLMEngine) -> None:
+    add_all(engine, PARAMS)
+    each = finished(engine, every=1)
+    assert each.keys() == PARAMS.keys()
+    assert all(bool(choice.text) is (name != "no text") for name, made in each.items() for choice in made)
+    for every in (7, 100):
+        add_all(engine, PARAMS)
+        assert finished(engine, every) == each
+
+
+def test_a_token_that_ends_a_sequence_is_in_its_text_where_it_is_asked_for(engine: LLMEngine) -> None:
+    add_all(engine, {"first": PARAMS["greedy"]})
+    first = finished(engine, every=100)["first"][0]
+    stop_id = first.token_ids[10]
+    for keep in (False, True):
+        params = SamplingParams(
+            temperature=0, stop_token_ids=[stop_id], include_stop_str_in_output=keep, min_tokens=10, max_tokens=24
+        )
+        texts = []
+        for every in (1, 4, 100):
+            add_all(engine, {"again": params})
+            texts.append(finished(engine, every)["again"][0].text)
+        assert texts == [engine.tokenizer.decode(first.token_ids[: 10 + keep])] * 3  # type: ignore[union-attr]
+
+
+def test_what_runs_on_can_be_left_for_later_and_what_has_ended_comes(engine: LLMEngine) -> None:
+    add_all(engine, {"short": SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)})
+    add_all(engine, {"long": SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)})
+    seen: list[list[tuple[str, int]]] = []
+    for later in ({"short", "long"}, {"short", "long"}, {"long"}, set[str]()):
+        engine.advance()
+        made: list[RequestOutput] = engine.drain(later)[0]
+        seen.append([(output.request_id, len(output.outputs[0].token_ids)) for output in made])
+    assert seen == [[], [("short", 2)], [], [("long", 4)]]
+    engine.abort_request("long")
+    assert not engine.has_unfinished_requests()
+
+
+def test_an_output_that_waits_is_gone_with_its_request(engine: LLMEngine) -> None:
+    add_all(engine, {"gone": SamplingParams(max_tokens=5, ignore_eos=True)})
+    engine.advance()
+    engine.abort_request("gone")
+    assert engine.drain() == ([], {})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_tokens_at_once_add_what_they_add_one_by_one(seed: int) -> None:
+    """Whole characters, their beginnings, their ends and bytes that begin nothing, cut anywhere."""
+    rng, token_ids = random.Random(seed), list[int]()
+    while len(token_ids) < 60:
+        character = list(rng.choice("aé汉🔥").encode())
+        cut = rng.randrange(len(character) + 1)
+        token_ids += rng.choice([character, character[:cut], character[cut:], [0x80] * rng.randrange(9), [0xFF]])
+    one_by_one = IncrementalDetokenizer(Bytes(), [], skip_special_tokens=True)
+    at_once = IncrementalDetokenizer(Bytes(), [], skip_special_tokens=True)
+    while token_ids:
+        piece, token_ids = token_ids[: (size := rng.randrange(1, 20))], token_ids[size:]
+        assert at_once.add(*piece) == "".join(map(one_by_one.add, piece))
+    assert at_once.finish() == one_by_one.finish()
