@@ -16,7 +16,7 @@ are padding here; they cost nothing, because memory is the limit.
 
 Tiles, for 16 bits and heads of 128. To keep 4.3 TB/s busy over a latency of some 0.8 us, 3.4 MB must be under way, 26
 KB for each of the 132 SMs. A tile of 64 tokens has 16 KB of K and as much of V. An SM holds three programs: each takes
-72 KB of its 227 KB of shared memory, for two tiles and the block numbers of more, and at most 140 of its 65,536
+72 KB of its 227 KB of shared memory, for two tiles and the block numbers of more, and at most 160 of its 65,536
 registers for each of 128 threads. While one tile is multiplied, the next is on its way: 96 KB for an SM's programs.
 Larger tiles would not load faster, and short sequences would leave more of their last tile empty.
 
