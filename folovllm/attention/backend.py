@@ -24,6 +24,9 @@ class AttentionBackend(ABC):
     name: str
     reads_block_tables = True
     """False: a sequence must lie in a single block."""
+    stores_as_is = True
+    """Whether `write` puts K and V into their slots cast to the cache's dtype and no more, so that a kernel which has
+    them at hand may do it instead."""
     supports_cuda_graphs = False
     """True: in a batch of decodes, the shapes of the tensors alone decide which kernels `forward` and `write` launch,
     and with which arguments. A captured launch is then right for any content that the tensors hold at its replay."""

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,13 +18,19 @@ from workshop.bench.presets import PRESETS
 from workshop.bench.time_line import (
     ATTENTION_LAUNCH,
     ATTENTION_SHARE,
+    DRAW_LOGITS,
+    DRAW_REST,
+    DRAW_ROUND,
+    DRAW_THREADS,
     GPUS,
     Gpu,
     attention_seconds,
     contexts_of_first_full_step,
+    decode_steps,
     draw_seconds,
     predict,
     product_seconds,
+    workload_seconds,
 )
 
 H200 = GPUS["h200"]
@@ -36,6 +47,39 @@ def test_the_step_is_the_first_in_which_all_decode() -> None:
     assert 142_827 / 2048 < said[0] < 142_827 / (2048 - 256)
 
 
+def test_prompts_come_in_beside_decodes_and_sequences_leave_as_they_end() -> None:
+    """5 tokens a step: the first prompt and two tokens of the second, the rest beside the first's decode, and so on."""
+    steps = list(decode_steps([[0] * 3, [0] * 6], [4, 3], budget=5))
+    assert steps == [[], [4], [5, 7], [6, 8]]
+
+
+def test_a_workload_is_its_decode_steps_and_the_operations_of_its_prompts() -> None:
+    body, pairs = 28 * (1024 * (2 * 16 + 2 * 8) * 128 + 3 * 1024 * 3072), 28 * 16 * 128
+    prefill = (2 * body * 64 + 4 * pairs * 64 * 65 // 2) / 650e12
+    step = sum(row["us"] for row in predict(H200, [65])) / 1e6
+    assert workload_seconds(H200, [[0] * 64], [2]) == pytest.approx(prefill + step)
+    assert workload_seconds(H200, [[0] * 64], [9]) == pytest.approx(prefill + 8 * step)
+    assert workload_seconds(H200, [[0] * 64], [209]) > prefill + 208 * step  # they become longer
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(platform.system() != "Linux" or platform.machine() != "x86_64", reason="no assembler beside Triton")
+def test_the_draw_has_the_instructions_that_are_counted(tmp_path: Path) -> None:
+    """Of the machine code that this Triton makes; another one's has some more or less."""
+    pytest.importorskip("triton")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "tests.m4.kernels_aot", "draw"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    draw = json.loads(run.stdout)["draw"]
+    assert 32 * draw["warps"] == DRAW_THREADS
+    # A thread computes 8 exponentials for 8 tokens each, and one more for what it has summed.
+    sizes = [loop["size"] for loop in draw["loops"] if loop["MUFU.EX2"] == DRAW_LOGITS + 8]
+    assert min(sizes) == pytest.approx(DRAW_ROUND, rel=0.05)
+    assert draw["size"] - sum(sizes) > DRAW_REST
+
+
 def test_bytes_and_operations_by_hand() -> None:
     rows = {row["part"]: row for row in predict(H200, [1024] * 256)}
     assert rows["attention"]["megabytes"] == pytest.approx(28 * 256 * 1024 * 4096 / 1e6)
@@ -46,7 +90,7 @@ def test_bytes_and_operations_by_hand() -> None:
     assert rows["head"]["gflop"] == pytest.approx(2 * 256 * 151_936 * 1024 / 1e9)
     assert rows["sampling"]["megabytes"] == pytest.approx(256 * 151_936 * 2 / 1e6)
     assert rows["upload"]["megabytes"] == pytest.approx(256 * (32 + 4 * 64) / 1e6)
-    assert [rows[part]["launches"] for part in ("attention", "products", "small kernels")] == [28, 112, 140]
+    assert [rows[part]["launches"] for part in ("attention", "products", "small kernels")] == [28, 112, 112]
 
 
 def test_full_of_equal_programs_attention_reads_at_the_whole_bandwidth() -> None:
@@ -74,9 +118,10 @@ def test_a_product_of_few_rows_waits_for_its_weight() -> None:
 
 def test_a_draw_takes_a_wave_for_every_132_rows_or_what_its_bytes_take() -> None:
     one = draw_seconds(H200, 1, 151_936)
-    assert one == pytest.approx(151_936 * 42.5 / (0.75 * 128 * 1.755e9))
-    assert draw_seconds(H200, 132, 151_936) == one
-    assert draw_seconds(H200, 133, 151_936) == 2 * one
+    assert one == pytest.approx(256 * (10 * DRAW_ROUND + DRAW_REST) / (0.75 * 128 * 1.755e9))
+    fast = Gpu("fast memory", 1e13)
+    assert draw_seconds(fast, 132, 151_936) == one
+    assert draw_seconds(fast, 133, 151_936) == 2 * one
     assert draw_seconds(Gpu("slow memory", 1e11), 132, 151_936) == pytest.approx(132 * 151_936 * 2 / 0.85e11)
 
 

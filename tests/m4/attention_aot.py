@@ -20,7 +20,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from folovllm.attention.kernels import paged_decode, paged_prefill, store_kv
+from folovllm.attention.kernels import paged_decode, paged_prefill
 from folovllm.attention.kernels.paged_decode import FEW_SPLITS, MAX_SPLITS
 from folovllm.attention.kernels.tile import STAGES, padded_head_size, tile_tokens
 
@@ -56,7 +56,6 @@ FEW = [
     Variant("prefill", "bf16", 256, 2, 16, 2000),
     Variant("prefill", "fp32", 64, 2, 16, 2000),
     Variant("prefill", "bf16", 128, 2, 16, 0),
-    Variant("store", "bf16", 128, 8, 16, 0),
 ]
 
 
@@ -96,20 +95,18 @@ def compile_variant(variant: Variant) -> dict[str, Any]:
             "BLOCK_SIZE": variant.block_size, "BLOCK_M": block_m, "BLOCK_N": block_n, "BY_POSITION": not variant.detail,
             "INTERPRETED": False,
         }  # fmt: skip
-    elif variant.kernel == "merge":
+    else:
         kernel = paged_decode._merge
         constants |= {"BLOCK_N": block_n, "MOST_SPLITS": variant.detail}
-    else:
-        kernel = store_kv._store_kv
-        row = variant.group * variant.head_size
-        constants |= {"ROW": row, "ROW_PAD": triton.next_power_of_2(row)}
     return compile_kernel(kernel, variant.dtype, constants, num_warps)
 
 
 def compile_kernel(
     kernel: Any, dtype: str, constants: dict[str, Any], num_warps: int, stages: int = STAGES, **types: str
 ) -> dict[str, Any]:
-    """types: of the arguments that are not of the dtype."""
+    """types: of the arguments that are not of the dtype. A kernel that can be launched before the one in front of it is
+    over is compiled so, as it is for a Hopper GPU."""
+    constants = {**constants, "DEPENDENT": True}
     signature: dict[str, str] = {}
     known: dict[tuple[int], Any] = {}
     attributes: dict[tuple[int], Any] = {}
@@ -123,12 +120,48 @@ def compile_kernel(
         if name != "scale" and not (param.do_not_specialize or param.do_not_specialize_on_alignment):
             attributes[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, known, attributes)
-    options = {"num_warps": num_warps, "num_stages": stages}
+    options = {"num_warps": num_warps, "num_stages": stages, "launch_pdl": "DEPENDENT" in kernel.arg_names}
     compiled = triton.compile(source, target=HOPPER, options=options)
-    ptx, (registers, stack) = compiled.asm["ptx"], resources(compiled.asm["cubin"])
+    ptx, (registers, stack), machine = (
+        compiled.asm["ptx"],
+        resources(compiled.asm["cubin"]),
+        Sass(compiled.asm["cubin"]),
+    )
     counts = {name: ptx.count(name) for name in INSTRUCTIONS}
     return {"shared": compiled.metadata.shared, "registers": registers, "stack": stack, "warps": num_warps,
-            "waits": waits_in_loop(ptx), **counts}  # fmt: skip
+            "waits": waits_in_loop(ptx), "loops": machine.loops(), "early": machine.early(),
+            "size": len(machine.code), **counts}  # fmt: skip
+
+
+class Sass:
+    """What a multiprocessor runs: the instructions of a kernel, with their addresses."""
+
+    def __init__(self, cubin: bytes) -> None:
+        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+            file.write(cubin)
+            file.flush()
+            text = subprocess.run([CUOBJDUMP, "-sass", file.name], capture_output=True, text=True, check=True).stdout
+        found = re.findall(r"/\*([0-9a-f]{4,6})\*/\s+([^;]+);", text)
+        self.code = [(int(address, 16), instruction.strip()) for address, instruction in found]
+
+    def loops(self) -> list[dict[str, int]]:
+        """Of each loop, which is what lies between a branch back and its aim: how many instructions it has, and how
+        many of some kinds."""
+        found = []
+        for place, (address, instruction) in enumerate(self.code):
+            aim = re.search(r"\bBRA\b[^0]*(0x[0-9a-f]+)", instruction)
+            if aim and (start := int(aim[1], 16)) < address:
+                body = [text for at, text in self.code[: place + 1] if at >= start]
+                kinds = {kind: sum(kind in text for text in body) for kind in ("BAR", "MUFU.EX2", "LDG", "LDG.E.128")}
+                found.append({"size": len(body), **kinds})
+        return found
+
+    def early(self) -> list[str] | None:
+        """The instructions that touch memory before the kernel waits for the one in front of it; None: it never
+        waits."""
+        waits = [address for address, text in self.code if "ACQBULK" in text]
+        touches = re.compile(r"\b(LDG|STG|LDGSTS|LD|ST|ATOM|RED)\b")
+        return [text for address, text in self.code if address < waits[0] and touches.search(text)] if waits else None
 
 
 def resources(cubin: bytes) -> tuple[int, int]:

@@ -91,6 +91,6 @@ def test_matrix_units_multiply_16_bits_and_float32_stays_exact(compiled: Kernels
         assert compiled[name]["mma.sync"] == compiled[name]["wgmma.mma_async"] == 0, name
 
 
-def test_store_kv_moves_16_bytes_a_thread(compiled: Kernels) -> None:
-    store = compiled["store-bf16-128-8-16-0"]
-    assert store["ld.global.v4"] == store["st.global.v4"] == 2  # K and V
+def test_a_decode_waits_for_the_kernel_before_it_ahead_of_all_else(compiled: Kernels) -> None:
+    for name, kernel in compiled.items():
+        assert kernel["early"] == ([] if name.startswith("decode") else None), name

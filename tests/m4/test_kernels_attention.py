@@ -15,7 +15,6 @@ if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
 from folovllm.attention.kernels import paged_decode as decode_module
 from folovllm.attention.kernels.paged_decode import FEW_SPLITS, choose_splits, paged_decode
 from folovllm.attention.kernels.paged_prefill import choose_tiles, paged_prefill
-from folovllm.attention.kernels.store_kv import store_kv
 from folovllm.attention.kernels.tile import padded_head_size
 
 SMALL = Shape(4, 2, 32, 16, torch.float32)
@@ -36,31 +35,6 @@ def decode(case: Case, num_splits: int | None = None, out: torch.Tensor | None =
 
 def close(out: torch.Tensor, want: torch.Tensor, dtype: torch.dtype = torch.float32) -> None:
     torch.testing.assert_close(out.double(), want, atol=TOLERANCE[dtype], rtol=0)
-
-
-# --- store_kv
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize(("heads", "size"), [(2, 32), (3, 20)])
-def test_store_kv_writes_its_slots_and_no_other(dtype: torch.dtype, heads: int, size: int) -> None:
-    fused = torch.randn(5, 3 * heads, size, device=KERNEL_DEVICE).to(dtype)
-    _, k, v = fused.split(heads, dim=1)
-    cache = torch.full((2, 4, 3, heads, size), torch.nan, dtype=dtype, device=KERNEL_DEVICE)
-    slots = torch.tensor([7, 0, 11, 3, 8], device=KERNEL_DEVICE)
-    store_kv(k, v, cache[0], cache[1], slots)
-    flat = cache.flatten(1, 2)
-    assert torch.equal(flat[0, slots], k)
-    assert torch.equal(flat[1, slots], v)
-    flat[:, slots] = torch.nan
-    assert flat.isnan().all()
-
-
-def test_store_kv_rounds_to_the_dtype_of_the_cache() -> None:
-    k, v = torch.randn(2, 3, 2, 16, device=KERNEL_DEVICE)
-    cache = torch.zeros(2, 2, 2, 2, 16, dtype=torch.float16, device=KERNEL_DEVICE)
-    store_kv(k, v, cache[0], cache[1], torch.tensor([2, 0, 1], device=KERNEL_DEVICE))
-    assert torch.equal(cache[0].flatten(0, 1)[[2, 0, 1]], k.half())
 
 
 # --- paged_decode

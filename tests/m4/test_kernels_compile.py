@@ -11,64 +11,65 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("triton")
-pytestmark = pytest.mark.slow  # ten kernels through a compiler: seven seconds
-
-COMPILE = """
-import json, re, subprocess, tempfile
-from pathlib import Path
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from folovllm.layers.kernels.add_rms_norm import _add_rms_norm_kernel as norm
-from folovllm.layers.kernels.norm_rotary import _norm_rotary_kernel as rotary
-from folovllm.layers.kernels.silu_mul import _silu_mul_kernel as silu
-from folovllm.sample.kernels.sampler import _sample_kernel as sampler
-
-TOOL = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-BF16, INT, FLOAT = "*bf16", "i32", "fp32"
-SAMPLER = dict(
-    row_stride=INT, temperature_ptr="*fp64", top_k_ptr="*i64", top_p_ptr="*fp64", min_p_ptr="*fp64", seed_ptr="*i64",
-    seed_stride=INT, offset_ptr="*i64", token_ptr="*i64", kept_ptr="*i8", vocab_size=INT,
-)
-RACE = dict(NOT_FINITE=-1, MIN_DIRECT=0.1, STRIPE=1024, BLOCK=2048)
-CASES = [
-    (norm, dict(x_ptr=BF16, residual_ptr=BF16, weight_ptr=BF16, out_ptr=BF16, x_stride=INT, residual_stride=INT,
-                size=INT, eps=FLOAT), dict(ADD=True, BLOCK=1024), 4),
-    (rotary, dict(qk_ptr=BF16, weight_ptr=BF16, cos_ptr="*fp32", sin_ptr="*fp32", token_stride=INT, head_stride=INT,
-                  angle_stride=INT, num_heads=INT, num_all_heads=INT, half_size=INT, eps=FLOAT),
-     dict(NORM=True, HEADS=8, BLOCK=64), 2),
-    (silu, dict(gate_up_ptr=BF16, out_ptr=BF16, row_stride=INT, size=INT), dict(COLUMNS=1024), 4),
-    (sampler, dict(logits_ptr=BF16, **SAMPLER), dict(RACE, REPORT=False, SHIFT=16), 16),
-    (sampler, dict(logits_ptr="*fp32", **SAMPLER), dict(RACE, REPORT=True, SHIFT=0), 16),
+pytestmark = [
+    pytest.mark.slow,  # six kernels through a compiler: ten seconds
+    pytest.mark.skipif(
+        platform.system() != "Linux" or platform.machine() != "x86_64", reason="no assembler beside Triton"
+    ),
 ]
-found = []
-for kernel, arguments, constants, num_warps in CASES:
-    types = {name: arguments.get(name, "constexpr") for name in kernel.arg_names}
-    source = ASTSource(kernel, types, constants)
-    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": num_warps})
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(compiled.asm["cubin"])
-        file.flush()
-        usage = subprocess.run([TOOL, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
-    found.append([kernel.__name__, *(int(re.search(rf"{what}:(\\d+)", usage)[1]) for what in ("REG", "STACK"))])
-print(json.dumps(found))
-"""
+
+REGISTERS = 65536  # of a multiprocessor
+
+Kernels = dict[str, dict[str, Any]]
 
 
-@pytest.mark.skipif(platform.system() != "Linux" or platform.machine() != "x86_64", reason="no assembler beside Triton")
-def test_kernels_compile_for_hopper_with_everything_in_registers(tmp_path) -> None:
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    run = subprocess.run(
-        [sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
+    paths = [str(Path(__file__).parents[2]), *sys.path]
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton")), "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "tests.m4.kernels_aot"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout)
-    assert len(found) == 5
-    for name, registers, stack in found:
-        assert 0 < registers <= 128, name  # of a thread: 16 warps can have as many
-        assert stack == 0, f"{name} spills"
+    return json.loads(run.stdout)
+
+
+def test_everything_stands_in_registers(compiled: Kernels) -> None:
+    for name, kernel in compiled.items():
+        assert 0 < kernel["registers"] * kernel["warps"] * 32 <= REGISTERS, name
+        assert kernel["stack"] == 0, f"{name} spills"
+
+
+def test_nothing_is_read_or_written_before_the_kernel_in_front_is_over(compiled: Kernels) -> None:
+    assert len(compiled) == 6
+    for name, kernel in compiled.items():
+        assert kernel["early"] == [], name
+
+
+def test_a_draw_takes_ten_instructions_a_logit_and_no_barrier(compiled: Kernels) -> None:
+    """A thread of the draw reads 8 tokens of each of its 8 stripes in a round, and computes 9 exponentials a stripe. It
+    has two such loops, with filters and without."""
+    for name, most in (("draw", 9.0), ("draw of edited", 9.5)):
+        loops = [loop for loop in compiled[name]["loops"] if loop["MUFU.EX2"] == 72]
+        assert len(loops) == 2, name
+        assert all(loop["BAR"] == 0 for loop in loops), name
+        assert all(loop["LDG"] == loop["LDG.E.128"] >= 8 for loop in loops), name
+        assert min(loop["size"] for loop in loops) <= most * 64, name
+
+
+def test_two_rows_are_drawn_on_a_multiprocessor_at_a_time(compiled: Kernels) -> None:
+    draw = compiled["draw"]
+    assert 2 * draw["registers"] * draw["warps"] * 32 <= REGISTERS
+
+
+def test_layers_read_and_write_16_bytes_a_thread(compiled: Kernels) -> None:
+    for name in ("norm", "rotary", "rotary alone", "silu"):
+        assert compiled[name]["ld.global.v4"] >= 2, name
+        assert compiled[name]["st.global.v4"] >= 1, name
+    assert compiled["rotary"]["st.global.v4"] == 4  # q or k in place, and K or V into the cache: two halves each

@@ -1,8 +1,8 @@
-"""The sampling kernel draws the winner of an exact race.
+"""The sampling kernel draws the winner of two exact races: among stripes of columns, then inside of the winner.
 
 A launch in Triton's interpreter takes some 30 ms a row, far too long for thousands of draws. So the claim is split: the
 noise is computed for thousands of positions in one launch and makes races whose winners fit the distribution, and the
-kernel draws the winner of its row's race.
+kernel draws the winner of its row's races.
 """
 
 from __future__ import annotations
@@ -24,34 +24,47 @@ tl = pytest.importorskip("triton.language")
 
 
 @triton.jit
-def _noise_kernel(
-    out_ptr, seed, position_ptr, BLOCK: tl.constexpr, vocab_size, COLUMNS: tl.constexpr, STRIPE: tl.constexpr
-):  # fmt: skip
+def _noise_kernel(out_ptr, seed, position_ptr, count, race, BLOCK: tl.constexpr, COLUMNS: tl.constexpr):
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     column = tl.arange(0, COLUMNS)
-    noise = kernel_noise(seed, tl.load(position_ptr + row)[:, None], column[None, :] + row[:, None] * 0, STRIPE)
-    tl.store(out_ptr + row[:, None] * vocab_size + column[None, :], noise, mask=column[None, :] < vocab_size)
+    noise = kernel_noise(seed, tl.load(position_ptr + row)[:, None], column[None, :] + row[:, None] * 0, race)
+    tl.store(out_ptr + row[:, None] * count + column[None, :], noise, mask=column[None, :] < count)
 
 
-def noise(seed: int, positions: torch.Tensor, vocab_size: int) -> torch.Tensor:
-    """[len(positions), vocab_size] as the sampling kernel computes it row by row."""
-    out = torch.empty(len(positions), vocab_size, device=DEVICE)
-    columns = triton.next_power_of_2(vocab_size)
+def noise(seed: int, positions: torch.Tensor, count: int, race: int) -> torch.Tensor:
+    """[len(positions), count], as the sampling kernel computes it row by row."""
+    out = torch.empty(len(positions), count, device=DEVICE)
     block = 1024 if CUDA else len(positions)
-    _noise_kernel[(len(positions) // block,)](
-        out, seed, positions.to(DEVICE), block, vocab_size, columns, kernel.STRIPE
-    )
+    grid = (len(positions) // block,)
+    _noise_kernel[grid](out, seed, positions.to(DEVICE), count, race, block, triton.next_power_of_2(count))
     return out.cpu()
+
+
+def winners(weights: torch.Tensor, stripes: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Who wins by the definition, [n]: of weights [vocab] or [n, vocab] under the noise of lanes [n, lanes] and of
+    tokens [n, vocab], in float64."""
+    lanes, vocab_size = stripes.shape[1], tokens.shape[1]
+    weights = weights.double().expand(len(stripes), -1)
+    sums = torch.nn.functional.pad(weights, (0, -vocab_size % lanes)).unflatten(1, (-1, lanes)).sum(1)
+    stripe = (sums / stripes).argmax(dim=1, keepdim=True)
+    return (weights / tokens).masked_fill(torch.arange(vocab_size) % lanes != stripe, 0.0).argmax(dim=1)
 
 
 SEED = 2**62 + 12345
 DRAWS = 16_384
+LANES = 16
+
+
+@pytest.fixture(scope="module")
+def stripes() -> torch.Tensor:
+    """The noise of 16,384 positions for 16 stripes."""
+    return noise(SEED, torch.arange(DRAWS), LANES, 0)
 
 
 @pytest.fixture(scope="module")
 def races() -> torch.Tensor:
     """The noise of 16,384 positions for 40 tokens."""
-    return noise(SEED, torch.arange(DRAWS), 40)
+    return noise(SEED, torch.arange(DRAWS), 40, 1)
 
 
 def test_noise_is_exponential_for_each_position_and_for_each_token(races: torch.Tensor) -> None:
@@ -64,47 +77,66 @@ def test_noise_is_exponential_for_each_position_and_for_each_token(races: torch.
     assert stats.kstest((smallest / smallest[-1]).numpy(), "uniform").pvalue > 1e-4
 
 
-def test_noise_differs_between_positions_between_tokens_and_between_seeds(races: torch.Tensor) -> None:
-    far = noise(SEED, torch.arange(1024) + 2**32, 40)  # the upper half of the position counts too
-    other = noise(SEED + 2**32, torch.arange(1024), 40)  # and that of the seed
-    for a, b in ((races[:-1], races[1:]), (races[:, :-1], races[:, 1:]), (races[:1024], far), (races[:1024], other)):
+def test_noise_differs_between_positions_tokens_seeds_and_races(races: torch.Tensor, stripes: torch.Tensor) -> None:
+    far = noise(SEED, torch.arange(1024) + 2**32, 40, 1)  # the upper half of the position counts too
+    other = noise(SEED + 2**32, torch.arange(1024), 40, 1)  # and that of the seed
+    pairs = [(races[:-1], races[1:]), (races[:, :-1], races[:, 1:]), (races[:1024], far), (races[:1024], other)]
+    for a, b in (*pairs, (races[:, :LANES], stripes)):
         assert abs(np.corrcoef(a.flatten(), b.flatten())[0, 1]) < 4 / a.numel() ** 0.5
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_winners_of_the_races_fit_the_exact_distribution(name: str, races: torch.Tensor) -> None:
+def test_winners_of_the_races_fit_the_exact_distribution(name: str, races: torch.Tensor, stripes: torch.Tensor) -> None:
+    """40 tokens in 16 stripes: 8 of three tokens and 8 of two."""
     logits = normal(40)
     expected = distribution(logits.tolist(), **FILTERS[name])
     (tokens,) = kept(logits[None], FILTERS[name])
     weights = torch.zeros(40)
     weights[tokens] = (logits[tokens] / FILTERS[name].get("temperature", 1.0)).exp()
-    assert_fits(np.bincount((weights / races).argmax(dim=-1), minlength=40), expected)
+    assert_fits(np.bincount(winners(weights, stripes, races), minlength=40), expected)
 
 
-def test_the_kernel_draws_the_winner_of_its_rows_race(races: torch.Tensor) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_kernel_draws_the_winner_of_its_rows_races(
+    dtype: torch.dtype, races: torch.Tensor, stripes: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ties at the threshold of a filter, of which some stay, are in stripes of three that are read one by one."""
+    monkeypatch.setattr(kernel, "LANES", LANES)
+    monkeypatch.setattr(kernel, "DEEP", 1)
     settings = [*FILTERS.values(), {"top_k": 4}, {"temperature": 5.0}, {"temperature": 2.0, "min_p": 0.3}]
-    logits = normal(len(settings), 40)
+    settings.append({"top_k": 7, "temperature": 3.0})
+    logits = normal(len(settings), 40).to(dtype)
+    logits[-1, ::3] = logits[-1].amax()
     positions = torch.arange(len(settings)) * 101
     seeds = torch.tensor([SEED], device=DEVICE).expand(len(settings))
     got = kernel.sample(logits.to(DEVICE), as_filters(settings, 40), seeds, positions.to(DEVICE)).tolist()
     weights = torch.from_numpy(np.array([distribution(x.tolist(), **f) for x, f in zip(logits, settings, strict=True)]))
-    assert got == (weights / races[positions]).argmax(dim=-1).tolist()
+    assert got == winners(weights, stripes[positions], races[positions]).tolist()
 
 
-def test_each_column_of_a_wide_row_has_the_noise_of_its_own() -> None:
-    """Four columns share a counter, and each takes another of its four words: 5,000 columns are two tiles of four."""
-    vocab_size, rows = 5000, 4
-    logits, offsets = normal(rows, vocab_size), torch.arange(rows) * 77
-    seeds = torch.full((rows,), SEED, device=DEVICE)
-    filters = as_filters([{"temperature": 9.0}] * rows, vocab_size)
-    got = kernel.sample(logits.to(DEVICE), filters, seeds, offsets.to(DEVICE))
-    weights = (logits.double() / 9.0).exp()
-    races = noise(SEED, offsets, vocab_size)
-    assert got.tolist() == (weights / races).argmax(dim=-1).tolist()
-    one = races[0]
-    assert len(one.unique()) > 0.999 * vocab_size
-    for distance in (1024, 4096):  # the next word of the same counter, the same word of the next counter
-        assert abs(np.corrcoef(one[:-distance], one[distance:])[0, 1]) < 4 / (vocab_size - distance) ** 0.5
+def test_a_wide_row_is_read_to_its_end_in_tiles_that_come_ahead() -> None:
+    """5,000 columns in 2,048 stripes; 20,000 are more than a tile of 8 of each."""
+    for vocab_size in (5000, 20_000):
+        logits, offsets = normal(4, vocab_size), torch.arange(4) * 77
+        seeds = torch.full((4,), SEED, device=DEVICE)
+        filters = as_filters([{"temperature": 9.0}, {"temperature": 1.5}, {"top_p": 0.9}, {}], vocab_size)
+        got = kernel.sample(logits.to(DEVICE), filters, seeds, offsets.to(DEVICE))
+        weights = (logits.double() / filters.temperature.cpu()).exp()
+        weights[2] = torch.tensor(distribution(logits[2].tolist(), top_p=0.9))
+        want = winners(weights, noise(SEED, offsets, kernel.LANES, 0), noise(SEED, offsets, vocab_size, 1))
+        assert got.tolist() == want.tolist()
+
+
+def test_the_largest_logit_is_found_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each place of a row of five tiles, by a greedy row, and by a random one that has nothing else to draw."""
+    monkeypatch.setattr(kernel, "LANES", LANES)
+    monkeypatch.setattr(kernel, "DEEP", 2)
+    places = [0, 1, 15, 16, 31, 32, 127, 128, 149]
+    logits = normal(len(places), 150)
+    logits[range(len(places)), places] = 300.0
+    for settings in ({"temperature": 0.0}, {}):
+        got = kernel.sample(logits.to(DEVICE), as_filters([settings] * len(places), 150), *nothing_seeded(len(places)))
+        assert got.tolist() == places
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -137,14 +169,16 @@ def test_a_row_that_cannot_be_drawn_from_is_marked(settings: dict) -> None:
     assert tokens[1:] == [NOT_FINITE] * 3 + [0]
 
 
-def test_draws_of_the_kernel_itself_fit_the_exact_distribution() -> None:
-    """150 rows in one launch, each with an offset of its own: the kernel's race, not a copy of it."""
-    logits = normal(5)
-    filters = as_filters([{"temperature": 1.3, "min_p": 0.05}] * 150, 5)
-    seeds, offsets = torch.full((150,), 5, device=DEVICE), torch.arange(150, device=DEVICE)
-    tokens = kernel.sample(logits.expand(150, -1).to(DEVICE), filters, seeds, offsets)
-    expected = distribution(logits.tolist(), temperature=1.3, min_p=0.05)
-    assert_fits(np.bincount(tokens.cpu(), minlength=5), expected)
+def test_draws_of_the_kernel_itself_fit_the_exact_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 rows in one launch, each with an offset of its own: the kernel's races, not a copy of them. Each logit is the
+    largest yet of its stripe, and what was summed before it is scaled down."""
+    monkeypatch.setattr(kernel, "LANES", 4)
+    monkeypatch.setattr(kernel, "DEEP", 1)
+    logits = normal(9).sort().values
+    filters = as_filters([{"temperature": 1.3}] * 200, 9)
+    seeds, offsets = torch.full((200,), 5, device=DEVICE), torch.arange(200, device=DEVICE)
+    tokens = kernel.sample(logits.expand(200, -1).to(DEVICE), filters, seeds, offsets)
+    assert_fits(np.bincount(tokens.cpu(), minlength=9), distribution(logits.tolist(), temperature=1.3))
 
 
 def test_a_row_draws_the_same_token_in_any_company() -> None:

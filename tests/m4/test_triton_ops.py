@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoConfig
 
+from folovllm.attention.backends.paged_torch import PagedTorchBackend
+from folovllm.attention.metadata import AttentionMetadata
 from folovllm.layers.kernels import add_rms_norm, norm_rotary, silu_mul
 from folovllm.layers.norm import QKNorm
 from folovllm.layers.ops import LayerOps
@@ -95,6 +97,30 @@ def test_heads_are_normed_and_turned_in_place_and_v_is_not_touched(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cache_dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_size"), [(4, 2, 16), (9, 3, 24), (2, 1, 128)])
+def test_turned_keys_and_values_as_they_are_go_to_their_slots_and_to_no_other(
+    num_heads: int, num_kv_heads: int, head_size: int, cache_dtype: torch.dtype, dtype: torch.dtype
+) -> None:
+    """Programs of 8 heads, of which one has q, k and v at once. q and k are turned in place as without a cache."""
+    qkv = normal(5, num_heads + 2 * num_kv_heads, head_size, dtype=dtype)
+    norm = QKNorm(num_heads, num_kv_heads, head_size, 1e-6)
+    norm.weight.data = normal(2, head_size, dtype=dtype, seed=1)
+    rotary = RotaryEmbedding(head_size, 64, ROPE).to(DEVICE)(torch.tensor([0, 7, 63, 1, 2], device=DEVICE))
+    want = norm_rotary.norm_rotary(qkv.clone(), norm, rotary, num_heads, num_kv_heads)
+    cache = torch.full((2, 4, 3, num_kv_heads, head_size), torch.nan, dtype=cache_dtype, device=DEVICE)
+    slots = torch.tensor([7, 0, 11, 3, 8], device=DEVICE)
+    got = norm_rotary.norm_rotary(qkv, norm, rotary, num_heads, num_kv_heads, cache, slots)
+    assert all(map(torch.equal, got, want))
+    flat = cache.flatten(1, 2)
+    for part, stored in zip(want[1:], flat[:, slots], strict=True):
+        step = 2**-7 if cache_dtype != torch.float32 and dtype != cache_dtype else 0  # the interpreter cuts off
+        torch.testing.assert_close(stored.float(), part.to(cache_dtype).float(), rtol=step, atol=0)
+    flat[:, slots] = torch.nan
+    assert flat.isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [96, 1500])
 def test_silu_times_up_with_rows_of_a_wider_tensor(size: int, dtype: torch.dtype) -> None:
     gate_up = normal(3, 2 * size + 8, dtype=dtype)[:, : 2 * size] * 4
@@ -145,6 +171,8 @@ def tiny_model(tmp_path, kind: str, ops: LayerOps, **over):
 class NoCache:
     """Attention where each token sees itself alone: what a layer does beside attention stays visible."""
 
+    stores_as_is = False
+
     def write(self, k, v, kv_cache, slot_mapping) -> None:
         self.v = v
 
@@ -183,3 +211,54 @@ def test_a_layer_is_four_launches_beside_its_products_and_attention(tmp_path, la
     hidden_states(tiny_model(tmp_path, "qwen3", triton_ops()))
     layer = ["add_rms_norm", "norm_rotary", "add_rms_norm", "silu_mul"]
     assert launches == [*layer, *layer, "add_rms_norm"]
+
+
+@pytest.mark.parametrize("of_its_own", [False, True], ids=["plain cache", "cache of the backend's own"])
+def test_keys_and_values_are_stored_without_a_launch_where_the_cache_is_plain(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, of_its_own: bool
+) -> None:
+    """And hidden states are those of plain torch with the same backend, which stores them itself."""
+    written: list[int] = []
+
+    class Backend(PagedTorchBackend):
+        stores_as_is = not of_its_own
+
+        def write(self, k, *rest) -> None:
+            written.append(len(k))
+            super().write(k, *rest)
+
+    def states(ops: LayerOps) -> tuple[torch.Tensor, torch.Tensor]:
+        model = tiny_model(tmp_path, "qwen3", ops)
+        cache = torch.zeros(2, 3, 4, *cache_heads(model), device=DEVICE)
+        for layer in model.attention_layers:
+            layer.bind(Backend(layer.num_heads, layer.num_kv_heads, cache.shape[-1], layer.scale), cache)
+        metadata = one_prompt(5, block_size=4)
+        with torch.inference_mode():
+            return model(
+                torch.tensor([3, 1, 200, 7, 9], device=DEVICE), torch.arange(5, device=DEVICE), metadata
+            ), cache
+
+    want = states(LayerOps())
+    written.clear()
+    got = states(triton_ops())
+    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    assert written == ([5, 5] if of_its_own else [])
+
+
+def cache_heads(model) -> tuple[int, int]:
+    spec = model.decoder_spec
+    return spec.num_kv_heads, spec.head_size
+
+
+def one_prompt(num_tokens: int, block_size: int) -> AttentionMetadata:
+    """In blocks 2 and 1."""
+    places = torch.arange(num_tokens, device=DEVICE)
+    tables = torch.tensor([[2, 1]], dtype=torch.int32, device=DEVICE)
+    return AttentionMetadata(
+        query_start_loc=torch.tensor([0, num_tokens], dtype=torch.int32, device=DEVICE),
+        seq_lens=torch.tensor([num_tokens], dtype=torch.int32, device=DEVICE),
+        slot_mapping=tables[0, places // block_size] * block_size + places % block_size,
+        block_tables=tables,
+        max_query_len=num_tokens,
+        max_seq_len=num_tokens,
+    )

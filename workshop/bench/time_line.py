@@ -5,10 +5,12 @@ asked. Each part takes the longer of its bytes and its operations, and a fixed t
 
     28 layers   attention       every K and V of every context, and the tail: the last programs leave the GPU half empty
                 products        four weights; on 256 rows a wave of tiles may take longer than the bytes
-                small kernels   two norms, rotation, storing K and V, SwiGLU
+                small kernels   two norms, rotation with storing K and V, SwiGLU
     once        head            the largest weight
-                sampling        256 rows of 151,936 logits, read once; noise for each of them takes longer
+                sampling        256 rows of 151,936 logits, read once
                 upload          the step's inputs, to the device and to where the graph reads them, and tokens back
+
+The whole workload is the sum of such steps, with fewer sequences as they end, and the operations of its prompts.
 
 Every constant below is an assumption. They are named so that a measurement can show which of them was wrong.
 
@@ -19,13 +21,13 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from folovllm.attention.splits import SMS, choose_splits
 from folovllm.bench.options import add_output, command_line
 from folovllm.bench.report import Report, Row
-from folovllm.bench.shapes import SHAPES
+from folovllm.bench.shapes import SHAPES, ModelShape
 from workshop.bench.decode_tail import TailModel, list_programs
 from workshop.bench.presets import PRESETS
 
@@ -34,11 +36,14 @@ SHAPE = "qwen3-0.6b"
 ITEM = 2  # bytes of a bfloat16
 BLOCK_SIZE = 16
 BUDGET = 2048  # tokens of a step, prompts' and decodes'
+STRIDE = 8  # steps of the workload of which one is computed
 
 COPY_SHARE = 0.9  # of the bandwidth of a large copy, that a product's smaller reads reach
 ATTENTION_SHARE = 0.95
 DRAW_SHARE = 0.85
-DRAW_INSTRUCTIONS = 42.5  # of a thread for each logit: 70 for the noise of four, and 25
+# Of the draw without filters, in the machine code that Triton 3.7 makes for a Hopper GPU: instructions of each
+# of 256 threads for a round, which is 64 logits, and for all that a row has besides, most of it noise.
+DRAW_THREADS, DRAW_LOGITS, DRAW_ROUND, DRAW_REST = 256, 64, 539, 1_627
 ISSUES = 128 * 1.755e9  # instructions/s of all threads of an SM, at most
 ISSUE_SHARE = 0.75  # of that, that a draw reaches
 PRODUCTS = 650e12  # operations/s of all SMs while a wave of full tiles is computed
@@ -46,7 +51,7 @@ FEW_TILES = 90  # a product of fewer tiles is cut finer, or along its inner dime
 FINER = 0.45  # and then takes this part of a full wave
 LAUNCH = 2.3e-6  # a small kernel of a graph, its beginning and end
 PRODUCT_LAUNCH = 1.5e-6
-ATTENTION_LAUNCH = 2.5e-6
+ATTENTION_LAUNCH = 1.5e-6  # 2.5, of which 1.0 overlaps the rotation (utils/dependent_launch.py)
 TILE_TOKENS = 64
 HOST_LINK = 25e9  # bytes/s from the host's memory
 
@@ -82,10 +87,12 @@ def run(gpu: str, *, command: str) -> Report:
     parts = predict(machine, contexts)
     total = sum(row["us"] for row in parts)
     rows = [{**row, "share": row["us"] / total} for row in parts]
+    prompts, outputs = PRESETS["nano-vllm"].draw()
+    seconds = workload_seconds(machine, prompts, outputs)
     notes = [
         f"A prediction: nothing was measured. {len(contexts)} sequences of {sum(contexts) / len(contexts):.0f} tokens "
         f"on average; together {total:,.0f} us. The bandwidth is a large copy's on such a GPU, bytes read and written.",
-        "Not counted: storing K and V beyond its launch.",
+        f"The whole workload: {seconds:.2f} s, {sum(outputs) / seconds:,.0f} tokens/s.",
     ]
     title = f"One decode step of {len(contexts)} sequences on an {machine.name}, predicted"
     report = Report("timeline", title, command, COLUMNS, rows, notes)
@@ -94,15 +101,23 @@ def run(gpu: str, *, command: str) -> Report:
 
 
 def contexts_of_first_full_step(budget: int = BUDGET) -> list[int]:
-    """Tokens of each sequence of nano-vllm's workload in the first step in which all of them decode.
+    """Tokens of each sequence of nano-vllm's workload in the first step in which all of them decode."""
+    prompts, outputs = PRESETS["nano-vllm"].draw()
+    return next(contexts for contexts in decode_steps(prompts, outputs, budget) if len(contexts) == len(prompts))
+
+
+def decode_steps(prompts: Sequence[Sequence[int]], outputs: Sequence[int], budget: int = BUDGET) -> Iterator[list[int]]:
+    """Of each step, the tokens of the sequences that decode in it.
 
     Prompts come in in order. A step takes all decodes and fills its budget with prompts; a prompt's last token brings
-    the first of its output. Nobody ends so early.
+    the first of its output.
     """
-    prompts = [len(prompt) for prompt in PRESETS["nano-vllm"].draw()[0]]
-    missing, said = list(prompts), [0] * len(prompts)
-    while any(missing):
-        decodes = [number for number, rest in enumerate(missing) if not rest]
+    missing, said = [len(prompt) for prompt in prompts], [0] * len(prompts)
+    while True:
+        decodes = [n for n, rest in enumerate(missing) if not rest and said[n] < outputs[n]]
+        if not decodes and not any(missing):
+            return
+        yield [len(prompts[number]) + said[number] for number in decodes]
         left = budget - len(decodes)
         for number in decodes:
             said[number] += 1
@@ -111,7 +126,18 @@ def contexts_of_first_full_step(budget: int = BUDGET) -> list[int]:
             missing[number], left = rest - taken, left - taken
             if taken and not missing[number]:
                 said[number] = 1
-    return [prompt + new for prompt, new in zip(prompts, said, strict=True)]
+
+
+def workload_seconds(gpu: Gpu, prompts: Sequence[Sequence[int]], outputs: Sequence[int]) -> float:
+    """All decode steps, and the operations of the prompts at the rate of full waves, which share their weights with the
+    decodes. Every 8th step is computed and stands for those around it, for the next are nearly the same."""
+    shape, lengths = ModelShape.of_config(SHAPE, SHAPES[SHAPE]), [len(prompt) for prompt in prompts]
+    pairs = sum(length * (length + 1) // 2 for length in lengths)
+    prefill = (2 * shape.body * sum(lengths) + 4 * pairs * shape.layers * shape.heads * shape.head_dim) / PRODUCTS
+    steps = [contexts for contexts in decode_steps(prompts, outputs) if contexts]
+    shown = range(0, len(steps), STRIDE)
+    decodes = sum(min(STRIDE, len(steps) - at) * sum(row["us"] for row in predict(gpu, steps[at])) for at in shown)
+    return prefill + decodes / 1e6
 
 
 def predict(gpu: Gpu, contexts: Sequence[int]) -> list[Row]:
@@ -125,14 +151,15 @@ def predict(gpu: Gpu, contexts: Sequence[int]) -> list[Row]:
     products = [(qkv, hidden), (hidden, heads * head_size), (2 * inner, hidden), (hidden, inner)]
 
     pairs, logits = sum(contexts), rows * vocab
-    norms, rotation, swiglu = 2 * 4 * hidden, 2 * (heads + kv_heads) * head_size, 3 * inner
+    # q, k and v are read, q and k written where they were, K and V into the cache.
+    norms, rotation, swiglu = 2 * 4 * hidden, (2 * heads + 5 * kv_heads) * head_size, 3 * inner
     small_bytes = rows * (norms + rotation + swiglu) * ITEM
     # Token, position and slot of 8 bytes, length and place of 4, and the block table as wide as the longest sequence's.
     upload_bytes = rows * (4 * 8 + 4 * math.ceil(max(contexts) / BLOCK_SIZE))
 
     attention = attention_seconds(gpu, contexts, kv_heads, kv_bytes // kv_heads) + ATTENTION_LAUNCH
     layer_products = sum(product_seconds(gpu, rows, n, k) for n, k in products)
-    small = 5 * LAUNCH + small_bytes / gpu.bandwidth
+    small = 4 * LAUNCH + small_bytes / gpu.bandwidth
     head = product_seconds(gpu, rows, vocab, hidden)
     draw = draw_seconds(gpu, rows, vocab) + LAUNCH
     upload = upload_bytes / HOST_LINK + UPLOAD_OPERATIONS * LAUNCH
@@ -145,7 +172,7 @@ def predict(gpu: Gpu, contexts: Sequence[int]) -> list[Row]:
             sum(2 * rows * n * k for n, k in products),
             layer_products,
         ),
-        ("small kernels", 5, small_bytes, 0, small),
+        ("small kernels", 4, small_bytes, 0, small),
         ("head", 1, product_bytes(rows, vocab, hidden), 2 * rows * vocab * hidden, head),
         ("sampling", 1, logits * ITEM, 0, draw),
         ("upload", UPLOAD_OPERATIONS, upload_bytes, 0, upload),
@@ -177,8 +204,9 @@ def product_seconds(gpu: Gpu, rows: int, n: int, k: int) -> float:
 
 
 def draw_seconds(gpu: Gpu, rows: int, vocab: int) -> float:
-    """The longer of its bytes and its instructions. A row is one program, and an SM has one at a time; no filters."""
-    row = vocab * DRAW_INSTRUCTIONS / (ISSUE_SHARE * ISSUES)
+    """The longer of its bytes and its instructions. A row is one program; no filters."""
+    rounds = math.ceil(vocab / (DRAW_THREADS * DRAW_LOGITS))
+    row = DRAW_THREADS * (rounds * DRAW_ROUND + DRAW_REST) / (ISSUE_SHARE * ISSUES)
     return max(rows * vocab * ITEM / (DRAW_SHARE * gpu.bandwidth), math.ceil(rows / SMS) * row)
 
 

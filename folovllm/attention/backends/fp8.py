@@ -39,6 +39,7 @@ def to_bytes(x: torch.Tensor) -> torch.Tensor:
 
 class PagedFp8Backend(PagedTorchBackend):
     name = "paged_fp8"
+    stores_as_is = False
 
     def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, scale: float) -> None:
         super().__init__(num_heads, num_kv_heads, head_size, scale)
@@ -57,6 +58,7 @@ class PagedFp8Backend(PagedTorchBackend):
 
 class TritonFp8Backend(TritonBackend):
     name = "triton_fp8"
+    stores_as_is = False
 
     @classmethod
     def unavailable_reason(cls, device: torch.device) -> str | None:

@@ -1,6 +1,6 @@
 """Our own Triton kernels: K and V are stored, and read through the block table, where they lie in the cache.
 
-    write      store_kv        one launch
+    write      norm_rotary     which has them at hand (layers/kernels); by itself, as any backend
     forward    paged_decode    the sequences in front that have one query
                paged_prefill   the others; a step without one leaves its launch out
 
@@ -49,11 +49,6 @@ class TritonBackend(AttentionBackend):
     @classmethod
     def only_by_name(cls, device: torch.device) -> bool:
         return device.type != "cuda"
-
-    def write(self, k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
-        from folovllm.attention.kernels.store_kv import store_kv
-
-        store_kv(k, v, kv_cache[0], kv_cache[1], slot_mapping)
 
     def warm_up(self, kv_cache: torch.Tensor, dtype: torch.dtype | None = None) -> None:
         """One token in block 0, as prompts of each length that has tiles of its own, and as a decode in few splits and

@@ -16,7 +16,7 @@ are padding here; they cost nothing, because memory is the limit.
 
 Tiles, for 16 bits and heads of 128. To keep 4.3 TB/s busy over a latency of some 0.8 us, 3.4 MB must be under way, 26
 KB for each of the 132 SMs. A tile of 64 tokens has 16 KB of K and as much of V. An SM holds three programs: each takes
-72 KB of its 227 KB of shared memory, for two tiles and the block numbers of more, and at most 140 of its 65,536
+72 KB of its 227 KB of shared memory, for two tiles and the block numbers of more, and at most 160 of its 65,536
 registers for each of 128 threads. While one tile is multiplied, the next is on its way: 96 KB for an SM's programs.
 Larger tiles would not load faster, and short sequences would leave more of their last tile empty.
 
@@ -49,6 +49,7 @@ from folovllm.attention.kernels.tile import (
     wants_small_tiles,
 )
 from folovllm.attention.splits import MAX_SPLITS, choose_splits
+from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
 
 FEW_SPLITS = 8
 """_merge reads all splits of a head at once. Most batches have few, and one kernel for up to 64 would read nothing most
@@ -72,8 +73,9 @@ def _paged_decode(
     stride_kb, stride_kt, stride_kh, stride_vb, stride_vt, stride_vh,
     GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, ORDERED: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    INTERPRETED: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
+    wait_for_kernel_before(DEPENDENT)
     # KV heads first: neighbours in the grid run together, and their reads are neighbours in memory. Sequences last: all
     # splits of the longest start first.
     kv_head, split, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -190,6 +192,7 @@ def paged_decode(
         *key_cache.stride()[:3], *value_cache.stride()[:3],
         GROUP=group, GROUP_PAD=group_pad, HEAD_SIZE=head_size, HEAD_PAD=head_pad,
         BLOCK_SIZE=block_size, BLOCK_N=block_n, SPLIT=splits > 1, ORDERED=order is not None, INTERPRETED=INTERPRETED,
+        **dependent_launch(q.device),
         num_warps=decode_warps(group_pad, head_pad, itemsize, key_cache.element_size() == 1), num_stages=STAGES,
     )  # fmt: skip
     if splits > 1:

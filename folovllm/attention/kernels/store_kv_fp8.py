@@ -1,4 +1,9 @@
-"""store_kv for a cache of 8 bits: round the new tokens' K and V to e4m3, and put the bytes into their slots.
+"""store_kv_fp8: round the new tokens' K and V to e4m3, 8 bits, and put the bytes into their slots of the cache.
+
+    program i    k[i]  [h0 ........ h7]                     v[i]  [h0 ........ h7]
+                        |  one row of the cache              |
+    slot[i] = 37        v                                    v
+    K cache   [block 2, offset 5: h0 .. h7]       V cache   [block 2, offset 5: h0 .. h7]      (blocks of 16)
 
     e4m3   s eeee mmm     largest 448, smallest normal 2^-6, below it steps of 2^-9; no infinity, s1111111 is NaN
 
@@ -17,8 +22,6 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-
-from folovllm.attention.kernels.store_kv import store_kv
 
 
 @triton.jit
@@ -54,5 +57,18 @@ def _store_kv_fp8(
 def store_kv_fp8(
     k: torch.Tensor, v: torch.Tensor, key_cache: torch.Tensor, value_cache: torch.Tensor, slot_mapping: torch.Tensor
 ) -> None:
-    """As store_kv(), into caches of uint8."""
-    store_kv(k, v, key_cache, value_cache, slot_mapping, _store_kv_fp8)
+    """Store k, v [num_tokens, num_kv_heads, head_size] at their slots.
+
+    k and v may be views of a fused projection: any stride between tokens and heads, none inside a head.
+    key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_size] uint8, contiguous.
+    slot_mapping: [num_tokens], block * block_size + offset. Where two tokens have one slot, either may win.
+    """
+    num_tokens, num_kv_heads, head_size = k.shape
+    if num_tokens == 0:
+        return
+    row = num_kv_heads * head_size
+    _store_kv_fp8[(num_tokens,)](
+        k, v, key_cache, value_cache, slot_mapping,
+        k.stride(0), k.stride(1), v.stride(0), v.stride(1),
+        HEAD_SIZE=head_size, ROW=row, ROW_PAD=triton.next_power_of_2(row), num_warps=4,
+    )  # fmt: skip

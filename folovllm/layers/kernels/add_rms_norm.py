@@ -27,6 +27,8 @@ import torch
 import triton
 import triton.language as tl
 
+from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
+
 
 @triton.jit
 def _add_rms_norm_kernel(
@@ -40,7 +42,9 @@ def _add_rms_norm_kernel(
     eps,
     ADD: tl.constexpr,
     BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
+    wait_for_kernel_before(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)  # a row's offset may pass 2^31 elements
     column = tl.arange(0, BLOCK)
     inside = column < size
@@ -71,7 +75,7 @@ def rms_norm(
     if num_tokens:
         _add_rms_norm_kernel[(num_tokens,)](
             x, stream, weight, out, x.stride(0), stream.stride(0), size, eps,
-            ADD=residual is not None, BLOCK=block,
+            ADD=residual is not None, BLOCK=block, **dependent_launch(x.device),
             num_warps=min(max(block // 256, 4), 16),  # 8 elements a thread, so that a load can be 16 bytes of bfloat16
         )  # fmt: skip
     return out, stream

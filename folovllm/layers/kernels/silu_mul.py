@@ -23,12 +23,15 @@ import torch
 import triton
 import triton.language as tl
 
+from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
+
 # Columns of one program: 8 a thread of 4 warps, 16 bytes of bfloat16.
 COLUMNS = 1024
 
 
 @triton.jit
-def _silu_mul_kernel(gate_up_ptr, out_ptr, row_stride, size, COLUMNS: tl.constexpr):
+def _silu_mul_kernel(gate_up_ptr, out_ptr, row_stride, size, COLUMNS: tl.constexpr, DEPENDENT: tl.constexpr):
+    wait_for_kernel_before(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = column < size
@@ -47,5 +50,8 @@ def silu_mul(gate_up: torch.Tensor) -> torch.Tensor:
     out = torch.empty(num_tokens, size, dtype=gate_up.dtype, device=gate_up.device)
     if num_tokens:
         grid = (num_tokens, triton.cdiv(size, COLUMNS))
-        _silu_mul_kernel[grid](gate_up, out, gate_up.stride(0), size, COLUMNS=COLUMNS, num_warps=4)
+        _silu_mul_kernel[grid](
+            gate_up, out, gate_up.stride(0), size, COLUMNS=COLUMNS,
+            **dependent_launch(out.device), num_warps=4,
+        )  # fmt: skip
     return out

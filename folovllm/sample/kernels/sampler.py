@@ -1,26 +1,29 @@
-"""Sampling a row in one program: temperature, top-k, top-p, min-p, and the exponential race; or the argmax.
+"""Sampling a row in one program: temperature, top-k, top-p, min-p, and a draw by two races; or the argmax.
 
     where filters are on   1 pass         largest and smallest logit
                            passes         top-k's threshold, counting                        where top-k is on
                            1 pass         mass of what top-k left (of everything without it) ┐
                            passes         top-p's threshold, summing                         ┘ where top-p is on
-    always                 last pass      the race, without noise at temperature 0; can the row be drawn from?
+    always                 last pass      the sum of each stripe's weights; can the row be drawn from?
+                           two races      among the stripes, then inside of the winning one
 
 The race in logarithms: of tokens that finish at Exp(1) / exp(x / T) the first is the one with the largest
-x / T - log(Exp(1)), the Gumbel-max trick. No sum, no maximum is needed beforehand. So a row without filters is read
-once, and nothing but the token leaves the program: no sorted copy, no probabilities, no mask.
+x / T - log(Exp(1)), the Gumbel-max trick. Noise for each token would be most of the work. But a group of tokens can run
+as one, with the sum of their weights, and when it has won its members race among themselves: token i of group g wins
+with probability (W_g / W) * (w_i / W_g) = w_i / W, the same as before. A group is a stripe, the columns that one lane
+of the program reads:
 
-The noise of a token depends on three numbers only: the row's seed, the row's offset (which of its tokens is drawn) and
-the token. Tiles and order of summation are the same for every batch. So a row draws the same token in any company, and
-inside of a CUDA graph, where a generator with a state could not be used.
+    column        0       1      ..    2047        2048      2049     ..     one row: LANES stripes
+    lane          0       1      ..    2047        0         1        ..     each with its maximum and its sum of exp2
+                  └───────────────────────────────┘ lane 0's stripe          one noise a stripe, then one a token of it
 
-    column   0 .. 1023    1024 .. 2047    2048 .. 3071    3072 .. 4095    4096 ..
-    noise    word 0       word 1          word 2          word 3          word 0       of Philox's four, at the counter
-             0 .. 1023    0 .. 1023       0 .. 1023       0 .. 1023       1024 ..      that a column shares with three
+So a logit costs a maximum, an exponential and a sum; noise is computed for 2,048 stripes and 75 tokens instead of for
+151,936 tokens. Nothing is exchanged between threads before the end of the row, and a thread asks for 8 times 16 bytes
+before it uses any. Nothing but the token leaves the program: no sorted copy, no probabilities, no mask.
 
-A row of 151,936 logits in bfloat16 is 304 KB: a batch of 256 is 78 MB, 18 microseconds of an H200's bandwidth. Philox
-is some 70 instructions for four columns, and what else a column takes some 25 (an estimate): these last longer than the
-bytes. A program of 16 warps fills a multiprocessor's registers, so an H200 runs 132 rows at once.
+The noise depends on three numbers only: the row's seed, the row's offset (which of its tokens is drawn), and the stripe
+or the token. Tiles and order of summation are the same for every batch. So a row draws the same token in any company,
+and inside of a CUDA graph, where a generator with a state could not be used.
 
 vLLM: v1/sample/ops/topk_topp_triton.py (the filters), v1/worker/gpu/sample/gumbel.py (the noise)
 """
@@ -35,16 +38,23 @@ from torch import Tensor
 
 from folovllm.sample.draw import NOT_FINITE
 from folovllm.sample.filters import Filters
-from folovllm.sample.kernels.threshold import count_and_mass, extremes, find_threshold, key_of, load_row, value_of
+from folovllm.sample.kernels.threshold import (
+    column_of_tie,
+    count_and_mass,
+    extremes,
+    find_threshold,
+    key_of,
+    load_row,
+    value_of,
+)
+from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
 
-# Columns a step: 4 for each thread of 16 warps. Counts and masses for 4 pivots are then 32 registers a thread.
-BLOCK = 2048
-NUM_WARPS = 16
-# Columns that take the same word of Philox's four. It decides which noise a token has, so it is the same for every row.
-STRIPE = 1024
-# Below this temperature the largest logit is found first: x / T itself would be so large that its last bit is no longer
-# small beside the noise.
-MIN_DIRECT = 0.1
+NUM_WARPS = 8
+# Stripes of a row, 8 for each thread: 16 bytes of bfloat16. It decides which noise a token has, so it is the same for
+# every row.
+LANES = 2048
+DEEP = 8  # tokens of a stripe that are read at once
+BLOCK = 1024  # columns that the search for a threshold reads at once: counts and masses are then 32 registers a thread
 # Bits of the float32 that a narrower dtype leaves empty.
 _SHIFTS = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 13}
 
@@ -53,8 +63,8 @@ _SHIFTS = {torch.float32: 0, torch.bfloat16: 16, torch.float16: 13}
 def exponential(bits):
     """Exp(1) noise from 32 random bits, never 0.
 
-    -log(1 - u) for a uniform u of 31 bits. The winner of a race among 150,000 has a noise near 1/150,000, where 1 - u
-    in float32 has steps of 6e-8, 1% of that. So small noises come from the series, in which u keeps all its bits.
+    -log(1 - u) for a uniform u of 31 bits. The winner of a race among 2,048 has a noise near 1/2,048, or far below,
+    where 1 - u in float32 has steps of 6e-8. So small noises come from the series, in which u keeps all its bits.
     """
     u = (bits >> 1).to(tl.float32) * 4.656612873077393e-10 + 2.3283064365386963e-10  # 2^-31 and half of it
     series = u * (1.0 + u * (0.5 + u * (0.33333334 + u * (0.25 + u * (0.2 + u * 0.16666667)))))
@@ -63,20 +73,50 @@ def exponential(bits):
 
 
 @triton.jit
-def random_words(seed, offset, counter):
-    """Philox's four words under the key `seed` at the counter (counter, offset). A counter-based generator has no
-    state: the numbers are the same wherever and whenever they are computed."""
+def noise(seed, offset, number, race):
+    """Exp(1) for each `number`, a stripe's in race 0, a token's in race 1: of the first of Philox's four words, under
+    the key `seed` at the counter (number, offset, race). A counter-based generator has no state: the numbers are the
+    same wherever and whenever they are computed."""
     low, high = offset.to(tl.uint32), (offset >> 32).to(tl.uint32)
-    return tl.philox(seed, counter, low, high, 0)
+    word, _, _, _ = tl.philox(seed, number, low, high, race)
+    return exponential(word)
 
 
 @triton.jit
-def noise(seed, offset, column, STRIPE: tl.constexpr):
-    """The Exp(1) noise of any column. The kernel computes four columns' at once; this is what they are, one by one."""
-    counter = column // (4 * STRIPE) * STRIPE + column % STRIPE
-    w0, w1, w2, w3 = random_words(seed, offset, counter)
-    word = column // STRIPE % 4
-    return exponential(tl.where(word < 2, tl.where(word < 1, w0, w1), tl.where(word < 3, w2, w3)))
+def _is_dropped(x, column, cut, last):
+    """Kept is what lies above `cut`, and of what equals it the columns up to `last`. NaN is kept: it must be seen."""
+    above = value_of(key_of(cut, 0) + 1, 0)  # the next number
+    return x < tl.where(column > last, above, cut)
+
+
+@triton.jit
+def _load_tile(row_ptr, column, vocab_size):
+    """The logits of columns in any shape; -inf for a column that does not exist."""
+    return tl.load(row_ptr + column, mask=column < vocab_size, other=float("-inf"))
+
+
+@triton.jit
+def _sum_stripes(row_ptr, vocab_size, beta, cut, last, FILTERED: tl.constexpr, LANES: tl.constexpr, DEEP: tl.constexpr):
+    """For each lane [LANES]: the largest logit of its stripe, the sum of exp2((x - largest) * beta), and where the tile
+    begins in which the largest was first found. NaN and +inf make the sum NaN."""
+    places = tl.arange(0, DEEP)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    largest = tl.full([LANES], -1e30, tl.float32)  # finite, as -inf is subtracted from it, and far below a logit
+    total = tl.zeros([LANES], tl.float32)
+    tile = tl.zeros([LANES], tl.int32)
+    ahead = _load_tile(row_ptr, places, vocab_size)
+    start = 0
+    while start < vocab_size:
+        x = ahead.to(tl.float32)
+        ahead = _load_tile(row_ptr, start + DEEP * LANES + places, vocab_size)  # comes while this one is computed
+        if FILTERED:
+            x = tl.where(_is_dropped(x, start + places, cut, last), float("-inf"), x)
+        new = tl.maximum(largest, tl.max(x, axis=0))
+        weights = tl.exp2((x - new[None, :]) * beta)
+        total = total * tl.exp2((largest - new) * beta) + tl.sum(weights, axis=0)
+        tile = tl.where(new > largest, start, tile)
+        largest = new
+        start += DEEP * LANES
+    return largest, total, tile
 
 
 # A row's settings and place lie anywhere in what a step uploads. Two variants for them would be compiled while serving.
@@ -86,90 +126,72 @@ def noise(seed, offset, column, STRIPE: tl.constexpr):
     ],
 )  # fmt: skip
 def _sample_kernel(
-    logits_ptr,
-    row_stride,
-    temperature_ptr,
-    top_k_ptr,
-    top_p_ptr,
-    min_p_ptr,
-    seed_ptr,
-    seed_stride,
-    offset_ptr,
+    logits_ptr, row_stride, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, seed_stride, offset_ptr,
     token_ptr,
     kept_ptr,  # [b, vocab] where REPORT, else not looked at
     vocab_size,
-    NOT_FINITE: tl.constexpr,
-    MIN_DIRECT: tl.constexpr,
-    REPORT: tl.constexpr,
-    SHIFT: tl.constexpr,
-    STRIPE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    NOT_FINITE: tl.constexpr, REPORT: tl.constexpr, SHIFT: tl.constexpr, LANES: tl.constexpr, DEEP: tl.constexpr,
+    TILES: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
+):  # fmt: skip
+    wait_for_kernel_before(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + row * row_stride
     temperature = tl.load(temperature_ptr + row)
     is_greedy = temperature == 0.0
-    beta = tl.where(is_greedy, 1.0, 1.0 / tl.where(is_greedy, 1.0, temperature)).to(tl.float32)
+    beta = (1.4426950408889634 / tl.where(is_greedy, 1.0, temperature)).to(tl.float32)  # exp(x / T) = exp2(x * beta)
     top_k, top_p = tl.load(top_k_ptr + row), tl.load(top_p_ptr + row)
     min_p = tl.load(min_p_ptr + row).to(tl.float32)
-    is_filtered = (top_k < vocab_size) | (top_p < 1.0) | (min_p > 0.0)
-    is_filtered = is_filtered & (temperature > 0.0)
+    is_filtered = ((top_k < vocab_size) | (top_p < 1.0) | (min_p > 0.0)) & (temperature > 0.0)
 
-    # Kept are the keys above `lo`, and of those equal to it the first `ties` of the row.
-    top = tl.zeros([], tl.float32)
-    lo = tl.full([], -(2**31), tl.int64)
-    ties = vocab_size.to(tl.int64)
-    if is_filtered | ((temperature < MIN_DIRECT) & (temperature > 0.0)):
-        top, floor, possible = extremes(row_ptr, vocab_size, BLOCK)
-        if is_filtered:
-            lo, ties = _thresholds(row_ptr, vocab_size, top, floor, possible, top_k, top_p, beta, SHIFT, BLOCK)
+    cut = tl.full([], float("-inf"), tl.float32)
+    last = vocab_size
+    if is_filtered:
+        cut, last = _find_cut(row_ptr, vocab_size, top_k, top_p, min_p, beta, SHIFT, BLOCK)
+        largest, total, tile = _sum_stripes(row_ptr, vocab_size, beta, cut, last, True, LANES, DEEP)
+    else:
+        largest, total, tile = _sum_stripes(row_ptr, vocab_size, beta, cut, last, False, LANES, DEEP)
+    if REPORT:
+        start = 0
+        while start < vocab_size:
+            column, x, exists = load_row(row_ptr, start, vocab_size, BLOCK)
+            kept = 1 - _is_dropped(x, column, cut, last).to(tl.int8)
+            tl.store(kept_ptr + row * vocab_size + column, kept, mask=exists)
+            start += BLOCK
 
-    seed, offset = tl.load(seed_ptr + row * seed_stride), tl.load(offset_ptr + row).to(tl.int64)
-    best = tl.full([STRIPE], float("-inf"), tl.float32)
-    winner = tl.zeros([STRIPE], tl.int32)
-    overflown = tl.zeros([STRIPE], tl.int32)
-    seen = tl.zeros([], tl.int32)  # ties of the tiles before
-    some_ties_go = ties < vocab_size
-    counter = tl.arange(0, STRIPE)
-    start = 0
-    while start < vocab_size:
-        w0, w1, w2, w3 = random_words(seed, offset, counter)
-        for word in tl.static_range(4):
-            column, x, exists = load_row(row_ptr, start + word * STRIPE, vocab_size, STRIPE)
-            overflown |= tl.where(x < float("inf"), 0, 1)  # NaN is less than nothing
-            kept = exists
-            if is_filtered:
-                key = key_of(x, SHIFT)
-                kept &= (key >= lo) & (tl.exp((x - top) * beta) >= min_p)
-                if some_ties_go:
-                    tie = ((key == lo) & exists).to(tl.int32)
-                    num_ties = tl.sum(tie, axis=0)
-                    if num_ties > 0:
-                        rank = seen + tl.cumsum(tie, axis=0)  # from 1
-                        kept &= (key > lo) | (rank <= ties)
-                        seen += num_ties
-            if REPORT:
-                tl.store(kept_ptr + row * vocab_size + column, kept.to(tl.int8), mask=exists)
-            if word == 0:
-                bits = w0
-            elif word == 1:
-                bits = w1
-            elif word == 2:
-                bits = w2
-            else:
-                bits = w3
-            score = (x - top) * beta
-            if temperature > 0.0:
-                score -= tl.log(exponential(bits))
-            score = tl.where(kept, score, float("-inf"))
-            winner = tl.where(score > best, column, winner)
-            best = tl.maximum(best, score)
-        counter += STRIPE
-        start += 4 * STRIPE
-    first = tl.max(best, axis=0)
-    token = tl.min(tl.where(best == first, winner, vocab_size), axis=0)  # the first of equal ones, as argmax says
-    can_draw = (tl.max(overflown, axis=0) == 0) & (first > float("-inf"))
+    top = tl.max(largest, axis=0)
+    lanes = tl.arange(0, LANES)
+    if is_greedy:
+        # Equal logits may be the largest of many stripes: the first of them is in the first tile that has one.
+        start = tl.min(tl.where(largest == top, tile, vocab_size), axis=0)
+        column = start + tl.arange(0, DEEP)[:, None] * LANES + lanes[None, :]
+        is_top = _load_tile(row_ptr, column, vocab_size).to(tl.float32) == top
+        token = tl.min(tl.min(tl.where(is_top, column, vocab_size), axis=0), axis=0)
+    else:
+        seed, offset = tl.load(seed_ptr + row * seed_stride), tl.load(offset_ptr + row).to(tl.int64)
+        score = (largest - top) * beta + tl.log2(tl.maximum(total, 1e-30)) - tl.log2(noise(seed, offset, lanes, 0))
+        winner = tl.min(tl.where(score == tl.max(score, axis=0), lanes, LANES - 1), axis=0)
+        stripe = winner + tl.arange(0, TILES) * LANES
+        x = _load_tile(row_ptr, stripe, vocab_size).to(tl.float32)
+        x = tl.where(_is_dropped(x, stripe, cut, last), float("-inf"), x)
+        place = (x - top) * beta - tl.log2(noise(seed, offset, stripe, 1))
+        token = tl.min(tl.where(place == tl.max(place, axis=0), stripe, vocab_size), axis=0)
+    can_draw = tl.sum(total, axis=0) > 0.0  # not where it is NaN
     tl.store(token_ptr + row, tl.where(can_draw, tl.minimum(token, vocab_size - 1), NOT_FINITE).to(tl.int64))
+
+
+@triton.jit
+def _find_cut(row_ptr, vocab_size, top_k, top_p, min_p, beta, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
+    """(cut, last), as _is_dropped() takes them."""
+    top, floor, possible = extremes(row_ptr, vocab_size, BLOCK)
+    key, ties = _thresholds(row_ptr, vocab_size, top, floor, possible, top_k, top_p, beta, SHIFT, BLOCK)
+    cut, last = value_of(key, SHIFT), vocab_size
+    if min_p > 0.0:
+        bound = top + tl.log2(min_p) / beta
+        ties = tl.where(bound > cut, vocab_size, ties)
+        cut = tl.maximum(cut, bound)
+    if ties < vocab_size:
+        last = column_of_tie(row_ptr, vocab_size, cut, ties, BLOCK)
+    return cut, last
 
 
 @triton.jit
@@ -210,7 +232,7 @@ def _thresholds(row_ptr, vocab_size, top, floor, possible, top_k, top_p, beta,
 @triton.jit
 def _weight(key, top, beta, SHIFT: tl.constexpr):
     """The weight of the tokens with this key, in float64, but not 0: it divides."""
-    return tl.maximum(tl.exp((value_of(key, SHIFT) - top) * beta), 1e-38).to(tl.float64)
+    return tl.maximum(tl.exp2((value_of(key, SHIFT) - top) * beta), 1e-38).to(tl.float64)
 
 
 def sample(
@@ -236,26 +258,14 @@ def sample(
     if logits.stride(1) != 1:
         logits = logits.contiguous()
     tokens = torch.empty(num_rows, dtype=torch.int64, device=logits.device) if out is None else out
+    lanes = min(LANES, triton.next_power_of_2(vocab_size))
     if num_rows:
         _sample_kernel[(num_rows,)](
-            logits,
-            logits.stride(0),
-            filters.temperature,
-            filters.top_k,
-            filters.top_p,
-            filters.min_p,
-            seeds,
-            seeds.stride(0),
-            offsets,
-            tokens,
-            tokens if kept is None else kept,
-            vocab_size,
-            NOT_FINITE=NOT_FINITE,
-            MIN_DIRECT=MIN_DIRECT,
-            REPORT=kept is not None,
-            SHIFT=_SHIFTS[logits.dtype],
-            STRIPE=STRIPE,
+            logits, logits.stride(0), filters.temperature, filters.top_k, filters.top_p, filters.min_p,
+            seeds, seeds.stride(0), offsets, tokens, tokens if kept is None else kept, vocab_size,
+            NOT_FINITE=NOT_FINITE, REPORT=kept is not None, SHIFT=_SHIFTS[logits.dtype], LANES=lanes, DEEP=DEEP,
+            TILES=triton.next_power_of_2(triton.cdiv(vocab_size, lanes)),
             BLOCK=min(BLOCK, max(128, triton.next_power_of_2(vocab_size))),
-            num_warps=NUM_WARPS,
-        )
+            **dependent_launch(logits.device), num_warps=NUM_WARPS,
+        )  # fmt: skip
     return tokens

@@ -75,7 +75,7 @@ def extremes(row_ptr, vocab_size, BLOCK: tl.constexpr):
 def count_and_mass(row_ptr, vocab_size, top, beta, pivots, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
     """For each of 4 pivots: how many tokens have a key of at least that, and the sum of their weights (float64).
 
-    A weight is exp((logit - top) * beta), with beta = 1 / temperature: 1 for the likeliest token.
+    A weight is exp2((logit - top) * beta), with beta = log2(e) / temperature: 1 for the likeliest token.
 
     Each lane adds up its own column in float32, some dozens of numbers; only the lanes' sums need float64. The four
     pivots are written out one by one. A tile [4, BLOCK] would have another layout over the threads than the loaded row,
@@ -92,7 +92,7 @@ def count_and_mass(row_ptr, vocab_size, top, beta, pivots, SHIFT: tl.constexpr, 
     while start < vocab_size:
         _, x, exists = load_row(row_ptr, start, vocab_size, BLOCK)
         key = key_of(x, SHIFT)
-        weight = tl.exp((x - top) * beta)
+        weight = tl.exp2((x - top) * beta)
         above0, above1 = (key >= p0) & exists, (key >= p1) & exists
         above2, above3 = (key >= p2) & exists, (key >= p3) & exists
         count0, mass0 = count0 + above0.to(tl.int32), mass0 + tl.where(above0, weight, 0.0)
@@ -150,3 +150,19 @@ def find_threshold(row_ptr, vocab_size, top, beta, lo, hi, count_lo, target, BY_
         else:
             more = (hi - lo > 1) & (count_lo != target)
     return lo, hi - lo == 1, count_hi, mass_hi
+
+
+@triton.jit
+def column_of_tie(row_ptr, vocab_size, value, rank, BLOCK: tl.constexpr):
+    """The column of the logit that is the `rank`-th in the row, from 1, to equal `value`."""
+    column = vocab_size
+    seen = tl.zeros([], tl.int32)
+    start = 0
+    while (start < vocab_size) & (seen < rank):
+        columns, x, _ = load_row(row_ptr, start, vocab_size, BLOCK)
+        equal = (x == value).to(tl.int32)
+        if seen + tl.sum(equal, axis=0) >= rank:
+            column = tl.min(tl.where(seen + tl.cumsum(equal, axis=0) >= rank, columns, vocab_size), axis=0)
+        seen += tl.sum(equal, axis=0)
+        start += BLOCK
+    return column
