@@ -1,10 +1,9 @@
 """When an engine starts on a GPU, each of our kernels computes a small case there, and so do torch's operators.
 
 A GPU, driver or Triton that nobody has tried may refuse a kernel, or compute something else. A warning then names it,
-and torch takes its place, slower and right: the backend's `plain`, layers/ops.py, or sample/draw.py.
-
-The cases have the model's own heads, sizes and dtypes, so the engine needs what they compile. FOLOVLLM_CHECK_KERNELS=no
-leaves them out. Where a kernel reads what is not there, CUDA refuses the process everything from then on.
+and torch takes its place, slower and right. The cases have the model's own sizes and dtypes, so the engine needs what
+they compile. FOLOVLLM_CHECK_KERNELS=no leaves them out. A kernel that reads what is not there ends CUDA's context, and
+the process with it.
 
 vLLM: none
 """
@@ -53,9 +52,8 @@ def check_kernels(
     def make(*size: int) -> Tensor:
         return torch.randn(size, generator=generator).to(device, dtype)
 
-    named, block_size = config.model_config.attention_backend, config.cache_config.block_size
     plain = replace(parts, backend=parts.backend.plain or parts.backend, ops=LayerOps(), draws=False)
-    cases = _attention_cases(make, spec, block_size, parts.cache_dtype) | _layer_cases(make, spec)
+    cases = _attention_cases(make, spec, config.cache_config.block_size, parts.cache_dtype) | _layer_cases(make, spec)
     for kernel, case in (cases | {"draw": partial(_draw, make, spec.vocab_size)}).items():
         if (why := _find_fault(case, parts, plain, TOLERANCE[dtype])) is None:
             continue
@@ -64,8 +62,8 @@ def check_kernels(
             parts = replace(parts, draws=False)
         elif kernel in vars(plain.ops) and kernel != "linear":
             parts = replace(parts, ops=replace(parts.ops, **{kernel: getattr(plain.ops, kernel)}))
-        elif kernel == "linear" or parts.backend.name == named or not parts.backend.replaceable:
-            asked = "batch_invariant" if named is None else "attention_backend"
+        elif config.model_config.batch_invariant or config.model_config.attention_backend == parts.backend.name:
+            asked = "batch_invariant" if config.model_config.batch_invariant else "attention_backend"
             raise ValueError(f"{asked} cannot be what was asked for on {device}: {why}; leave {asked} out")
         else:
             graphs = parts.graphs and plain.backend.supports_cuda_graphs
@@ -128,14 +126,11 @@ def _layer_cases(make: Callable[..., Tensor], spec: DecoderSpec) -> dict[str, Ca
     layer.weight = nn.Parameter(rows, requires_grad=False)
     if norm is not None:
         norm.weight = nn.Parameter(make(2, size), requires_grad=False)
-
-    def add_norm(parts: Parts) -> Tensor:
-        first = parts.ops.rms_norm(x, None, rows[0], eps)
-        return torch.cat([*first, *parts.ops.rms_norm(x, residual.clone(), rows[0], eps)])
-
     return {
         "linear": lambda parts: parts.ops.linear.apply(layer, x),
-        "rms_norm": add_norm,
+        "rms_norm": lambda parts: torch.cat(
+            [parts.ops.rms_norm(x, None, rows[0], eps)[0], *parts.ops.rms_norm(x, residual.clone(), rows[0], eps)]
+        ),
         "norm_rotary": lambda parts: torch.cat(parts.ops.norm_rotary(qkv.clone(), norm, rotary, heads, kv_heads), 1),
         "silu_mul": lambda parts: parts.ops.silu_mul(gate_up),
     }

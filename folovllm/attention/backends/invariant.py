@@ -38,7 +38,6 @@ class CPUInvariantBackend(CPUBackend):
 
 class TritonInvariantBackend(TritonBackend):
     name = "triton_invariant"
-    replaceable = False
 
     def warm_up(self, kv_cache: torch.Tensor, dtype: torch.dtype | None = None) -> None:
         """One token in block 0: every launch is of the same kernel."""

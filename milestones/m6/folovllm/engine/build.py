@@ -17,10 +17,8 @@ from folovllm.config import EngineConfig, SchedulerConfig
 from folovllm.core.scheduler import Scheduler
 from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.engine.core import EngineCore
-from folovllm.engine.kernel_check import check_kernels
 from folovllm.engine.parts import Parts, choose_parts
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.models.registry import decoder_spec
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
@@ -47,7 +45,6 @@ def build_engine_core(
         # What can be refused is refused before the weights are read.
         limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
         parts = choose_parts(config, hf_config, dtype, device)
-        parts = check_kernels(parts, config, decoder_spec(hf_config), dtype, device)
         weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
         model = build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=parts.ops)
         size = _size_cache(config, model, parts, limits, dtype, device)
