@@ -32,7 +32,7 @@ from folovllm.sampling_params import SamplingParams
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
-TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # |ours - torch's| / |torch's|
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # |ours - torch's| / |torch's|
 LENGTH = 150  # tokens of the sequence that all queries read: several tiles, the last of them partly filled
 MANY = 600  # programs; a batch of so many is not split (attention/splits.py)
 
@@ -57,17 +57,18 @@ def check_kernels(
     for kernel, case in (cases | {"draw": partial(_draw, make, spec.vocab_size)}).items():
         if (why := _find_fault(case, parts, plain, TOLERANCE[dtype])) is None:
             continue
-        why = f"the kernel {kernel!r} {why}"
+        why, asked = f"the kernel {kernel!r} {why}", None
         if kernel == "draw":
-            parts = replace(parts, draws=False)
-        elif kernel in vars(plain.ops) and kernel != "linear":
-            parts = replace(parts, ops=replace(parts.ops, **{kernel: getattr(plain.ops, kernel)}))
-        elif config.model_config.batch_invariant or config.model_config.attention_backend == parts.backend.name:
-            asked = "batch_invariant" if config.model_config.batch_invariant else "attention_backend"
-            raise ValueError(f"{asked} cannot be what was asked for on {device}: {why}; leave {asked} out")
+            without = replace(parts, draws=False)
+        elif kernel in vars(plain.ops):
+            without = replace(parts, ops=replace(parts.ops, **{kernel: getattr(plain.ops, kernel)}))
         else:
             graphs = parts.graphs and plain.backend.supports_cuda_graphs
-            parts = replace(parts, backend=plain.backend, graphs=graphs)
+            without = replace(parts, backend=plain.backend, graphs=graphs)
+            asked = "attention_backend" if config.model_config.attention_backend == parts.backend.name else None
+        if asked := "batch_invariant" if config.model_config.batch_invariant else asked:
+            raise ValueError(f"{asked} cannot be what was asked for on {device}: {why}; leave {asked} out")
+        parts = without
         logger.warning("torch takes the place of a kernel, which is slower: %s", why)
     return parts
 
@@ -111,7 +112,7 @@ def _attention_cases(
         backend = parts.backend(heads, kv_heads, size, size**-0.5)
         return backend.forward(q[: new * count], store(parts), metadata)
 
-    middling = 64 // (heads // kv_heads)  # rows of a tile, see choose_tiles()
+    middling = max(2, 64 // (heads // kv_heads))  # rows of a tile, see choose_tiles()
     cases = {f"prefill of {new} tokens": partial(attend, new, 2) for new in (2, middling, LENGTH)}
     cases |= {"decode in splits": partial(attend, 1, 3), "decode": partial(attend, 1, -(-MANY // kv_heads))}
     return {"store_kv": store, **cases}
@@ -122,16 +123,15 @@ def _layer_cases(make: Callable[..., Tensor], spec: DecoderSpec) -> dict[str, Ca
     x, residual, rows = make(43, spec.hidden_size).split([3, 3, 37])
     qkv, gate_up, layer = make(3, heads + 2 * kv_heads, size), make(3, 2 * spec.intermediate_size), Linear(1, 1)
     rotary = RotaryEmbedding(size, 3, spec.rope).to(x.device)(torch.arange(3, device=x.device))
-    norm = QKNorm(heads, kv_heads, size, eps) if spec.qk_norm else None
-    layer.weight = nn.Parameter(rows, requires_grad=False)
-    if norm is not None:
-        norm.weight = nn.Parameter(make(2, size), requires_grad=False)
+    norm, layer.weight = QKNorm(heads, kv_heads, size, eps), nn.Parameter(rows, requires_grad=False)
+    norm.weight = nn.Parameter(make(2, size), requires_grad=False)
+    qk_norm = norm if spec.qk_norm else None
     return {
         "linear": lambda parts: parts.ops.linear.apply(layer, x),
         "rms_norm": lambda parts: torch.cat(
             [parts.ops.rms_norm(x, None, rows[0], eps)[0], *parts.ops.rms_norm(x, residual.clone(), rows[0], eps)]
         ),
-        "norm_rotary": lambda parts: torch.cat(parts.ops.norm_rotary(qkv.clone(), norm, rotary, heads, kv_heads), 1),
+        "norm_rotary": lambda parts: torch.cat(parts.ops.norm_rotary(qkv.clone(), qk_norm, rotary, heads, kv_heads), 1),
         "silu_mul": lambda parts: parts.ops.silu_mul(gate_up),
     }
 

@@ -13,7 +13,7 @@ import pytest
 from folovllm import LLMEngine, SamplingParams
 from folovllm.attention import splits
 from folovllm.engine import kernel_check
-from folovllm.layers.kernels import add_rms_norm, norm_rotary, silu_mul
+from folovllm.layers.kernels import add_rms_norm, matmul, norm_rotary, silu_mul
 from folovllm.layers.ops import LayerOps
 from folovllm.sample.kernels import sampler
 from tests.fake_cuda import FakeCuda
@@ -21,7 +21,7 @@ from tests.m3.oracle import Oracle
 from tests.m4.cuda_support import make_engine, serve
 
 pytest.importorskip("triton")
-from folovllm.attention.kernels import paged_decode, paged_prefill, store_kv
+from folovllm.attention.kernels import paged_decode, paged_prefill, store_kv, store_kv_fp8
 
 pytestmark = pytest.mark.slow
 SMALL = {"max_num_seqs": 2, "max_model_len": 16, "num_kv_blocks": 8}
@@ -136,3 +136,24 @@ def test_without_the_check_a_wrong_kernel_is_used(
     engine = make_engine(small_oracle, **SMALL)
     assert caplog.messages == []
     assert tokens_of(engine) != small_oracle.greedy(PROMPT, 4)
+
+
+def test_batch_invariance_is_refused_where_its_product_is_wrong(
+    small_oracle: Oracle, checked_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matmul, "_linear_kernel", Doubled(matmul._linear_kernel, "out_ptr"))
+    message = (
+        "^batch_invariant cannot be what was asked for on cuda:0: the kernel 'linear' is off by .*; leave batch_inv"
+    )
+    with pytest.raises(ValueError, match=message):
+        make_engine(small_oracle, batch_invariant=True, **SMALL)
+
+
+def test_a_cache_of_8_bits_is_read_by_torch_where_its_kernel_is_wrong(
+    small_oracle: Oracle, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_kv_fp8, "_store_kv_fp8", Raises())
+    engine = make_engine(small_oracle, kv_cache_dtype="fp8", **SMALL)
+    assert [message.partition("'store_kv' fails")[1] for message in caplog.messages] == ["'store_kv' fails"]
+    assert parts_of(engine)["backend"] == "paged_fp8"
+    assert len(tokens_of(engine)) == 4
