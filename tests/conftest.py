@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, settings
 # Without a GPU the Triton kernels run in Triton's interpreter: to be said before a module with kernels is imported.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    os.environ.setdefault("FOLOVLLM_CHECK_KERNELS", "no")  # by each engine on the stand-in for a GPU, interpreted
 
 # The same examples in every run, and none of them too slow.
 settings.register_profile("folovllm", deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

@@ -46,6 +46,8 @@ class Parts:
     sampler: Callable[..., BatchSampler]
     runner: Callable[..., ModelRunner]
     graphs: bool
+    draws: bool
+    """Whether the sampling kernel draws the tokens."""
 
 
 class ObservedRunner(ModelRunner):
@@ -88,6 +90,7 @@ def choose_parts(
         sampler=partial(BatchSampler, rows_apart=True) if invariant else BatchSampler,
         runner=partial(ObservedRunner, observers=observers),
         graphs=device.type == "cuda" and backend.supports_cuda_graphs and not eager,
+        draws=device.type == "cuda" and kernels_unavailable_reason(device) is None,
     )
 
 

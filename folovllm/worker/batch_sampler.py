@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.request import Sequence
 from folovllm.sample.groups import RowGroup, group_rows, sample_groups, spread_logprobs
 from folovllm.sample.gumbel import NUM_SETTINGS, GumbelParams, GumbelRows, draw_seed, host_params, takes_raw_logits
@@ -46,9 +45,10 @@ class BatchSampler:
     """Holds one SamplingRow per sequence, from its first step to its end."""
 
     def __init__(
-        self, vocab_size: int, eos_token_ids: frozenset[int], device: torch.device, *, rows_apart: bool = False
-    ) -> None:
-        """rows_apart: as group_rows() has it."""
+        self, vocab_size: int, eos_token_ids: frozenset[int], device: torch.device, *, uses_kernel: bool,
+        rows_apart: bool = False,
+    ) -> None:  # fmt: skip
+        """uses_kernel: whether the sampling kernel draws.  rows_apart: as group_rows() has it."""
         self.sampler, self.rows_apart = Sampler(), rows_apart
         self.vocab_size, self.eos_token_ids, self.device = vocab_size, eos_token_ids, device
         self._rows: dict[str, SamplingRow] = {}
@@ -56,8 +56,7 @@ class BatchSampler:
         """Of a sequence's generator, before the draws of its last two tokens: {place of the token: state}."""
         self._seqs: list[Sequence] = []  # the groups', in this order
         self._groups: list[RowGroup] | None = None
-        self.uses_kernel = device.type == "cuda" and kernels_unavailable_reason(device) is None
-        """Whether rows are drawn by the sampling kernel."""
+        self.uses_kernel = uses_kernel
         self._seeds: dict[str, int] = {}  # for the kernel's noise
         self._kernel_batch: KernelBatch | None = None
 

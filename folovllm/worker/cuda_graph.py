@@ -29,7 +29,6 @@ from bisect import bisect_left
 import torch
 
 from folovllm.attention.backend import AttentionBackend
-from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.layers.linear import LinearMethod
 from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
@@ -143,9 +142,9 @@ class CudaGraphs:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        draws: bool,
     ) -> None:
-        self.model, self.sizes = model, sizes
-        self.draws = kernels_unavailable_reason(device) is None
+        self.model, self.sizes, self.draws = model, sizes, draws
         self.buffers = GraphBuffers(sizes[-1], max_model_len, block_size, device)
         self.outputs = GraphOutputs(sizes[-1], model.decoder_spec, dtype, device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
@@ -212,6 +211,7 @@ def bytes_of_graphs(
     block_size: int,
     dtype: torch.dtype,
     device: torch.device,
+    draws: bool,
     cache_dtype: torch.dtype | None = None,
 ) -> int:
     """Device memory that CudaGraphs of all these sizes will take, before there is a cache. cache_dtype: of the cache
@@ -228,7 +228,7 @@ def bytes_of_graphs(
     cache = KVCache(model, backend, num_blocks=1, block_size=block_size, dtype=cache_dtype or dtype, device=device)
     cache_bytes = cache.num_bytes
     graphs = CudaGraphs(
-        model, sizes[-2:], max_model_len=max_model_len, block_size=block_size, dtype=dtype, device=device
+        model, sizes[-2:], max_model_len=max_model_len, block_size=block_size, dtype=dtype, device=device, draws=draws
     )
     taken = free_before - torch.cuda.mem_get_info(device)[0] - cache_bytes
     others = (len(sizes) - len(graphs.sizes)) * graphs.graph_bytes[graphs.sizes[0]]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import torch
 
 from folovllm.attention.backend import AttentionBackend
-from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import SchedulerConfig
 from folovllm.models.decoder import DecoderForCausalLM
@@ -38,13 +37,14 @@ def peak_bytes_of_full_step(
     *,
     dtype: torch.dtype,
     device: torch.device,
+    draws: bool,
 ) -> int:
-    """Bytes of a CUDA device that the largest step takes beyond weights and cache."""
+    """Bytes of a CUDA device that the largest step takes beyond weights and cache.  draws: with the sampling kernel."""
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    cache_bytes = run_full_step(model, backend, block_size, limits, dtype=dtype, device=device)
+    cache_bytes = run_full_step(model, backend, block_size, limits, dtype=dtype, device=device, draws=draws)
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before - cache_bytes
     for layer in model.attention_layers:
@@ -62,6 +62,7 @@ def run_full_step(
     *,
     dtype: torch.dtype,
     device: torch.device,
+    draws: bool = False,
 ) -> int:
     """One prefill of the largest size, over a cache just large enough. Returns the bytes of that cache."""
     assert limits.max_num_batched_tokens is not None
@@ -92,16 +93,15 @@ def run_full_step(
     hidden = model(input_ids, positions, metadata)
     logits = model.compute_logits(hidden[: min(limits.max_num_seqs, num_tokens)])
     for params in HUNGRY:
-        _draw(logits, [SamplingRow(params, [0], [0], frozenset(), None) for _ in range(len(logits))])
+        _draw(logits, [SamplingRow(params, [0], [0], frozenset(), None) for _ in range(len(logits))], draws)
     del beside
     return cache.num_bytes
 
 
-def _draw(logits: torch.Tensor, rows: list[SamplingRow]) -> None:
-    """As the engine draws: in the sampling kernel where it can be used."""
+def _draw(logits: torch.Tensor, rows: list[SamplingRow], uses_kernel: bool) -> None:
     device, vocab_size = logits.device, logits.shape[-1]
     gumbel = None
-    if device.type == "cuda" and kernels_unavailable_reason(device) is None:
+    if uses_kernel:
         settings = torch.from_numpy(host_params(rows, [0] * len(rows), vocab_size)).to(device)
         places = torch.zeros(len(rows), dtype=torch.int64, device=device)
         gumbel = GumbelRows(GumbelParams(settings), offsets=places, drawn=places)

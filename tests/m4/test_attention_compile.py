@@ -37,7 +37,7 @@ def compile_variants(which: str, folder: Path) -> Kernels:
     package, here = Path(folovllm.__file__).parents[1], Path(__file__).parents[2]
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     env |= {
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys([str(package), str(here)])),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys([str(package), str(here), *sys.path])),  # that Triton, too
         "TRITON_CACHE_DIR": str(folder),
     }
     command = [sys.executable, "-m", "tests.m4.attention_aot", which]

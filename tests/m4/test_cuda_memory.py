@@ -86,7 +86,7 @@ def test_what_graphs_take_is_known_before_there_is_a_cache(folder: Path, shapes_
     caches = [layer.kv_cache for layer in runner.model.attention_layers]
     foretold = bytes_of_graphs(
         runner.model, type(runner.kv_cache.backend), sizes, max_model_len=4096, block_size=16, dtype=torch.bfloat16,
-        device=device.torch_device,
+        device=device.torch_device, draws=True,
     )  # fmt: skip
     assert [layer.kv_cache for layer in runner.model.attention_layers] == [None] * len(caches)
     taken = graphs.pool_bytes + sum(tensor.nbytes for tensor in kept)

@@ -32,7 +32,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     package, here = Path(folovllm.__file__).parents[1], Path(__file__).parents[2]
     folder = tmp_path_factory.mktemp("triton")
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    paths = os.pathsep.join(dict.fromkeys([str(package), str(here)]))
+    paths = os.pathsep.join(dict.fromkeys([str(package), str(here), *sys.path]))  # the same Triton, too
     env |= {"PYTHONPATH": paths, "TRITON_CACHE_DIR": str(folder)}
     command = [sys.executable, "-m", "tests.m6.aot"]
     done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True)

@@ -15,11 +15,14 @@ from typing import Any
 import pytest
 
 from workshop.bench.__main__ import build_parser
+from workshop.bench.time_line import GPUS, contexts_of_first_full_step, predict
 from workshop.gpu_kit import __main__ as kit
 from workshop.gpu_kit import races, recorder
 from workshop.gpu_kit.page import page, table
-from workshop.gpu_kit.parts import Part, make_parts, read_json
+from workshop.gpu_kit.parts import ENDING, Part, make_parts, read_json
+from workshop.gpu_kit.predicted import NAMES, OTHERS, kernel_seconds, label_of
 from workshop.gpu_kit.process import Ended, run_limited
+from workshop.gpu_kit.profile import rows_of
 from workshop.gpu_kit.record import Record
 
 
@@ -151,14 +154,75 @@ def test_a_slow_part_leaves_the_others_what_they_need(tmp_path: Path) -> None:
         python("import time; time.sleep(600)", tmp_path, "slow"),
         python("", tmp_path, "later", limit=3600, need=3599),
     ]
-    slow, later = run(parts, tmp_path, minutes=60)["parts"]
-    assert slow["limit_s"] <= 1
+    slow, later = run(parts, tmp_path, minutes=60 + 3 * ENDING / 60)["parts"]
+    assert slow["limit_s"] <= 1 + ENDING
     assert (slow["status"], later["status"]) == ("stopped", "passed")
 
 
 def test_what_has_no_time_left_is_not_begun(tmp_path: Path) -> None:
     (part,) = run([replace(python("", tmp_path), need=90, limit=90)], tmp_path, minutes=0.5)["parts"]
     assert (part["status"], part["reason"]) == ("skipped", "no time was left for it")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Time that passes by commands alone: {name of a part: the seconds that it would take}; of others, their need."""
+    now, takes = [0.0], {}
+
+    def run_fake(argv: list[str], limit: float, log: Any, env: Any) -> Ended:
+        taken = takes[argv[0]]
+        ended = Ended(0, taken) if taken <= limit else Ended(None, limit + ENDING)
+        now[0] += ended.seconds
+        return ended
+
+    monkeypatch.setattr(kit.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(kit, "run_limited", run_fake)
+    return takes
+
+
+def rehearse(clock: dict[str, float], slow: set[str], tmp_path: Path) -> dict[str, Any]:
+    """The parts of a GPU's machine, as commands that take what they need; those of `slow` never end."""
+    parts = make_parts("cuda", tiny=False, folder=tmp_path)
+    clock |= {part.name: 1e9 if part.name in slow else part.need for part in parts}
+    named = [replace(part, argv=[part.name], read=lambda path, log: None) for part in parts]
+    return run(named, tmp_path, minutes=kit.parse([]).minutes)
+
+
+ALL = [part.name for part in make_parts("cuda", tiny=False, folder=Path())]
+
+
+@pytest.mark.parametrize("slow", ALL)
+def test_each_part_that_overruns_costs_itself_only(slow: str, clock: dict[str, float], tmp_path: Path) -> None:
+    found = rehearse(clock, {slow}, tmp_path)
+    assert {part["name"]: part["status"] for part in found["parts"]} == {
+        name: "stopped" if name == slow else "passed" for name in ALL
+    }
+    assert found["seconds"] <= 600 - 15  # the last of a call of 600 s are for writing and for whoever called
+
+
+def test_where_every_part_overruns_each_has_had_its_need_and_the_kit_ends_in_time(
+    clock: dict[str, float], tmp_path: Path
+) -> None:
+    found = rehearse(clock, set(ALL), tmp_path)
+    needs = {part.name: part.need for part in make_parts("cuda", tiny=False, folder=tmp_path)}
+    assert [part["status"] for part in found["parts"]] == ["stopped"] * len(ALL)
+    assert all(part["limit_s"] >= needs[part["name"]] for part in found["parts"])
+    assert found["seconds"] <= 600 - 15
+
+
+def test_a_cold_start_of_torch_and_cuda_fits_into_the_first_part(tmp_path: Path) -> None:
+    first, *_ = make_parts("cuda", tiny=False, folder=tmp_path)
+    assert first.name == "machine"
+    assert first.need >= 40
+
+
+def test_the_engines_tests_come_first_and_the_peer_last(tmp_path: Path) -> None:
+    parts = make_parts("cuda", tiny=False, folder=tmp_path)
+    tests = next(part.argv for part in parts if part.name == "tests")
+    files = [arg for arg in tests if arg.startswith("tests/")]
+    assert files == ["tests/gpu/test_engine_gpu.py", "tests/gpu/test_model_gpu.py", "tests/gpu"]
+    assert tests[tests.index("-n") + 1] == "12"
+    assert parts[-1].name == "beside"
 
 
 def test_without_the_device_nothing_else_is_tried(tmp_path: Path) -> None:
@@ -198,10 +262,10 @@ def test_every_command_is_one_that_there_is(device: str, tiny: bool, tmp_path: P
 
 @pytest.mark.parametrize(("device", "tiny"), [("cuda", False), ("cuda", True), ("cpu", True)])
 def test_what_the_parts_need_fits_into_the_minutes_of_all(device: str, tiny: bool, tmp_path: Path) -> None:
-    """So that no part takes another's: the kit ends in its 8 minutes on a GPU, and each part has had its need."""
+    """So that no part takes another's: the kit ends in its minutes on a GPU, and each part has had its need."""
     parts = make_parts(device, tiny=tiny, folder=tmp_path)
     args = kit.parse(["--device", device, *(["--tiny"] if tiny else [])])
-    assert sum(part.need for part in parts) <= 60 * args.minutes
+    assert sum(part.need + ENDING for part in parts) <= 60 * args.minutes
     assert all(part.need <= part.limit for part in parts)
 
 
@@ -209,8 +273,8 @@ def test_a_rehearsal_is_not_cut_where_a_gpus_machine_would_be(tmp_path: Path) ->
     """Eight times the time of all, and of each: two cores are not sixteen."""
     on_gpu, rehearsed = (make_parts(device, tiny=True, folder=tmp_path) for device in ("cuda", "cpu"))
     assert [part.limit for part in rehearsed] == [8 * part.limit for part in on_gpu]
-    assert kit.parse(["--device", "cpu", "--tiny"]).minutes == 64
-    assert kit.parse([]).minutes == 8
+    assert kit.parse(["--device", "cpu", "--tiny"]).minutes == pytest.approx(8 * 9.7)
+    assert kit.parse([]).minutes == 9.7
     assert kit.parse(["--device", "cpu", "--tiny", "--minutes", "3"]).minutes == 3
 
 
@@ -222,8 +286,9 @@ def test_the_cheap_part_of_a_rehearsal(tmp_path: Path, capsys: pytest.CaptureFix
         ("machine", "passed"),
         ("races", "passed"),
     ]
-    text = (tmp_path / "out" / "gpu.md").read_text()
-    assert text in capsys.readouterr().out
+    text, printed = (tmp_path / "out" / "gpu.md").read_text(), capsys.readouterr()
+    assert text in printed.out
+    assert f"after every part: {tmp_path}/out/gpu.md to read, gpu.json, gpu.log" in printed.err
     for said in ("a rehearsal", "compute-sanitizer did not run", "| passed"):
         assert said in text
 
@@ -308,6 +373,54 @@ def test_a_page_says_which_tests_went_wrong() -> None:
     assert "1 failed, 2 passed." in text
     assert "- `t.py::a`: it broke" in text
     assert "rehearsal" not in text
+
+
+def test_the_page_has_predicted_beside_measured_for_every_kernel() -> None:
+    gpu = GPUS["h200"]
+    kernels = {"void cutlass::gemm": (113.0, 800.0), "_paged_decode": (28.0, 4000.0), "_sample_kernel": (1.0, 90.0),
+               "Memcpy DtoD": (3.0, 6.0)}  # fmt: skip
+    rows = rows_of(256, kernels, kernel_seconds(gpu, "qwen3-0.6b", [597] * 256))
+    assert {row["kernel"] for row in rows} == {*NAMES, OTHERS}
+    record = Record("kit", 9.7, "cuda", tiny=False)
+    record.parts += [
+        {"name": "profile", "title": "p", "status": "passed", "seconds": 1.0,
+         "report": {"context": 597, "rows": rows}},
+        {"name": "sampling", "title": "s", "status": "passed", "seconds": 1.0,
+         "report": {"copy_gb_per_s": 4000.0,
+                    "rows": [{"kernel": "greedy, 1 rows", "us": 10.0, "predicted_us": None, "gb_per_s": 30.0}]}},
+    ]  # fmt: skip
+    text = page(record)
+    for row in rows:
+        if row["us"] or row["predicted_us"]:
+            assert f"| {row['kernel']}" in text
+    assert "| greedy, 1 rows" in text
+    assert text.count("predicted us") == 2
+
+
+def test_what_is_predicted_kernel_by_kernel_adds_up_to_the_time_line() -> None:
+    """But for storing K and V, whose bytes the time line leaves out, and the copy of a step's inputs from the host."""
+    contexts = contexts_of_first_full_step()
+    whole = {row["part"]: row["us"] for row in predict(GPUS["h200"], contexts)}
+    each = {name: 1e6 * seconds for name, seconds in kernel_seconds(GPUS["h200"], "qwen3-0.6b", contexts).items()}
+    assert each["decode"] == pytest.approx(whole["attention"])
+    assert each["products and head"] == pytest.approx(whole["products"] + whole["head"])
+    assert each["draw"] == pytest.approx(whole["sampling"])
+    small = sum(each[name] for name in ("store_kv", "norms", "rotation", "SwiGLU"))
+    assert small == pytest.approx(whole["small kernels"], rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "label"),
+    [
+        ("_paged_decode", "decode"),
+        ("_add_rms_norm_kernel", "norms"),
+        ("nvjet_tst_128x64_64x8_1x2_h_bz_TNT", "products and head"),
+        ("void cublasLt::splitKreduce_kernel<32>", "products and head"),
+        ("Memcpy HtoD (Pinned -> Device)", OTHERS),
+    ],
+)
+def test_kernels_are_known_by_their_names(kernel: str, label: str) -> None:
+    assert label_of(kernel) == label
 
 
 def test_a_command_ends_where_the_kit_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

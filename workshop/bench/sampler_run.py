@@ -57,8 +57,8 @@ class NaiveSampler(Sampler):
 
 
 class ClockedSampler(BatchSampler):
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
         self.seconds: list[float] = []
 
     def draw(self, *args: Any, **kwargs: Any) -> tuple[SamplerOutput, Failures]:

@@ -1,6 +1,7 @@
 """The kit for a maintainer who has a GPU for some minutes: one command tests and measures all of the CUDA side.
 
-    python -m workshop.gpu_kit              (`make gpu`)          a CUDA device, 8 minutes at most, no network
+    python -m workshop.gpu_kit              (`make gpu`)          a CUDA device, 9.7 minutes at most, no network
+    python3 -m workshop.gpu_kit --minutes 9.7 --out DIR           the same, on a machine that has only Python
     python -m workshop.gpu_kit --device cpu --tiny                the same parts rehearsed without a GPU
 
     parts.py ─▶ process.py ─▶ record.py ─▶ page.py

@@ -14,7 +14,7 @@ TAIL_SHOWN = 12
 
 def page(record: Record) -> str:
     lines = [*_head(record), *_overview(record)]
-    for section in (_tests, _attention, _decode, _preset, _startup, _races, _trouble):
+    for section in (_tests, _kernels, _attention, _decode, _preset, _startup, _races, _trouble):
         lines += section(record)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -70,6 +70,35 @@ def _tests(record: Record) -> list[str]:
     lines += [""] if found["wrong"] else []
     slowest = [[test["test"], test["seconds"]] for test in found["slowest"][:5]]
     return [*lines, *(table(["slowest", "seconds"], slowest) if slowest else [])]
+
+
+def _kernels(record: Record) -> list[str]:
+    """Predicted beside measured, microseconds of each kernel: of whole steps, then one by one."""
+    lines: list[str] = []
+    if found := record.report("profile"):
+        rows = [
+            [row["batch"], row["kernel"], row["launches"], row["us"], row["predicted_us"], _times(row)]
+            for row in found["rows"]
+            if row["us"] or row["predicted_us"]
+        ]
+        headings = ["sequences", "kernel", "launches", "us a step", "predicted us", "times predicted"]
+        lines += [f"## A decode step, kernel by kernel, {found['context']} tokens each", "", *table(headings, rows)]
+    for name, title in (("sampling", "The draw"), ("products", "Products"), ("tiles", "Decode with other tiles")):
+        if found := record.report(name):
+            rows = [
+                [row["kernel"], row["us"], row["predicted_us"], _times(row), row["gb_per_s"],
+                 row["gb_per_s"] / found["copy_gb_per_s"]]
+                for row in found["rows"]
+            ]  # fmt: skip
+            headings = ["kernel", "us", "predicted us", "times predicted", "GB/s", "of a copy's"]
+            lines += [f"## {title}", "", *table(headings, rows)]
+    if lines:
+        lines += ["Predictions are those of `workshop/bench/time_line.py`, for this GPU where it knows it.", ""]
+    return lines
+
+
+def _times(row: dict[str, Any]) -> float | None:
+    return row["us"] / row["predicted_us"] if row["predicted_us"] else None
 
 
 def _attention(record: Record) -> list[str]:

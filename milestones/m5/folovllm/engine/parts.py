@@ -35,6 +35,8 @@ class Parts:
     kv_manager: type[KVCacheManager]
     sampler: type[BatchSampler]
     graphs: bool
+    draws: bool
+    """Whether the sampling kernel draws the tokens."""
 
 
 def choose_parts(config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device) -> Parts:
@@ -50,6 +52,7 @@ def choose_parts(config: EngineConfig, hf_config: Any, dtype: torch.dtype, devic
         kv_manager=KVCacheManager,
         sampler=BatchSampler,
         graphs=device.type == "cuda" and backend.supports_cuda_graphs and not eager,
+        draws=device.type == "cuda" and kernels_unavailable_reason(device) is None,
     )
 
 

@@ -73,13 +73,15 @@ def _size_cache(
     block_size = config.cache_config.block_size
 
     def measure_step() -> int:
-        step = peak_bytes_of_full_step(model, parts.backend, block_size, limits, dtype=parts.cache_dtype, device=device)
+        step = peak_bytes_of_full_step(
+            model, parts.backend, block_size, limits, dtype=parts.cache_dtype, device=device, draws=parts.draws
+        )
         if not parts.graphs:
             return step
         assert limits.max_model_len is not None
         return step + bytes_of_graphs(
             model, parts.backend, capture_sizes(limits.max_num_seqs), max_model_len=limits.max_model_len,
-            block_size=block_size, dtype=dtype, device=device, cache_dtype=parts.cache_dtype,
+            block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
         )  # fmt: skip
 
     token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
@@ -116,14 +118,16 @@ def _build_runner(
         model, parts.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=parts.cache_dtype,
         device=device,
     )  # fmt: skip
-    sampling = parts.sampler(model.decoder_spec.vocab_size, eos_token_ids, device)
+    sampling = parts.sampler(model.decoder_spec.vocab_size, eos_token_ids, device, uses_kernel=parts.draws)
     if device.type == "cuda":
         kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
         sampling.warm_up(dtype)
     graphs = None
     if parts.graphs:
         sizes = capture_sizes(limits.max_num_seqs)
-        graphs = CudaGraphs(model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device)
+        graphs = CudaGraphs(
+            model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=parts.draws
+        )
         logger.info(
             "CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], graphs.pool_bytes / 2**30
         )

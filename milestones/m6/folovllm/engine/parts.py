@@ -42,6 +42,8 @@ class Parts:
     kv_manager: type[KVCacheManager]
     sampler: Callable[..., BatchSampler]
     graphs: bool
+    draws: bool
+    """Whether the sampling kernel draws the tokens."""
 
 
 def choose_parts(config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device) -> Parts:
@@ -64,6 +66,7 @@ def choose_parts(config: EngineConfig, hf_config: Any, dtype: torch.dtype, devic
         kv_manager=PrefixCachingManager if config.cache_config.enable_prefix_caching else KVCacheManager,
         sampler=partial(BatchSampler, rows_apart=True) if invariant else BatchSampler,
         graphs=device.type == "cuda" and backend.supports_cuda_graphs and not eager,
+        draws=device.type == "cuda" and kernels_unavailable_reason(device) is None,
     )
 
 

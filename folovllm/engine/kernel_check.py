@@ -1,0 +1,152 @@
+"""When an engine starts on a GPU, each of our kernels computes a small case there, and so do torch's operators.
+
+A GPU, driver or Triton that nobody has tried may refuse a kernel, or compute something else. A warning then names it,
+and torch takes its place, slower and right. The cases have the model's own sizes and dtypes, so the engine needs what
+they compile. FOLOVLLM_CHECK_KERNELS=no leaves them out. A kernel that reads what is not there ends CUDA's context, and
+the process with it.
+
+vLLM: none
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from folovllm.attention.metadata import AttentionMetadata
+from folovllm.config import EngineConfig
+from folovllm.engine.parts import Parts
+from folovllm.layers.linear import Linear
+from folovllm.layers.norm import QKNorm
+from folovllm.layers.ops import LayerOps
+from folovllm.layers.rotary import RotaryEmbedding
+from folovllm.models.decoder import DecoderSpec
+from folovllm.sample.gumbel import GumbelParams, host_params
+from folovllm.sample.row import SamplingRow
+from folovllm.sampling_params import SamplingParams
+from folovllm.utils.logging import init_logger
+
+logger = init_logger(__name__)
+TOLERANCE = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # |ours - torch's| / |torch's|
+LENGTH = 150  # tokens of the sequence that all queries read: several tiles, the last of them partly filled
+MANY = 600  # programs; a batch of so many is not split (attention/splits.py)
+
+
+def check_kernels(
+    parts: Parts, config: EngineConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device
+) -> Parts:
+    """`parts`, without the kernels that are wrong on `device`.
+
+    Raises:
+        ValueError: a kernel is wrong, and torch does not compute what was asked for.
+    """
+    if device.type != "cuda" or os.environ.get("FOLOVLLM_CHECK_KERNELS") == "no":
+        return parts
+    generator = torch.Generator().manual_seed(0)
+
+    def make(*size: int) -> Tensor:
+        return torch.randn(size, generator=generator).to(device, dtype)
+
+    plain = replace(parts, backend=parts.backend.plain or parts.backend, ops=LayerOps(), draws=False)
+    cases = _attention_cases(make, spec, config.cache_config.block_size, parts.cache_dtype) | _layer_cases(make, spec)
+    for kernel, case in (cases | {"draw": partial(_draw, make, spec.vocab_size)}).items():
+        if (why := _find_fault(case, parts, plain, TOLERANCE[dtype])) is None:
+            continue
+        why, asked = f"the kernel {kernel!r} {why}", None
+        if kernel == "draw":
+            without = replace(parts, draws=False)
+        elif kernel in vars(plain.ops):
+            without = replace(parts, ops=replace(parts.ops, **{kernel: getattr(plain.ops, kernel)}))
+        else:
+            graphs = parts.graphs and plain.backend.supports_cuda_graphs
+            without = replace(parts, backend=plain.backend, graphs=graphs)
+            asked = "attention_backend" if config.model_config.attention_backend == parts.backend.name else None
+        if asked := "batch_invariant" if config.model_config.batch_invariant else asked:
+            raise ValueError(f"{asked} cannot be what was asked for on {device}: {why}; leave {asked} out")
+        parts = without
+        logger.warning("torch takes the place of a kernel, which is slower: %s", why)
+    return parts
+
+
+def _find_fault(case: Callable[[Parts], Tensor], ours: Parts, plain: Parts, tolerance: float) -> str | None:
+    try:
+        got, want = case(ours).double(), case(plain).double()
+        off = float((got - want).norm() / want.norm())
+    except Exception as error:  # compilers and drivers raise what they like
+        return f"fails with {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return None if off <= tolerance else f"is off by {off:.1e} of the right result"  # NaN is, too
+
+
+def _attention_cases(
+    make: Callable[..., Tensor], spec: DecoderSpec, block_size: int, cache_dtype: torch.dtype
+) -> dict[str, Callable[[Parts], Tensor]]:
+    heads, kv_heads, size = spec.num_heads, spec.num_kv_heads, spec.head_size
+    q, k, v = make(max(MANY, 2 * LENGTH), heads + 2 * kv_heads, size).split([heads, kv_heads, kv_heads], dim=1)
+    ints = partial(torch.tensor, dtype=torch.int32, device=q.device)
+    table, position = torch.arange(-(-LENGTH // block_size), 0, -1), torch.arange(LENGTH)
+    slots = (table[position // block_size] * block_size + position % block_size).to(q.device)
+
+    def store(parts: Parts) -> Tensor:
+        backend = parts.backend(heads, kv_heads, size, size**-0.5)
+        shape = backend.kv_cache_shape(len(table) + 1, block_size)
+        cache = torch.zeros(shape, dtype=cache_dtype, device=q.device)
+        backend.write(k[:LENGTH], v[:LENGTH], cache, slots)
+        return cache
+
+    def attend(new: int, count: int, parts: Parts) -> Tensor:
+        """`count` times `new` queries, each at the end of another part of the sequence."""
+        metadata = AttentionMetadata(
+            query_start_loc=ints(range(0, new * count + 1, new)),
+            seq_lens=ints([max(LENGTH - 70 * (i % 3), new) for i in range(count)]),
+            slot_mapping=slots,
+            block_tables=ints([table.tolist()] * count),
+            max_query_len=new,
+            max_seq_len=LENGTH,
+            decode_order=ints(range(count)) if new == 1 else None,
+        )
+        backend = parts.backend(heads, kv_heads, size, size**-0.5)
+        return backend.forward(q[: new * count], store(parts), metadata)
+
+    middling = max(2, 64 // (heads // kv_heads))  # rows of a tile, see choose_tiles()
+    cases = {f"prefill of {new} tokens": partial(attend, new, 2) for new in (2, middling, LENGTH)}
+    cases |= {"decode in splits": partial(attend, 1, 3), "decode": partial(attend, 1, -(-MANY // kv_heads))}
+    return {"store_kv": store, **cases}
+
+
+def _layer_cases(make: Callable[..., Tensor], spec: DecoderSpec) -> dict[str, Callable[[Parts], Tensor]]:
+    heads, kv_heads, size, eps = spec.num_heads, spec.num_kv_heads, spec.head_size, spec.rms_norm_eps
+    x, residual, rows = make(43, spec.hidden_size).split([3, 3, 37])
+    qkv, gate_up, layer = make(3, heads + 2 * kv_heads, size), make(3, 2 * spec.intermediate_size), Linear(1, 1)
+    rotary = RotaryEmbedding(size, 3, spec.rope).to(x.device)(torch.arange(3, device=x.device))
+    norm, layer.weight = QKNorm(heads, kv_heads, size, eps), nn.Parameter(rows, requires_grad=False)
+    norm.weight = nn.Parameter(make(2, size), requires_grad=False)
+    qk_norm = norm if spec.qk_norm else None
+    return {
+        "linear": lambda parts: parts.ops.linear.apply(layer, x),
+        "rms_norm": lambda parts: torch.cat(
+            [parts.ops.rms_norm(x, None, rows[0], eps)[0], *parts.ops.rms_norm(x, residual.clone(), rows[0], eps)]
+        ),
+        "norm_rotary": lambda parts: torch.cat(parts.ops.norm_rotary(qkv.clone(), qk_norm, rotary, heads, kv_heads), 1),
+        "silu_mul": lambda parts: parts.ops.silu_mul(gate_up),
+    }
+
+
+def _draw(make: Callable[..., Tensor], vocab_size: int, parts: Parts) -> Tensor:
+    """Draws of which it is known how they end: 1 for each that ends so."""
+    logits = make(4, vocab_size)
+    if not parts.draws:
+        return torch.ones(4, device=logits.device)
+    logits[:2, -1], logits[2] = 1000.0, 0.0
+    wanted = [SamplingParams(temperature=0), SamplingParams(), SamplingParams(), SamplingParams(top_k=2, top_p=0.999)]
+    rows = [SamplingRow(params, [], [], frozenset(), None) for params in wanted]
+    params = GumbelParams(torch.from_numpy(host_params(rows, range(4), vocab_size)).to(logits.device))
+    places, kept = torch.arange(4, device=logits.device), torch.zeros_like(logits, dtype=torch.int8)
+    first, second = params.draw(logits, places), params.draw(logits.float(), places + 4, kept=kept)
+    likeliest, filtered = logits[3].topk(2).values.sort().values, logits[3][kept[3] != 0].sort().values
+    sure = [(first[row] == vocab_size - 1) & (second[row] == vocab_size - 1) for row in range(2)]
+    return torch.stack([*sure, first[2] != second[2], torch.tensor(torch.equal(likeliest, filtered)).to(first.device)])

@@ -1,0 +1,159 @@
+"""A user's first minute on a GPU that nobody has tried, on the stand-in for one: an engine finds the kernels that raise
+or are wrong there, says so, and answers without them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from folovllm import LLMEngine, SamplingParams
+from folovllm.attention import splits
+from folovllm.engine import kernel_check
+from folovllm.layers.kernels import add_rms_norm, matmul, norm_rotary, silu_mul
+from folovllm.layers.ops import LayerOps
+from folovllm.sample.kernels import sampler
+from tests.fake_cuda import FakeCuda
+from tests.m3.oracle import Oracle
+from tests.m4.cuda_support import make_engine, serve
+
+pytest.importorskip("triton")
+from folovllm.attention.kernels import paged_decode, paged_prefill, store_kv, store_kv_fp8
+
+pytestmark = pytest.mark.slow
+SMALL = {"max_num_seqs": 2, "max_model_len": 16, "num_kv_blocks": 8}
+PROMPT, GREEDY = [5, 6, 7], SamplingParams(temperature=0, max_tokens=4)
+
+
+@pytest.fixture
+def checked_cuda(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> FakeCuda:
+    monkeypatch.setenv("FOLOVLLM_CHECK_KERNELS", "yes")
+    monkeypatch.setattr(logging.getLogger("folovllm"), "propagate", True)  # to caplog
+    caplog.set_level(logging.WARNING)
+    # A GPU with room for four programs, which the interpreter runs one by one: eight of them are many.
+    monkeypatch.setattr(splits, "PLACES", 4)
+    monkeypatch.setattr(kernel_check, "MANY", 8)
+    return fake_cuda
+
+
+class Raises:
+    """In a kernel's place, as one that this machine's assembler refuses."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            raise RuntimeError("PTX assembler: unknown target\nand ninety lines more")
+
+        return launch
+
+
+class Doubled:
+    """In a kernel's place: it, with twice as much in the argument `result`."""
+
+    def __init__(self, kernel: Any, result: str) -> None:
+        self.kernel, self.place = kernel, kernel.arg_names.index(result)
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        def launch(*args: Any, **kwargs: Any) -> None:
+            self.kernel[grid](*args, **kwargs)
+            args[self.place].mul_(2)
+
+        return launch
+
+
+def tokens_of(engine: LLMEngine) -> list[int]:
+    return serve(engine, [(PROMPT, GREEDY)])[0]["outputs"][0]["token_ids"]
+
+
+def parts_of(engine: LLMEngine) -> dict[str, Any]:
+    ops, runner = engine.runner.model.model.layers[0], engine.runner
+    return {"backend": runner.kv_cache.backend.name, "graphs": runner.graphs is not None,
+            "norm_rotary": ops.self_attn.norm_rotary, "draws": runner.sampling.uses_kernel}  # fmt: skip
+
+
+def test_where_all_is_well_nothing_is_said_and_nothing_is_replaced(
+    small_oracle: Oracle, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = make_engine(small_oracle, **SMALL)
+    assert {"_paged_decode", "_merge", "_paged_prefill", "_store_kv", "_add_rms_norm_kernel", "_norm_rotary_kernel",
+            "_silu_mul_kernel", "_sample_kernel"} <= set(checked_cuda.variants)  # fmt: skip
+    assert len(checked_cuda.variants["_paged_decode"]) >= 2  # whole, and in splits
+    assert caplog.messages == []
+    kernels = {"backend": "triton", "graphs": True, "norm_rotary": norm_rotary.norm_rotary, "draws": True}
+    assert parts_of(engine) == kernels
+    assert tokens_of(engine) == small_oracle.greedy(PROMPT, 4)
+
+
+FAULTS = {
+    "store_kv": (store_kv, "_store_kv", "k_cache_ptr", "store_kv", {"backend": "paged_torch", "graphs": False}),
+    "decode": (paged_decode, "_paged_decode", "out_ptr", "decode", {"backend": "paged_torch", "graphs": False}),
+    "merge": (paged_decode, "_merge", "out_ptr", "decode in splits", {"backend": "paged_torch", "graphs": False}),
+    "prefill": (paged_prefill, "_paged_prefill", "out_ptr", "prefill of 2 tokens", {"backend": "paged_torch"}),
+    "norm": (add_rms_norm, "_add_rms_norm_kernel", "out_ptr", "rms_norm", {"backend": "triton", "graphs": True}),
+    "rotary": (norm_rotary, "_norm_rotary_kernel", "qk_ptr", "norm_rotary", {"norm_rotary": LayerOps().norm_rotary}),
+    "silu": (silu_mul, "_silu_mul_kernel", "out_ptr", "silu_mul", {"backend": "triton", "graphs": True}),
+    "draw": (sampler, "_sample_kernel", "token_ptr", "draw", {"backend": "triton", "graphs": True, "draws": False}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"), [*((name, "is wrong") for name in FAULTS), ("store_kv", "raises"), ("draw", "raises")]
+)
+def test_a_kernel_that_is_no_good_here_is_named_and_the_engine_answers_without_it(
+    small_oracle: Oracle, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch, name: str, fault: str
+) -> None:
+    module, kernel, result, said, parts = FAULTS[name]
+    found = getattr(module, kernel)
+    monkeypatch.setattr(module, kernel, Raises() if fault == "raises" else Doubled(found, result))
+    engine = make_engine(small_oracle, **SMALL)
+    how = "fails with RuntimeError: PTX assembler: unknown target$" if fault == "raises" else "is off by [0-9.e+-]+ of"
+    assert len(caplog.messages) == 1
+    assert re.search(
+        f"torch takes the place of a kernel, which is slower: the kernel '{said}' {how}", caplog.text, re.M
+    )
+    assert parts_of(engine) == parts_of(engine) | parts
+    assert tokens_of(engine) == small_oracle.greedy(PROMPT, 4)
+
+
+def test_a_backend_that_was_asked_for_by_name_is_not_replaced(
+    small_oracle: Oracle, checked_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_kv, "_store_kv", Raises())
+    message = (
+        "^attention_backend cannot be what was asked for on cuda:0: the kernel 'store_kv' fails .*; leave attention_"
+    )
+    with pytest.raises(ValueError, match=message):
+        make_engine(small_oracle, attention_backend="triton", **SMALL)
+
+
+def test_without_the_check_a_wrong_kernel_is_used(
+    small_oracle: Oracle, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOLOVLLM_CHECK_KERNELS", "no")
+    monkeypatch.setattr(silu_mul, "_silu_mul_kernel", Doubled(silu_mul._silu_mul_kernel, "out_ptr"))
+    engine = make_engine(small_oracle, **SMALL)
+    assert caplog.messages == []
+    assert tokens_of(engine) != small_oracle.greedy(PROMPT, 4)
+
+
+def test_batch_invariance_is_refused_where_its_product_is_wrong(
+    small_oracle: Oracle, checked_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matmul, "_linear_kernel", Doubled(matmul._linear_kernel, "out_ptr"))
+    message = (
+        "^batch_invariant cannot be what was asked for on cuda:0: the kernel 'linear' is off by .*; leave batch_inv"
+    )
+    with pytest.raises(ValueError, match=message):
+        make_engine(small_oracle, batch_invariant=True, **SMALL)
+
+
+def test_a_cache_of_8_bits_is_read_by_torch_where_its_kernel_is_wrong(
+    small_oracle: Oracle, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_kv_fp8, "_store_kv_fp8", Raises())
+    engine = make_engine(small_oracle, kv_cache_dtype="fp8", **SMALL)
+    assert [message.partition("'store_kv' fails")[1] for message in caplog.messages] == ["'store_kv' fails"]
+    assert parts_of(engine)["backend"] == "paged_fp8"
+    assert len(tokens_of(engine)) == 4

@@ -1,0 +1,146 @@
+"""What small cases on a CPU do not show: which tiles a GPU gets, and addresses that no int32 holds. Faults are planted
+into both, and found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from folovllm.attention.backends.triton import kernels_unavailable_reason
+from tests.fake_cuda import FakeCuda
+from tests.m4.attention_reference import KERNEL_DEVICE, TOLERANCE, reference
+from tests.m4.planted import planted
+
+if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
+    pytest.skip(f"Triton kernels: {reason}", allow_module_level=True)
+
+from folovllm.attention.kernels import paged_decode, paged_prefill, store_kv, tile
+
+# Tiles.
+
+LARGE, SMALL = {(9, 0), (10, 0), (10, 3)}, {(8, 0), (8, 6), (8, 9), (12, 0)}
+
+
+def tiles_of(capability: tuple[int, int], module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> bool:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    module.wants_small_tiles.cache_clear()
+    try:
+        return bool(module.wants_small_tiles(torch.device("cuda:0")))
+    finally:
+        module.wants_small_tiles.cache_clear()
+
+
+def check_capabilities(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {capability: tiles_of(capability, module, monkeypatch) for capability in LARGE | SMALL}
+    assert found == {capability: capability in SMALL for capability in LARGE | SMALL}
+
+
+def test_hopper_and_data_centre_blackwell_have_the_large_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_capabilities(tile, monkeypatch)
+
+
+@pytest.mark.parametrize("wrong", ["[0] in (9, 10)", "[0] not in (10,)", "[0] < 9"])
+def test_tiles_of_another_gpu_are_found(wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AssertionError, match="True"):
+        check_capabilities(planted(tile, "[0] not in (9, 10)", wrong, tmp_path), monkeypatch)
+
+
+def launched_tiles(fake_cuda: FakeCuda) -> list[dict[str, object]]:
+    """BLOCK_M and BLOCK_N of decode and prefill in bfloat16 with heads of 128, on the stand-in for an H100."""
+    cache = torch.zeros(2, 3, 16, 1, 128, dtype=torch.bfloat16, device="cuda")
+    q = torch.zeros(2, 2, 128, dtype=torch.bfloat16, device="cuda")
+    tables, lens = torch.ones(2, 1, dtype=torch.int32, device="cuda"), torch.ones(2, dtype=torch.int32, device="cuda")
+    starts = torch.arange(3, dtype=torch.int32, device="cuda")
+    paged_decode.paged_decode(q, *cache.unbind(0), tables, lens, 1.0)
+    paged_prefill.paged_prefill(q, *cache.unbind(0), tables, starts, lens, 200, 1.0)
+    found = []
+    for kernel in (paged_decode._paged_decode, paged_prefill._paged_prefill):
+        (variant,) = fake_cuda.variants[kernel.fn.__name__]
+        constants = dict(zip(["device", *kernel.arg_names], variant, strict=False))
+        found.append({name: constants[name] for name in ("BLOCK_M", "BLOCK_N") if name in constants})
+    return found
+
+
+def test_the_stand_in_for_an_h100_launches_tiles_of_64_tokens(fake_cuda: FakeCuda) -> None:
+    assert launched_tiles(fake_cuda) == [{"BLOCK_N": 64}, {"BLOCK_M": 128, "BLOCK_N": 64}]
+
+
+@pytest.mark.parametrize("module", [paged_decode, paged_prefill])
+def test_small_tiles_that_are_launched_there_are_found(
+    module: ModuleType, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "wants_small_tiles", lambda device: True)
+    with pytest.raises(AssertionError, match="'BLOCK_N': 32"):
+        test_the_stand_in_for_an_h100_launches_tiles_of_64_tokens(fake_cuda)
+
+
+# Addresses. The cache has more than 2^31 numbers, 4 GiB of which a few pages are touched, and serves as K and V.
+
+BLOCK_SIZE, HEAD_SIZE = 64, 32
+FAR = (1 << 31) // (BLOCK_SIZE * HEAD_SIZE)  # the first block that begins beyond an int32
+
+
+@pytest.fixture(scope="module")
+def cache() -> torch.Tensor:
+    return torch.empty(FAR + 2, BLOCK_SIZE, 1, HEAD_SIZE, dtype=torch.float16, device=KERNEL_DEVICE)
+
+
+@pytest.fixture
+def overflows_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where kernels are interpreted, which else goes on with the address that comes out, and ends the process."""
+    from triton.runtime.interpreter import interpreter_builder
+
+    monkeypatch.setattr(interpreter_builder, "options", replace(interpreter_builder.options, debug=True))
+
+
+def write_and_read(cache: torch.Tensor) -> None:
+    """A sequence of 70 tokens in the last blocks, written, and read by its last token and by its last three."""
+    length, scale = 70, HEAD_SIZE**-0.5
+    k = torch.randn(length, 1, HEAD_SIZE, device=KERNEL_DEVICE).half()
+    q = torch.randn(3, 2, HEAD_SIZE, device=KERNEL_DEVICE).half()
+    slots = torch.arange(length, device=KERNEL_DEVICE) + FAR * BLOCK_SIZE
+    store_kv.store_kv(k, k, cache, cache, slots)
+    assert torch.equal(cache[FAR:].flatten(0, 1)[:length], k)
+    tables = torch.tensor([[FAR, FAR + 1]], dtype=torch.int32, device=KERNEL_DEVICE)
+    lens, starts = (torch.tensor(each, dtype=torch.int32, device=KERNEL_DEVICE) for each in ([length], [0, 3]))
+    want, tolerance = reference(q, k, k, scale), TOLERANCE[torch.float16]
+    out = paged_decode.paged_decode(q[2:], cache, cache, tables, lens, scale)
+    torch.testing.assert_close(out.double(), want[2:], atol=tolerance, rtol=0)
+    out = paged_prefill.paged_prefill(q, cache, cache, tables, starts, lens, 3, scale)
+    torch.testing.assert_close(out.double(), want, atol=tolerance, rtol=0)
+
+
+@pytest.mark.usefixtures("overflows_raise")
+def test_slots_and_blocks_beyond_int32_are_written_and_read(cache: torch.Tensor) -> None:
+    write_and_read(cache)
+
+
+def in_store_kv(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = planted(store_kv, "(slots_ptr + token).to(tl.int64)", "(slots_ptr + token).to(tl.int32)", folder)
+    monkeypatch.setattr(store_kv, "_store_kv", copy._store_kv)
+
+
+def in_attention(module: ModuleType) -> Callable[[Path, pytest.MonkeyPatch], None]:
+    def plant(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        copy = planted(tile, "other=0).to(tl.int64)", "other=0)", folder)
+        monkeypatch.setattr(module, "attend_keys", copy.attend_keys)
+
+    return plant
+
+
+@pytest.mark.usefixtures("overflows_raise")
+@pytest.mark.skipif(KERNEL_DEVICE.type == "cuda", reason="only the interpreter looks for an overflow")
+@pytest.mark.parametrize(
+    "plant",
+    [in_store_kv, in_attention(paged_decode), in_attention(paged_prefill)],
+    ids=["slots of store_kv", "blocks of decode", "blocks of prefill"],
+)
+def test_an_address_in_int32_is_found(plant, cache: torch.Tensor, tmp_path: Path, monkeypatch) -> None:
+    plant(tmp_path, monkeypatch)
+    with pytest.raises(Exception, match="int32 overflow detected for operation mul"):
+        write_and_read(cache)
