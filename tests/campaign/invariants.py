@@ -50,7 +50,7 @@ class Watch:
         """open_ids: the requests that have come and have not ended."""
         if self._not_its_own:
             raise Wrong("cache", self._not_its_own)
-        for request_id, request in self.engine._requests.items():
+        for request_id, request in self.engine.requests.items():
             if request.sampling_params.best_of > request.sampling_params.n:
                 self._ranked.add(request_id)
         self._count_blocks()
@@ -66,7 +66,7 @@ class Watch:
     def _count_blocks(self) -> None:
         """Free and used are all, and each block is used by as many as its count says."""
         kv = self.engine.scheduler.kv
-        seqs = [seq for request in self.engine._requests.values() for seq in request.get_seqs()]
+        seqs = [seq for request in self.engine.requests.values() for seq in request.get_seqs()]
         for name, pool, status in (
             ("device", kv.pool, SequenceStatus.RUNNING),
             ("swap", kv.swap_pool, SequenceStatus.SWAPPED),
@@ -93,10 +93,10 @@ class Watch:
 
     def _find(self, open_ids: set[str]) -> None:
         """Each open request is known, and nothing of any other is left."""
-        if (known := set(self.engine._requests)) != open_ids:
+        if (known := set(self.engine.requests)) != open_ids:
             raise Wrong("requests", f"lost: {sorted(open_ids - known)}, left behind: {sorted(known - open_ids)}")
         processor = self.engine.output_processor
-        ids = {name.rpartition("-")[0] for name in processor._sequences} | set(processor._beams)
+        ids = {name.rpartition("-")[0] for name in processor.sequences} | set(processor.beams)
         if ids != open_ids:
             raise Wrong("requests", f"outputs are kept for {sorted(ids)}, open are {sorted(open_ids)}")
 
