@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from folovllm.errors import ModelLoadError
+from folovllm.model_files import readable_errors
 from folovllm.models.config_checks import check_config
 from folovllm.models.decoder import DecoderSpec
-from folovllm.utils.load_errors import readable_errors
 
 
 def _qwen3(config: Any) -> dict[str, bool]:
