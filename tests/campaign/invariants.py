@@ -30,7 +30,7 @@ class Watch:
         self._last: dict[str, RequestOutput] = {}
         self._ranked: set[str] = set()  # requests with best_of > n: their last output holds the best n, numbered anew
         self._not_its_own: str | None = None  # the first thing that was read and is another's
-        if not engine.core.run_ahead:  # which computes tokens that nobody knows yet
+        if not engine.core.run_ahead:  # which computes tokens that are not known yet
             self._follow(ShadowCache(engine.config.cache_config.block_size))
 
     def _follow(self, shadow: ShadowCache) -> None:
@@ -80,7 +80,7 @@ class Watch:
             if seq.block_ids and seq.status not in (SequenceStatus.RUNNING, SequenceStatus.SWAPPED):
                 raise Wrong("blocks", f"{seq.seq_id} is {seq.status.name} and holds blocks {seq.block_ids}")
             if UNKNOWN in seq.data.output_token_ids[:-1]:
-                raise Wrong("tokens", f"{seq.seq_id} has a token that nobody knows: {seq.data.output_token_ids}")
+                raise Wrong("tokens", f"{seq.seq_id} has a token that is not known: {seq.data.output_token_ids}")
 
     def _count_pool(self, name: str, pool: BlockPool, holders: list[int]) -> None:
         free, used = set(pool.get_all_free_blocks()), {block for block, count in enumerate(holders) if count}

@@ -18,7 +18,7 @@ from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
 
 BLOCK_SIZE = 4
-TOKEN = 7  # what every sequence of a Desk says; nobody's EOS
+TOKEN = 7  # what every sequence of a Desk says; no EOS
 
 
 def make_scheduler(

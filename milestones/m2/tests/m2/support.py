@@ -16,7 +16,7 @@ from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
 
-TOKEN = 7  # what every sequence of a Desk says; nobody's EOS
+TOKEN = 7  # what every sequence of a Desk says; no EOS
 
 
 def make_scheduler(
