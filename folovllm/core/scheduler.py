@@ -49,8 +49,7 @@ class Scheduler(SchedulerState):
         self.max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
         self.chunks = config.enable_chunked_prefill
         cap = config.long_prefill_token_threshold if self.chunks else 0
-        # The most tokens of a step that a prompt gets; None: no cap, for prompts share (prompt_shares.py).
-        self.prompt_cap = config.max_num_batched_tokens if cap == 0 else cap
+        self.prompt_cap = config.max_num_batched_tokens if cap == 0 else cap  # None: prompts share (prompt_shares.py)
         self.largest_chunk = self.prompt_cap or config.max_num_batched_tokens
         self.max_num_partial_prefills = config.max_num_partial_prefills
         self.preempter = Preempter(kv, config.preemption_mode)

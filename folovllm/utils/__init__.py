@@ -1,1 +1,1 @@
-"""Small helpers that know nothing of the engine: checks, ids, seeds, devices, memory, logging."""
+"""Small helpers that know nothing of the engine."""
