@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from folovllm.config import ModelConfig
-from folovllm.model_files import hub_hint, read_json, resolve_model_path
+from folovllm.model_files import hub_hint, read_json, readable_errors, resolve_model_path
 from folovllm.utils.checks import check_float, check_int, check_str, wrong
-from folovllm.utils.load_errors import readable_errors
 from folovllm.utils.logging import init_logger
 
 if TYPE_CHECKING:

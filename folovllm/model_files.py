@@ -1,7 +1,8 @@
 """From the name of a model to its files: which folder, and what it lacks.
 
 There are three ways to name a model: "embedded", a local Hugging Face folder, or a hub id. What others wrote
-is checked before it is followed: an index may name a file outside of its folder.
+is checked before it is followed: an index may name a file outside of its folder. Whatever goes wrong inside the
+libraries that read a model becomes one kind of error, in one line.
 
 vLLM: model_executor/model_loader/weight_utils.py
 """
@@ -10,13 +11,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.errors import ModelLoadError
-from folovllm.utils.checks import describe
-from folovllm.utils.suggest import nearest_name
+from folovllm.utils.checks import describe, nearest_name
 
 EMBEDDED_FOLDER = Path(__file__).parent / "assets" / "embedded"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
@@ -135,3 +137,31 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ModelLoadError(f"{path} must hold a JSON object, got {describe(values)}")
     return values
+
+
+@contextmanager
+def readable_errors(name: str, what: str = "model", hint: str = "") -> Iterator[None]:
+    """transformers' own errors run over many lines and rarely name the model: keep one line, and name it.
+
+    Every Exception is caught. A damaged file makes these libraries stumble wherever its values are used first, with
+    a TypeError or an AttributeError as likely as with a ValueError. The first error stays the cause of ours.
+    """
+    try:
+        yield
+    except ModelLoadError:
+        raise  # it says already what is wrong with which file
+    except Exception as error:
+        reason = _one_line(error)
+        if hint:
+            reason = f"{reason.rstrip('.')}; {hint}"
+        raise ModelLoadError(f"{what} {name!r} cannot be loaded: {reason}") from error
+
+
+def _one_line(error: Exception) -> str:
+    """The first line of an error's text. Lines that end in a colon only announce the next one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    while len(lines) > 1 and lines[0].endswith(":"):
+        lines[:2] = [f"{lines[0]} {lines[1]}"]
+    if not lines or isinstance(error, LookupError):  # the text of a KeyError is the key alone
+        lines[:1] = [": ".join([type(error).__name__, *lines[:1]])]
+    return lines[0]

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.errors import ModelLoadError
 from folovllm.hf_config import load_hf_config
-from folovllm.model_files import hub_hint, resolve_model_path
+from folovllm.model_files import hub_hint, readable_errors, resolve_model_path
 from folovllm.utils.checks import wrong
 from folovllm.utils.devices import cpu_has_bf16_units, default_device
-from folovllm.utils.load_errors import readable_errors
 from folovllm.utils.logging import init_logger
 
 if TYPE_CHECKING:

@@ -35,7 +35,8 @@ from milestones.trees import build_tree, run_commands
 DESCRIPTION = "FoloVLLM, milestone by milestone."
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, root: Path | None = None) -> int:
+    """root: the repository; None: this one."""
     words = sys.argv[1:] if argv is None else argv
     if sys.stdout is None:
         print("error: stdout is closed: there is nowhere to print to", file=sys.stderr)
@@ -43,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     args = build_parser().parse_args(words)
     args.words = words
     try:
-        code = args.run(repository_root(), args)
+        code = args.run(repository_root() if root is None else root, args)
         sys.stdout.flush()  # here, where an error of it is caught
         return code
     except BrokenPipeError:  # the reader (`| head`) has left; without this, the interpreter would complain at its end

@@ -33,14 +33,14 @@ class Size:
 
 
 LIMITS = {
-    "m0": Size(lines=1_700),
-    "m1": Size(lines=4_950, files=58, step_files=19, step_functions=53),
-    "m2": Size(lines=6_500),
+    "m0": Size(lines=1_600),
+    "m1": Size(lines=4_950, files=55, step_files=19, step_functions=53),
+    "m2": Size(lines=6_480),
     "m3": Size(lines=8_200, step_files=30, step_functions=82),
-    "m4": Size(lines=12_400, cpp=1_900),
-    "m5": Size(lines=12_600, cpp=1_900),
-    "m6": Size(lines=13_500, cpp=1_900, step_files=32, step_functions=90),
-    "root": Size(lines=26_600, cpp=1_900),
+    "m4": Size(lines=12_250, cpp=1_900),
+    "m5": Size(lines=12_450, cpp=1_900),
+    "m6": Size(lines=13_350, cpp=1_900, step_files=32, step_functions=90),
+    "root": Size(lines=26_500, cpp=1_900),
 }
 
 

@@ -1,5 +1,7 @@
 """How long the requests of a benchmark are: drawn once, the same in every round and for every contestant.
 
+It imports nothing but Python's own, for `python -m milestones` answers where no package is installed.
+
 vLLM: benchmarks/datasets/
 """
 

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from folovllm.utils.checks import check_int, wrong
+from folovllm.utils.checks import check_int, did_you_mean, wrong
 from folovllm.utils.named_files import read_json
-from folovllm.utils.suggest import did_you_mean
 
 DEFAULT_SHAPE = "qwen3-0.6b"
 

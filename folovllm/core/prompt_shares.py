@@ -25,14 +25,12 @@ def half(num_tokens: int) -> int:
 
 
 def share_out(
-    prefills: list[tuple[Request, Wants]], left: int, threshold: int | None
+    prefills: list[tuple[Request, Wants]], left: int, prompt_cap: int | None
 ) -> Iterator[tuple[Request, Wants, int]]:
-    """The prompts under way, the oldest first, and the most that each may take before others join.
-
-    `threshold` is long_prefill_token_threshold: so many tokens; 0: all that is left; None: half of it.
-    """
+    """The prompts under way, the oldest first, and the most that each may take before others join: up to the cap, or
+    half of what is left where there is none."""
     for request, group in prefills:
-        most = half(left) if threshold is None else threshold or left
+        most = half(left) if prompt_cap is None else prompt_cap
         share = min(sum(num_tokens for _, num_tokens in group), most, left)
         left -= share
         yield request, group, share

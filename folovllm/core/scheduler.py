@@ -48,8 +48,9 @@ class Scheduler(SchedulerState):
         # Every running sequence must be able to decode in every step.
         self.max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
         self.chunks = config.enable_chunked_prefill
-        self.threshold = config.long_prefill_token_threshold if self.chunks else 0
-        self.largest_chunk = self.threshold or config.max_num_batched_tokens
+        cap = config.long_prefill_token_threshold if self.chunks else 0
+        self.prompt_cap = config.max_num_batched_tokens if cap == 0 else cap  # None: prompts share (prompt_shares.py)
+        self.largest_chunk = self.prompt_cap or config.max_num_batched_tokens
         self.max_num_partial_prefills = config.max_num_partial_prefills
         self.preempter = Preempter(kv, config.preemption_mode)
         self._watermark = int(WATERMARK * kv.pool.num_blocks)
@@ -70,7 +71,7 @@ class Scheduler(SchedulerState):
                     else:
                         self._prefills.append((request, group))
         if self._prefills:
-            for request, group, share in share_out(self._prefills, self._left(output), self.threshold):
+            for request, group, share in share_out(self._prefills, self._left(output), self.prompt_cap):
                 must_wait |= self._prefill(request, group, output, share)
         if not must_wait and (self.swapped or self.waiting):
             moved = self._let_in(output)
@@ -79,7 +80,7 @@ class Scheduler(SchedulerState):
                 # more urgent than they are. Without this they would wait for each other for ever.
                 newest = self.running[-1]
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
-        for request, group in self._prefills if self.threshold is None else ():
+        for request, group in self._prefills if self.prompt_cap is None else ():
             self._end_prefills(request, top_up(group, output, self.kv, self._left(output)), output)
         if self._changed_seqs:
             output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]
@@ -236,7 +237,7 @@ class Scheduler(SchedulerState):
         if request.sampling_params.use_beam_search and seq.get_output_len() > 0:
             num_tokens -= 1  # it catches up with the other beams first
         chunk = self._chunk(num_tokens, self._left(output))
-        if chunk < num_tokens and self.threshold is None:
+        if chunk < num_tokens and self.prompt_cap is None:
             chunk = half(chunk)
         if not self._admit_chunk(request, seq, num_tokens, chunk, output):
             self.kv.free(seq)

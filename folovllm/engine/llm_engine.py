@@ -79,7 +79,7 @@ class LLMEngine:
         self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
         self.output_processor = OutputProcessor(self.tokenizer, self.scheduler)
-        self._requests: dict[str, Request] = {}  # unfinished, in order of arrival
+        self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
         # One caller may step the engine, and a step produces for all: the newest output of each request that has not
         # been fetched, and what ended those that failed. None: it runs on, and its output is made when it is fetched.
         self._outputs: dict[str, RequestOutput | None] = {}
@@ -112,7 +112,7 @@ class LLMEngine:
                 raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
             request = self.input_processor.process(request_id, prompt, params)
             request.priority = priority
-            self._requests[request_id] = request
+            self.requests[request_id] = request
             self.output_processor.begin(request)
             self.scheduler.add_request(request)
 
@@ -147,7 +147,7 @@ class LLMEngine:
         """
         with self._turns:
             if not self._has_news(request_ids):
-                if self._requests.keys().isdisjoint(request_ids):
+                if self.requests.keys().isdisjoint(request_ids):
                     raise RuntimeError(f"requests {sorted(request_ids)} are not in the engine: they have been aborted")
                 self.advance()
             return self._take(request_ids)
@@ -160,7 +160,7 @@ class LLMEngine:
         for request_id in self._failures.keys() & request_ids:
             raise self._failures.pop(request_id)
         taken = [request_id for request_id in self._outputs if request_id in request_ids]
-        return [self._outputs.pop(request_id) or self._make_output(self._requests[request_id]) for request_id in taken]
+        return [self._outputs.pop(request_id) or self._make_output(self.requests[request_id]) for request_id in taken]
 
     def _make_output(self, request: Request) -> RequestOutput:
         output = self.output_processor.make_output(request)
@@ -174,13 +174,13 @@ class LLMEngine:
         all users (AsyncLLM). Those of `later` that run on are left to wait, and cost nothing meanwhile."""
         with self._turns:
             failures, self._failures = self._failures, {}
-            return self._take(self._outputs.keys() - (self._requests.keys() & later)), failures
+            return self._take(self._outputs.keys() - (self.requests.keys() & later)), failures
 
     def abort_request(self, request_id: str) -> None:
         """Drop a request, wherever it is; it gives no further output. An unknown or finished one is no error."""
         check_str("request_id", request_id)
         with self._turns:
-            request = self._requests.pop(request_id, None)
+            request = self.requests.pop(request_id, None)
             self._outputs.pop(request_id, None)
             self._failures.pop(request_id, None)
             if request is not None:
@@ -189,11 +189,11 @@ class LLMEngine:
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has anything to do or to hand out."""
-        return bool(self._requests) or not self._streams.issuperset([*self._outputs, *self._failures])
+        return bool(self.requests) or not self._streams.issuperset([*self._outputs, *self._failures])
 
     def holds(self, request_ids: Set[str]) -> bool:
         """Whether one of these requests runs, or has outputs that have not been fetched."""
-        return not self._requests.keys().isdisjoint(request_ids) or self._has_news(request_ids)
+        return not self.requests.keys().isdisjoint(request_ids) or self._has_news(request_ids)
 
     def generate_stream(
         self, prompt: Prompt, params: SamplingParams | None = None
@@ -237,7 +237,7 @@ class LLMEngine:
     def advance(self) -> None:
         """One step, if there is anything to do; what comes of it stays here to be fetched."""
         with self._turns:
-            if not self._requests:
+            if not self.requests:
                 return
             if self._is_stepping:
                 raise RuntimeError(
@@ -262,12 +262,12 @@ class LLMEngine:
             return
         rows = scheduled.rows
         for seq in scheduled.grown_seqs:  # whoever takes part for the first time has new blocks
-            if (known := self._requests.get(seq.request_id)) and known.metrics.first_scheduled_time is None:
+            if (known := self.requests.get(seq.request_id)) and known.metrics.first_scheduled_time is None:
                 known.metrics.first_scheduled_time = began_at
         for seq in rows if output.failures else ():
             if seq.seq_id in output.failures and not seq.is_finished():
                 self._fail({seq.request_id}, output.failures[seq.seq_id])
-        changed, num_tokens = self.output_processor.process_outputs(self._requests, rows, output, gained)
+        changed, num_tokens = self.output_processor.process_outputs(self.requests, rows, output, gained)
         made = [self._make_output(request) for request in changed if self.observers or request.is_finished()]
         for observer in self.observers:
             observer.step_ended(made)
@@ -275,12 +275,12 @@ class LLMEngine:
         for request_output in made:
             self._outputs[request_output.request_id] = request_output
             if request_output.finished:
-                del self._requests[request_output.request_id]
+                del self.requests[request_output.request_id]
         self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:
         """These requests end in `error`, which is raised where their outputs are asked for."""
-        for request_id in request_ids & self._requests.keys():
+        for request_id in request_ids & self.requests.keys():
             self.abort_request(request_id)
             self._failures[request_id] = error
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from folovllm.config import ModelConfig
 from folovllm.hf_config import read_settings
-from folovllm.model_files import resolve_model_path
+from folovllm.model_files import readable_errors, resolve_model_path
 from folovllm.sampling_params import SamplingParams
-from folovllm.utils.load_errors import readable_errors
 from folovllm.utils.logging import init_logger
 
 _NAMES = {

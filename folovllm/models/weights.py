@@ -23,11 +23,10 @@ from huggingface_hub import snapshot_download
 from safetensors import safe_open
 
 from folovllm.layers.ops import LayerOps
-from folovllm.model_files import checkpoint_files, resolve_model_path
+from folovllm.model_files import checkpoint_files, readable_errors, resolve_model_path
 from folovllm.models.checkpoint import EMBEDDING, HEAD, check_checkpoint, check_memory, read_heads
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
-from folovllm.utils.load_errors import readable_errors
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from folovllm.sample.row import SamplingRow, TokenCounts
 from folovllm.sampling_params import SamplingParams
-from folovllm.utils.suggest import nearest_name
+from folovllm.utils.checks import nearest_name
 from folovllm.utils.upload import upload
 
 

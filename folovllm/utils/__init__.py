@@ -1,1 +1,1 @@
-"""Small helpers that know nothing of the engine: checks, ids, seeds, devices, load errors, logging, suggestions."""
+"""Small helpers that know nothing of the engine."""

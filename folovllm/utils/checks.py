@@ -9,10 +9,9 @@ vLLM: none
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterable
-
-from folovllm.utils.suggest import did_you_mean
 
 # The largest seed that every generator takes.
 MAX_SEED = 2**63 - 1
@@ -92,3 +91,15 @@ def check_token_ids(name: str, value: object, allow_empty: bool = True) -> None:
         raise ValueError(f"{name} must not be empty, got []")
     for position, token_id in enumerate(value):
         check_int(f"{name}[{position}]", token_id, minimum=0)
+
+
+def nearest_name(name: str, valid: Iterable[str]) -> str | None:
+    """The closest valid name, or None when nothing is close enough to be what was meant."""
+    matches = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """`did you mean 'block_size'?`, or an empty string."""
+    nearest = nearest_name(name, valid)
+    return f"did you mean {nearest!r}?" if nearest else ""

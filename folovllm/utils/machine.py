@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,8 @@ _CPUINFO_NAMES = {"fma": "fma3", "avx512f": "avx512_f", "asimd": "neon"}
 
 
 def versions() -> dict[str, str]:
-    found = {"folovllm": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    for package in ("transformers",):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+    ours = {"folovllm": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    return ours | {"transformers": version("transformers")}
 
 
 def hardware() -> dict[str, Any]:

@@ -8,6 +8,8 @@ vLLM: v1/worker/gpu_model_runner.py (profile_run)
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from folovllm.attention.backend import AttentionBackend
@@ -29,26 +31,15 @@ HUNGRY = [
 ]
 
 
-def peak_bytes_of_full_step(
-    model: DecoderForCausalLM,
-    backend: type[AttentionBackend],
-    block_size: int,
-    limits: SchedulerConfig,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-    draws: bool,
-) -> int:
-    """Bytes of a CUDA device that the largest step takes beyond weights and cache.  draws: with the sampling kernel."""
+def peak_bytes(run: Callable[[], int], device: torch.device) -> int:
+    """Bytes of a CUDA device that `run` takes at its most, without those that it says were a cache's."""
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    cache_bytes = run_full_step(model, backend, block_size, limits, dtype=dtype, device=device, draws=draws)
+    cache_bytes = run()
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before - cache_bytes
-    for layer in model.attention_layers:
-        layer.kv_cache = None
     torch.cuda.empty_cache()
     return peak
 
@@ -64,7 +55,7 @@ def run_full_step(
     device: torch.device,
     draws: bool = False,
 ) -> int:
-    """One prefill of the largest size, over a cache just large enough. Returns the bytes of that cache."""
+    """One prefill of the largest size. Returns the bytes of its cache, just large enough, which is gone after it."""
     assert limits.max_num_batched_tokens is not None
     assert limits.max_model_len is not None
     num_tokens, longest = limits.max_num_batched_tokens, limits.max_model_len
@@ -95,7 +86,10 @@ def run_full_step(
     for params in HUNGRY:
         _draw(logits, [SamplingRow(params, [0], [0], frozenset(), None) for _ in range(len(logits))], draws)
     del beside
-    return cache.num_bytes
+    num_bytes = cache.num_bytes
+    for layer in model.attention_layers:
+        layer.kv_cache = None
+    return num_bytes
 
 
 def _draw(logits: torch.Tensor, rows: list[SamplingRow], uses_kernel: bool) -> None:

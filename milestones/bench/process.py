@@ -22,11 +22,11 @@ class Worker:
         if threads is not None:
             env["OMP_NUM_THREADS"] = str(threads)
         # -P: this folder stays off the path
-        self._pipe = Pipe(name, [sys.executable, "-P", str(WORKER)], env=env, cwd=tree)
+        self.pipe = Pipe(name, [sys.executable, "-P", str(WORKER)], env=env, cwd=tree)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
-            answer = self._pipe.ask(request)
+            answer = self.pipe.ask(request)
         except RuntimeError as error:
             raise MilestoneError(str(error)) from error
         if "error" in answer:
@@ -37,4 +37,4 @@ class Worker:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._pipe.close()
+        self.pipe.close()

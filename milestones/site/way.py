@@ -92,7 +92,7 @@ def render_exercise(id: str, lang: str, read: Read) -> str:
 
 def solutions(milestone: str, read: Read) -> dict[tuple[str, str], int]:
     """(file, function) of all that the milestone's exercises ask for -> the exercise's number."""
-    found = {}
+    found: dict[tuple[str, str], int] = {}
     for stop in way(milestone, "en", read):
         for exercise in stop.exercises:
             table = tomllib.loads(read(f"milestones/labs/{exercise.id}/exercise.toml"))

@@ -20,12 +20,6 @@ def bench(**kwargs: Any) -> Report:
     return attention.run(command="test", shape="qwen3-tiny", device="cpu", **{**sizes, **kwargs})
 
 
-@pytest.fixture(autouse=True)
-def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("folovllm.bench.probe.PROBE_BYTES", 1 << 20)
-    monkeypatch.setattr("folovllm.bench.probe.MATMUL_SIZE", {"cpu": 64})
-
-
 def test_what_one_layer_moves_and_computes() -> None:
     decode = attention.Work("bfloat16", 3, 10, "scattered", False, heads=16, kv_heads=8, head_size=128)
     assert decode.num_bytes == 3 * 10 * 4096

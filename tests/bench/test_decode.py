@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from folovllm.bench import contestant, decode, probe, race
+from folovllm.bench import contestant, decode
 from folovllm.bench.contestant import FoloVLLM
 from folovllm.bench.probe import Probe, exceeds_caches
 from folovllm.bench.report import Report
@@ -26,13 +26,6 @@ from workshop.bench.run_cost import RunCost
 pytestmark = pytest.mark.slow
 TINY = "qwen3-tiny"
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "PROBE_BYTES", 2**16)
-    monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
-    monkeypatch.setattr(race, "SETTLE", 0.0)
 
 
 # The published workload.

@@ -158,7 +158,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for setup in setups:
         setup.cleanup.close()
     for vllm in started:
-        assert vllm._pipe.process.poll() is not None
+        assert vllm.pipe.process.poll() is not None
 
 
 Start = Callable[..., Apart]
@@ -213,8 +213,8 @@ def test_vllm_dying_in_a_run_is_told_with_its_last_words(start: Start) -> None:
 def test_a_peer_is_gone_when_its_setup_is_closed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipe, "SECONDS_TO_END", 600.0)
     vllm = start()
-    vllm._pipe.close()
-    assert vllm._pipe.process.poll() == 0  # it went by itself
+    vllm.pipe.close()
+    assert vllm.pipe.process.poll() == 0  # it went by itself
     with pytest.raises(RuntimeError, match="closed"):
         vllm.run([[1]], [2])
 
@@ -222,9 +222,9 @@ def test_a_peer_is_gone_when_its_setup_is_closed(start: Start, monkeypatch: pyte
 def test_a_worker_that_does_not_go_is_ended(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipe, "SECONDS_TO_END", 0.01)
     vllm = start()
-    os.kill(vllm._pipe.process.pid, signal.SIGSTOP)  # the end of its input reaches nobody
-    vllm._pipe.close()
-    assert vllm._pipe.process.poll() == -signal.SIGKILL
+    os.kill(vllm.pipe.process.pid, signal.SIGSTOP)  # the end of its input reaches nobody
+    vllm.pipe.close()
+    assert vllm.pipe.process.poll() == -signal.SIGKILL
 
 
 def test_a_python_that_is_not_there_is_refused_with_the_way_to_one() -> None:

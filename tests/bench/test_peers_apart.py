@@ -302,7 +302,7 @@ def test_a_peer_apart_counts_first_tokens_with_the_prefill(tmp_path: Path, monke
         assert tokens == [[0, 1], [0, 1, 2]]
         assert [(step.tokens, step.prefill) for step in run] == [(2, True), (2, False), (1, False)]
         assert peer.run([[1]], [2]).tokens == 2  # and again, in the same process
-    assert peer._pipe.process.poll() == 0
+    assert peer.pipe.process.poll() == 0
 
 
 def test_a_peer_apart_that_fails_to_load_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def test_each_runs_in_another_process_and_gives_what_was_asked_for(
         process = peer._engine if isinstance(peer, InBatches) else peer
         assert isinstance(process, Apart)
         assert peer.name == process.name == name
-        assert process._pipe.process.pid != os.getpid()
+        assert process.pipe.process.pid != os.getpid()
         run = peer.run([[1, 2, 3], [4], [5, 6]], [3, 1, 2])
         assert run.tokens == 6
         assert run[0].prefill

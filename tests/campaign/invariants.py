@@ -30,7 +30,7 @@ class Watch:
         self._last: dict[str, RequestOutput] = {}
         self._ranked: set[str] = set()  # requests with best_of > n: their last output holds the best n, numbered anew
         self._not_its_own: str | None = None  # the first thing that was read and is another's
-        if not engine.core.run_ahead:  # which computes tokens that nobody knows yet
+        if not engine.core.run_ahead:  # which computes tokens that are not known yet
             self._follow(ShadowCache(engine.config.cache_config.block_size))
 
     def _follow(self, shadow: ShadowCache) -> None:
@@ -50,7 +50,7 @@ class Watch:
         """open_ids: the requests that have come and have not ended."""
         if self._not_its_own:
             raise Wrong("cache", self._not_its_own)
-        for request_id, request in self.engine._requests.items():
+        for request_id, request in self.engine.requests.items():
             if request.sampling_params.best_of > request.sampling_params.n:
                 self._ranked.add(request_id)
         self._count_blocks()
@@ -66,7 +66,7 @@ class Watch:
     def _count_blocks(self) -> None:
         """Free and used are all, and each block is used by as many as its count says."""
         kv = self.engine.scheduler.kv
-        seqs = [seq for request in self.engine._requests.values() for seq in request.get_seqs()]
+        seqs = [seq for request in self.engine.requests.values() for seq in request.get_seqs()]
         for name, pool, status in (
             ("device", kv.pool, SequenceStatus.RUNNING),
             ("swap", kv.swap_pool, SequenceStatus.SWAPPED),
@@ -80,7 +80,7 @@ class Watch:
             if seq.block_ids and seq.status not in (SequenceStatus.RUNNING, SequenceStatus.SWAPPED):
                 raise Wrong("blocks", f"{seq.seq_id} is {seq.status.name} and holds blocks {seq.block_ids}")
             if UNKNOWN in seq.data.output_token_ids[:-1]:
-                raise Wrong("tokens", f"{seq.seq_id} has a token that nobody knows: {seq.data.output_token_ids}")
+                raise Wrong("tokens", f"{seq.seq_id} has a token that is not known: {seq.data.output_token_ids}")
 
     def _count_pool(self, name: str, pool: BlockPool, holders: list[int]) -> None:
         free, used = set(pool.get_all_free_blocks()), {block for block, count in enumerate(holders) if count}
@@ -93,10 +93,10 @@ class Watch:
 
     def _find(self, open_ids: set[str]) -> None:
         """Each open request is known, and nothing of any other is left."""
-        if (known := set(self.engine._requests)) != open_ids:
+        if (known := set(self.engine.requests)) != open_ids:
             raise Wrong("requests", f"lost: {sorted(open_ids - known)}, left behind: {sorted(known - open_ids)}")
         processor = self.engine.output_processor
-        ids = {name.rpartition("-")[0] for name in processor._sequences} | set(processor._beams)
+        ids = {name.rpartition("-")[0] for name in processor.sequences} | set(processor.beams)
         if ids != open_ids:
             raise Wrong("requests", f"outputs are kept for {sorted(ids)}, open are {sorted(open_ids)}")
 

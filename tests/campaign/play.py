@@ -87,7 +87,7 @@ class Player:
                 raise
             outputs, _ = engine.drain()  # what came of the others in this step
             ended = {output.request_id for output in outputs if output.finished}
-            for name in self.open.keys() - engine._requests.keys() - ended:
+            for name in self.open.keys() - engine.requests.keys() - ended:
                 if "campaign_raise" not in (self.open.pop(name).params.get("extra_args") or {}):
                     raise Wrong("failed", f"{name} ends in an error that another request made") from error
                 self.failed.add(name)

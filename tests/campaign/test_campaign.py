@@ -56,7 +56,7 @@ def write_one_slot_too_far(patch: pytest.MonkeyPatch) -> None:
         return inputs
 
     patch.setattr(InputBatch, "prepare", misplacing)
-    # What a slot holds that nobody has written differs from run to run, and with it how the fault shows itself.
+    # What a slot holds that was never written differs from run to run, and with it how the fault shows itself.
     build = KVCache.__init__
 
     def cleared(self: KVCache, *args: Any, **kwargs: Any) -> None:

@@ -11,6 +11,7 @@ import torch
 from rich.logging import RichHandler
 
 from folovllm.utils import devices
+from folovllm.utils.checks import did_you_mean, nearest_name
 from folovllm.utils.common import (
     generate_request_id,
     get_device,
@@ -20,7 +21,6 @@ from folovllm.utils.common import (
     set_random_seed,
 )
 from folovllm.utils.logging import init_logger
-from folovllm.utils.suggest import did_you_mean, nearest_name
 
 
 def test_the_seed_reaches_every_global_generator() -> None:

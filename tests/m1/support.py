@@ -62,8 +62,8 @@ def say(engine: LLMEngine, script: str, prompt: str = "hi", **kwargs: Any) -> Co
 def assert_empty(engine: LLMEngine) -> None:
     """Nothing of any request is left in the engine."""
     assert not engine.has_unfinished_requests()
-    assert engine._requests == {}
-    assert engine.output_processor._sequences == {}
+    assert engine.requests == {}
+    assert engine.output_processor.sequences == {}
 
 
 def params(**kwargs: Any) -> SamplingParams:

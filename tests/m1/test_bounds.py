@@ -105,7 +105,7 @@ def test_an_abort_looks_at_each_sequence_a_few_times(engine, started, monkeypatc
     engine.add_request("many", "x", params(n=400, ignore_eos=True))
     for _ in range(started):
         engine.step()
-    request = engine._requests["many"]
+    request = engine.requests["many"]
     request.sequences = Looks(request.sequences)
     monkeypatch.setattr(Looks, "count", 0)
     engine.abort_request("many")
@@ -118,7 +118,7 @@ def test_as_they_end_sequences_do_not_ask_all_that_ended_before(text_model_folde
     """At most a few looks per sequence and step: 250 that end one by one ask each other 62,500 times."""
     engine = LLMEngine(EngineConfig.from_kwargs(model=str(text_model_folder), dtype="float32", device="cpu"))
     engine.add_request("many", [7], params(n=250, max_tokens=2, seed=0, ignore_eos=True))
-    request = engine._requests["many"]
+    request = engine.requests["many"]
     monkeypatch.setattr(engine.output_processor, "_completion", lambda index, seq: None)
     engine.step()  # all that there is room for start
     request.sequences = Looks(request.sequences)

@@ -25,7 +25,7 @@ def test_a_request_of_n_is_finished_when_all_are(engine):
 
 def test_best_of_returns_the_n_most_likely_and_ignores_the_rest(engine):
     engine.add_request("r", "x", params(n=2, best_of=5, seed=1, max_tokens=6, ignore_eos=True))
-    request = engine._requests["r"]
+    request = engine.requests["r"]
     output = run(engine)[0]["r"]
     ranked = sorted((seq.cumulative_logprob for seq in request.get_seqs()), reverse=True)
     assert [c.cumulative_logprob for c in output.outputs] == ranked[:2]
@@ -104,7 +104,7 @@ def test_an_aborted_request_is_silent_and_the_others_go_on(engine):
     for name in ("a", "b"):
         engine.add_request(name, "x", scripted("text"))
     engine.step()
-    request = engine._requests["a"]
+    request = engine.requests["a"]
     engine.abort_request("a")
     engine.abort_request("a")  # twice is no error, and neither is a name nobody has
     engine.abort_request("nobody")

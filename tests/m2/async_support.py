@@ -99,7 +99,7 @@ def cancel_inside_steps(engine, monkeypatch, tasks, after):
             tasks[name].cancel()
 
     def cancelling():
-        unfinished = list(engine._requests.items())
+        unfinished = list(engine.requests.items())
         due = [name for name, request in unfinished if name in after and num_tokens(request) >= after[name]]
         advance()  # computed, not yet delivered
         for name in due:

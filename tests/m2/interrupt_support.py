@@ -101,7 +101,7 @@ def generate_beside_a_neighbour(llm: LLM, check: Callable[[], None]) -> Said:
     try:
         llm.generate([[4, 4], [4, 5]], GREEDY, use_tqdm=False)
     except KeyboardInterrupt:
-        assert set(llm.engine._requests) <= {"neighbour"}
+        assert set(llm.engine.requests) <= {"neighbour"}
     insist(check)
     said: Said = {}
     while insist(llm.engine.has_unfinished_requests):

@@ -18,7 +18,7 @@ from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
 
 BLOCK_SIZE = 4
-TOKEN = 7  # what every sequence of a Desk says; nobody's EOS
+TOKEN = 7  # what every sequence of a Desk says; no EOS
 
 
 def make_scheduler(
@@ -93,7 +93,7 @@ def assert_idle(engine: LLMEngine) -> None:
     """No request is left, no sequence runs, nothing of the cache is in use."""
     engine.scheduler.check_invariants()
     assert not engine.has_unfinished_requests()
-    assert (engine._requests, engine.output_processor._sequences) == ({}, {})
+    assert (engine.requests, engine.output_processor.sequences) == ({}, {})
     stats = engine.stats()
     assert (stats.running, stats.waiting, stats.running_seqs, stats.kv_blocks_used) == (0, 0, 0, 0)
 

@@ -46,7 +46,7 @@ def test_two_hundred_streams_of_which_a_third_is_cancelled(text_model_folder, mo
                     await asyncio.sleep(0.001)
             results = await asyncio.gather(*tasks.values(), return_exceptions=True)
             # Cancelled consumers' aborts run between steps: the engine is empty soon after, not at once.
-            await until(lambda: not engine._requests and not engine.output_processor._sequences)
+            await until(lambda: not engine.requests and not engine.output_processor.sequences)
             assert_idle(engine)
             return chosen, results
 

@@ -168,9 +168,9 @@ def test_priorities_reach_the_engine(text_model_folder, monkeypatch):
     advance, ended = engine.advance, []
 
     def noting():
-        before = set(engine._requests)
+        before = set(engine.requests)
         advance()
-        ended.extend(before - engine._requests.keys())
+        ended.extend(before - engine.requests.keys())
 
     monkeypatch.setattr(engine, "advance", noting)
 

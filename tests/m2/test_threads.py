@@ -129,7 +129,7 @@ def test_a_request_that_somebody_aborts_ends_its_generate(llm):
 
     class Aborts(Generates):
         def __call__(self) -> None:
-            for request_id in list(self.llm.engine._requests):
+            for request_id in list(self.llm.engine.requests):
                 self.llm.engine.abort_request(request_id)
 
     with pytest.raises(RuntimeError, match=r"^requests \['request-\d+'\] are not in the engine: they have been abor"):

@@ -197,14 +197,14 @@ def test_an_abort_after_the_first_beam_has_died_leaves_nothing(beams: BeamOracle
     engine = beams.make_llm().engine
     engine.add_request("gone", list(prompt), beam_params(4, max_tokens=40, ignore_eos=True, stop_token_ids=None))
     for _ in range(30):
-        if "gone-0" not in engine._requests["gone"].sequences:
+        if "gone-0" not in engine.requests["gone"].sequences:
             break
         engine.step()
     else:
         pytest.fail("the first beam lives on: take another prompt")
     engine.abort_request("gone")
     assert_idle(engine)
-    assert engine.output_processor._beams == {}
+    assert engine.output_processor.beams == {}
 
 
 def test_the_longest_context_ends_beams(beams: BeamOracle) -> None:

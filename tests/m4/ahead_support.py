@@ -76,7 +76,7 @@ class Watch:
 
 def assert_sound(engine: LLMEngine) -> None:
     engine.scheduler.check_invariants()
-    for request in engine._requests.values():
+    for request in engine.requests.values():
         for seq in request.get_seqs():
             assert UNKNOWN not in seq.data.output_token_ids
 

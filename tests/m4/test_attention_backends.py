@@ -13,7 +13,8 @@ import torch
 import folovllm
 from folovllm import SamplingParams
 from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
-from folovllm.attention.backends.flash_attn import FlashAttnBackend, check_16_bits
+from folovllm.attention.backends.flash_attn import FlashAttnBackend
+from folovllm.attention.metadata import AttentionMetadata
 from tests.helpers import names, thinned
 from tests.m3.oracle import Oracle
 from tests.m4.attention_reference import BATCHES, SHAPES, Shape, make_case
@@ -134,9 +135,10 @@ def test_flash_attn_refuses_blocks_that_it_cannot_read() -> None:
     assert backend.kv_cache_shape(3, 512) == (2, 3, 512, 2, 64)
 
 
-def test_16_bit_backends_refuse_float32() -> None:
+def test_flash_attn_refuses_float32() -> None:
+    one = torch.ones(1, dtype=torch.int32)
+    metadata = AttentionMetadata(one, one, one, one.view(1, 1), max_query_len=1, max_seq_len=1)
     with pytest.raises(
         ValueError, match="dtype must be float16 or bfloat16 for attention_backend 'flash_attn'.*float32"
     ):
-        check_16_bits("flash_attn", torch.float32)
-    check_16_bits("flash_attn", torch.bfloat16)
+        FlashAttnBackend(4, 2, 64, 0.125).forward(torch.zeros(1, 4, 64), torch.zeros(2, 1, 256, 2, 64), metadata)

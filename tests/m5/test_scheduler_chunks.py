@@ -126,7 +126,7 @@ def test_a_short_prompt_is_no_partial_one():
     assert desk.step() == {"x": 3, "short": 3}
 
 
-def test_nobody_overtakes_a_long_prompt_that_has_to_wait_for_another():
+def test_no_request_overtakes_a_long_prompt_that_has_to_wait_for_another():
     desk = ChunkDesk(threshold=3)
     for name, length in (("x", 7), ("long", 7), ("short", 1)):
         desk.add(name, length, max_tokens=1)

@@ -217,7 +217,7 @@ def test_a_first_request_counts_misses_and_the_next_hits() -> None:
     desk.run()
     assert (desk.cached("a"), desk.kv.num_queries, desk.kv.num_hits) == (0, 10, 0)
     desk.add("b", 14)
-    assert desk.cached("b") is None  # before it is let in nobody knows
+    assert desk.cached("b") is None  # before it is let in it is not known
     assert desk.step() == {"b": 2}  # a said 3 tokens, the last of which was not computed: 12 are there
     assert (desk.cached("b"), desk.kv.num_queries, desk.kv.num_hits) == (12, 24, 12)
     desk.run()

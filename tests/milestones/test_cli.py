@@ -127,8 +127,7 @@ def test_tag_and_checkout_run_where_no_package_is_installed(repository: Path, tm
     """-S leaves site-packages out, as in a fresh clone with the system's Python."""
     script = (
         "import sys; from pathlib import Path; from milestones import cli; "
-        f"cli.repository_root = lambda: Path({str(repository)!r}); "
-        "codes = [cli.main(args.split()) for args in sys.argv[1:]]; "
+        f"codes = [cli.main(args.split(), Path({str(repository)!r})) for args in sys.argv[1:]]; "
         "assert 'rich' not in sys.modules; print(codes)"
     )
     commands = ["tag", f"checkout m0 {tmp_path / 'out'}", "diff m0 m1 folovllm", "list"]

@@ -116,20 +116,19 @@ def test_an_engine_that_fails_is_told_by_its_last_words():
         measure(course, course.get("m1"))
 
 
-def test_the_command_prints_a_table_or_json(repository: Path, monkeypatch, capsys):
+def test_the_command_prints_a_table_or_json(repository: Path, capsys):
     for path, text in ENGINE.items():
         target = repository / path
         target.parent.mkdir(exist_ok=True)
         target.write_text(text) if text is not None else target.unlink()
     spec = repository / "milestones/m1/milestone.toml"
     spec.write_text(spec.read_text().replace("engine.py", "entrypoints/*.py"))
-    monkeypatch.setattr(cli, "repository_root", lambda: repository)
 
-    assert cli.main(["path", "m1", "--files", "--functions"]) == 0
+    assert cli.main(["path", "m1", "--files", "--functions"], repository) == 0
     printed = capsys.readouterr().out
     assert "base.py" in printed
     assert "one_layer" in printed
 
-    assert cli.main(["path", "--json"]) == 0
+    assert cli.main(["path", "--json"], repository) == 0
     (walk,) = json.loads(capsys.readouterr().out)
     assert (walk["milestone"], walk["files"], walk["calls"]) == ("m1", 2, 5)

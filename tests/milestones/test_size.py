@@ -41,10 +41,9 @@ def test_only_what_passes_its_limit_is_named(monkeypatch):
 
 
 def test_the_command_ends_in_one_where_a_limit_is_passed(repository: Path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "repository_root", lambda: repository)
     monkeypatch.setattr(size, "LIMITS", {"m0": Size(lines=4)})
-    assert cli.main(["size", "--no-steps"]) == 0
+    assert cli.main(["size", "--no-steps"], repository) == 0
     assert "4 of 4" in capsys.readouterr().out
     monkeypatch.setattr(size, "LIMITS", {"m0": Size(lines=3)})
-    assert cli.main(["size", "--no-steps"]) == 1
+    assert cli.main(["size", "--no-steps"], repository) == 1
     assert "m0: lines must be at most 3, got 4" in capsys.readouterr().out

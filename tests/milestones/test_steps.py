@@ -215,20 +215,18 @@ def test_a_step_that_does_not_stand_by_itself_is_told(root: Path, changes: dict[
     assert problem in "\n".join(result.problems)
 
 
-def test_show_lists_the_steps(root: Path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "repository_root", lambda: root)
-    assert cli.main(["show", "m1"]) == 0
+def test_show_lists_the_steps(root: Path, capsys):
+    assert cli.main(["show", "m1"], root) == 0
     printed = capsys.readouterr().out
     assert "M1.1  A wheel turns  (2 files)" in printed
     assert "see it: python -m pytest tests/m1/test_wheel.py" in printed
-    assert cli.main(["verify", "--static"]) == 0
+    assert cli.main(["verify", "--static"], root) == 0
 
 
-def test_head_with_steps_out_of_order_is_not_tagged(root: Path, monkeypatch, capsys):
+def test_head_with_steps_out_of_order_is_not_tagged(root: Path, capsys):
     spec = root / SPEC
     spec.write_text(spec.read_text(encoding="utf-8").replace('["folovllm/wheel.py"]', '["folovllm/nothing.py"]'))
     git(root, "commit", "--quiet", "--no-gpg-sign", "--all", "--message", "wrong", env=IDENTITY)
-    monkeypatch.setattr(cli, "repository_root", lambda: root)
-    assert cli.main(["tag"]) == 2
+    assert cli.main(["tag"], root) == 2
     assert "'folovllm/nothing.py' matches no file" in capsys.readouterr().err
     assert out(root, "tag", "--list") == ""

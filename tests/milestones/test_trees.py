@@ -93,10 +93,9 @@ def test_the_other_package_would_be_found_by_a_script_that_does_not_see_to_it(
     assert done.stdout == "another tree\n"
 
 
-def test_the_first_command_is_checkouts_last_line(repository: Path, tmp_path: Path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "repository_root", lambda: repository)
+def test_the_first_command_is_checkouts_last_line(repository: Path, tmp_path: Path, capsys):
     folder = tmp_path / "my trees" / "m1"
-    assert cli.main(["checkout", "m1", str(folder)]) == 0
+    assert cli.main(["checkout", "m1", str(folder)], repository) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"Next: cd '{folder}' && python -m pytest"
 
 

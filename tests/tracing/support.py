@@ -33,11 +33,11 @@ class Simulated:
         facts = {"model": "none", "device": "none", "dtype": "none", "preemption_mode": "auto", "clock": "simulated"}
         header = make_header(self.scheduler, **facts)
         self.tracer = Tracer(TraceWriter(path), self.scheduler, observers, header, lambda: self.now)
-        self._requests: dict[str, Request] = {}
+        self.requests: dict[str, Request] = {}
 
     def add(self, request_id: str, prompt: list[int], max_tokens: int, **params: object) -> None:
         request = Request(request_id, None, prompt, SamplingParams(max_tokens=max_tokens, **params))  # type: ignore[arg-type]
-        self._requests[request_id] = request
+        self.requests[request_id] = request
         self.scheduler.add_request(request)
 
     def step(self) -> None:
@@ -50,7 +50,7 @@ class Simulated:
         gained = self.scheduler.update_from_output(output, tokens)
         for seq, ended in gained:
             if ended is not None:
-                self.scheduler.finish(self._requests[seq.request_id], seq, ended)
+                self.scheduler.finish(self.requests[seq.request_id], seq, ended)
         self.tracer.step_ended([])
 
     def run(self) -> None:

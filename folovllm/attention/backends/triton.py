@@ -59,49 +59,36 @@ class TritonBackend(AttentionBackend):
         from folovllm.attention.kernels.paged_decode import FEW_SPLITS, MAX_SPLITS, paged_decode
         from folovllm.attention.kernels.paged_prefill import MOST_ROWS, paged_prefill
 
-        device, (keys, values) = kv_cache.device, kv_cache.unbind(0)
-        fused = torch.zeros(
-            1, self.num_heads + 2 * self.num_kv_heads, self.head_size, dtype=dtype or kv_cache.dtype, device=device
-        )
-        q, k, v = fused.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)  # views, as a model's are
-        starts = torch.arange(2, dtype=torch.int32, device=device)
-        one, tables = starts[1:].clone(), torch.zeros(1, 1, dtype=torch.int32, device=device)
-        self.write(k, v, kv_cache, torch.zeros(1, dtype=torch.int64, device=device))
+        (q, step), (keys, values) = self.one_token(kv_cache, dtype), kv_cache.unbind(0)
+        tables, one = step.block_tables, step.seq_lens
         for rows in (*MOST_ROWS, MOST_ROWS[-1] + 1):
             longest = -(-rows // self.group_size) if rows > MOST_ROWS[-1] else max(1, rows // self.group_size)
-            paged_prefill(q, keys, values, tables, starts, one, longest, self.scale)
+            paged_prefill(q, keys, values, tables, step.query_start_loc, one, longest, self.scale)
         for splits in (1, FEW_SPLITS, MAX_SPLITS):
             paged_decode(q, keys, values, tables, one, self.scale, order=tables[0], num_splits=splits)
 
+    def one_token(self, kv_cache: torch.Tensor, dtype: torch.dtype | None) -> tuple[torch.Tensor, AttentionMetadata]:
+        """A sequence of one token, whose keys and values are written to block 0; its query."""
+        num_heads, device = self.num_heads + 2 * self.num_kv_heads, kv_cache.device
+        fused = torch.zeros(1, num_heads, self.head_size, dtype=dtype or kv_cache.dtype, device=device)
+        q, k, v = fused.split([self.num_heads, self.num_kv_heads, self.num_kv_heads], dim=1)  # views, as a model's are
+        starts = torch.arange(2, dtype=torch.int32, device=device)
+        slots, tables = torch.zeros(1, dtype=torch.int64, device=device), torch.zeros_like(starts[:1]).view(1, 1)
+        self.write(k, v, kv_cache, slots)
+        return q, AttentionMetadata(starts, starts[1:].clone(), slots, tables, max_query_len=1, max_seq_len=1)
+
     def forward(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
-        out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        if decodes := metadata.leading_decodes:
-            self._decode(q[:decodes], kv_cache, metadata, out[:decodes])
-        if decodes < len(metadata.seq_lens):
-            self._prefill(q, kv_cache, metadata, out)
-        return out
-
-    def _decode(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata, out: torch.Tensor) -> None:
-        """The sequences in front with one query each; q and out hold theirs alone."""
         from folovllm.attention.kernels.paged_decode import paged_decode
-
-        keys, values = kv_cache.unbind(0)
-        tables, seq_lens = metadata.block_tables[: len(q)], metadata.seq_lens[: len(q)]
-        paged_decode(q, keys, values, tables, seq_lens, self.scale, order=metadata.decode_order, out=out)
-
-    def _prefill(self, q: torch.Tensor, kv_cache: torch.Tensor, metadata: AttentionMetadata, out: torch.Tensor) -> None:
-        """The sequences behind the decodes; q and out hold all tokens of the step."""
         from folovllm.attention.kernels.paged_prefill import paged_prefill
 
-        first, (keys, values) = metadata.leading_decodes, kv_cache.unbind(0)
-        paged_prefill(
-            q,
-            keys,
-            values,
-            metadata.block_tables[first:],
-            metadata.query_start_loc[first:],
-            metadata.seq_lens[first:],
-            metadata.max_query_len,
-            self.scale,
-            out=out,
-        )
+        out, (keys, values) = torch.empty_like(q, memory_format=torch.contiguous_format), kv_cache.unbind(0)
+        first, tables, lens = metadata.leading_decodes, metadata.block_tables, metadata.seq_lens
+        if first:  # the sequences in front, with one query each
+            paged_decode(
+                q[:first], keys, values, tables[:first], lens[:first], self.scale, order=metadata.decode_order,
+                out=out[:first],
+            )  # fmt: skip
+        if first < len(lens):
+            starts, longest = metadata.query_start_loc[first:], metadata.max_query_len
+            paged_prefill(q, keys, values, tables[first:], starts, lens[first:], longest, self.scale, out=out)
+        return out

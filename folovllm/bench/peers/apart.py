@@ -107,8 +107,8 @@ class Apart:
         self.name, self._kind = kind.name, kind
         self.python = python or kind.find_python()
         variables = environment(torch.get_num_threads()) if env is None else env
-        self._pipe = Pipe(kind.name, [self.python, str(WORKERS / "run.py")], env=variables)
-        setup.cleanup.callback(self._pipe.close)
+        self.pipe = Pipe(kind.name, [self.python, str(WORKERS / "run.py")], env=variables)
+        setup.cleanup.callback(self.pipe.close)
         facts = self._ask({"engine": str(kind.engine), **settings})
         self.version: str = facts["version"]
         self.dtype: str | None = facts["dtype"]
@@ -130,11 +130,11 @@ class Apart:
         return tokens, Run(Step(seconds, count, prefill) for seconds, count, prefill in answer["steps"])
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        answer = self._pipe.ask(request)
+        answer = self.pipe.ask(request)
         if answer.get("stage") == "import":
             raise PeerMissingError(f"{self.python} cannot import it ({answer['error']}); {self._kind.how_to}")
         if "error" in answer:
-            raise RuntimeError(f"{self.name} failed: {answer['error']}; its last words:\n{self._pipe.last_words()}")
+            raise RuntimeError(f"{self.name} failed: {answer['error']}; its last words:\n{self.pipe.last_words()}")
         return answer
 
 

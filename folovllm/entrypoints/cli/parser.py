@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from folovllm.config import ModelConfig
 from folovllm.entrypoints import commands
-from folovllm.utils.suggest import did_you_mean
+from folovllm.utils.checks import did_you_mean
 
 HELP = {
     "model": "a local Hugging Face folder, a hub id, or 'embedded', the small model that ships here",

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from folovllm.utils.checks import check_int
-from folovllm.utils.suggest import did_you_mean
+from folovllm.utils.checks import check_int, did_you_mean
 
 ENTRIES, FIELDS, CHARACTERS, AS_JSON = "entries", "fields", "characters", "characters of JSON"
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from folovllm.config import ModelConfig
-from folovllm.model_files import hub_hint, resolve_model_path
-from folovllm.utils.load_errors import readable_errors
+from folovllm.model_files import hub_hint, readable_errors, resolve_model_path
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

@@ -13,8 +13,16 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from folovllm.utils.checks import MAX_SEED, check_bool, check_choice, check_float, check_int, check_str, wrong
-from folovllm.utils.suggest import did_you_mean
+from folovllm.utils.checks import (
+    MAX_SEED,
+    check_bool,
+    check_choice,
+    check_float,
+    check_int,
+    check_str,
+    did_you_mean,
+    wrong,
+)
 
 if TYPE_CHECKING:
     import torch

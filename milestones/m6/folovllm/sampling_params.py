@@ -26,9 +26,9 @@ from folovllm.utils.checks import (
     check_token_ids,
     check_utf8,
     describe,
+    nearest_name,
     wrong,
 )
-from folovllm.utils.suggest import nearest_name
 
 # Dividing by a temperature this small would overflow the logits, and the draw would always be the argmax.
 _SAMPLING_EPS = 1e-5

@@ -73,7 +73,7 @@ def test_leaving_twice_is_no_error():
 
 
 @invariant(5)
-def test_nobody_is_next_when_all_have_left():
+def test_none_is_next_when_all_have_left():
     queue, requests = line_of({"a": (0, 0)})
     queue.remove(requests["a"])
     with raises(IndexError):

@@ -48,7 +48,7 @@ def test_all_sequences_of_a_request_join_while_there_is_room():
 
 
 @invariant(3, likely="overtakes")
-def test_nobody_overtakes_a_prompt_that_does_not_fit():
+def test_no_request_overtakes_a_prompt_that_does_not_fit():
     scheduler = make_scheduler(tokens=8)
     for name, num_tokens in (("a", 6), ("b", 5), ("c", 1)):
         scheduler.add_request(request(name, num_tokens))

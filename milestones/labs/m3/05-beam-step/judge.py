@@ -105,7 +105,7 @@ def test_the_live_beams_are_the_survivors():
 
 
 @invariant(5)
-def test_when_it_is_over_nobody_lives():
+def test_when_it_is_over_no_beam_lives():
     search = after_one_step(width=1, early_stopping=True)
     step = search.advance([row(0.2, 0.1, 0.7)])
     expect((step.survivors, search.live), ([], []))

@@ -10,7 +10,7 @@ from lab_judge import expect_close, invariant
 
 
 @pytest.fixture(autouse=True)
-def _memory_that_nobody_has_written_holds_nan(monkeypatch):
+def _memory_that_was_never_written_holds_nan(monkeypatch):
     monkeypatch.setattr(torch, "empty", lambda *shape, **options: torch.full(shape, float("nan"), **options))
 
 

@@ -60,7 +60,7 @@ def test_the_others_stand_in_line():
 
 
 @invariant(2)
-def test_nobody_is_left_to_stand_in_line():
+def test_none_is_left_to_stand_in_line():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 10, n=3)
     seq = running(scheduler, a, num_computed=10)
@@ -70,7 +70,7 @@ def test_nobody_is_left_to_stand_in_line():
 
 
 @invariant(3, likely="forks-a-second-time")
-def test_a_prompt_that_is_computed_again_forks_nobody():
+def test_a_prompt_that_is_computed_again_forks_nothing():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 10, n=2)
     seq = running(scheduler, a, num_computed=10)
@@ -80,7 +80,7 @@ def test_a_prompt_that_is_computed_again_forks_nobody():
 
 
 @invariant(4, likely="forks-after-every-chunk")
-def test_a_chunk_in_the_middle_forks_nobody():
+def test_a_chunk_in_the_middle_forks_nothing():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 18, n=2)
     seq = running(scheduler, a, num_computed=8)

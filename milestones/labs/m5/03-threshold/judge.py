@@ -12,8 +12,8 @@ def prefills(**lacking):
     return [(a, [(a.first_seq(), num_tokens)]) for a, num_tokens in made]
 
 
-def shares(prefills, left, threshold):
-    return {a.request_id: share for a, _, share in share_out(prefills, left, threshold)}
+def shares(prefills, left, prompt_cap):
+    return {a.request_id: share for a, _, share in share_out(prefills, left, prompt_cap)}
 
 
 def in_step(num_tokens, given, num_blocks=8):
@@ -36,34 +36,29 @@ def test_half_of_an_odd_number():
 
 
 @invariant(2)
-def test_a_threshold_is_a_cap():
-    expect(shares(prefills(a=20), left=16, threshold=4), {"a": 4})
+def test_a_cap_is_the_most():
+    expect(shares(prefills(a=20), left=16, prompt_cap=4), {"a": 4})
 
 
-@invariant(2, likely="zero-for-none")
-def test_zero_is_all_that_is_left():
-    expect(shares(prefills(a=20), left=16, threshold=0), {"a": 16}, mistakes={"zero-for-none": {"a": 8}})
-
-
-@invariant(2, likely="zero-for-none")
-def test_none_is_half_of_what_is_left():
-    expect(shares(prefills(a=20), left=16, threshold=None), {"a": 8})
+@invariant(2)
+def test_without_a_cap_it_is_half_of_what_is_left():
+    expect(shares(prefills(a=20), left=16, prompt_cap=None), {"a": 8})
 
 
 @invariant(3, likely="the-same-for-all")
 def test_the_next_one_finds_what_is_left():
-    halves = shares(prefills(a=20, b=20, c=20), left=16, threshold=None)
+    halves = shares(prefills(a=20, b=20, c=20), left=16, prompt_cap=None)
     expect(halves, {"a": 8, "b": 4, "c": 2}, mistakes={"the-same-for-all": {"a": 8, "b": 8, "c": 8}})
 
 
 @invariant(3, likely="the-same-for-all")
 def test_no_more_than_is_left():
-    expect(shares(prefills(a=20, b=20), left=6, threshold=4), {"a": 4, "b": 2})
+    expect(shares(prefills(a=20, b=20), left=6, prompt_cap=4), {"a": 4, "b": 2})
 
 
 @invariant(3)
 def test_no_more_than_is_lacking():
-    expect(shares(prefills(a=3, b=20), left=16, threshold=0), {"a": 3, "b": 13})
+    expect(shares(prefills(a=3, b=20), left=16, prompt_cap=16), {"a": 3, "b": 13})
 
 
 @invariant(4)

@@ -74,7 +74,7 @@ class LLMEngine:
         )
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
         self.output_processor = OutputProcessor(self.tokenizer)
-        self._requests: dict[str, Request] = {}  # unfinished, in order of arrival
+        self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
         self._stream_ids = count()
 
     def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams | None = None) -> None:
@@ -85,12 +85,12 @@ class LLMEngine:
                 behind.
         """
         check_str("request_id", request_id)
-        if request_id in self._requests:
+        if request_id in self.requests:
             raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
         self._add(self.input_processor.process(request_id, prompt, params))
 
     def _add(self, request: Request) -> None:
-        self._requests[request.request_id] = request
+        self.requests[request.request_id] = request
         self.output_processor.begin(request)
 
     def step(self) -> list[RequestOutput]:
@@ -99,9 +99,9 @@ class LLMEngine:
         Raises:
             Exception: whatever the request's own logits processor raised. That request is gone; the others go on.
         """
-        if not self._requests:
+        if not self.requests:
             return []
-        request = next(iter(self._requests.values()))
+        request = next(iter(self.requests.values()))
         for seq in request.sequences.values():
             if not seq.is_finished():
                 break
@@ -113,19 +113,19 @@ class LLMEngine:
         except Exception:
             self.abort_request(request.request_id)
             raise
-        if self._requests.get(request.request_id) is not request:
+        if self.requests.get(request.request_id) is not request:
             return []  # its own processor has aborted it
         seq.data.add_token_id(step.token_id)
         ended = check_stop(seq, self.eos_token_ids, self.max_model_len)
         output = self.output_processor.process(request, seq, step, ended)
         if output.finished:
-            del self._requests[request.request_id]
+            del self.requests[request.request_id]
         return [output]
 
     def abort_request(self, request_id: str) -> None:
         """Drop a request, wherever it is; it gives no further output. An unknown or finished one is no error."""
         check_str("request_id", request_id)
-        request = self._requests.pop(request_id, None)
+        request = self.requests.pop(request_id, None)
         if request is not None:
             for seq in request.get_seqs():
                 if not seq.is_finished():
@@ -134,13 +134,13 @@ class LLMEngine:
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has anything to do."""
-        return bool(self._requests)
+        return bool(self.requests)
 
     def check_idle(self) -> None:
         """Raises RuntimeError while a request is in the engine: the outputs of a step would be another caller's."""
-        if self._requests:
+        if self.requests:
             raise RuntimeError(
-                f"the engine has unfinished requests: {', '.join(self._requests)}; step it, or read its stream, to the "
+                f"the engine has unfinished requests: {', '.join(self.requests)}; step it, or read its stream, to the "
                 "end, or abort them"
             )
 
@@ -166,7 +166,7 @@ class LLMEngine:
         delta = OutputDelta()
         try:
             self._add(request)
-            while request.request_id in self._requests:
+            while request.request_id in self.requests:
                 for output in self.step():
                     yield delta.since_last(output)
         finally:

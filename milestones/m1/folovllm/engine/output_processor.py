@@ -84,15 +84,15 @@ class OutputProcessor:
 
     def __init__(self, tokenizer: Any | None) -> None:
         self.tokenizer = tokenizer
-        self._sequences: dict[str, SequenceOutput] = {}
+        self.sequences: dict[str, SequenceOutput] = {}
 
     def begin(self, request: Request) -> None:
         for seq in request.get_seqs():
-            self._sequences[seq.seq_id] = SequenceOutput(seq, self.tokenizer)
+            self.sequences[seq.seq_id] = SequenceOutput(seq, self.tokenizer)
 
     def discard(self, request: Request) -> None:
         for seq in request.get_seqs():
-            self._sequences.pop(seq.seq_id, None)
+            self.sequences.pop(seq.seq_id, None)
 
     def process(
         self, request: Request, seq: Sequence, step: ModelRunnerOutput, ended: SequenceStatus | None
@@ -102,7 +102,7 @@ class OutputProcessor:
             request.metrics.first_token_time = time.time()
         request.metrics.num_output_tokens += 1
         self._record_logprobs(request, seq, step)
-        ended = self._sequences[seq.seq_id].add_token(step.token_id, ended)
+        ended = self.sequences[seq.seq_id].add_token(step.token_id, ended)
         if ended is not None:
             seq.transition(ended)
         return self.make_output(request)
@@ -141,7 +141,7 @@ class OutputProcessor:
         return ranked[: params.n]
 
     def _completion(self, index: int, seq: Sequence) -> CompletionOutput:
-        state = self._sequences[seq.seq_id]
+        state = self.sequences[seq.seq_id]
         return CompletionOutput(
             index=index,
             text=state.shown_text() if state.holdback else state.text,

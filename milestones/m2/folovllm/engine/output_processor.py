@@ -90,15 +90,15 @@ class OutputProcessor:
     def __init__(self, tokenizer: Any | None, scheduler: Scheduler) -> None:
         self.tokenizer, self.scheduler = tokenizer, scheduler
         self._decoder = None if tokenizer is None else fastest_decoder(tokenizer)
-        self._sequences: dict[str, SequenceOutput] = {}
+        self.sequences: dict[str, SequenceOutput] = {}
 
     def begin(self, request: Request) -> None:
         for seq in request.get_seqs():
-            self._sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
+            self.sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
 
     def discard(self, request: Request) -> None:
         for seq in request.get_seqs():
-            self._sequences.pop(seq.seq_id, None)
+            self.sequences.pop(seq.seq_id, None)
 
     def process_outputs(
         self, requests: dict[str, Request], rows: list[Sequence], output: ModelRunnerOutput, gained: Gained
@@ -129,7 +129,7 @@ class OutputProcessor:
                 seq.cumulative_logprob += row.logprobs[0]
                 if seq.sampling_params.logprobs is not None:
                     seq.output_logprobs.append(self._decode_row(row))
-            ended = self._sequences[seq.seq_id].add_token(seq.data.output_token_ids[-1], ended)
+            ended = self.sequences[seq.seq_id].add_token(seq.data.output_token_ids[-1], ended)
             if ended is not None:
                 self.scheduler.finish(request, seq, ended)
         return [self.make_output(request) for request in changed.values()], num_tokens
@@ -173,7 +173,7 @@ class OutputProcessor:
         return ranked[: params.n]
 
     def _completion(self, index: int, seq: Sequence) -> CompletionOutput:
-        state = self._sequences[seq.seq_id]
+        state = self.sequences[seq.seq_id]
         return CompletionOutput(
             index=index,
             text=state.shown_text() if state.holdback else state.text,

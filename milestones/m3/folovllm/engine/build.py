@@ -25,7 +25,7 @@ from folovllm.utils.logging import init_logger
 from folovllm.worker.kv_cache import kv_bytes_per_token
 from folovllm.worker.memory import size_kv_cache
 from folovllm.worker.model_runner import ModelRunner
-from folovllm.worker.profile import peak_bytes_of_full_step
+from folovllm.worker.profile import peak_bytes, run_full_step
 
 logger = init_logger(__name__)
 
@@ -49,12 +49,16 @@ def build_engine_core(
     backend = _backend_for(config, device)
     weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     model = build_model(hf_config, model_config.max_model_len, dtype, device, weights, seed=model_config.seed)
+
+    def full_step() -> int:
+        return run_full_step(model, backend, cache_config.block_size, limits, dtype=dtype, device=device)
+
     cache_size = size_kv_cache(
         kv_bytes_per_token(model.decoder_spec, dtype),
         cache_config,
         limits,
         device,
-        lambda: peak_bytes_of_full_step(model, backend, cache_config.block_size, limits, dtype=dtype, device=device),
+        lambda: peak_bytes(full_step, device),
     )
     logger.info("KV cache: %s", cache_size)
     # What does not fit into the whole cache can never be served.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from folovllm.sample.row import SamplingRow
 from folovllm.sampling_params import SamplingParams
-from folovllm.utils.suggest import nearest_name
+from folovllm.utils.checks import nearest_name
 
 
 class LogitsProcessor:

@@ -25,7 +25,7 @@ from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_size
 from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token
 from folovllm.worker.memory import CacheSize, size_kv_cache
 from folovllm.worker.model_runner import ModelRunner, current_device
-from folovllm.worker.profile import peak_bytes_of_full_step
+from folovllm.worker.profile import peak_bytes, run_full_step
 
 logger = init_logger(__name__)
 
@@ -72,10 +72,13 @@ def _size_cache(
     """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
     block_size = config.cache_config.block_size
 
-    def measure_step() -> int:
-        step = peak_bytes_of_full_step(
+    def full_step() -> int:
+        return run_full_step(
             model, parts.backend, block_size, limits, dtype=parts.cache_dtype, device=device, draws=parts.draws
         )
+
+    def measure_step() -> int:
+        step = peak_bytes(full_step, device)
         if not parts.graphs:
             return step
         assert limits.max_model_len is not None

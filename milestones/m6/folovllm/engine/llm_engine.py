@@ -69,7 +69,7 @@ class LLMEngine:
         self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
         self.output_processor = OutputProcessor(self.tokenizer, self.scheduler)
-        self._requests: dict[str, Request] = {}  # unfinished, in order of arrival
+        self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
         # One caller may step the engine, and a step produces for all: the newest output of each request that has not
         # been fetched, and what ended those that failed.
         self._outputs: dict[str, RequestOutput] = {}
@@ -98,7 +98,7 @@ class LLMEngine:
                 raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
             request = self.input_processor.process(request_id, prompt, params)
             request.priority = priority
-            self._requests[request_id] = request
+            self.requests[request_id] = request
             self.output_processor.begin(request)
             self.scheduler.add_request(request)
 
@@ -133,7 +133,7 @@ class LLMEngine:
         """
         with self._turns:
             if not self._has_news(request_ids):
-                if self._requests.keys().isdisjoint(request_ids):
+                if self.requests.keys().isdisjoint(request_ids):
                     raise RuntimeError(f"requests {sorted(request_ids)} are not in the engine: they have been aborted")
                 self.advance()
             return self._take(request_ids)
@@ -159,7 +159,7 @@ class LLMEngine:
         """Drop a request, wherever it is; it gives no further output. An unknown or finished one is no error."""
         check_str("request_id", request_id)
         with self._turns:
-            request = self._requests.pop(request_id, None)
+            request = self.requests.pop(request_id, None)
             self._outputs.pop(request_id, None)
             self._failures.pop(request_id, None)
             if request is not None:
@@ -168,11 +168,11 @@ class LLMEngine:
 
     def has_unfinished_requests(self) -> bool:
         """Whether step() has anything to do or to hand out."""
-        return bool(self._requests) or not self._streams.issuperset([*self._outputs, *self._failures])
+        return bool(self.requests) or not self._streams.issuperset([*self._outputs, *self._failures])
 
     def holds(self, request_ids: Set[str]) -> bool:
         """Whether one of these requests runs, or has outputs that have not been fetched."""
-        return not self._requests.keys().isdisjoint(request_ids) or self._has_news(request_ids)
+        return not self.requests.keys().isdisjoint(request_ids) or self._has_news(request_ids)
 
     def generate_stream(
         self, prompt: Prompt, params: SamplingParams | None = None
@@ -216,7 +216,7 @@ class LLMEngine:
     def advance(self) -> None:
         """One step, if there is anything to do; what comes of it stays here to be fetched."""
         with self._turns:
-            if not self._requests:
+            if not self.requests:
                 return
             if self._is_stepping:
                 raise RuntimeError(
@@ -241,18 +241,18 @@ class LLMEngine:
         for seq in rows if output.failures else ():
             if seq.seq_id in output.failures and not seq.is_finished():
                 self._fail({seq.request_id}, output.failures[seq.seq_id])
-        outputs, num_tokens = self.output_processor.process_outputs(self._requests, rows, output, gained)
+        outputs, num_tokens = self.output_processor.process_outputs(self.requests, rows, output, gained)
         for request_output in outputs:
             request_id = request_output.request_id
-            request_output.num_cached_tokens = self._requests[request_id].num_cached_tokens or 0
+            request_output.num_cached_tokens = self.requests[request_id].num_cached_tokens or 0
             self._outputs[request_id] = request_output
             if request_output.finished:
-                del self._requests[request_id]
+                del self.requests[request_id]
         self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:
         """These requests end in `error`, which is raised where their outputs are asked for."""
-        for request_id in request_ids & self._requests.keys():
+        for request_id in request_ids & self.requests.keys():
             self.abort_request(request_id)
             self._failures[request_id] = error
 

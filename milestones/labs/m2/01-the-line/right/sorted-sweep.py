@@ -6,7 +6,7 @@ class RequestQueue:
             self._heap[0] = self._heap[-1]
             del self._heap[-1]
             heapq.heapify(self._heap)
-        raise IndexError("nobody is in line")
+        raise IndexError("the line is empty")
 
     def remove(self, request: Request) -> None:
         if request.request_id in self._entries:

@@ -3,18 +3,12 @@ def half(num_tokens: int) -> int:
 
 
 def share_out(
-    prefills: list[tuple[Request, Wants]], left: int, threshold: int | None
+    prefills: list[tuple[Request, Wants]], left: int, prompt_cap: int | None
 ) -> Iterator[tuple[Request, Wants, int]]:
     shares = []
     for request, group in prefills:
         lacks = sum(dict(group).values())
-        match threshold:
-            case None:
-                share = min(lacks, half(left))
-            case 0:
-                share = min(lacks, left)
-            case _:
-                share = min(lacks, left, threshold)
+        share = min(lacks, left, half(left) if prompt_cap is None else prompt_cap)
         shares.append((request, group, share))
         left -= share
     return iter(shares)

@@ -1,7 +1,7 @@
 def share_out(
-    prefills: list[tuple[Request, Wants]], left: int, threshold: int | None
+    prefills: list[tuple[Request, Wants]], left: int, prompt_cap: int | None
 ) -> Iterator[tuple[Request, Wants, int]]:
     for request, group in prefills:
-        most = half(left) if threshold is None else threshold or left
+        most = half(left) if prompt_cap is None else prompt_cap
         share = min(sum(num_tokens for _, num_tokens in group), most, left)
         yield request, group, share

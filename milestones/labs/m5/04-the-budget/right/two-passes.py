@@ -16,12 +16,12 @@ class Scheduler:
                     self._prefills = [*self._prefills, (request, group)]
                     continue
                 waits.append(self._decode(request, group, output))
-        for request, group, share in list(share_out(self._prefills, self._left(output), self.threshold)):
+        for request, group, share in list(share_out(self._prefills, self._left(output), self.prompt_cap)):
             waits.append(self._prefill(request, group, output, share))
         others = bool(self.swapped) or bool(self.waiting)
         if others and not any(waits) and not self._let_in(output) and output.is_empty and self.running:
             self._preempt(self.running[-1], self.running[-1].get_seqs(RUNNING), output)
-        if self.threshold is None:
+        if self.prompt_cap is None:
             for request, group in self._prefills:
                 more = top_up(group, output, self.kv, self._left(output))
                 self._end_prefills(request, more, output)

@@ -10,7 +10,7 @@ class Scheduler:
                     must_wait = self._decode(request, group, output) or must_wait
                 else:
                     self._prefills.append((request, group))
-        for request, group, share in share_out(self._prefills, self._left(output), self.threshold):
+        for request, group, share in share_out(self._prefills, self._left(output), self.prompt_cap):
             must_wait = self._prefill(request, group, output, share) or must_wait
         asked = not must_wait and bool(self.swapped or self.waiting)
         moved = asked and self._let_in(output)
@@ -18,7 +18,7 @@ class Scheduler:
             *_, newest = self.running
             self._preempt(newest, newest.get_seqs(RUNNING), output)
         for request, group in self._prefills:
-            if self.threshold is None:
+            if self.prompt_cap is None:
                 self._end_prefills(request, top_up(group, output, self.kv, self._left(output)), output)
         output.grown_seqs = [*output.grown_seqs, *filter(lambda seq: seq.status is RUNNING, self._changed_seqs)]
         self._changed_seqs = []

@@ -12,14 +12,14 @@ class Scheduler:
                     else:
                         self._prefills.append((request, group))
             place += 1
-        for request, group, share in share_out(self._prefills, self._left(output), self.threshold):
+        for request, group, share in share_out(self._prefills, self._left(output), self.prompt_cap):
             self._prefill(request, group, output, share)
         if not must_wait and (self.swapped or self.waiting):
             moved = self._let_in(output)
             if output.is_empty and not moved and self.running:
                 newest = self.running[-1]
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
-        for request, group in self._prefills if self.threshold is None else ():
+        for request, group in self._prefills if self.prompt_cap is None else ():
             self._end_prefills(request, top_up(group, output, self.kv, self._left(output)), output)
         if self._changed_seqs:
             output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]

@@ -11,7 +11,7 @@ class Scheduler:
                         must_wait |= self._decode(request, group, output)
                     else:
                         self._prefills.append((request, group))
-                        for _, _, share in share_out([(request, group)], self._left(output), self.threshold):
+                        for _, _, share in share_out([(request, group)], self._left(output), self.prompt_cap):
                             must_wait |= self._prefill(request, group, output, share)
             place += 1
         if not must_wait and (self.swapped or self.waiting):
@@ -19,7 +19,7 @@ class Scheduler:
             if output.is_empty and not moved and self.running:
                 newest = self.running[-1]
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
-        for request, group in self._prefills if self.threshold is None else ():
+        for request, group in self._prefills if self.prompt_cap is None else ():
             self._end_prefills(request, top_up(group, output, self.kv, self._left(output)), output)
         if self._changed_seqs:
             output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]

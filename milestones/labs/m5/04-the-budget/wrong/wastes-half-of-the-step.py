@@ -12,7 +12,7 @@ class Scheduler:
                     else:
                         self._prefills.append((request, group))
             place += 1
-        for request, group, share in share_out(self._prefills, self._left(output), self.threshold):
+        for request, group, share in share_out(self._prefills, self._left(output), self.prompt_cap):
             must_wait |= self._prefill(request, group, output, share)
         if not must_wait and (self.swapped or self.waiting):
             moved = self._let_in(output)
