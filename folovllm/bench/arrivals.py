@@ -94,9 +94,9 @@ def add_arrivals(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--max-concurrency", "--concurrency", type=int, nargs="+", action="extend", metavar="N", help=text
     )
-    text = "requests a second at random moments: one load for each number; inf: all at once"
+    text = "requests a second at random moments: one load for each number; inf: all at once (default: none)"
     command.add_argument("--request-rate", type=float, nargs="+", action="extend", metavar="X", help=text)
-    text = "of the gaps between arrivals: 1 is Poisson, less comes in clumps, more is more even"
+    text = "of the gaps between arrivals: 1 is Poisson, less comes in clumps, more is more even (default: 1)"
     command.add_argument("--burstiness", type=float, metavar="X", help=text)
 
 

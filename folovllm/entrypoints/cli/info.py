@@ -115,6 +115,17 @@ def _layers(device: Any) -> dict[str, str | None]:
     return {kernels: get_backend_class(backend).unavailable_reason(device), "torch": None}
 
 
+def say_what_is_slow(engine: Any) -> None:
+    """A line where the CPU kernels cannot run, unless the user did not want them. Engines are shown to it before their
+    first step."""
+    from folovllm.entrypoints.commands import notes
+
+    reason = _layers(engine.device).get("compiled")
+    if reason is not None and not reason.startswith("FOLOVLLM_CPU_KERNELS"):
+        cost = "torch's operators take their place, and a token takes several times as long"
+        notes.print(f"the CPU kernels cannot run ({reason}): {cost}", style="yellow", markup=False)
+
+
 def _print(data: dict[str, Any]) -> None:
     from rich.table import Table
     from rich.text import Text

@@ -44,7 +44,8 @@ def add_recording(parser: argparse.ArgumentParser, *, watch: bool = True, texts:
     if watch:
         text = "a live view of requests, tokens/s, cache and texts; what the command prints comes after it"
         group.add_argument("--watch", action="store_true", help=text)
-    parser.set_defaults(run=_recorded(parser.get_default("run"), texts), observers=())
+    observers = parser.get_default("observers") or ()
+    parser.set_defaults(run=_recorded(parser.get_default("run"), texts), observers=observers)
 
 
 def _recorded(run: Run, texts: bool) -> Run:
@@ -56,7 +57,7 @@ def _recorded(run: Run, texts: bool) -> Run:
             return run(args)
         with_texts = texts if args.trace_texts is None else args.trace_texts
         with recording(args.trace, texts=with_texts, nvtx=args.nvtx, watch=is_watched) as look:
-            args.observers = (look,)
+            args.observers = (*args.observers, look)
             return run(args)
 
     return run_recorded
