@@ -57,10 +57,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def add_load_arguments(command: argparse.ArgumentParser) -> None:
     """What any client of a server is told."""
     command.add_argument("--api-key", metavar="KEY", help="the key that the server asks for (default: none)")
-    text = (
-        'requests of a file: a line {"prompt": "a text", "output_tokens": N} for each, as vllm bench serve reads '
-        "them (default: random ones)"
-    )
+    text = 'requests of a file, a line {"prompt": "a text", "output_tokens": N} for each (default: random ones)'
     command.add_argument("--dataset", type=Path, metavar="FILE", help=text)
     command.add_argument("--num-requests", "--num-prompts", type=int, metavar="N", help="in each load (default: 64)")
     command.add_argument("--output-len", type=int, metavar="N", help="new tokens of a request (default: 64)")

@@ -119,6 +119,5 @@ def together(looks: Sequence[EngineLook]) -> tuple[EngineStats, str]:
     if len(looks) == 1:
         return total, looks[0].block_map
     share = max(1, CELLS // len(looks))
-    return total, "".join(
-        _bar(np.array([_LETTERS.index(letter) for letter in look.block_map]), share) for look in looks
-    )
+    states = [np.array([_LETTERS.index(letter) for letter in look.block_map]) for look in looks]
+    return total, "".join(_bar(state, share) for state in states)

@@ -18,9 +18,7 @@ def add_parser(commands: Any) -> None:
         help="serve the model over HTTP, in the shape of OpenAI's interface",
         description="Serve a model over HTTP: /v1/chat/completions, /v1/completions, /docs, and a page to talk at /.",
     )
-    parser.add_argument(
-        "model", nargs="?", default=EMBEDDED_MODEL, metavar="MODEL", help="a folder, a hub id, or embedded"
-    )
+    parser.add_argument("model", nargs="?", default=EMBEDDED_MODEL, metavar="MODEL", help="folder, hub id or embedded")
     parser.add_argument("--served-model-name", metavar="NAME", help="what clients call the model (default: MODEL)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is open to other machines")
     parser.add_argument("--port", type=_whole(0, 65535), default=8000, metavar="N", help="0: one that is free")
@@ -50,9 +48,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "replicas", "several engines behind this server, on Ray (pip install 'folovllm[ray]')"
-    )
+    group = parser.add_argument_group("replicas", "several engines, on Ray (pip install 'folovllm[ray]')")
     whole = _whole(1)
     group.add_argument("--replicas", type=whole, metavar="N", help="each in a process of its own (default: one, here)")
     text = ", where the load decides (default: as many as --replicas)"
@@ -71,8 +67,8 @@ def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _replica_options(args: argparse.Namespace) -> Any:
     """None where one engine in this process is meant."""
-    names = ["replicas", "min_replicas", "max_replicas", "target_ongoing_requests", "router", "router_margin"]
-    names += ["ray_address", "replica_cpus", "replica_gpus"]
+    spelled = {"ray_address": "address", "replica_cpus": "cpus", "replica_gpus": "gpus"}
+    names = ["replicas", "min_replicas", "max_replicas", "target_ongoing_requests", "router", "router_margin", *spelled]
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if not given:
         return None
@@ -89,7 +85,6 @@ def _replica_options(args: argparse.Namespace) -> Any:
     from folovllm.serving.replicas.cluster import ClusterOptions
     from folovllm.serving.replicas.launch import ReplicaOptions
 
-    spelled = {"ray_address": "address", "replica_cpus": "cpus", "replica_gpus": "gpus"}
     cluster = ClusterOptions(**{spelled[name]: given.pop(name) for name in spelled if name in given})
     if "router_margin" in given:
         given["margin"] = given.pop("router_margin")

@@ -44,12 +44,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "a file with a JSON object a line: t, prompt_tokens, output_tokens, group, … (default: --load)"
     group.add_argument("--requests", type=Path, metavar="FILE", help=text)
     group.add_argument("--num-requests", "--num-prompts", type=int, default=1000, metavar="N", help="how many")
-    group.add_argument(
-        "--prompt-len", type=int, nargs=2, metavar=("MIN", "MAX"), help="without a prefix (default: the load's)"
-    )
-    group.add_argument(
-        "--output-len", type=int, nargs=2, metavar=("MIN", "MAX"), help="new tokens (default: the load's)"
-    )
+    text = "tokens without a prefix (default: the load's)"
+    group.add_argument("--prompt-len", type=int, nargs=2, metavar=("MIN", "MAX"), help=text)
+    text = "new tokens (default: the load's)"
+    group.add_argument("--output-len", type=int, nargs=2, metavar=("MIN", "MAX"), help=text)
     group.add_argument("--prefix-groups", type=int, metavar="N", help="common beginnings (default: the load's)")
     group.add_argument("--prefix-len", type=int, metavar="N", help="tokens of each beginning (default: the load's)")
     group.add_argument("--urgent", type=float, default=0.0, metavar="SHARE", help="of requests with priority -1")
@@ -60,9 +58,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     group.add_argument("--max-concurrency", type=int, metavar="N", help="requests under way (default: any number)")
 
     group = command.add_argument_group("engine")
-    group.add_argument(
-        "--max-num-batched-tokens", type=int, nargs="+", metavar="N", help="a step's budget (default: its own)"
-    )
+    text = "a step's budget (default: the engine's)"
+    group.add_argument("--max-num-batched-tokens", type=int, nargs="+", metavar="N", help=text)
     group.add_argument("--max-num-seqs", type=int, default=256, metavar="N", help="most in a step")
     group.add_argument("--max-model-len", type=int, metavar="N", help="of a sequence (default: the model's)")
     group.add_argument("--block-size", type=int, nargs="+", default=[16], metavar="N", help="tokens in a block")

@@ -31,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
     for name, value in load_generation_defaults(model).items():
         if name not in args:
             setattr(args, name, value)
-    args.observers = (*args.observers, lambda engine: engine.observers.append(_Keys()))
+    args.observers = (*args.observers, _Keys.look_at)
+    _show_keys(False)  # until the model is loaded
     try:
         return commands.chat(args)
     finally:
@@ -40,6 +41,11 @@ def run(args: argparse.Namespace) -> int:
 
 class _Keys(EngineObserver):
     """What is typed during an answer is not shown in the midst of it: it waits for the next line."""
+
+    @classmethod
+    def look_at(cls, engine: Any) -> None:
+        engine.observers.append(cls())
+        _show_keys(True)
 
     def arrived(self, request: Request) -> None:
         _show_keys(False)

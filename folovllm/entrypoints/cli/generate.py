@@ -22,9 +22,8 @@ from folovllm.sampling_params import SamplingParams
 
 
 def extend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--logprobs", type=int, metavar="K", help="show the K likeliest tokens at each step (default: none)"
-    )
+    text = "show the K likeliest tokens at each step (default: none)"
+    parser.add_argument("--logprobs", type=int, metavar="K", help=text)
     text = "print text as it comes (default: yes for one prompt with n=1, unless --json or --logprobs)"
     parser.add_argument("--stream", action=argparse.BooleanOptionalAction, help=text)
     text = "one JSON object a line: per prompt, or per step with --stream"

@@ -21,7 +21,7 @@ from folovllm.utils.suggest import did_you_mean
 HELP = {
     "model": "a local Hugging Face folder, a hub id, or 'embedded', the small one that ships here (default: embedded)",
     "tokenizer": "folder or hub id of another tokenizer (default: the model's)",
-    "tokenizer_mode": "auto, or slow: the tokenizer that is written in Python, where there are two",
+    "tokenizer_mode": "auto alone: transformers has no other than fast ones any more",
     "trust_remote_code": "run code that the model's folder brings along",
     "dtype": "auto, float32, bfloat16 or float16; auto: the checkpoint's own where this machine is fast with it",
     "device": "cpu, cuda or cuda:<index> (default: cuda where torch finds a GPU, else cpu)",
@@ -106,11 +106,7 @@ def one_line(error: object) -> str:
 
 
 def explain(parser: argparse.ArgumentParser, **chosen: object) -> None:
-    """What the options of commands.add_options() are for, and vLLM's spellings of them.
-
-    Args:
-        chosen: the command's own defaults, in words where the value alone would not say it.
-    """
+    """What the options of commands.add_options() are for, vLLM's spellings, too. `chosen`: the command's defaults."""
     own = {field.name: field.default for config in (SamplingParams, *commands.ENGINE) for field in fields(config)}
     defaults = own | DEFAULTS | parser._defaults | chosen
     for action in parser._actions:

@@ -36,9 +36,7 @@ def add_recording(parser: argparse.ArgumentParser, *, watch: bool = True, texts:
     group = parser.add_argument_group("looking at it")
     text = "write a record of every step; folovllm trace view shows it. A second engine's goes to FILE-2, and so on"
     group.add_argument("--trace", metavar="FILE", help=text)
-    text = (
-        f"whether the trace has prompts and tokens, or only how many (default: {'with' if texts else 'without'} them)"
-    )
+    text = f"whether the trace has prompts and tokens, or how many (default: {'with' if texts else 'without'} them)"
     group.add_argument("--trace-texts", action=argparse.BooleanOptionalAction, help=text)
     group.add_argument("--nvtx", action="store_true", help="name the parts of each step in NVIDIA's profilers")
     if watch:

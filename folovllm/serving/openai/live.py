@@ -24,9 +24,7 @@ async def look(serving: Serving, since: float) -> dict[str, Any]:
     others are of all together. `new_steps`: those later than `since`, in their order."""
     found = await serving.llm.looks()
     stats, block_map = together(found)
-    steps = sorted(
-        (step for each in found for step in each.steps if step["time"] > since), key=lambda step: step["time"]
-    )
+    new = (step for one in found for step in one.steps if step["time"] > since)
     return {
         **dataclasses.asdict(stats),
         "waiting": serving.gate.num_waiting(),
@@ -34,7 +32,7 @@ async def look(serving: Serving, since: float) -> dict[str, Any]:
         "block_map": block_map,
         "first_block": found[0].first_block if len(found) == 1 else None,
         "blocks_per_cell": found[0].blocks_per_cell,
-        "new_steps": steps,
+        "new_steps": sorted(new, key=lambda step: step["time"]),
         "replicas": _replicas(serving.llm.replicas(), found),
     }
 
@@ -42,12 +40,8 @@ async def look(serving: Serving, since: float) -> dict[str, Any]:
 def _replicas(states: dict[str, str], found: list[EngineLook]) -> list[dict[str, Any]]:
     stats = {each.replica: each.stats for each in found}
     return [
-        {
-            "name": name,
-            "state": state,
-            "running": stats[name].running if name in stats else None,
-            "waiting": stats[name].waiting if name in stats else None,
-        }
+        {"name": name, "state": state}
+        | {figure: getattr(stats.get(name), figure, None) for figure in ("running", "waiting")}
         for name, state in sorted(states.items())
     ]
 
