@@ -24,7 +24,7 @@ const TEXTS = {
     speed: "token/秒", hits: "缓存命中率", preemptions: "抢占次数", steps: "步数", last_minute: "最近一分钟的 token/秒",
     blocks: "KV 块", used: "使用中", shared: "共享", cached: "留待命中", free: "空闲",
     block_range: "第 %1 到 %2 块，共 %3 块", block_cells: "，每格 %1 块", offline: "服务器没有应答，页面会重试。",
-    tokens: "%1 个 token", cut: "已停止", length: "达到 token 上限", first: "首 token %1", rate: "%1 token/秒",
+    tokens: "%1 个 token", cut: "已停止", length: "达到 token 上限", first: "首个 token %1", rate: "%1 token/秒",
     found: "提示词 %2 个 token，其中 %1 个来自缓存", replicas: "副本", up: "运行 %1，等待 %2", down: "已停止",
     eight: "同时问八个", slow: "慢动作", walk: "上一个回答，逐步看", walk_eight: "这几个回答，逐步看",
     play: "播放", pause: "暂停", back: "后退一步", forward: "前进一步", slider: "步",
