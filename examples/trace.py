@@ -32,9 +32,7 @@ BEAR = (
 ARRIVALS = {
     0: [("A", CAT + " Then one day Max saw a", SamplingParams(n=2, max_tokens=24, ignore_eos=True, seed=0))],
     1: [("B", BEAR, SamplingParams(max_tokens=14, ignore_eos=True, temperature=0))],
-    8: [
-        ("C", CAT + " But one day Max was very cold and could", SamplingParams(max_tokens=18, ignore_eos=True))
-    ],
+    8: [("C", CAT + " But one day Max was very cold and could", SamplingParams(max_tokens=18, ignore_eos=True))],
 }
 
 
