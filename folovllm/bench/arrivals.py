@@ -20,7 +20,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -88,15 +88,12 @@ async def send(
 
 
 def add_arrivals(command: argparse.ArgumentParser) -> None:
-    text = (
-        "clients that ask anew when they are answered: one load for each number (default: 1 and 8, or a preset's own)"
-    )
-    command.add_argument(
-        "--max-concurrency", "--concurrency", type=int, nargs="+", action="extend", metavar="N", help=text
-    )
-    text = "requests a second at random moments: one load for each number; inf: all at once"
-    command.add_argument("--request-rate", type=float, nargs="+", action="extend", metavar="X", help=text)
-    text = "of the gaps between arrivals: 1 is Poisson, less comes in clumps, more is more even"
+    more: Any = {"nargs": "+", "action": "extend"}
+    text = "clients that ask anew when answered: one load for each number (default: 1 and 8, or a preset's own)"
+    command.add_argument("--max-concurrency", "--concurrency", type=int, metavar="N", help=text, **more)
+    text = "requests a second at random moments: one load for each number; inf: all at once (default: none)"
+    command.add_argument("--request-rate", type=float, metavar="X", help=text, **more)
+    text = "of the gaps between arrivals: 1 is Poisson, less comes in clumps, more is more even (default: 1)"
     command.add_argument("--burstiness", type=float, metavar="X", help=text)
 
 

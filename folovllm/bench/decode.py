@@ -36,7 +36,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "Decode steps at several batch sizes, as a share of what memory and arithmetic of this machine allow."
     command.description = text
     add_model(command)
-    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64, 256], help="sequences")
+    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64, 256], metavar="N", help="in a step")
     command.add_argument("--context", type=int, metavar="N", default=128, help="prompt tokens of each")
     command.add_argument("--steps", type=int, metavar="N", default=16, help="measured steps of a round")
     add_rounds(command)

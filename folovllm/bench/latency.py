@@ -61,7 +61,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "One request at a time: time to first token, time between tokens, share of the memory bandwidth."
     command.description = text
     add_model(command)
-    command.add_argument("--peer", choices=["hf"], help="in turn with Hugging Face's generate")
+    command.add_argument("--peer", choices=["hf"], help="in turn with Hugging Face's generate (default: without)")
     command.add_argument("--input-len", type=int, metavar="N", default=128, help="prompt tokens of a request")
     command.add_argument("--output-len", type=int, metavar="N", default=32, help="new tokens of a request")
     add_rounds(command)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from folovllm.bench.shapes import DEFAULT_SHAPE, SHAPES
-from folovllm.entrypoints.cli.parser import add_dtype
+from folovllm.entrypoints.cli.parser import HELP, add_dtype
 from folovllm.utils.named_files import check_target
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def add_source(parser: argparse._ActionsContainer) -> None:
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--model", help="a local folder, a hub id, or 'embedded'")
+    group.add_argument("--model", help="a local folder, a hub id, or 'embedded' (default: --shape)")
     group.add_argument(
         "--shape",
         choices=list(SHAPES),
@@ -38,10 +38,10 @@ def add_source(parser: argparse._ActionsContainer) -> None:
 
 def add_model(parser: argparse._ActionsContainer) -> None:
     add_source(parser)
-    text = "dummy: random weights instead of the checkpoint's, for a --model whose config.json is there"
+    text = "dummy: random weights instead of the checkpoint's, for a --model whose config.json is there (default: auto)"
     parser.add_argument("--load-format", choices=["auto", "dummy"], help=text)
     add_dtype(parser)
-    parser.add_argument("--device", help="cpu, cuda or cuda:<index>; picked when not given")
+    parser.add_argument("--device", help=HELP["device"])
 
 
 def add_rounds(parser: argparse.ArgumentParser, default: int = 3) -> None:

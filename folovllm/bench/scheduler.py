@@ -105,7 +105,7 @@ class Line:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Requests through the scheduler with no model: what deciding costs, however long the line."
     text = "requests that wait; the first is what growth is measured from"
-    command.add_argument("--waiting", type=int, nargs="+", default=[1_000, 10_000, 100_000], help=text)
+    command.add_argument("--waiting", type=int, nargs="+", default=[1_000, 10_000, 100_000], metavar="N", help=text)
     command.add_argument("--steps", type=int, metavar="N", default=500, help="measured steps of a round")
     add_rounds(command, default=5)
     add_seed(command)

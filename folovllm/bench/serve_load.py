@@ -43,7 +43,7 @@ HERE = {"model": None, "dtype": "auto", "device": None, "load_format": None}
 def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "An engine, or a server that runs, under load: TTFT, TPOT, ITL and goodput, as its clients see them."
     command.description = text
-    text = "ask the server at this address, such as http://127.0.0.1:8000; without it an engine is made in this process"
+    text = "ask the server at this address, such as http://127.0.0.1:8000 (default: an engine in this process)"
     command.add_argument("--url", help=text)
     add_model(command)
     command.add_argument("--input-len", type=int, metavar="N", help="prompt tokens of a request (default: 64)")
@@ -56,15 +56,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def add_load_arguments(command: argparse.ArgumentParser) -> None:
     """What any client of a server is told."""
-    command.add_argument("--api-key", metavar="KEY", help="the key that the server asks for")
-    text = (
-        'requests of a file: a line {"prompt": "a text", "output_tokens": N} for each, as vllm bench serve reads them'
-    )
+    command.add_argument("--api-key", metavar="KEY", help="the key that the server asks for (default: none)")
+    text = 'requests of a file, a line {"prompt": "a text", "output_tokens": N} for each (default: random ones)'
     command.add_argument("--dataset", type=Path, metavar="FILE", help=text)
-    command.add_argument("--num-requests", "--num-prompts", type=int, metavar="N", help="of each load (default: 64)")
+    command.add_argument("--num-requests", "--num-prompts", type=int, metavar="N", help="in each load (default: 64)")
     command.add_argument("--output-len", type=int, metavar="N", help="new tokens of a request (default: 64)")
     add_arrivals(command)
-    text = "count requests that are as fast as this, in ms: ttft:X, tpot:X, e2el:X"
+    text = "count requests that are as fast as this, in ms: ttft:X, tpot:X, e2el:X (default: none)"
     command.add_argument("--goodput", nargs="+", action="extend", default=[], metavar="NAME:MS", help=text)
 
 

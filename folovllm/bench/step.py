@@ -115,7 +115,7 @@ class StepClock(PartObserver):
 def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "Decode steps of a full batch: the host's work before and after the model, against the model's own."
     command.description = text
-    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64], help="sequences")
+    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64], metavar="N", help="in a step")
     command.add_argument("--steps", type=int, metavar="N", default=50, help="measured steps of a round")
     add_rounds(command)
     add_seed(command)

@@ -34,13 +34,13 @@ SHORTEST = 8  # mixed lengths begin at the N-th part of the longest
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Several requests at once: tokens per second in prefill, in decode and over all."
     add_model(command)
-    text = "take turns with hf (Hugging Face's generate) or another (a wrong name is answered with all); several: A,B"
+    text = "take turns with hf (Hugging Face's generate) or another: a wrong name lists all (default: none)"
     command.add_argument("--peer", action="append", default=[], dest="peers", metavar="PEER", help=text)
     text = "also let the peer take this many at a time"
     command.add_argument("--peer-batch-size", type=int, metavar="N", default=1, help=text)
-    text = "for the peers vllm and vllm-compiled: the Python that has vLLM, in an environment of its own"
+    text = "for the peers vllm and vllm-compiled: the Python that has vLLM (default: this one)"
     command.add_argument("--peer-python", metavar="PATH", help=text)
-    text = "for the peer llama-cpp: the same model as llama.cpp reads it"
+    text = "for the peer llama-cpp: the same model as llama.cpp reads it (default: none)"
     command.add_argument("--gguf", metavar="FILE", help=text)
     text = "lengths from an eighth of --input-len and --output-len up to them, instead of all the same"
     command.add_argument("--mixed", action="store_true", help=text)

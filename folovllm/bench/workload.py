@@ -101,7 +101,8 @@ def require_at_least(minimum: int, **values: int) -> None:
 def progress_bar(total: int) -> Iterator[Any]:
     """Yields tick(text): one more step begins, and this is what it does. Drawn on stderr, gone when done."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=total)
         started = 0
 

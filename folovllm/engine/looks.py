@@ -1,7 +1,7 @@
-"""A look at an engine: its figures, and its pool of blocks as a bar of cells.
+"""A look at an engine: its figures, its pool of blocks as a bar of cells, and the steps that it has made.
 
-A cell stands for one block, or for several where there are more blocks than cells, of which the busiest counts. Plain
-data, so that a look can come from another process.
+The bar shows the part of the pool where something is. A cell stands for one block, or for several where these are more
+than there are cells, of which the busiest counts. Plain data, so that a look can come from another process.
 
 vLLM: v1/metrics/stats.py
 """
@@ -9,16 +9,23 @@ vLLM: v1/metrics/stats.py
 from __future__ import annotations
 
 import dataclasses
+import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from folovllm.core.cached_block_pool import CachedBlockPool
+from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.stats import EngineStats
+from folovllm.tracing.observer import EngineObserver
 
 CELLS = 384
+FEWEST = 96  # blocks that a bar shows, where there are as many
+STEPS, ROWS = 1024, 64  # that are kept, and of each at most
 _LETTERS = "fcus"  # from free to busiest
 
 
@@ -36,15 +43,41 @@ class Load:
 @dataclass(frozen=True, slots=True)
 class EngineLook:
     """`replica` names the engine where there are several. In `block_map` each cell has a letter: f free, c cached, u in
-    use, s shared."""
+    use, s shared; the first begins with block `first_block`, each is `blocks_per_cell` of them. `steps`: of Steps."""
 
     replica: str | None
     stats: EngineStats
     block_map: str
+    first_block: int = 1
+    blocks_per_cell: int = 1
+    steps: tuple[dict[str, Any], ...] = ()
+
+
+class Steps(EngineObserver):
+    """The newest steps of an engine, from its first look on. Of each: `time` in seconds since 1970, when it was
+    scheduled; `running` requests; `used` blocks; and `rows`, each (sequence, tokens computed before, tokens in this
+    step, tokens of the prompt, blocks, whether it draws)."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self._scheduler = engine.scheduler
+        self.newest: deque[dict[str, Any]] = deque(maxlen=STEPS)
+
+    def scheduled(self, output: SchedulerOutput) -> None:
+        rows = [
+            (seq.seq_id, start := seq.num_computed_tokens, num, seq.data.num_prompt_tokens, len(seq.block_ids),
+             start + num >= seq.get_len())
+            for seq, num in zip(output.scheduled_seqs[:ROWS], output.num_scheduled_tokens, strict=False)
+        ]  # fmt: skip
+        used, running = self._scheduler.kv.pool.num_used, len(self._scheduler.running)
+        self.newest.append({"time": time.time(), "running": running, "used": used, "rows": rows})
 
 
 def look_at(engine: LLMEngine, replica: str | None = None) -> EngineLook:
-    return EngineLook(replica, engine.stats(), _block_map(engine))
+    steps = next((each for each in list(engine.observers) if isinstance(each, Steps)), None)
+    if steps is None:
+        steps = Steps(engine)
+        engine.observers.append(steps)
+    return EngineLook(replica, engine.stats(), *_block_map(engine), tuple(steps.newest))
 
 
 def load_of(engine: LLMEngine) -> Load:
@@ -52,7 +85,7 @@ def load_of(engine: LLMEngine) -> Load:
     return Load(scheduler.max_num_seqs, len(scheduler.running), len(scheduler.waiting), len(scheduler.swapped))
 
 
-def _block_map(engine: LLMEngine) -> str:
+def _block_map(engine: LLMEngine) -> tuple[str, int, int]:
     pool = engine.scheduler.kv.pool
     # Copies made in one go: a step may be changing the pool in its thread.
     refs = np.array(pool.all_refs())
@@ -60,7 +93,11 @@ def _block_map(engine: LLMEngine) -> str:
     if isinstance(pool, CachedBlockPool):
         cached = np.array(pool.cached_blocks(), np.int64) - 1
         state[cached] = np.maximum(state[cached], 1)
-    return _bar(state, CELLS)
+    there = np.flatnonzero(state >= min(2, state.max()))  # what is in use, or else what can be found
+    first, last = (there[0], there[-1] + 1) if state.any() else (0, 1)
+    last = min(max(last, first + FEWEST), len(state))
+    first = max(0, min(first, last - FEWEST))
+    return _bar(state[first:last], CELLS), int(first) + 1, -(-int(last - first) // CELLS)
 
 
 def _bar(state: np.ndarray, cells: int) -> str:
@@ -82,6 +119,5 @@ def together(looks: Sequence[EngineLook]) -> tuple[EngineStats, str]:
     if len(looks) == 1:
         return total, looks[0].block_map
     share = max(1, CELLS // len(looks))
-    return total, "".join(
-        _bar(np.array([_LETTERS.index(letter) for letter in look.block_map]), share) for look in looks
-    )
+    states = [np.array([_LETTERS.index(letter) for letter in look.block_map]) for look in looks]
+    return total, "".join(_bar(state, share) for state in states)

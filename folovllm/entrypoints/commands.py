@@ -12,7 +12,7 @@ import contextlib
 import random
 import sys
 import typing
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -80,7 +80,7 @@ def add_options(parser: argparse.ArgumentParser, *configs: Any) -> None:
             elif list[str] in kinds:
                 how["action"] = "append"  # may be given again
             default = parser.get_default(field.name) or field.default
-            text = None if default in (None, MISSING) else f"default: {default}"
+            text = f"default: {default}" if type(default) in (int, float) else None
             parser.add_argument("--" + field.name.replace("_", "-"), default=argparse.SUPPRESS, help=text, **how)
 
 
@@ -105,7 +105,7 @@ def generate(args: argparse.Namespace) -> int:
     texts, prompts = read_prompts(llm, args)
     if len(texts) == params.n == 1:
         return 0 if print_stream(llm, prompts[0], params)[1] else INTERRUPTED
-    for text, output in zip(texts, llm.generate(prompts, params, use_tqdm=sys.stderr.isatty()), strict=True):
+    for text, output in zip(texts, llm.generate(prompts, params), strict=True):
         print_output(text, output)
     return 0
 

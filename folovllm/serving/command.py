@@ -20,14 +20,13 @@ def add_parser(commands: Any) -> None:
         help="serve the model over HTTP, in the shape of OpenAI's interface",
         description="Serve a model over HTTP: /v1/chat/completions, /v1/completions, /docs, and a page to talk at /.",
     )
-    parser.add_argument("model", nargs="?", default=EMBEDDED_MODEL, metavar="MODEL", help="a folder or a hub id")
-    parser.add_argument("--served-model-name", metavar="NAME", help="what clients call the model")
+    parser.add_argument("model", nargs="?", default=EMBEDDED_MODEL, metavar="MODEL", help="folder, hub id or embedded")
+    parser.add_argument("--served-model-name", metavar="NAME", help="what clients call the model (default: MODEL)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is open to other machines")
-    parser.add_argument("--port", type=_whole(0, 65535), default=8000, metavar="N", help="0 takes one that is free")
-    parser.add_argument(
-        "--api-key", dest="api_keys", action="append", default=[], metavar="KEY", help="asked for; may be given again"
-    )
-    text = "a name that clients may call this server by, besides localhost; may be given again"
+    parser.add_argument("--port", type=_whole(0, 65535), default=8000, metavar="N", help="0: one that is free")
+    text = "one that clients must send; may be given again (default: none)"
+    parser.add_argument("--api-key", dest="api_keys", action="append", default=[], metavar="KEY", help=text)
+    text = "a name that clients may call this server by, besides localhost; may be given again (default: none)"
     parser.add_argument("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=text)
     text = """sites whose pages may call this server from a browser, as JSON: '["*"]' is any (default: none)"""
     parser.add_argument("--allowed-origins", type=_texts, default=[], metavar="JSON", help=text)
@@ -36,8 +35,8 @@ def add_parser(commands: Any) -> None:
         parser.add_argument(f"--allowed-{name}", type=_texts, default=["*"], metavar="JSON", help=text)
     text = "let these pages send cookies and keys that the browser holds (default: no)"
     parser.add_argument("--allow-credentials", action="store_true", help=text)
-    parser.add_argument("--max-queue", type=_whole(0), default=1024, metavar="N", help="beyond, requests get 429")
-    text = "how much a request's body may hold, such as stop=128 (the notes have the table); may be given again"
+    parser.add_argument("--max-queue", type=_whole(0), default=1024, metavar="N", help="waiting requests; beyond: 429")
+    text = "how much a request's body may hold, such as stop=128; may be given again (default: the notes' table)"
     parser.add_argument("--ceiling", dest="ceilings", action="append", default=[], metavar="NAME=N", help=text)
     parser.add_argument("--salt-by-key", action="store_true", help="each key finds only its own cached prompts")
     parser.add_argument(
@@ -58,16 +57,15 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "replicas", "several engines behind this server, on Ray (pip install 'folovllm[ray]')"
-    )
+    group = parser.add_argument_group("replicas", "several engines, on Ray (pip install 'folovllm[ray]')")
     whole = _whole(1)
-    group.add_argument("--replicas", type=whole, metavar="N", help="engines, each in a process of its own")
-    group.add_argument("--min-replicas", type=whole, metavar="N", help="fewest, where the load decides")
-    group.add_argument("--max-replicas", type=whole, metavar="N", help="most, where the load decides")
+    group.add_argument("--replicas", type=whole, metavar="N", help="each in a process of its own (default: one, here)")
+    text = ", where the load decides (default: as many as --replicas)"
+    group.add_argument("--min-replicas", type=whole, metavar="N", help=f"fewest{text}")
+    group.add_argument("--max-replicas", type=whole, metavar="N", help=f"most{text}")
     text = "unfinished requests that each should have, by which the load decides (default: 32)"
     group.add_argument("--target-ongoing-requests", type=whole, metavar="N", help=text)
-    text = "which replica gets a request: prefix-affinity (default), least-loaded or round-robin"
+    text = "which replica gets a request: prefix-affinity, least-loaded or round-robin (default: prefix-affinity)"
     group.add_argument("--router", metavar="NAME", help=text)
     text = "requests that a replica may have above the least busy one, and still be chosen for its cache (default: 8)"
     group.add_argument("--router-margin", type=float, metavar="N", help=text)
@@ -78,8 +76,8 @@ def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _replica_options(args: argparse.Namespace) -> Any:
     """None where one engine in this process is meant."""
-    names = ["replicas", "min_replicas", "max_replicas", "target_ongoing_requests", "router", "router_margin"]
-    names += ["ray_address", "replica_cpus", "replica_gpus"]
+    spelled = {"ray_address": "address", "replica_cpus": "cpus", "replica_gpus": "gpus"}
+    names = ["replicas", "min_replicas", "max_replicas", "target_ongoing_requests", "router", "router_margin", *spelled]
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if not given:
         return None
@@ -96,7 +94,6 @@ def _replica_options(args: argparse.Namespace) -> Any:
     from folovllm.serving.replicas.cluster import ClusterOptions
     from folovllm.serving.replicas.launch import ReplicaOptions
 
-    spelled = {"ray_address": "address", "replica_cpus": "cpus", "replica_gpus": "gpus"}
     cluster = ClusterOptions(**{spelled[name]: given.pop(name) for name in spelled if name in given})
     if "router_margin" in given:
         given["margin"] = given.pop("router_margin")

@@ -29,48 +29,52 @@ DESCRIPTION = (
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = DESCRIPTION
     group = command.add_argument_group("device and model")
-    text = "h200, h100, a100, rtx-4090, laptop; this: measured now, on the real engine (default: h100)"
+    text = "h200, h100, a100, rtx-4090, laptop; this: measured now, on the real engine"
     group.add_argument("--device", default="h100", help=text)
     text = "a named shape such as llama-3.1-8b, a config.json, or a folder with one (default: llama-3.1-8b)"
     group.add_argument("--model", dest="shape_of", metavar="MODEL", help=text)
-    group.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], help="(default: bfloat16)")
+    text = "of weights and cache (default: bfloat16; float32 for this machine)"
+    group.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], help=text)
     group.add_argument("--tensor-parallel-size", type=int, default=1, metavar="N", help="devices that share each layer")
-    group.add_argument("--step-overhead-us", type=float, metavar="X", help="of a step beside its products")
-    group.add_argument("--seq-overhead-us", type=float, metavar="X", help="of the host, for each sequence of a step")
+    group.add_argument("--step-overhead-us", type=float, metavar="X", help="beside products (default: the device's)")
+    group.add_argument("--seq-overhead-us", type=float, metavar="X", help="of each sequence (default: the device's)")
 
     group = command.add_argument_group("load")
-    group.add_argument("--load", default="chat", help="chat, documents, agents or batch (default: chat)")
-    text = "a file with a JSON object a line: t, prompt_tokens, output_tokens, group, prefix_tokens, chat, priority"
+    group.add_argument("--load", default="chat", help="chat, documents, agents or batch")
+    text = "a file with a JSON object a line: t, prompt_tokens, output_tokens, group, … (default: --load)"
     group.add_argument("--requests", type=Path, metavar="FILE", help=text)
-    group.add_argument("--num-requests", "--num-prompts", type=int, default=1000, metavar="N", help="(default: 1000)")
-    group.add_argument("--prompt-len", type=int, nargs=2, metavar=("MIN", "MAX"), help="beside the prefix")
-    group.add_argument("--output-len", type=int, nargs=2, metavar=("MIN", "MAX"), help="new tokens")
-    group.add_argument("--prefix-groups", type=int, metavar="N", help="so many common beginnings")
-    group.add_argument("--prefix-len", type=int, metavar="N", help="tokens of each")
+    group.add_argument("--num-requests", "--num-prompts", type=int, default=1000, metavar="N", help="how many")
+    text = "tokens without a prefix (default: the load's)"
+    group.add_argument("--prompt-len", type=int, nargs=2, metavar=("MIN", "MAX"), help=text)
+    text = "new tokens (default: the load's)"
+    group.add_argument("--output-len", type=int, nargs=2, metavar=("MIN", "MAX"), help=text)
+    group.add_argument("--prefix-groups", type=int, metavar="N", help="common beginnings (default: the load's)")
+    group.add_argument("--prefix-len", type=int, metavar="N", help="tokens of each beginning (default: the load's)")
     group.add_argument("--urgent", type=float, default=0.0, metavar="SHARE", help="of requests with priority -1")
     text = "requests a second (default: all at once, or as --max-concurrency lets them)"
     group.add_argument("--request-rate", type=float, nargs="+", metavar="X", help=text)
     text = "1: Poisson; less: in clumps; more: more even"
     group.add_argument("--burstiness", type=float, default=1.0, metavar="X", help=text)
-    group.add_argument("--max-concurrency", type=int, metavar="N", help="requests under way at the same time")
+    group.add_argument("--max-concurrency", type=int, metavar="N", help="requests under way (default: any number)")
 
     group = command.add_argument_group("engine")
-    group.add_argument("--max-num-batched-tokens", type=int, nargs="+", metavar="N", help="a step's budget")
-    group.add_argument("--max-num-seqs", type=int, default=256, metavar="N", help="(default: 256)")
-    group.add_argument("--max-model-len", type=int, metavar="N", help="(default: the model's)")
-    group.add_argument("--block-size", type=int, nargs="+", default=[16], metavar="N", help="(default: 16)")
-    text = "(default: what fits beside the weights in 90%% of the memory)"
+    text = "a step's budget (default: the engine's)"
+    group.add_argument("--max-num-batched-tokens", type=int, nargs="+", metavar="N", help=text)
+    group.add_argument("--max-num-seqs", type=int, default=256, metavar="N", help="most in a step")
+    group.add_argument("--max-model-len", type=int, metavar="N", help="of a sequence (default: the model's)")
+    group.add_argument("--block-size", type=int, nargs="+", default=[16], metavar="N", help="tokens in a block")
+    text = "of the cache (default: what fits beside the weights in 90%% of the memory)"
     group.add_argument("--num-kv-blocks", type=int, nargs="+", metavar="N", help=text)
-    group.add_argument("--policy", nargs="+", default=["fcfs"], choices=["fcfs", "priority"])
-    group.add_argument("--no-prefix-caching", action="store_true")
-    group.add_argument("--no-chunked-prefill", action="store_true")
+    group.add_argument("--policy", nargs="+", default=["fcfs"], choices=["fcfs", "priority"], help="who is first")
+    group.add_argument("--no-prefix-caching", action="store_true", help="find nothing of earlier prompts")
+    group.add_argument("--no-chunked-prefill", action="store_true", help="a prompt in one step")
 
     group = command.add_argument_group("replicas")
-    group.add_argument("--replicas", type=int, default=1, metavar="N", help="engines behind a router (default: 1)")
+    group.add_argument("--replicas", type=int, default=1, metavar="N", help="engines behind a router")
     choices = ["round-robin", "least-loaded", "prefix-affinity"]
-    group.add_argument("--router", nargs="+", default=["round-robin"], choices=choices)
+    group.add_argument("--router", nargs="+", default=["round-robin"], choices=choices, help="who gets it")
 
-    text = "count requests that are as fast as this, in ms: ttft:X, tpot:X or e2el:X; may be given again"
+    text = "count requests that are as fast, in ms: ttft:X, tpot:X or e2el:X; may be given again (default: none)"
     command.add_argument("--goodput", action="append", default=[], metavar="NAME:MS", help=text)
     command.add_argument("--trace", type=Path, metavar="FILE", help="write every step, for folovllm trace view")
     add_rounds(command, default=1)

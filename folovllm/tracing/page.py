@@ -27,17 +27,7 @@ from folovllm.tracing.reader import Trace
 from folovllm.tracing.schema import StepRecord
 from folovllm.tracing.summary import Latency, latencies, percentile
 
-SCRIPTS = (
-    "data.js",
-    "words.js",
-    "paint.js",
-    "timeline.js",
-    "charts.js",
-    "blocks.js",
-    "texts.js",
-    "latencies.js",
-    "main.js",
-)
+SCRIPTS = ("data", "words", "paint", "timeline", "charts", "blocks", "texts", "latencies", "main")
 
 # Of a record, what the page needs beyond the columns of `steps`: the names as in the record.
 _NEWS = (
@@ -73,7 +63,7 @@ def make_page(traces: Sequence[Trace], texts: Sequence[Texts | None] = ()) -> st
         if not trace.steps:
             raise ValueError(f"trace {trace.name} has no step yet: nothing to show")
     style = _asset("style.css")
-    script = "\n".join(_asset(name) for name in SCRIPTS)
+    script = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
     policy = f"default-src 'none'; script-src 'sha256-{_hash(script)}'; style-src 'sha256-{_hash(style)}'"
     parts = {
         "POLICY": policy,
@@ -103,10 +93,8 @@ def page_data(trace: Trace, texts: Texts | None = None) -> dict[str, Any]:
         "header": {name: getattr(header, name) for name in names},
         "requests": [
             {
+                **{name: getattr(arrival, name) for name in ("id", "t", "prompt_tokens")},
                 "number": arrival.request,
-                "id": arrival.id,
-                "t": arrival.t,
-                "prompt_tokens": arrival.prompt_tokens,
                 "prompt": texts.prompts.get(arrival.request) if texts else arrival.prompt,
                 **_latency(times[arrival.request]),
             }
@@ -147,14 +135,8 @@ def _lane(lane: Lane) -> dict[str, Any]:
         for segment in lane.segments
         for number in (KINDS.index(segment.kind), segment.first, segment.last, segment.start, segment.num_tokens)
     ]
-    return {
-        "request": lane.request,
-        "id": lane.id,
-        "segments": segments,
-        "ended": lane.ended_at,
-        "reason": lane.reason,
-        "found": lane.found,
-    }
+    same = {name: getattr(lane, name) for name in ("request", "id", "reason", "found")}
+    return {**same, "segments": segments, "ended": lane.ended_at}
 
 
 def _runs(steps: list[int]) -> list[int]:

@@ -21,16 +21,11 @@ import hashlib
 import os
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-
-from rich.console import Console
-
-from folovllm.utils.logging import init_logger
-
-logger = init_logger(__name__)
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -40,7 +35,7 @@ def cached_library(name: str, what: str, build: Callable[[Path], None]) -> Path:
 
     Args:
         name: stands for all that the library depends on.
-        what: said while it is made.
+        what: said before it is made.
         build: writes a library to the path that it is given. What else it writes beside it is removed.
 
     Raises:
@@ -50,9 +45,8 @@ def cached_library(name: str, what: str, build: Callable[[Path], None]) -> Path:
     library = folder / f"{name}.so"
     if _is_as_made(library):
         return library
-    logger.info(what)
-    # A terminal shows that something happens; a file gets no line.
-    with Console(stderr=True).status(what), _only_one_process(folder / ".lock"):
+    print(f"{what} …", file=sys.stderr, flush=True)  # a line, above a spinner that a caller may have; also in a pipe
+    with _only_one_process(folder / ".lock"):
         if not _is_as_made(library):  # another process may have been first
             _make(library, build)
     return library

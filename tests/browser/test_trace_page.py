@@ -75,7 +75,7 @@ def test_nothing_is_fetched_and_nothing_goes_wrong(browser: Chromium, pages: dic
 
 def test_keys_and_slider_step_through_the_run(browser: Chromium, pages: dict[str, Path]) -> None:
     browser.open(pages["one"], "lang=en")
-    assert text(browser, "#where") == "step 0 of 7 · 0.00 ms"
+    assert text(browser, "#where") == "step 0 of 7 · 0.0 ms"
     assert "sequence 0 computes its prompt: 20 tokens" in words(browser)
     assert "sequence 2 forks from sequence 0: it shares its blocks and draws from the same logits" in words(browser)
     browser.press("ArrowRight")
@@ -231,3 +231,36 @@ def test_zooming_shows_a_part_and_keeps_the_step_in_it(browser: Chromium, tmp_pa
     assert browser.run("app.range")[1] == 400
     browser.press("0")
     assert browser.run("app.range") == [0, 400]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_colour_means_one_thing(browser: Chromium, pages: dict[str, Path], theme: str) -> None:
+    browser.open(pages["one"], f"lang=en&theme={theme}")
+    kinds = browser.run("[...KINDS, 'found', 'used', 'shared', 'copy', 'free', ...PARTS]")
+    legend = browser.run("Array.from(document.querySelectorAll('#legend li'), (item) => item.textContent)")
+    colours = [browser.run(f"COLOURS[{kind!r}]") for kind in kinds]
+    assert len(set(colours)) == len(kinds) == len(set(legend))
+    strips = browser.run("app.panels[0].parts[1].strips.map((strip) => strip.parts.map(([, colour]) => colour))")
+    assert strips == [["prefill", "decode"], ["used", "found"], ["schedule", "launch", "wait", "update", "output"]]
+
+
+def test_numbers_that_stand_together_are_rounded_alike(browser: Chromium, pages: dict[str, Path]) -> None:
+    browser.open(pages["one"], "lang=en&axis=time")
+    assert browser.run("[0, 60, 8123, 123456].map((us) => milliseconds(us, 123456))") == [
+        "0 ms",
+        "0 ms",
+        "8 ms",
+        "123 ms",
+    ]
+    assert browser.run("[60, 8123].map((us) => milliseconds(us, 8123))") == ["0.06 ms", "8.12 ms"]
+    assert browser.run("[20e3, 100e3, 240e3].map((us) => tickOf(us, 20e3))") == ["20 ms", "100 ms", "240 ms"]
+    assert browser.run("[500e3, 1e6].map((us) => tickOf(us, 500e3))") == ["500 ms", "1000 ms"]
+    assert browser.run("[100, 1500].map((us) => tickOf(us, 100))") == ["0.1 ms", "1.5 ms"]
+
+
+def test_three_requests_have_all_of_the_chart(browser: Chromium, pages: dict[str, Path]) -> None:
+    browser.open(pages["one"], "lang=en")
+    room, column = browser.run(
+        "(() => { const it = app.panels[0].parts[3]; return [it.width(), it.columnWidth()]; })()"
+    )
+    assert 3 * column > 0.9 * room

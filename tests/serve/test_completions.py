@@ -9,6 +9,7 @@ from openai import OpenAI
 
 from folovllm import LLM, SamplingParams
 from folovllm.engine.input_processor import InputProcessor
+from folovllm.serving.openai.heads import ASSETS
 from tests.serve.support import ENGINE, Running, wait_for
 
 PROMPTS = ["Once upon a time", "从前", "One day"]
@@ -162,7 +163,7 @@ def test_state_is_told(server: Running, client: OpenAI) -> None:
 def test_the_page_asks_no_other_host(server: Running) -> None:
     page = httpx.get(server.url)
     assert "default-src 'none'" in page.headers["content-security-policy"]
-    for path in ("", "/assets/chat.js", "/assets/live.js", "/assets/chat.css"):
+    for path in ("", *(f"/assets/{name}" for name in ASSETS)):
         text = httpx.get(f"{server.url}{path}")
         assert text.status_code == 200
         assert "http://" not in text.text.replace("http://www.w3.org", "")

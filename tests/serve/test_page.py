@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -13,12 +15,12 @@ from folovllm.serving.replicas.client import ReplicatedLLM
 from folovllm.serving.routing import RoundRobin
 from tests.serve.browser import PROGRAM, Browser
 from tests.serve.fleet import LocalFleet, facts_of
-from tests.serve.support import Running, running, wait_for
+from tests.serve.support import Running, first_tokens_only, running, wait_for
 
 pytestmark = [pytest.mark.browser, pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium here")]
 
 LAST = "[...document.querySelectorAll('.message')].at(-1)"
-ANSWER = f"{LAST}.querySelector('p').textContent"
+ANSWER = f"{LAST}.querySelector('.body').textContent"
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,9 @@ def test_it_talks_with_the_model(page: Browser, server: Running) -> None:
     wait_for(lambda: page.run(f"!!{LAST}?.querySelector('.copy')"))
     text = page.run(ANSWER)
     assert "KV" in text
-    assert "tokens" in page.run(f"{LAST}.querySelector('footer').textContent")
+    assert re.fullmatch(
+        r"Copy\d+ tokensfirst after [\d,]+ ms[\d,]+ tokens/s.*", page.run(f"{LAST}.querySelector('footer').textContent")
+    )
     assert page.run("$('model').textContent") == "embedded"
     page.run("Object.defineProperty(navigator, 'clipboard', {value: {writeText: (t) => { window.copied = t; }}})")
     page.run(f"{LAST}.querySelector('.copy').click()")
@@ -76,7 +80,7 @@ def test_it_stops_and_the_engine_with_it(page: Browser, server: Running, monkeyp
     monkeypatch.setattr(runner, "execute_model", slowly)
     try:
         ask(page, "What is prefix caching?")
-        wait_for(lambda: page.run(f"({LAST}?.querySelector('p').textContent.length || 0) > 0"))
+        wait_for(lambda: page.run(f"({LAST}?.querySelector('.body').textContent.length || 0) > 0"))
         wait_for(begun.is_set)  # the page may show the first step's text before the fifth has begun
         page.run("$('stop').click()")
         wait_for(lambda: page.run("$('stop').hidden"))
@@ -84,7 +88,7 @@ def test_it_stops_and_the_engine_with_it(page: Browser, server: Running, monkeyp
     finally:
         clicked.set()
     wait_for(server.is_idle)
-    assert page.run(f"{LAST}.querySelector('footer').textContent") == "Copystopped"
+    assert page.run(f"{LAST}.querySelector('footer').textContent").endswith("stopped")
     assert next(steps) == 6
 
 
@@ -138,6 +142,117 @@ def test_the_engine_is_seen_live(page: Browser, server: Running) -> None:
     assert page.run("$('v-blocks').textContent") == "0 / 4,096"
 
 
+def test_an_answer_between_two_looks_is_counted(page: Browser) -> None:
+    """It takes a fraction of the half second between two of them."""
+    wait_for(lambda: page.run("$('v-running').textContent") == "0")
+    page.run("[window.most = 0, window.ran = 0]")
+    page.run(
+        "window.seen = setInterval(() => { most = Math.max(most, newest.speed); ran = Math.max(ran, newest.running); })"
+    )
+    ask(page, "What is prefix caching?")
+    wait_for(lambda: page.run("!$('walk').hidden && most > 0 && ran === 1"))
+    page.run("clearInterval(window.seen)")
+    first, last = (
+        int(each.replace(",", "")) for each in re.findall(r"[\d,]+", page.run("$('v-range').textContent"))[:2]
+    )
+    assert 1 <= first < last <= 4096
+
+
+def test_the_last_answers_steps_are_walked_through(page: Browser) -> None:
+    ask(page, "What is prefix caching?")
+    wait_for(lambda: page.run("walk.isDone && ownSteps().length > 20 && ownSteps().length === walk.answers[0].tokens"))
+    text, last = page.run(ANSWER), page.run("ownSteps().length")
+    assert page.run("$('walk-said').textContent").startswith(f"Step {last} of {last} · 1 in the batch")
+    page.run("goTo(0)")
+    assert page.run("$('walk-rows').textContent").startswith("prefill: ")
+    first = page.run(ANSWER)
+    for step in range(1, last):
+        page.run("$('walk-forward').click()")
+        assert page.run("$('walk-rows').textContent") == f"decode: token {step + 1}"
+        assert page.run(f"{LAST}.querySelector('.body').textContent").startswith(first)
+    assert page.run(ANSWER) == text
+    assert len(first) < len(text)
+    page.run("$('walk-back').click()")
+    assert page.run("$('walk-said').textContent").startswith(f"Step {last - 1} of {last}")
+
+
+def test_eight_at_once_are_one_batch(page: Browser, server: Running) -> None:
+    with first_tokens_only(server.llm.engine):
+        page.run("$('eight').click()")
+        wait_for(lambda: page.run("$('v-running').textContent") == "8")
+        page.keep("eight")
+    wait_for(lambda: page.run("document.querySelectorAll('.grid .copy').length") == 8)
+    wait_for(lambda: page.run("ownSteps().length") > 20)
+    page.run("goTo(10)")
+    assert page.run("$('walk-said').textContent").endswith("8 in the batch")
+    assert (
+        page.run("[...document.querySelectorAll('#walk-rows b')].map((each) => each.textContent).join('')")
+        == "12345678"
+    )
+    assert page.problems == []
+
+
+def test_slow_motion_shows_a_step_after_the_other(page: Browser) -> None:
+    page.run("$('slow').click()")
+    page.run("setInterval(() => { if (walk.at === 2) stopWalk(); })")  # however late this test looks
+    ask(page, "What is prefix caching?")
+    wait_for(lambda: page.run(f"!!{LAST}?.querySelector('.copy') && walk.at === 2"))
+    whole, shown = page.run("[walk.answers[0].text, walk.answers[0].shown]")
+    assert whole.startswith(shown)
+    assert len(shown) < len(whole)
+    page.run("endSlow()")
+    assert page.run(ANSWER) == whole
+
+
+def test_markdown_is_shown_and_no_html_of_a_text_is_run(page: Browser) -> None:
+    written = """# Head
+Some **bold** and *slanted* and `co<b>de`.
+
+- one
+  - inner
+- two
+
+1. first
+
+| a | b |
+|---|---|
+| 1 | 2 |
+
+> said
+
+```html
+<script>window.ran = 1</script>
+```
+<img src=x onerror="window.ran = 1"><script>window.ran = 1</script>
+[good](https://example.org/a) [bad](javascript:window.ran=1) [worse](data:text/html,x) **<i>x</i>**"""
+    page.run(f"document.body.append(window.box = element('div', markdown({json.dumps(written)})))")
+    count = {
+        name: page.run(f"box.querySelectorAll('{name}').length") for name in ("h3", "strong", "em", "ul", "ol", "td")
+    }
+    assert count == {"h3": 1, "strong": 2, "em": 1, "ul": 2, "ol": 1, "td": 2}
+    assert page.run("box.querySelectorAll('pre code, blockquote p, th').length") == 4
+    assert page.run("box.querySelectorAll('script, img, i, b').length") == 0
+    assert page.run("[...box.querySelectorAll('a')].map((a) => a.href)") == ["https://example.org/a"]
+    for text in (
+        "<script>window.ran = 1</script>",
+        '<img src=x onerror="window.ran = 1">',
+        "co<b>de",
+        "[bad](javascript:",
+    ):
+        assert text in page.run("box.textContent")
+    assert page.run("typeof window.ran") == "undefined"
+    page.run("box.remove()")
+
+
+# What a model may break off anywhere, and what is no Markdown at all.
+@pytest.mark.parametrize(
+    "text", ["```py\nx = 1", "**half", "- ", "|", "| a", "# ", "1. a\n\n2. b", "a * b * c", "`", "> ", ""]
+)
+def test_half_of_markdown_loses_no_word(page: Browser, text: str) -> None:
+    said = page.run(f"element('div', markdown({json.dumps(text)})).textContent")
+    assert [word for word in re.findall(r"\w+", text) if word not in said and word not in ("py", "1", "2")] == []
+
+
 def test_each_replica_has_its_name_and_one_that_is_down_says_so(tab: Browser) -> None:
     fleet = LocalFleet(2, dtype="float32", num_kv_blocks=256, max_num_seqs=4)
     with running(llm=ReplicatedLLM(fleet, RoundRobin(), facts_of(fleet))) as server:
@@ -160,8 +275,12 @@ def test_one_engine_has_no_list_of_replicas(page: Browser) -> None:
 @pytest.mark.parametrize("width", [320, 390])
 def test_it_fits_a_phone(page: Browser, width: int) -> None:
     page.look(width, 800)
-    ask(page, "What is prefix caching?")
-    wait_for(lambda: page.run(f"!!{LAST}?.querySelector('.copy')"))
+    page.run("$('eight').click()")
+    wait_for(lambda: page.run("document.querySelectorAll('.copy').length") == 8)
+    end, above = (f"{each}.getBoundingClientRect()" for each in (f"{LAST}.querySelector('footer')", "$('ask')"))
+    assert page.run(f"{end}.bottom <= {above}.top")  # nothing is behind the input
+    assert page.run(f"{above}.bottom <= innerHeight")
+    assert page.run("[...document.querySelectorAll('.body')].every((e) => e.scrollWidth <= e.clientWidth + 1)")
     for opened in (False, True):
         if opened:
             page.run("$('panel-toggle').click()")

@@ -6,13 +6,19 @@ That the folder is right is tested in tests/real/.
 from __future__ import annotations
 
 import importlib.util
+import json
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoConfig, GenerationConfig, LlamaConfig
 
+from folovllm.config import ModelConfig
+from folovllm.entrypoints.generation_defaults import load_generation_defaults
+from folovllm.model_loader import resolve_dtype
 from workshop import smollm2
-from workshop.smollm2 import NAME, CannotMakeError, default_folder, gguf_file, main, make_folder
+from workshop.smollm2 import NAME, CannotMakeError, default_folder, gguf_file, main, make_folder, write_settings
 
 
 @pytest.fixture
@@ -81,3 +87,18 @@ def test_a_place_that_cannot_be_is_named(wheel: Path, tmp_path: Path, capsys: py
     (tmp_path / "file").touch()
     assert main([str(tmp_path / "file" / "model")]) == 2
     assert "model cannot be made: " in capsys.readouterr().err
+
+
+def test_it_is_answered_greedily_and_computed_in_bfloat16_where_that_is_fast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LlamaConfig(dtype="float32").save_pretrained(tmp_path)
+    GenerationConfig(eos_token_id=2).save_pretrained(tmp_path)
+    write_settings(tmp_path)
+    model = ModelConfig(str(tmp_path), load_format="dummy")
+    assert load_generation_defaults(model) == {"temperature": 0.0}
+    assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == 2
+    hf_config = AutoConfig.from_pretrained(tmp_path)
+    for units, dtype in (("yes", torch.bfloat16), ("no", torch.float32)):
+        monkeypatch.setenv("FOLOVLLM_CPU_BF16", units)
+        assert resolve_dtype(model, hf_config, torch.device("cpu")) == dtype

@@ -9,7 +9,6 @@ import argparse
 import dataclasses
 import json
 import math
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,17 +16,20 @@ from rich.table import Table
 from rich.text import Text
 
 from folovllm.entrypoints import commands
+from folovllm.entrypoints.cli.parser import ENTRY, explain
 from folovllm.outputs import LEAST_LOGPROB, CompletionOutput, RequestOutput
 from folovllm.sampling_params import SamplingParams
 
 
 def extend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--logprobs", type=int, metavar="K", help="show the K likeliest tokens at each step")
+    text = "show the K likeliest tokens at each step (default: none)"
+    parser.add_argument("--logprobs", type=int, metavar="K", help=text)
     text = "print text as it comes (default: yes for one prompt with n=1, unless --json or --logprobs)"
     parser.add_argument("--stream", action=argparse.BooleanOptionalAction, help=text)
     text = "one JSON object a line: per prompt, or per step with --stream"
     parser.add_argument("--json", action="store_true", help=text)
     parser.set_defaults(run=run)
+    explain(parser, **ENTRY)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
                 if not commands.print_stream(llm, prompt, params)[1]:
                     return commands.INTERRUPTED
         return 0
-    for text, output in zip(texts, llm.generate(prompts, params, use_tqdm=sys.stderr.isatty()), strict=True):
+    for text, output in zip(texts, llm.generate(prompts, params), strict=True):
         if args.json:
             print(as_json(output), flush=True)
         else:

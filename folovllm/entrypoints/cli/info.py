@@ -71,14 +71,8 @@ def _kv_cache(model: str | None, device: Any) -> dict[str, Any]:
     limits = resolve_scheduler_config(config.scheduler_config, resolve_max_model_len(hf_config, None))
     token_bytes = kv_bytes_per_token(decoder_spec(hf_config), resolve_dtype(config.model_config, hf_config, device))
     size = size_kv_cache(token_bytes, config.cache_config, limits, device, measure_step=lambda: 0)
-    return {
-        "model": config.model_config.model,
-        "token_bytes": token_bytes,
-        "num_blocks": size.num_blocks,
-        "block_size": size.block_size,
-        "num_swap_blocks": size.num_swap_blocks,
-        "text": str(size),
-    }
+    same = {name: getattr(size, name) for name in ("num_blocks", "block_size", "num_swap_blocks")}
+    return {"model": config.model_config.model, "token_bytes": token_bytes, **same, "text": str(size)}
 
 
 def _auto_dtype(checkpoint: str, device: Any) -> str:
@@ -113,6 +107,16 @@ def _layers(device: Any) -> dict[str, str | None]:
 
     kernels, backend = ("compiled", "cpu") if device.type == "cpu" else ("triton", "triton")
     return {kernels: get_backend_class(backend).unavailable_reason(device), "torch": None}
+
+
+def say_what_is_slow(engine: Any) -> None:
+    """A line where the CPU kernels cannot run, unless the user did not want them. An engine is shown to it."""
+    from folovllm.entrypoints.commands import notes
+
+    reason = _layers(engine.device).get("compiled")
+    if reason is not None and not reason.startswith("FOLOVLLM_CPU_KERNELS"):
+        cost = "torch's operators take their place, and a token takes several times as long"
+        notes.print(f"the CPU kernels cannot run ({reason}): {cost}", style="yellow", markup=False)
 
 
 def _print(data: dict[str, Any]) -> None:

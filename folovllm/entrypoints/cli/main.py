@@ -15,8 +15,8 @@ from importlib import import_module
 
 from folovllm import __version__
 from folovllm.entrypoints import commands
-from folovllm.entrypoints.cli import generate, info, recording, trace
-from folovllm.entrypoints.cli.parser import Parser, explain, one_line
+from folovllm.entrypoints.cli import chat, generate, info, recording, trace
+from folovllm.entrypoints.cli.parser import Parser, one_line
 
 DESCRIPTION = "FoloVLLM: an LLM inference engine to learn from, in the shape of vLLM v1."
 
@@ -71,9 +71,10 @@ def build_parser() -> Parser:
     choices = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     commands.add_commands(choices)
     generate.extend(choices.choices["generate"])
-    for name in ("generate", "chat"):
-        explain(choices.choices[name])
+    chat.extend(choices.choices["chat"])
     for module in ("folovllm.serving.command", info.__name__, "folovllm.bench.command", trace.__name__):
         import_module(module).add_parser(choices)  # serving and benches stand above a command
+    for name in ("demo", "serve"):
+        choices.choices[name].set_defaults(observers=(info.say_what_is_slow,))
     recording.extend(choices.choices)
     return parser

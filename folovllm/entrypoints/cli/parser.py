@@ -8,38 +8,62 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, NoReturn
 
 from folovllm.config import ModelConfig
+from folovllm.engine.defaults import DEFAULTS
 from folovllm.entrypoints import commands
+from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import did_you_mean
 
+# What the names of the engine's and the sampling's options do not say. Where None is the default, what it comes to.
 HELP = {
-    "model": "a local Hugging Face folder, a hub id, or 'embedded', the small model that ships here",
-    "tokenizer": "folder or hub id of another tokenizer",
+    "model": "a local Hugging Face folder, a hub id, or 'embedded', the small one that ships here (default: embedded)",
+    "tokenizer": "folder or hub id of another tokenizer (default: the model's)",
+    "tokenizer_mode": "auto alone: transformers has no other than fast ones any more",
+    "trust_remote_code": "run code that the model's folder brings along",
     "dtype": "auto, float32, bfloat16 or float16; auto: the checkpoint's own where this machine is fast with it",
-    "device": "cpu, cuda or cuda:<index>; picked when not given",
-    "max_model_len": "longest prompt and output together, in tokens",
+    "device": "cpu, cuda or cuda:<index> (default: cuda where torch finds a GPU, else cpu)",
+    "max_model_len": "longest prompt and output together, in tokens (default: the model's own)",
     "load_format": "auto, or dummy: random weights of the model's shape",
+    "skip_tokenizer_init": "load no tokenizer: prompts are token ids, and there is no text",
+    "attention_backend": "what computes attention; folovllm info lists them (default: the fastest that can run)",
+    "enforce_eager": "no CUDA graphs; on a CPU, layer by layer",
+    "max_logprobs": "most log-probabilities that a request may ask for at each token; -1: any number",
+    "batch_invariant": "the same bits, whatever else is in the batch; slower",
+    "quantization": "w4a16 or w8a8: round a checkpoint's weights (default: as its config.json says)",
     "block_size": "tokens in a block of the KV cache",
-    "num_kv_blocks": "blocks of the KV cache, whatever memory there is; also --num-gpu-blocks-override",
+    "num_kv_blocks": "blocks of the KV cache; also --num-gpu-blocks-override (default: what fits into memory)",
     "gpu_memory_utilization": "share of a GPU's memory that all of it may take",
-    "max_num_seqs": "most sequences in a step",
-    "max_num_batched_tokens": "most tokens in a step",
+    "swap_space": "GiB of CPU memory for the blocks of preempted sequences; 0: none",
+    "enable_prefix_caching": "find what earlier prompts have computed, where a prompt begins alike",
+    "kv_cache_dtype": "auto: keys and values are kept in the model's dtype; fp8: in 8 bits",
+    "max_num_seqs": "most in a step",
+    "max_num_batched_tokens": "most tokens in a step (default: by device and --performance-mode)",
+    "enable_chunked_prefill": "let a long prompt come in over several steps",
+    "max_num_partial_prefills": "prompts that may come in so at a time",
+    "long_prefill_token_threshold": "most tokens of each a step; 0: any number (default: half of what fits)",
+    "preemption_mode": "what becomes of a sequence's blocks when memory runs out: recompute, swap, or auto",
     "policy": "who comes first: fcfs or priority; also --scheduling-policy",
+    "async_scheduling": "schedule a step before the tokens of the last are known (default: on for a GPU)",
+    "max_n": "largest n and best_of that a request may ask for; -1: any number",
+    "performance_mode": "interactivity: short gaps between tokens; throughput: fewer and larger steps",
     "max_tokens": "stop after this many new tokens",
     "min_tokens": "do not stop before this many",
     "temperature": "0 is greedy, higher is more varied",
     "top_p": "keep the smallest set of tokens whose probability reaches this",
     "top_k": "keep this many of the likeliest tokens; -1: all",
     "min_p": "drop tokens less likely than this times the likeliest",
-    "seed": "the same seed gives the same text",
+    "seed": "the same seed draws the same text",
     "repetition_penalty": "above 1: against tokens of the prompt and the output",
     "presence_penalty": "against tokens that occurred in the output, once each",
     "frequency_penalty": "against tokens that occurred in the output, once per occurrence",
-    "stop": "stop at this text; may be given again",
+    "stop": "stop at this text; may be given again (default: none)",
     "ignore_eos": "go on after the end-of-text token",
 }
+# What generate and chat choose: their texts differ from run to run, and LLM makes large steps.
+ENTRY = {"seed": "another one each time", "performance_mode": "throughput"}
 # vLLM's names of two fields.
 _SPELLINGS = {"--scheduling-policy": ("policy", str), "--num-gpu-blocks-override": ("num_kv_blocks", int)}
 
@@ -71,7 +95,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
     """Shows the defaults that say something, as they are typed: not None, [] or the False of a plain switch."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default in (None, []) or isinstance(action.default, bool) or "default: " in (action.help or ""):
+        if action.default in (None, []) or isinstance(action.default, bool) or "default: " in str(action.help):
             return action.help
         if isinstance(action.default, list):
             return f"{action.help} (default: {' '.join(map(str, action.default))})"
@@ -82,11 +106,17 @@ def one_line(error: object) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def explain(parser: argparse.ArgumentParser) -> None:
-    """What the names of the engine's and the sampling's options do not say, and vLLM's spellings of them."""
+def explain(parser: argparse.ArgumentParser, **chosen: object) -> None:
+    """What the options of commands.add_options() are for, vLLM's spellings, too. `chosen`: the command's defaults."""
+    own = {field.name: field.default for config in (SamplingParams, *commands.ENGINE) for field in fields(config)}
+    defaults = own | DEFAULTS | parser._defaults | chosen
     for action in parser._actions:
-        if text := HELP.get(action.dest):
-            action.help = f"{text} ({action.help})" if action.help else text
+        if action.default is not argparse.SUPPRESS or action.dest not in HELP:
+            continue
+        action.help, default = HELP[action.dest], defaults[action.dest]
+        action.metavar = {int: "N", float: "X"}.get(action.type, "VALUE")  # type: ignore[call-overload]
+        if "(default: " not in action.help:
+            action.help += f" (default: {('off', 'on')[default] if isinstance(default, bool) else default})"
     for option, (name, kind) in _SPELLINGS.items():
         parser.add_argument(option, dest=name, type=kind, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 

@@ -36,15 +36,14 @@ def add_recording(parser: argparse.ArgumentParser, *, watch: bool = True, texts:
     group = parser.add_argument_group("looking at it")
     text = "write a record of every step; folovllm trace view shows it. A second engine's goes to FILE-2, and so on"
     group.add_argument("--trace", metavar="FILE", help=text)
-    text = (
-        f"whether the trace has prompts and tokens, or only how many (default: {'with' if texts else 'without'} them)"
-    )
+    text = f"whether the trace has prompts and tokens, or how many (default: {'with' if texts else 'without'} them)"
     group.add_argument("--trace-texts", action=argparse.BooleanOptionalAction, help=text)
     group.add_argument("--nvtx", action="store_true", help="name the parts of each step in NVIDIA's profilers")
     if watch:
         text = "a live view of requests, tokens/s, cache and texts; what the command prints comes after it"
         group.add_argument("--watch", action="store_true", help=text)
-    parser.set_defaults(run=_recorded(parser.get_default("run"), texts), observers=())
+    observers = parser.get_default("observers") or ()
+    parser.set_defaults(run=_recorded(parser.get_default("run"), texts), observers=observers)
 
 
 def _recorded(run: Run, texts: bool) -> Run:
@@ -56,7 +55,7 @@ def _recorded(run: Run, texts: bool) -> Run:
             return run(args)
         with_texts = texts if args.trace_texts is None else args.trace_texts
         with recording(args.trace, texts=with_texts, nvtx=args.nvtx, watch=is_watched) as look:
-            args.observers = (look,)
+            args.observers = (*args.observers, look)
             return run(args)
 
     return run_recorded

@@ -59,7 +59,7 @@ def _without_port(host: str) -> str:
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
-ASSETS = ("chat.js", "live.js", "chat.css")
+ASSETS = ("words.js", "markdown.js", "steps.js", "live.js", "chat.js", "chat.css")
 """What the page is made of, in static/."""
 OPEN_PATHS = ("/", "/health", "/ping", *(f"/assets/{name}" for name in ASSETS))
 """They tell nothing of anyone: the page without its data, and whether the server lives."""

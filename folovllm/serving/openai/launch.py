@@ -93,6 +93,8 @@ def serve(options: ServerOptions, engine_options: dict[str, Any], notes: Console
         OSError: the address is taken. Then no model has been loaded.
     """
     with listen(options.host, options.port) as listener:
+        if not notes.is_terminal:  # where no spinner shows it
+            notes.print(f"loading {options.model} …")
         with notes.status(f"loading {options.model} …"):
             llm = AsyncLLM(options.model, **engine_options)
         app, engine = make_app(llm, options), llm.engine

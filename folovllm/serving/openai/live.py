@@ -1,5 +1,5 @@
-"""The engine live, for the page: a look at it twice a second as an event. Several engines are shown as one, and each by
-its name.
+"""The engine live, for the page: a look at it twice a second as an event, with the steps since the look before, for an
+answer may begin and end between two of them. Several engines are shown as one, and each by its name.
 
 vLLM: none (it leaves this to Prometheus and Grafana)
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -18,16 +19,20 @@ from folovllm.serving.openai.streams import Burst
 PERIOD = 0.5  # seconds
 
 
-async def look(serving: Serving) -> dict[str, Any]:
+async def look(serving: Serving, since: float) -> dict[str, Any]:
     """`replicas` has a row for each engine where there are several, also for one that is down: it has no figures. The
-    others are of all together."""
+    others are of all together. `new_steps`: those later than `since`, in their order."""
     found = await serving.llm.looks()
     stats, block_map = together(found)
+    new = (step for one in found for step in one.steps if step["time"] > since)
     return {
         **dataclasses.asdict(stats),
         "waiting": serving.gate.num_waiting(),
         "prefix_hit_rate": stats.prefix_hit_rate,
         "block_map": block_map,
+        "first_block": found[0].first_block if len(found) == 1 else None,
+        "blocks_per_cell": found[0].blocks_per_cell,
+        "new_steps": sorted(new, key=lambda step: step["time"]),
         "replicas": _replicas(serving.llm.replicas(), found),
     }
 
@@ -35,18 +40,17 @@ async def look(serving: Serving) -> dict[str, Any]:
 def _replicas(states: dict[str, str], found: list[EngineLook]) -> list[dict[str, Any]]:
     stats = {each.replica: each.stats for each in found}
     return [
-        {
-            "name": name,
-            "state": state,
-            "running": stats[name].running if name in stats else None,
-            "waiting": stats[name].waiting if name in stats else None,
-        }
+        {"name": name, "state": state}
+        | {figure: getattr(stats.get(name), figure, None) for figure in ("running", "waiting")}
         for name, state in sorted(states.items())
     ]
 
 
 async def looks(serving: Serving) -> AsyncGenerator[Burst, None]:
     """Until the server shuts down."""
+    since = time.time()
     while not serving.gate.draining:
-        yield Burst.of([await look(serving)])
+        seen = await look(serving, since)
+        since = max([since, *(step["time"] for step in seen["new_steps"])])
+        yield Burst.of([seen])
         await asyncio.sleep(PERIOD)

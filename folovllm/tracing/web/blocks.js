@@ -16,7 +16,7 @@ class Blocks {
 
   layout() {
     const count = this.panel.trace.topBlock, width = this.box.clientWidth;
-    let cell = 28;
+    let cell = Math.max(28, Math.min(52, Math.floor(width / count)));
     while (cell > 5 && Math.ceil(count / Math.floor(width / cell)) * cell > 330) cell -= 1;
     const columns = Math.max(1, Math.floor(width / cell));
     return { count, width, cell, columns, height: Math.min(16000, Math.ceil(count / columns) * cell) };
@@ -37,17 +37,17 @@ class Blocks {
     this.copies = new Map((trace.news[step].copies || []).map(([from, to]) => [to, from]));
     const size = cell - (cell > 8 ? 2 : 1), place = (block) => [((block - 1) % columns) * cell, Math.floor((block - 1) / columns) * cell];
     // One colour after the other: changing the pen costs more than a cell.
-    const groups = { free: [], found: [], decode: [], neighbour: [], shared: [] }, dotted = [];
+    const groups = { free: [], found: [], used: [], neighbour: [], shared: [] }, dotted = [];
     let used = 0;
     for (let block = 1; block <= count; block++) {
       const findable = !isBeyond && state.findable.has(block);
       if (refs[block]) used += 1;
       if (refs[block] && findable) dotted.push(block);
-      const group = refs[block] > 1 ? "shared" : refs[block] ? (owner[block] % 2 ? "neighbour" : "decode") : findable ? "found" : "free";
+      const group = refs[block] > 1 ? "shared" : refs[block] ? (owner[block] % 2 ? "neighbour" : "used") : findable ? "found" : "free";
       groups[group].push(block);
     }
     for (const [group, blocks] of Object.entries(groups)) {
-      pen.fillStyle = COLOURS[group === "neighbour" ? "decode" : group];
+      pen.fillStyle = COLOURS[group === "neighbour" ? "used" : group];
       pen.globalAlpha = group === "neighbour" ? 0.78 : 1; // neighbours of two owners differ a little
       this.fill(pen, blocks, place, 0, size, size);
     }
@@ -56,7 +56,7 @@ class Blocks {
     if (size > 8) this.fill(pen, dotted, place, size - 4, size, 4);
     if (size >= 17) this.drawNumbers(pen, place, size, refs, owner);
     for (const block of this.copies.keys()) this.frame(pen, COLOURS.copy, ...place(block), size);
-    for (const block of (!isBeyond && state.tables.get(lane)) || []) this.frame(pen, COLOURS.prefill, ...place(block), size);
+    for (const block of (!isBeyond && state.tables.get(lane)) || []) this.frame(pen, COLOURS.cursor, ...place(block), size);
     const all = trace.header.num_blocks, idle = groups.found.length, beyond = all > count ? app.w.never(all - count) : "";
     this.panel.find(".blockline").textContent = app.w.blockline(used, groups.shared.length, idle, all - used - idle) + beyond;
   }
@@ -76,7 +76,7 @@ class Blocks {
     refs.forEach((count, block) => {
       if (!count) return;
       const [x, y] = place(block);
-      pen.fillStyle = COLOURS[count > 1 ? "on-light" : "on-decode"];
+      pen.fillStyle = COLOURS[count > 1 ? "on-light" : "on-dark"];
       pen.fillText(count > 1 ? `×${count}` : String(owner[block]), x + size / 2, y + size / 2, size);
     });
   }

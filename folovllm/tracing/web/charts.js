@@ -14,8 +14,8 @@ class Charts {
       { name: "budget", limit: header.max_num_batched_tokens, format: (n) => n.toLocaleString(), parts: [
         ["prefill", "prefill", (step) => steps.prefill[step]], ["decode", "decode", (step) => steps.decode[step]]] },
       { name: "cache", limit: all, format: (n) => n.toLocaleString(), parts: [
-        ["used", "decode", (step) => all - steps.free[step]], ["findable", "found", (step) => this.freeFindable(step)]] },
-      { name: "time", limit: null, format: milliseconds, parts: PARTS.map((part, i) => [part, ["swapped", "prefill", "decode", "found", "waiting"][i], time(i)]) },
+        ["used", "used", (step) => all - steps.free[step]], ["findable", "found", (step) => this.freeFindable(step)]] },
+      { name: "time", limit: null, format: milliseconds, parts: PARTS.map((part, i) => [part, part, time(i)]) },
     ];
     listenToPointer(canvas, panel, (event, x, y) => this.hover(event, x, y), () => undefined);
   }
@@ -104,7 +104,8 @@ class Charts {
     const strip = this.strips[Math.floor(y / STRIP)];
     if (!strip || x < left) return tip.hide();
     const step = trace.stepAt(scaleOf(app, left, width).invert(x), app.byTime);
-    const parts = strip.parts.map(([name, , value]) => `${w.chart[name]}: ${strip.format(value(step))}`);
+    const most = Math.max(...strip.parts.map(([, , value]) => value(step)));
+    const parts = strip.parts.map(([name, , value]) => `${w.chart[name]}: ${strip.format(value(step), most)}`);
     return tip.show(event, [`${w.slider} ${trace.steps.number[step]}`, ...parts]);
   }
 }

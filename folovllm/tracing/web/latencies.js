@@ -16,41 +16,47 @@ class Latencies {
 
   width() { return this.canvas.parentElement.clientWidth; }
 
-  columnWidth() { return Math.min(30, (this.width() - gutterOf(this.width())) / Math.max(1, this.panel.trace.requests.length)); }
+  columnWidth() { return (this.width() - gutterOf(this.width())) / Math.max(1, this.panel.trace.requests.length); }
 
   draw() {
     const { requests } = this.panel.trace, w = this.panel.app.w, width = this.width(), left = gutterOf(width), column = this.columnWidth();
     const key = [width, this.panel.lane, this.panel.app.language, COLOURS.page].join();
     if (key === this.drawn) return; // it does not change with the step
     this.drawn = key;
-    const pen = prepare(this.canvas, width, 150), half = 75, height = 56;
+    const pen = prepare(this.canvas, width, column > 60 ? 170 : 150), half = 75, height = 56;
     const most = requests.reduce((a, request) => Math.max(a, request.ttft || 0), 1);
     const longest = requests.reduce((a, request) => Math.max(a, request.gaps ? request.gaps[2] : 0), 1);
     const chosen = this.panel.lane === null ? null : this.panel.trace.lanes[this.panel.lane].request;
     requests.forEach((request, i) => {
-      const x = left + i * column, bar_ = Math.max(1, column - (column > 3 ? 1 : 0)), up = (value, all) => (value / all) * height;
+      const bar_ = Math.max(1, Math.min(120, column - (column > 3 ? 1 : 0))), x = left + i * column + (column > 121 ? (column - bar_) / 2 : 0), up = (value, all) => (value / all) * height;
       if (request.number === chosen) {
         pen.fillStyle = COLOURS.idle;
         pen.fillRect(x, 0, bar_, 150);
       }
       if (request.ttft !== null) {
-        pen.fillStyle = COLOURS.prefill;
+        pen.fillStyle = COLOURS.median;
         pen.fillRect(x, half - 4 - up(request.ttft, most), bar_, Math.max(1, up(request.ttft, most)));
+      }
+      if (column > 60) {
+        pen.fillStyle = COLOURS.dim;
+        pen.textAlign = "center";
+        pen.fillText(request.id, x + bar_ / 2, 160, column - 4);
       }
       if (request.gaps) {
         const [median, high, max] = request.gaps.map((gap) => up(gap, longest)), bottom = 146;
-        pen.fillStyle = COLOURS.shared;
+        pen.fillStyle = COLOURS.most;
         pen.fillRect(x, bottom - high, bar_, Math.max(1, high));
-        pen.fillStyle = COLOURS.decode;
+        pen.fillStyle = COLOURS.median;
         pen.fillRect(x, bottom - median, bar_, Math.max(1, median));
-        pen.fillStyle = COLOURS.preempted;
+        pen.fillStyle = COLOURS.ink;
         pen.fillRect(x, bottom - max - 1, bar_, 2);
       }
     });
     pen.fillStyle = COLOURS.dim;
     pen.textAlign = "left";
-    pen.fillText(left > 50 ? milliseconds(most) : "", 2, 20);
-    pen.fillText(left > 50 ? milliseconds(longest) : "", 2, 96);
+    const both = Math.max(most, longest);
+    pen.fillText(left > 50 ? milliseconds(most, both) : "", 2, 20);
+    pen.fillText(left > 50 ? milliseconds(longest, both) : "", 2, 96);
     line(pen, COLOURS.line, left, half - 3.5, width, half - 3.5);
     this.panel.find(".chosen").textContent = chosen === null ? `${w.ttft} · ${w.gap}` : this.describe(this.panel.trace.requestOf.get(chosen)).join(" · ");
   }
@@ -58,9 +64,10 @@ class Latencies {
   describe(request) {
     const w = this.panel.app.w;
     if (!request) return [];
-    const ttft = request.ttft === null ? "–" : milliseconds(request.ttft);
+    const most = Math.max(request.ttft || 0, ...(request.gaps || []));
+    const ttft = request.ttft === null ? "–" : milliseconds(request.ttft, most);
     return [
-      w.chosen(request.id, ttft, request.gaps ? request.gaps.map(milliseconds).join(" / ") : ""),
+      w.chosen(request.id, ttft, request.gaps ? request.gaps.map((gap) => milliseconds(gap, most)).join(" / ") : ""),
       request.prompt === null ? "" : w.prompt(request.prompt),
     ].filter(Boolean);
   }

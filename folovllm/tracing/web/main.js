@@ -132,7 +132,8 @@ class App {
   where() {
     const { trace, step } = this.panels[0];
     if (!trace.count) return "";
-    const at = milliseconds(this.byTime ? this.cursor : trace.steps.t[step]);
+    const last = Math.max(...this.panels.map((panel) => panel.trace.end));
+    const at = milliseconds(this.byTime ? this.cursor : trace.steps.t[step], last);
     if (this.panels.length === 1) return this.w.where(trace.steps.number[step], trace.steps.number[trace.count - 1], at);
     const steps = this.panels.map((panel) => `${panel.name} ${panel.isBeyond ? "–" : panel.trace.steps.number[panel.step]}`);
     return this.byTime ? `${steps.join(" · ")} · ${at}` : steps.join(" · ");
@@ -170,7 +171,7 @@ class App {
   }
 
   makeLegend() {
-    const kinds = [...KINDS, "found", "shared", "copy", "free"];
+    const kinds = [...KINDS, "found", "used", "shared", "copy", "free", ...PARTS];
     document.getElementById("legend").replaceChildren(...kinds.map((kind) => {
       const item = document.createElement("li"), swatch = document.createElement("canvas");
       const pen = prepare(swatch, 26, 12);
@@ -179,7 +180,7 @@ class App {
         pen.strokeStyle = COLOURS.copy;
         pen.strokeRect(2, 2, 22, 8);
       } else bar(pen, kind, 0, 0, 26, 12);
-      item.append(swatch, this.w.kinds[kind]);
+      item.append(swatch, this.w.kinds[kind] || this.w.chart[kind]);
       return item;
     }));
   }

@@ -6,7 +6,7 @@ let COLOURS = {};
 function readColours() {
   const style = getComputedStyle(document.documentElement);
   const names = ["page", "panel", "ink", "dim", "line", "cursor", "waiting", "prefill", "decode", "idle", "preempted", "swapped",
-    "found", "shared", "copy", "free", "on-decode", "on-light"];
+    "found", "shared", "copy", "free", "used", "on-dark", "on-light", "schedule", "launch", "wait", "update", "output", "median", "most"];
   COLOURS = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 

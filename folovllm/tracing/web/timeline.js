@@ -186,9 +186,15 @@ function drawRuler(pen, scale, left, width, trace, app) {
   for (let at = Math.ceil(a / tick) * tick; at <= b; at += tick) {
     const x = scale.x(at) + (app.byTime ? 0 : Math.min(scale.unit, 40) / 2);
     if (x < left + 12 || x > width - 12) continue;
-    pen.fillText(app.byTime ? milliseconds(at) : String(at), x, RULER / 2);
+    pen.fillText(app.byTime ? tickOf(at, tick) : String(at), x, RULER / 2);
     line(pen, COLOURS.line, x, RULER - 4, x, RULER);
   }
+}
+
+// A place of the time axis: whole numbers, but where ticks stand closer.
+function tickOf(at, tick) {
+  const unit = tick >= 1e6 ? 1e6 : 1000;
+  return `${(at / unit).toFixed(Math.max(0, -Math.floor(Math.log10(tick / unit) + 1e-9)))} ${unit === 1000 ? "ms" : "s"}`;
 }
 
 // Hovering tells, a click chooses the step (and a lane), dragging moves along, control and the wheel zoom.

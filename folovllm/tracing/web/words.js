@@ -12,7 +12,7 @@ const WORDS = {
     byStep: "axis: steps", byTime: "axis: time", fit: "all", play: "play", pause: "pause",
     first: "to the first step", back: "one step back", forward: "one step on", slider: "step", zoomIn: "zoom in", zoomOut: "zoom out",
     kinds: { waiting: "waits", prefill: "prefill", decode: "decode", idle: "computes nothing", preempted: "preempted", swapped: "swapped",
-      found: "found in the cache", shared: "shared block", findable: "free, can be found", free: "free block", copy: "copied in this step", owned: "block in use" },
+      found: "found in the cache", shared: "shared block", findable: "free, can be found", free: "free block", copy: "copied in this step", used: "block in use" },
     where: (step, last, ms) => `step ${step} of ${last} · ${ms}`,
     facts: (h, r, s, n) => `${h.model} on ${h.device}, ${h.dtype} · ${h.num_blocks.toLocaleString()} blocks of ${h.block_size} tokens · at most ${h.max_num_batched_tokens.toLocaleString()} tokens and ${h.max_num_seqs} sequences a step · ${r} requests, ${s} sequences, ${n.toLocaleString()} steps`,
     simulated: " · simulated times", torn: " · the file's last line is cut off",
@@ -41,7 +41,7 @@ const WORDS = {
     doing: (k, a, n) => n > 1 ? `${k}: tokens ${a} to ${a + n - 1}` : n ? `${k}: token ${a}` : k,
     tableOf: (n, names) => n ? `${n} ${n === 1 ? "block" : "blocks"}: ${names}` : "no blocks", foundLane: (n) => `${n} tokens found in the cache`,
     prompt: (p) => `prompt: ${p}`, budget: "tokens", cache: "blocks", time: "ms",
-    chart: { prefill: "prefill", decode: "decode", used: "in use", findable: "free, findable", schedule: "schedule", launch: "launch (on a CPU: the forward)", wait: "wait", update: "update", output: "output" },
+    chart: { prefill: "prefill", decode: "decode", used: "in use", findable: "free, findable", schedule: "schedule", launch: "launch (on a CPU: the forward)", wait: "wait for the device", update: "update", output: "output" },
     ttft: "first token after", gap: "gaps: dark the median, light 95%, the line the longest", chosen: (r, t, g) => `${r}: first token after ${t}${g ? `; gaps ${g}` : ""}`,
   },
   zh: {
@@ -54,7 +54,7 @@ const WORDS = {
     byStep: "横轴：步", byTime: "横轴：时间", fit: "全部", play: "播放", pause: "暂停",
     first: "到第一步", back: "后退一步", forward: "前进一步", slider: "步", zoomIn: "放大", zoomOut: "缩小",
     kinds: { waiting: "等待", prefill: "prefill", decode: "decode", idle: "这一步不计算", preempted: "被抢占", swapped: "已换出",
-      found: "命中缓存", shared: "共享的块", findable: "空闲、可再次找到", free: "空闲的块", copy: "这一步里复制出来的", owned: "在用的块" },
+      found: "命中缓存", shared: "共享的块", findable: "空闲、可再次找到", free: "空闲的块", copy: "这一步里复制出来的", used: "在用的块" },
     where: (step, last, ms) => `第 ${step} 步，共到 ${last} · ${ms}`,
     facts: (h, r, s, n) => `${h.model}，${h.device}，${h.dtype} · ${h.num_blocks.toLocaleString()} 块，每块 ${h.block_size} 个 token · 每步至多 ${h.max_num_batched_tokens.toLocaleString()} 个 token、${h.max_num_seqs} 条序列 · ${r} 个请求，${s} 条序列，${n.toLocaleString()} 步`,
     simulated: " · 时间是模拟的", torn: " · 文件最后一行不完整",
@@ -83,7 +83,7 @@ const WORDS = {
     doing: (k, a, n) => n > 1 ? `${k}：第 ${a} 到第 ${a + n - 1} 个 token` : n ? `${k}：第 ${a} 个 token` : k,
     tableOf: (n, names) => n ? `${n} 块：${names}` : "没有块", foundLane: (n) => `${n} 个 token 命中缓存`,
     prompt: (p) => `提示词：${p}`, budget: "token 数", cache: "块数", time: "毫秒",
-    chart: { prefill: "prefill", decode: "decode", used: "在用", findable: "空闲、可找到", schedule: "调度", launch: "发起（CPU 上即前向计算）", wait: "等待", update: "更新", output: "输出" },
+    chart: { prefill: "prefill", decode: "decode", used: "在用", findable: "空闲、可找到", schedule: "调度", launch: "发起（CPU 上即前向计算）", wait: "等设备", update: "更新", output: "输出" },
     ttft: "首 token 用时", gap: "间隔：深色为中位数，浅色为 95%，横线为最长", chosen: (r, t, g) => `${r}：首 token 用时 ${t}${g ? `；间隔 ${g}` : ""}`,
   },
 };
@@ -91,9 +91,10 @@ const WORDS = {
 const MOST_LINES = 60; // of one step; more are counted
 const MOST_NAMES = 24;
 
-function milliseconds(us) {
-  const ms = us / 1000;
-  return ms >= 1000 ? `${(ms / 1000).toFixed(2)} s` : `${ms.toFixed(ms < 10 ? 2 : ms < 100 ? 1 : 0)} ms`;
+// A time of so many microseconds, with as many digits as `most`, the largest of those that stand beside it, has three.
+function milliseconds(us, most = us) {
+  const ms = most / 1000;
+  return ms >= 1000 ? `${(us / 1e6).toFixed(2)} s` : `${(us / 1000).toFixed(ms < 10 ? 2 : ms < 100 ? 1 : 0)} ms`;
 }
 
 function listed(names, w) {

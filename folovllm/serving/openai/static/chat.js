@@ -1,42 +1,18 @@
-// The page at /: sends a conversation to /v1/chat/completions, and shows the answer as it comes. live.js draws the engine
-// beside it. Streams are read with fetch: an EventSource could not send the key.
+// The page at /: sends a conversation to /v1/chat/completions, or eight questions at once to /v1/completions, and shows the
+// answers as they come. live.js draws the engine beside them, steps.js what it did in each step. Streams are read with
+// fetch: an EventSource could not send the key.
 "use strict";
 
-const TEXTS = {
-  en: {
-    engine: "Engine", settings: "Settings", theme: "light or dark", temperature: "Temperature", top_p: "Top-p",
-    max_tokens: "Most tokens", seed: "Seed", system: "System message", key: "API key", send: "Send", stop: "Stop",
-    clear: "Clear", copy: "Copy", copied: "Copied", placeholder: "Ask something. Enter sends, Shift+Enter breaks the line.",
-    empty: "Ask the model something, and watch the engine at work.", running: "Running", waiting: "Waiting",
-    speed: "Tokens/s", hits: "Found in cache", preemptions: "Preemptions", steps: "Steps", last_minute: "Tokens/s, last minute",
-    blocks: "KV blocks", used: "in use", shared: "shared", cached: "kept for a hit", free: "free",
-    offline: "The server does not answer. The page tries again.", tokens: "tokens", cut: "stopped",
-    length: "the limit of tokens was reached", prompt: "prompt of %1, of which %2 from the cache",
-    replicas: "Replicas", up: "%1 running, %2 waiting", down: "down",
-  },
-  zh: {
-    engine: "引擎", settings: "设置", theme: "浅色或深色", temperature: "温度", top_p: "Top-p", max_tokens: "最多 token 数",
-    seed: "随机种子", system: "系统消息", key: "API 密钥", send: "发送", stop: "停止", clear: "清空", copy: "复制", copied: "已复制",
-    placeholder: "问点什么。回车发送，Shift+回车换行。", empty: "向模型提个问题，看看引擎怎样工作。", running: "运行中", waiting: "等待中",
-    speed: "token/秒", hits: "缓存命中率", preemptions: "抢占次数", steps: "步数", last_minute: "最近一分钟的 token/秒",
-    blocks: "KV 块", used: "使用中", shared: "共享", cached: "留待命中", free: "空闲",
-    offline: "服务器没有应答，页面会重试。", tokens: "个 token", cut: "已停止",
-    length: "达到 token 上限", prompt: "提示词 %1 个 token，其中 %2 个来自缓存",
-    replicas: "副本", up: "运行 %1，等待 %2", down: "已停止",
-  },
-};
 const FIELDS = ["temperature", "top_p", "max_tokens", "seed", "system", "key"];
 const $ = (id) => document.getElementById(id);
 const conversation = [];
-let language = "en", answering = null;
+let model = "other", answering = null;
 
 // What the browser forbids to keep (a private window) is then not kept.
 const kept = {
   get(name) { try { return localStorage.getItem("folovllm." + name); } catch { return null; } },
   set(name, value) { try { localStorage.setItem("folovllm." + name, value); } catch { /* see above */ } },
 };
-const text = (name) => TEXTS[language][name];
-
 function translate() {
   document.documentElement.lang = language;
   for (const element of document.querySelectorAll("[data-text]")) element.textContent = text(element.dataset.text);
@@ -44,8 +20,9 @@ function translate() {
   for (const element of document.querySelectorAll("[data-placeholder]")) element.placeholder = text(element.dataset.placeholder);
   $("language").textContent = language === "en" ? "中文" : "English";
   $("language").lang = language === "en" ? "zh" : "en";
-  if (newest) showReplicas(newest.replicas);
-  if (!conversation.length) showEmpty();
+  if (newest) show(newest);
+  if ($("messages").querySelector(".empty")) showEmpty();
+  showWalk();
 }
 
 function headers() {
@@ -71,39 +48,78 @@ async function* events(response) {
   }
 }
 
+// The hint, and questions to click on.
 function showEmpty() {
-  const hint = document.createElement("p");
-  hint.className = "empty";
-  hint.textContent = text("empty");
-  $("messages").replaceChildren(hint);
+  const hint = element("p", text("empty")), examples = document.createElement("div"), box = document.createElement("div");
+  box.className = "empty";
+  examples.className = "examples";
+  for (const question of QUESTIONS[model][language].slice(0, 4)) {
+    const button = element("button", question);
+    button.type = "button";
+    button.addEventListener("click", () => answering || ask(question));
+    examples.append(button);
+  }
+  box.append(hint, examples);
+  $("messages").replaceChildren(box);
 }
 
-function addMessage(role, content) {
-  if (!conversation.length) $("messages").replaceChildren();
-  const box = document.createElement("article");
+function addMessage(role, content, place) {
+  $("messages").querySelector(".empty")?.remove();
+  const box = document.createElement("article"), body = document.createElement("div"), footer = document.createElement("footer");
   box.className = "message " + role;
-  const paragraph = document.createElement("p");
-  paragraph.textContent = content;
-  const footer = document.createElement("footer");
-  box.append(paragraph, footer);
-  $("messages").append(box);
-  box.scrollIntoView({ block: "end" });
-  return { box, paragraph, footer };
+  body.className = "body";
+  body.textContent = content;
+  box.append(body, footer);
+  (place || $("messages")).append(box);
+  scrollDown();
+  return { box, body, footer };
 }
 
-function finish(message, note) {
-  const copy = document.createElement("button");
+function scrollDown() {
+  $("messages").scrollTop = $("messages").scrollHeight;
+}
+
+// An answer to be filled: `take` gets its pieces, `draw` shows so many of its tokens.
+function addAnswer(place) {
+  const answer = { ...addMessage("assistant", "", place), pieces: [], prompt: null, cached: 0, tokens: 0, seq: null };
+  Object.assign(answer, { asked: performance.now(), first: 0, last: 0, reason: null, shown: null, text: "" });
+  answer.take = (content, usage, reason) => {
+    answer.last = performance.now();
+    answer.first ||= answer.last;
+    answer.text += content;
+    answer.reason = reason || answer.reason;
+    if (usage) [answer.prompt, answer.tokens] = [usage.prompt_tokens, usage.completion_tokens];
+    if (usage?.prompt_tokens_details) answer.cached = usage.prompt_tokens_details.cached_tokens;
+    answer.pieces.push([answer.tokens, content]);
+    if (!walk.isSlow) answer.draw(Infinity);
+  };
+  answer.draw = (tokens) => {
+    const said = answer.pieces.filter(([upTo]) => upTo <= tokens).map(([, piece]) => piece).join("");
+    if (said === answer.shown) return;
+    const isAtEnd = $("messages").scrollHeight - $("messages").scrollTop - $("messages").clientHeight < 80;
+    answer.shown = said;
+    answer.body.replaceChildren(markdown(said));
+    if (isAtEnd) scrollDown();
+  };
+  return answer;
+}
+
+function finish(answer) {
+  const copy = element("button", text("copy")), notes = [text("tokens", answer.tokens)];
   copy.type = "button";
   copy.className = "copy";
-  copy.textContent = text("copy");
   copy.addEventListener("click", async () => {
-    await copyText(message.paragraph.textContent);
+    await copyText(answer.text);
     copy.textContent = text("copied");
     setTimeout(() => { copy.textContent = text("copy"); }, 1500);
   });
-  const said = document.createElement("span");
-  said.textContent = note;
-  message.footer.replaceChildren(copy, said);
+  if (answer.first) notes.push(text("first", milliseconds(answer.first - answer.asked)));
+  if (answer.tokens > 1 && answer.last > answer.first) {
+    notes.push(text("rate", whole((answer.tokens - 1) * 1000 / (answer.last - answer.first))));
+  }
+  if (answer.cached) notes.push(text("found", answer.cached, answer.prompt));
+  if (answer.reason === "cut" || answer.reason === "length") notes.push(text(answer.reason));
+  answer.footer.replaceChildren(copy, ...notes.map((note) => element("span", note)));
 }
 
 async function copyText(content) {
@@ -116,60 +132,91 @@ async function copyText(content) {
   area.remove();
 }
 
-function body() {
+// What the settings say. The small model's answers are best where nothing is drawn.
+function asked() {
+  const fields = { stream: true, stream_options: { include_usage: true, continuous_usage_stats: true } };
+  for (const name of FIELDS.slice(0, 4)) if ($(name).value !== "") fields[name] = Number($(name).value);
+  return model === "embedded" ? { temperature: 0, ...fields } : fields;
+}
+
+function messagesOf(turns) {
   const system = $("system").value.trim();
-  const asked = { messages: [...(system ? [{ role: "system", content: system }] : []), ...conversation] };
-  for (const name of FIELDS.slice(0, 4)) {
-    if ($(name).value !== "") asked[name] = Number($(name).value);
+  return [...(system ? [{ role: "system", content: system }] : []), ...turns];
+}
+
+async function post(path, body) {
+  const response = await fetch(path, {
+    method: "POST", headers: headers(), body: JSON.stringify(body), signal: answering.signal,
+  });
+  if (!response.ok) throw new Error((await response.json()).error.message);
+  return response;
+}
+
+// Fills `answers` with what `request()` streams; the engine's work for them is walked through beside. False if it failed.
+async function fill(answers, request) {
+  answering = new AbortController();
+  $("send").hidden = $("eight").disabled = true;
+  $("stop").hidden = false;
+  beginWalk(answers, $("slow").getAttribute("aria-pressed") === "true");
+  try {
+    for await (const chunk of events(await request())) {
+      if (chunk.error) throw new Error(chunk.error.message);
+      for (const choice of chunk.choices) {
+        const content = choice.delta ? choice.delta.content : choice.text;
+        answers[choice.index].take(content || "", chunk.usage, choice.finish_reason);
+      }
+    }
+  } catch (error) {
+    if (error.name !== "AbortError") {
+      endSlow();
+      for (const answer of answers) {
+        answer.box.classList.add("error");
+        answer.body.textContent = error.message;
+      }
+      return false;
+    }
+    for (const answer of answers) answer.reason ||= "cut";
+  } finally {
+    answering = null;
+    $("send").hidden = $("eight").disabled = false;
+    $("stop").hidden = true;
+    walkDone();
   }
-  return { ...asked, stream: true, stream_options: { include_usage: true } };
+  for (const answer of answers) finish(answer);
+  scrollDown();
+  return true;
 }
 
 async function ask(question) {
   addMessage("user", question);
   conversation.push({ role: "user", content: question });
-  const message = addMessage("assistant", "");
-  answering = new AbortController();
-  $("send").hidden = true;
-  $("stop").hidden = false;
-  let reason = null, usage = null;
-  try {
-    const response = await fetch("v1/chat/completions", {
-      method: "POST", headers: headers(), body: JSON.stringify(body()), signal: answering.signal,
-    });
-    if (!response.ok) throw new Error((await response.json()).error.message);
-    for await (const chunk of events(response)) {
-      if (chunk.error) throw new Error(chunk.error.message);
-      usage = chunk.usage || usage;
-      for (const choice of chunk.choices) {
-        message.paragraph.textContent += choice.delta.content || "";
-        reason = choice.finish_reason || reason;
-      }
-      message.box.scrollIntoView({ block: "end" });
-    }
-  } catch (error) {
-    if (error.name !== "AbortError") {
-      if (message.box.isConnected) conversation.pop();
-      message.box.classList.add("error");
-      message.paragraph.textContent = error.message;
-      return;
-    }
-    reason = "cut";
-  } finally {
-    answering = null;
-    $("send").hidden = false;
-    $("stop").hidden = true;
-  }
-  if (!message.box.isConnected) return;  // the conversation was cleared meanwhile
-  conversation.push({ role: "assistant", content: message.paragraph.textContent });
-  const notes = [];
-  if (usage) {
-    notes.push(`${usage.completion_tokens} ${text("tokens")}`);
-    const cached = usage.prompt_tokens_details.cached_tokens;
-    if (cached) notes.push(text("prompt").replace("%1", usage.prompt_tokens).replace("%2", cached));
-  }
-  if (reason === "cut" || reason === "length") notes.push(text(reason));
-  finish(message, notes.join(" · "));
+  const answer = addAnswer();
+  const body = { messages: messagesOf(conversation), ...asked() };
+  const isThere = await fill([answer], () => post("v1/chat/completions", body));
+  if (!answer.box.isConnected) return;  // the conversation was cleared meanwhile
+  if (isThere) conversation.push({ role: "assistant", content: answer.text });
+  else conversation.pop();
+}
+
+// One request with eight prompts: a browser opens six connections to a server at most, so eight would not run at once.
+async function askEight() {
+  const questions = QUESTIONS[model][language], grid = document.createElement("div");
+  grid.className = "grid";
+  $("messages").querySelector(".empty")?.remove();
+  $("messages").append(grid);
+  const answers = questions.map((question, place) => {
+    const answer = addAnswer(grid);
+    answer.box.prepend(element("h3", `${place + 1}  ${question}`));
+    return answer;
+  });
+  await fill(answers, async () => {
+    const prompts = await Promise.all(questions.map(async (question) => {
+      const turns = messagesOf([{ role: "user", content: question }]);
+      return (await (await post("tokenize", { messages: turns })).json()).tokens;
+    }));
+    for (const answer of answers) answer.asked = performance.now();
+    return post("v1/completions", { prompt: prompts, max_tokens: 256, ...asked() });
+  });
 }
 
 function toggle(button, element, change) {
@@ -222,9 +269,19 @@ function start() {
   $("clear").addEventListener("click", () => {
     if (answering) answering.abort();
     conversation.length = 0;
+    beginWalk([], false);
     showEmpty();
   });
+  $("eight").addEventListener("click", askEight);
+  const setSlow = (isSlow) => $("slow").setAttribute("aria-pressed", String(isSlow));
+  setSlow(kept.get("slow") === "true");
+  $("slow").addEventListener("click", () => {
+    setSlow($("slow").getAttribute("aria-pressed") !== "true");
+    kept.set("slow", $("slow").getAttribute("aria-pressed"));
+  });
+  listenToWalk();
   addEventListener("resize", draw);
+  showEmpty();
   watch();
 }
 

@@ -1,9 +1,10 @@
 // The engine beside the conversation: what runs and waits, how fast, and who has which block, twice a second from /live.
-// Words, key and the reading of streams are chat.js's.
+// An answer may be over before the next look: what happened between two of them is counted from the steps in between.
+// Key and the reading of streams are chat.js's.
 "use strict";
 
 const speeds = [];
-let watching = null, newest = null;
+let watching = null, newest = null, before = null;
 
 function sized(canvas) {
   const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth;
@@ -38,21 +39,31 @@ function draw() {
   line.pen.stroke();
   line.pen.fillStyle = colours.getPropertyValue("--dim");
   line.pen.font = "11px system-ui, sans-serif";
-  line.pen.fillText(Math.round(top).toLocaleString(), 2, 11);
+  line.pen.fillText(whole(top), 2, 11);
+}
+
+// Between two looks: tokens by their counters, requests and blocks by the fullest step.
+function taken(look) {
+  const seconds = before ? Math.max(0.1, (performance.now() - before.at) / 1000) : 1;
+  const tokens = before ? Math.max(0, look.output_tokens - before.tokens) : 0;
+  before = { tokens: look.output_tokens, at: performance.now() };
+  const most = (now, name) => look.new_steps.reduce((most, step) => Math.max(most, step[name]), now);
+  return { ...look, speed: tokens / seconds, running: most(look.running, "running"), used: most(look.kv_blocks_used, "used") };
 }
 
 function show(look) {
   newest = look;
-  const number = (value) => Math.round(value).toLocaleString();
-  $("v-running").textContent = number(look.running);
-  $("v-waiting").textContent = number(look.waiting);
-  $("v-speed").textContent = number(look.tokens_per_s);
-  $("v-hits").textContent = Math.round(look.prefix_hit_rate * 100) + "%";
-  $("v-preemptions").textContent = number(look.preemptions);
-  $("v-steps").textContent = number(look.steps);
-  $("v-blocks").textContent = `${number(look.kv_blocks_used)} / ${number(look.kv_blocks_total)}`;
-  speeds.push(look.tokens_per_s);
-  if (speeds.length > 120) speeds.shift();
+  $("v-running").textContent = whole(look.running);
+  $("v-waiting").textContent = whole(look.waiting);
+  $("v-speed").textContent = whole(look.speed);
+  $("v-hits").textContent = whole(look.prefix_hit_rate * 100) + "%";
+  $("v-preemptions").textContent = whole(look.preemptions);
+  $("v-steps").textContent = whole(look.steps);
+  $("v-blocks").textContent = `${whole(look.used)} / ${whole(look.kv_blocks_total)}`;
+  const first = look.first_block, cell = look.blocks_per_cell;
+  const last = first && Math.min(look.kv_blocks_total, first + look.block_map.length * cell - 1);
+  $("v-range").textContent = first
+    ? text("block_range", whole(first), whole(last), whole(look.kv_blocks_total)) + (cell > 1 ? text("block_cells", cell) : "") : "";
   showReplicas(look.replicas);
   draw();
 }
@@ -65,7 +76,7 @@ function showReplicas(replicas) {
     const name = document.createElement("b"), said = document.createElement("span");
     row.className = replica.state;
     name.textContent = replica.name;
-    said.textContent = text(replica.state).replace("%1", replica.running ?? "–").replace("%2", replica.waiting ?? "–");
+    said.textContent = text(replica.state, replica.running ?? "–", replica.waiting ?? "–");
     row.append(name, said);
     return row;
   }));
@@ -76,14 +87,23 @@ async function watch() {
     try {
       if (!$("model").textContent) {
         const models = await fetch("v1/models", { headers: headers() });
-        if (models.ok) $("model").textContent = (await models.json()).data[0].id;
+        if (models.ok) {
+          const [{ id, root }] = (await models.json()).data;
+          $("model").textContent = id;
+          model = root === "embedded" ? "embedded" : "other";
+          if ($("messages").querySelector(".empty")) showEmpty();
+        }
       }
       watching = new AbortController();
       const response = await fetch("live", { headers: headers(), signal: watching.signal });
       if (!response.ok) throw new Error(response.statusText);
       for await (const look of events(response)) {
         $("offline").hidden = true;
-        show(look);
+        const now = taken(look);
+        speeds.push(now.speed);
+        if (speeds.length > 120) speeds.shift();
+        show(now);
+        takeSteps(look.new_steps);
       }
     } catch { /* told below */ }
     $("offline").hidden = false;

@@ -54,7 +54,7 @@ class LLM:
         Args:
             prompts: one prompt or a list; a prompt is text, a list of token ids or {"prompt_token_ids": [...]}.
             sampling_params: one for all prompts, or a list with one for each.
-            use_tqdm: show a progress bar.
+            use_tqdm: show a progress bar, where it can be seen.
 
         Raises:
             ValueError: a prompt or its parameters cannot be served; then no prompt of this call is.
@@ -138,5 +138,6 @@ def _is_one_prompt(prompts: Any) -> bool:
 def _progress(*, enabled: bool) -> Progress:
     speed = TextColumn("{task.fields[speed]}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), speed)
-    # On stderr, so that what a program prints stays its own.
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not enabled)
+    console = Console(stderr=True)  # so that what a program prints stays its own
+    is_seen = console.is_terminal or console.is_jupyter  # into a pipe, it would write empty lines
+    return Progress(*columns, console=console, transient=True, disable=not (enabled and is_seen))

@@ -1,0 +1,133 @@
+"""Every option of every command says what it is for, and the default that it has."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from folovllm.entrypoints.cli.main import build_parser, main
+from folovllm.sampling_params import SamplingParams
+
+# Without these, nothing is done: no file is written or read, nothing is said beforehand.
+NOTHING = {"--json", "--trace", "--system"}
+
+
+def commands(parser: Any = None, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Each command that can be typed, with the options that it gets when it is."""
+    parser = parser or build_parser()
+    kinds = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    for kind in kinds:
+        for word, each in kind.choices.items():
+            yield from commands(each, f"{name} {word}".strip())
+    if not kinds:
+        with contextlib.suppress(SystemExit):
+            parser.parse_known_args([])  # a benchmark gets its options here
+        yield name, parser
+
+
+PARSERS = dict(commands())
+
+
+def options(command: str) -> Iterator[tuple[argparse.Action, str, str]]:
+    """(option, what it is for, its default in words or ""), as the help prints them."""
+    for action in PARSERS[command]._actions:
+        if action.help is not argparse.SUPPRESS and not isinstance(action, argparse._HelpAction):
+            text = PARSERS[command]._get_formatter()._expand_help(action)
+            what, _, default = text.partition(" (default: ")
+            yield action, what, default.removesuffix(")")
+
+
+def shown(value: object) -> str:
+    return ("off", "on")[value] if isinstance(value, bool) else str(value)
+
+
+def test_all_commands_are_looked_at() -> None:
+    some = {"generate", "chat", "demo", "serve", "info", "trace view", "bench throughput", "bench simulate"}
+    assert some <= set(PARSERS)
+    assert sum(len(list(options(command))) for command in PARSERS) > 300
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_each_option_says_what_it_is_for_and_its_default(command: str) -> None:
+    for action, what, default in options(command):
+        where = action.option_strings or action.dest
+        assert what, where
+        assert "config.py" not in what, where
+        is_switch = action.nargs == 0 and not isinstance(action, argparse.BooleanOptionalAction)
+        value = action.default
+        if is_switch or NOTHING & {*action.option_strings} or (action.required and value is None):
+            assert not default, where
+        elif value in (None, [], argparse.SUPPRESS):
+            assert default, where
+        else:
+            assert default == (" ".join(map(str, value)) if isinstance(value, list) else str(value)), where
+
+
+# A seed is drawn, and a benchmark's model stands in the place of a shape.
+IN_WORDS = {("generate", "seed"), ("chat", "seed"), ("bench serve-load", "model")}
+
+
+class EnoughError(Exception):
+    """The engine's configuration is known."""
+
+
+@pytest.fixture
+def engine_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Command and arguments -> the configuration that its engine would have."""
+
+    def configuration(argv: list[str]) -> dict[str, Any]:
+        seen: list[Any] = []
+
+        def made(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+            seen.append(config)
+            raise EnoughError
+
+        monkeypatch.setattr("folovllm.engine.llm_engine.LLMEngine.__init__", made)
+        with pytest.raises(EnoughError):
+            main(argv)
+        layers = (seen[0].model_config, seen[0].cache_config, seen[0].scheduler_config)
+        return {name: getattr(layer, name) for layer in layers for name in vars(layer)}
+
+    return configuration
+
+
+@pytest.mark.parametrize(
+    "argv", [["generate", "x"], ["chat"], ["serve", "--port", "0"], ["bench", "serve-load", "--model", "embedded"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_the_engine_has_the_defaults_that_the_help_names(argv: list[str], engine_of: Any) -> None:
+    found, named = engine_of(argv), 0
+    command = " ".join(word for word in argv[:2] if word in ("generate", "chat", "serve", "bench", "serve-load"))
+    for action, _, default in options(command):
+        if action.dest not in found:
+            continue
+        named, value = named + 1, found[action.dest]
+        if value is None:  # in words: it is decided when the model is known
+            assert not re.fullmatch(r"[\d.]*|on|off|auto", default), action.dest
+        elif action.dest == "tokenizer":  # the configuration has taken the model's already
+            assert (value, default) == (found["model"], "the model's")
+        elif (command, action.dest) in IN_WORDS:
+            assert default not in ("", shown(value)), action.dest
+        else:
+            assert default == shown(value), action.dest
+    assert named == len(found)
+
+
+def test_a_request_has_the_defaults_that_the_help_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = {action.dest: default for action, _, default in options("generate")}
+
+    def add_request(self: Any, request_id: str, prompt: Any, params: SamplingParams, **more: Any) -> None:
+        for name in said.keys() & vars(params).keys() - {"seed", "stop", "logprobs"}:  # in words
+            assert said[name] == shown(getattr(params, name)), name
+        raise ValueError("all of them")
+
+    monkeypatch.setattr("folovllm.engine.llm_engine.LLMEngine.add_request", add_request)
+    assert main(["generate", "x"]) == 2
+    assert "all of them" in capsys.readouterr().err
