@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -67,6 +68,25 @@ def test_the_search_finds_what_the_notes_are_about(
     page.keyboard.press("End")  # Chinese is typed without a key, and one theme searches only when a key comes up
     result = page.locator(f"a[href*='/{lang}/m3/']").filter(has_text=heading)
     result.first.wait_for()
+
+
+@pytest.mark.parametrize(
+    ("words", "page_name"),
+    [("前缀缓存", "m6/index"), ("块表", "m3/block-tables"), ("调度器", "m2/scheduling")],
+)
+def test_a_search_in_chinese_finds_the_page_of_that_name_first(
+    address: str, open_page: Any, words: str, page_name: str
+) -> None:
+    page = open_page()
+    page.goto(f"{address}/zh/index.html")
+    open_the_search(page)
+    page.keyboard.type(words)
+    page.keyboard.press("End")
+    hits = page.locator("a[href*='?h=']")  # a result, and no link of the page; it names what it matches
+    page.locator(f"a[href*='?h='][href*='{quote(words[-1])}']").first.wait_for()  # all of the words were searched
+    pages = [str(hit.get_attribute("href")).partition("/zh/")[2] for hit in hits.all()]
+    first = 4 if hits.first.evaluate("e => e.getRootNode() !== document") else 1  # Zensical weighs by itself
+    assert any(hit.startswith(f"{page_name}.html?h=") for hit in pages[:first]), pages
 
 
 def test_the_reader_s_own_choice_of_light_reaches_the_figures(site: Path, open_page: Any) -> None:
