@@ -163,7 +163,7 @@ def rope() -> str:
            [(5, "q", ORANGE), (3, "k", VIOLET)])  # fmt: skip
     paper.path(f"M{710 + 34 * math.cos(3):.1f} {168 - 34 * math.sin(3):.1f} "
                f"A34 34 0 0 0 {710 + 34 * math.cos(5):.1f} {168 - 34 * math.sin(5):.1f}", ACCENT, 2.5)  # fmt: skip
-    paper.text(150, 302, ("tells neighbours apart", "分得清左邻右舍"), anchor="middle", size=13, fill=MUTED)
+    paper.text(150, 302, ("tells neighbours apart", "分得清相邻的位置"), anchor="middle", size=13, fill=MUTED)
     paper.text(430, 302, ("tells near from far", "分得清远近"), anchor="middle", size=13, fill=MUTED)
     same = ("at 105 and 103: the same angle", "在 105 和 103：夹角相同")
     paper.text(710, 302, same, anchor="middle", size=13, fill=ACCENT)
