@@ -24,7 +24,7 @@ from workshop.figure_card import (
 )
 
 ROOT = Path(__file__).parents[1]
-FADED = "#8c8877"  # what a beam that did not live on has left
+FADED = "#8c8877"  # what a dropped beam has left
 
 
 def sizing() -> Card:
@@ -152,7 +152,7 @@ def beam_tree() -> Card:
     card.text(
         24,
         378,
-        ("dashed: beams that did not live on, their blocks are free", "虚线：没有留下来的 beam，它们的块已空闲"),
+        ("dashed: beams that were dropped, their blocks are free", "虚线：没有留下来的 beam，它们的块已空闲"),
         color=MUTED,
         size=13,
     )

@@ -197,7 +197,7 @@ def _draw_lane(
 
 def _draw_maps(card: Card, trace: Trace, steps: tuple[int, ...], top: float) -> list[str]:
     """Whose each block is while a step computes; a frame around the copies of that step."""
-    card.text(24, top + 16, ("whose each block is", "每一块归谁"), bold=True)
+    card.text(24, top + 16, ("the sequence of each block", "每一块属于哪条序列"), bold=True)
     replay, kinds = Replay(), ["free"]
     for record, _ in replay.run(trace.steps):
         if record.step not in steps:

@@ -57,7 +57,7 @@ def bars(
 def temperature() -> str:
     paper = Paper(860, 270, ("The five probabilities at temperatures 2, 1, 0.5 and 0.1: from flat to a single bar",
                              "温度 2、1、0.5、0.1 时的五个概率：从平缓到只剩一根"))  # fmt: skip
-    for i, (value, colour) in enumerate(((2.0, LIGHT_BLUE), (1.0, BLUE), (0.5, ORANGE), (0.1, ACCENT))):
+    for i, (value, colour) in enumerate(((2.0, GREEN), (1.0, BLUE), (0.5, ORANGE), (0.1, ACCENT))):
         x = 36 + i * 208
         paper.text(x, 34, (f"T = {value:g}", f"T = {value:g}"), bold=True)
         bars(paper, x, 226, 160, at(value), colour=colour)

@@ -163,7 +163,7 @@ def rope() -> str:
            [(5, "q", ORANGE), (3, "k", VIOLET)])  # fmt: skip
     paper.path(f"M{710 + 34 * math.cos(3):.1f} {168 - 34 * math.sin(3):.1f} "
                f"A34 34 0 0 0 {710 + 34 * math.cos(5):.1f} {168 - 34 * math.sin(5):.1f}", ACCENT, 2.5)  # fmt: skip
-    paper.text(150, 302, ("tells neighbours apart", "分得清左邻右舍"), anchor="middle", size=13, fill=MUTED)
+    paper.text(150, 302, ("tells neighbours apart", "分得清相邻的位置"), anchor="middle", size=13, fill=MUTED)
     paper.text(430, 302, ("tells near from far", "分得清远近"), anchor="middle", size=13, fill=MUTED)
     same = ("at 105 and 103: the same angle", "在 105 和 103：夹角相同")
     paper.text(710, 302, same, anchor="middle", size=13, fill=ACCENT)
@@ -213,20 +213,20 @@ def gqa() -> str:
 def cache_growth() -> str:
     style = (
         "".join(
-            f".s{i} {{ animation: s{i} 10s infinite }} @keyframes s{i} {{ 0%, {i * 20 - 1}% {{ opacity: 0 }} "
-            f"{i * 20}%, 98% {{ opacity: 1 }} 100% {{ opacity: 0 }} }}\n"
-            for i in range(1, 4)
+            f".s{i} {{ animation: s{i} 8s infinite }} @keyframes s{i} {{ 0%, {i * 25 - 1}% {{ opacity: 0 }} "
+            f"{i * 25}%, 98% {{ opacity: 1 }} 100% {{ opacity: 0 }} }}\n"
+            for i in range(1, 3)
         )
-        + "@media (prefers-reduced-motion: reduce) { .s1, .s2, .s3 { animation: none; opacity: 1 } }"
+        + "@media (prefers-reduced-motion: reduce) { .s1, .s2 { animation: none; opacity: 1 } }"
     )
-    paper = Paper(860, 330, ("A prefill writes four places of the cache at once, each decode step writes one",
+    paper = Paper(860, 268, ("A prefill writes four places of the cache at once, each decode step writes one",
                              "预填充一次写四格，之后每个解码步写一格"), style)  # fmt: skip
-    tokens = ("a0", "a1", "a2", "a3", "b0", "b1", "b2")
+    tokens = ("a0", "a1", "a2", "a3", "b0", "b1")
     columns = ("cache after it: one column per token", "之后的缓存：一个 token 一列")
     headings = (("step", "步"), ("computed", "计算"), columns)
     for x, words in zip((26, 130, 330), headings, strict=True):
         paper.text(x, 34, words, bold=True)
-    for step in range(4):
+    for step in range(3):
         y = 56 + step * 62
         first, count = (0, 4) if step == 0 else (3 + step, 1)
         if step:
@@ -250,7 +250,7 @@ def cache_growth() -> str:
             paper.parts.append("</g>")
     legend = ("red edge: written in this step; the rest is only read. Dashed: reserved",
               "红边：这一步写的，其余只读。虚线：预留")  # fmt: skip
-    paper.text(26, 314, legend, size=13, fill=MUTED)
+    paper.text(26, 252, legend, size=13, fill=MUTED)
     return paper.svg()
 
 
