@@ -25,6 +25,8 @@ NOT_MANAGED = tuple(f"tests/{name}/**" for name in ("milestones", "docs", "works
 # What stands around the last milestone's engine and is in none of them: serving, watching and measuring.
 AFTER = (
     "folovllm/bench/**",
+    "folovllm/csrc/linear_codes.cpp",
+    "folovllm/csrc/linear_int8.cpp",
     "folovllm/engine/looks.py",
     "folovllm/engine/step_thread.py",
     "folovllm/entrypoints/chat_template.py",
@@ -32,6 +34,9 @@ AFTER = (
     "folovllm/entrypoints/engine_client.py",
     "folovllm/entrypoints/generation_defaults.py",
     "folovllm/entrypoints/trace_texts.py",
+    "folovllm/layers/quantization/**",
+    "folovllm/quant_scheme.py",
+    "folovllm/quantizer/**",
     "folovllm/serving/**",
     "folovllm/structured_outputs.py",
     "folovllm/utils/machine.py",
@@ -42,6 +47,7 @@ AFTER = (
     "tests/bench/**",
     "tests/cli/**",
     "tests/clients/**",
+    "tests/quantization/**",
     "tests/ray/**",
     "tests/serve/**",
     "tests/simulator/**",
