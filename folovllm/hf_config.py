@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from folovllm.config import ModelConfig
 from folovllm.model_files import hub_hint, read_json, readable_errors, resolve_model_path
+from folovllm.quant_scheme import read_scheme
 from folovllm.utils.checks import check_float, check_int, check_str, wrong
 from folovllm.utils.logging import init_logger
 
@@ -51,7 +52,8 @@ def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
     """The model's config.json, as transformers reads it.
 
     Raises:
-        ModelLoadError: it is damaged, a field is wrong, or the weights are quantized: by name.
+        ModelLoadError: it is damaged, a field is wrong, or the weights are quantised in a way that is not supported:
+            by name.
     """
     from transformers import AutoConfig
 
@@ -86,12 +88,8 @@ def _check_as_written(written: dict[str, Any]) -> None:
             continue
         for name in ("rope_parameters", "rope_scaling"):
             _check_ropes(part.get(name))
-        for name in ("quantization_config", "compression_config"):
-            if part.get(name) is not None:
-                raise ValueError(
-                    f"its weights are quantized with {_quantization(part[name])} ({name} in config.json), which is not "
-                    "supported; use the model that it was made from"
-                )
+        if part.get("quantization_config") is not None:
+            read_scheme(part["quantization_config"])
     if written.get("model_type") is not None:
         check_str("model_type", written["model_type"])
     architectures = written.get("architectures")
@@ -104,14 +102,6 @@ def _check_as_written(written: dict[str, Any]) -> None:
     layers = written.get("num_hidden_layers")
     if isinstance(layers, int) and layers > MAX_LAYERS:
         raise wrong("num_hidden_layers", f"be at most {MAX_LAYERS}", layers)
-
-
-def _quantization(settings: object) -> str:
-    """What a quantization_config calls its method."""
-    settings = settings if isinstance(settings, dict) else {}
-    if any(settings.get(f"load_in_{bits}bit") for bits in (4, 8)):
-        return "'bitsandbytes'"
-    return repr(settings["quant_method"]) if "quant_method" in settings else "a method that it does not name"
 
 
 def _check_dtype(name: str, value: object) -> None:

@@ -42,11 +42,11 @@ struct Paged;
     };
 EACH_CACHE(OF_CACHE)
 
-template <typename W>
+template <typename T, typename W>
 struct Multiply;
 #define OF_WEIGHT(NAME, T, W)                                                                                         \
     template <>                                                                                                       \
-    struct Multiply<W> {                                                                                            \
+    struct Multiply<T, W> {                                                                                           \
         static constexpr auto linear = linear_##NAME;                                                                 \
     };
 EACH_LINEAR(OF_WEIGHT)
@@ -64,7 +64,7 @@ struct Decoder {
     T *x, *branch, *wide;  // [tokens, hidden] twice; [tokens, what attention or the MLP needs]
 
     static void linear(const T *x, const Product &product, T *out, int64_t rows, int64_t in, int64_t outs) {
-        Multiply<W>::linear(x, (const W *)product.weight, product.bias, out, rows, in, outs);
+        Multiply<T, W>::linear(x, (const W *)product.weight, product.bias, out, rows, in, outs);
     }
 
     void norm(const T *x, T *residual, const float *weight, T *out, int64_t rows) const {

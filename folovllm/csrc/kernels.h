@@ -22,18 +22,33 @@ struct bf16_tiled : bf16_pair {};  // the same numbers, for the other product
 #define IF_TILES(...)
 #endif
 
+// A weight in 4 or 8 bits: codes with scales (linear_codes.cpp), or 8 bits on both sides (linear_int8.cpp). Behind such a
+// pointer is a cache line that says how the panels after it are made.
+struct codes4 {};
+struct codes8 {};
+struct int8s {};
+
 // The combinations that there are.
+#define EACH_QUANTIZED(APPLY)                                                                                         \
+    APPLY(float32_codes4, float, codes4) APPLY(float32_codes8, float, codes8) APPLY(float32_int8, float, int8s)       \
+    IF_PAIRS(APPLY(bfloat16_codes4, bf16, codes4) APPLY(bfloat16_codes8, bf16, codes8)                                \
+             APPLY(bfloat16_int8, bf16, int8s))
 #define EACH_ACTIVATION(APPLY) APPLY(float32, float) APPLY(bfloat16, bf16)
 #define EACH_CACHE(APPLY) \
     APPLY(float32_float32, float, float) APPLY(float32_bfloat16, float, bf16) APPLY(bfloat16_bfloat16, bf16, bf16)
 #define EACH_LINEAR(APPLY)                                                                                            \
     APPLY(float32, float, float) APPLY(bfloat16, float, bf16) IF_PAIRS(APPLY(bf16_pairs, bf16, bf16_pair))            \
-    IF_TILES(APPLY(bf16_tiles, bf16, bf16_tiled))
+    IF_TILES(APPLY(bf16_tiles, bf16, bf16_tiled)) EACH_QUANTIZED(APPLY)
 #define EACH_DECODER(APPLY)                                                                                           \
     APPLY(float32_float32_float32, float, float, float) APPLY(float32_float32_bfloat16, float, float, bf16)           \
     APPLY(float32_bfloat16_float32, float, bf16, float) APPLY(float32_bfloat16_bfloat16, float, bf16, bf16)           \
     IF_PAIRS(APPLY(bfloat16_bf16_pairs_bfloat16, bf16, bf16_pair, bf16))                                              \
-    IF_TILES(APPLY(bfloat16_bf16_tiles_bfloat16, bf16, bf16_tiled, bf16))
+    IF_TILES(APPLY(bfloat16_bf16_tiles_bfloat16, bf16, bf16_tiled, bf16))                                             \
+    QUANTIZED_DECODER(APPLY, codes4, codes4) QUANTIZED_DECODER(APPLY, codes8, codes8)                                 \
+    QUANTIZED_DECODER(APPLY, int8, int8s)
+#define QUANTIZED_DECODER(APPLY, NAME, W)                                                                             \
+    APPLY(float32_##NAME##_float32, float, W, float) APPLY(float32_##NAME##_bfloat16, float, W, bf16)                 \
+    IF_PAIRS(APPLY(bfloat16_##NAME##_bfloat16, bf16, W, bf16))
 
 extern "C" {  // layers.cpp, attention.cpp and prefill.cpp, linear.cpp and linear_tiles.cpp
 #define DECLARE_LAYERS(NAME, T)                                                                                       \

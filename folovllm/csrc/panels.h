@@ -28,6 +28,33 @@ static inline float *results(size_t size) {
     return memory.data()->numbers;
 }
 
+// What one row has for one step: a float, or a pair of bfloat16 numbers, of which the last may be half.
+inline float step_of(const float *row, int64_t k, int64_t) { return row[k]; }
+inline bf16_pair step_of(const bf16 *row, int64_t k, int64_t in) {
+    return {row[2 * k], 2 * k + 1 < in ? row[2 * k + 1] : bf16{0}};
+}
+
+// Block by block of rows, and in a block the rows' numbers for one step side by side: 32 bits each, by squares of LANES
+// rows and steps. What a square has beyond its rows is written over by the next step.
+template <typename X, typename T>
+void rearrange(const T *x, X *packed, int64_t rows, int64_t in, int64_t per_block, int64_t block) {
+    static_assert(sizeof(X) == 4);
+    constexpr int64_t NUMBERS = sizeof(X) / sizeof(T);  // of a row, in a step
+    const int64_t first = block * per_block, count = std::min(per_block, rows - first);
+    const int64_t steps = (in + NUMBERS - 1) / NUMBERS, whole = in / NUMBERS / LANES * LANES;
+    const T *from = x + first * in;
+    X *to = packed + first * steps;
+    int64_t k = 0;
+    for (; count > 1 && k < whole && (k + LANES - 1) * count + LANES <= count * steps; k += LANES) {
+        words square[LANES] = {};
+        for (int64_t r = 0; r < count; r++) memcpy(&square[r], from + r * in + k * NUMBERS, sizeof(words));
+        transpose(square);
+        for (int i = 0; i < LANES; i++) memcpy(to + (k + i) * count, &square[i], sizeof(words));
+    }
+    for (; k < steps; k++)
+        for (int64_t r = 0; r < count; r++) to[k * count + r] = step_of(from + r * in, k, in);
+}
+
 // The results of one panel, [rows, WIDTH], to their columns of out [rows, outs]. The last panel may stick out.
 template <typename T>
 void put_results(const float *results, const float *bias, T *out, int64_t rows, int64_t outs, int64_t panel) {

@@ -27,10 +27,13 @@ from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.batch_invariance import invariant_products, select_invariant_backend
 from folovllm.engine.kv_cache_dtype import cache_dtype, select_fp8_backend
-from folovllm.layers.compiled_ops import CompiledOps, compiled_unavailable_reason
-from folovllm.layers.linear import PLAIN
+from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps, compiled_unavailable_reason
+from folovllm.layers.linear import PLAIN, LinearMethod
 from folovllm.layers.ops import LayerOps
+from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
+from folovllm.layers.quantization.linear import QuantizedLinear, QuantizedLinears
 from folovllm.models.one_call import OneCallOps
+from folovllm.quant_scheme import QuantScheme, select_scheme
 from folovllm.tracing.observer import ObservedPrefixCache, Observers
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
@@ -73,6 +76,7 @@ def choose_parts(
         ValueError: what was asked for cannot run here, or not together; the text says what to do.
     """
     model_config, kv_dtype = config.model_config, cache_dtype(config, dtype)
+    scheme = select_scheme(model_config, getattr(hf_config, "quantization_config", None))
     invariant, eager = model_config.batch_invariant, model_config.enforce_eager
     if kv_dtype != dtype:
         backend = select_fp8_backend(config, device)
@@ -82,7 +86,7 @@ def choose_parts(
         backend = _named_backend(config, device)
     return Parts(
         backend=backend,
-        ops=select_ops(dtype, device, one_by_one=eager, invariant=invariant),
+        ops=select_ops(dtype, device, one_by_one=eager, invariant=invariant, scheme=scheme),
         cache_dtype=kv_dtype,
         kv_manager=partial(ObservedPrefixCache, observers=observers)
         if config.cache_config.enable_prefix_caching
@@ -94,15 +98,22 @@ def choose_parts(
     )
 
 
-def select_ops(dtype: torch.dtype, device: torch.device, *, one_by_one: bool, invariant: bool) -> LayerOps:
-    """What computes the layers of a model with weights of `dtype`."""
+def select_ops(
+    dtype: torch.dtype, device: torch.device, *, one_by_one: bool, invariant: bool, scheme: QuantScheme | None = None
+) -> LayerOps:
+    """What computes the layers of a model with weights of `dtype`, or quantised ones."""
+
+    def linear(method: type[QuantizedLinear], plain: LinearMethod) -> LinearMethod:
+        return plain if scheme is None else QuantizedLinears(scheme, method, plain)
+
     if device.type == "cpu" and compiled_unavailable_reason(dtype) is None:
-        return CompiledOps(dtype) if one_by_one else OneCallOps(dtype)
+        ops = CompiledOps if one_by_one else OneCallOps
+        return ops(dtype, linear(CompiledQuantizedLinear, CompiledLinear()))
     if device.type == "cuda" and kernels_unavailable_reason(device) is None:
         from folovllm.layers.triton_ops import triton_ops  # loads Triton
 
-        return triton_ops(invariant_products() if invariant else PLAIN)
-    return LayerOps()
+        return triton_ops(linear(QuantizedLinear, invariant_products() if invariant else PLAIN))
+    return LayerOps(linear(QuantizedLinear, PLAIN))
 
 
 def _named_backend(config: EngineConfig, device: torch.device) -> type[AttentionBackend]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -104,6 +104,13 @@ def linear(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, out
     return out
 
 
+class PackedMethod(Protocol):
+    """A linear layer's method whose packed weight the compiled functions read."""
+
+    def kernel(self, layer: Linear) -> str:
+        """How they call such a weight: in "linear_…" and "decoder_…"."""
+
+
 class CompiledLinear(LinearMethod):
     """Keeps a weight in panels, [panels, steps, width, columns] as pack() makes them, and no other copy of it. A
     tied head has them beside the embedding: for Qwen3-0.6B, 26% of the weights a second time."""
@@ -113,6 +120,9 @@ class CompiledLinear(LinearMethod):
         if layer.bias is not None:
             layer.bias.data = layer.bias.data.float()
         release_freed_memory()  # weights of a few MB are freed into the heap, where they would stay
+
+    def kernel(self, layer: Linear) -> str:
+        return product_name(layer.weight.dtype, layer.weight.shape[3])
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         dtype = torch.bfloat16 if layer.weight.shape[3] == 2 else torch.float32
@@ -160,10 +170,10 @@ class CompiledOps(LayerOps):
         ValueError: the kernels cannot run here, or not in that dtype; the text says why.
     """
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, linear: LinearMethod | None = None) -> None:
         if (reason := compiled_unavailable_reason(dtype)) is not None:
             raise ValueError(f"model must be one that the compiled CPU kernels can run: {reason}")
-        super().__init__(CompiledLinear(), rms_norm, norm_rotary, silu_mul)
+        super().__init__(linear or CompiledLinear(), rms_norm, norm_rotary, silu_mul)
         self.flowing = dtype if multiplies_pairs(dtype) else torch.float32
         """What flows between the layers."""
 

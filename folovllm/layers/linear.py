@@ -22,7 +22,7 @@ vLLM: model_executor/layers/linear.py, model_executor/layers/vocab_parallel_embe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -35,10 +35,21 @@ class LinearMethod:
     vLLM: LinearMethodBase, UnquantizedLinearMethod
     """
 
+    def for_layer(self, parent: str, parts: Sequence[str]) -> LinearMethod:
+        """That of one layer: `parts` are its tensors' names in the checkpoint below "`parent`."."""
+        return self
+
     def create_weights(self, layer: Linear, *, bias: bool) -> None:
         """Parameters with nothing in them, which the checkpoint will fill."""
         layer.weight = nn.Parameter(torch.empty(layer.out_features, layer.in_features), requires_grad=False)
         layer.bias = nn.Parameter(torch.empty(layer.out_features), requires_grad=False) if bias else None
+
+    def checkpoint_slots(self, layer: Linear) -> Iterator[tuple[str, torch.Tensor]]:
+        """See Linear.checkpoint_slots."""
+        for kind, tensor in (("weight", layer.weight), ("bias", layer.bias)):
+            if tensor is not None:
+                for name, view in zip(layer.parts, tensor.split(list(layer.parts.values())), strict=True):
+                    yield (f"{name}.{kind}" if name else kind), view
 
     def process_weights_after_loading(self, layer: Linear) -> None:
         """The weight has been loaded: bring it into the layout that apply() reads."""
@@ -72,10 +83,7 @@ class Linear(nn.Module):
 
     def checkpoint_slots(self) -> Iterator[tuple[str, torch.Tensor]]:
         """(name below this layer's parent, the view it fills) for each tensor that the checkpoint holds."""
-        for kind, tensor in (("weight", self.weight), ("bias", self.bias)):
-            if tensor is not None:
-                for name, view in zip(self.parts, tensor.split(list(self.parts.values())), strict=True):
-                    yield (f"{name}.{kind}" if name else kind), view
+        return self.method.checkpoint_slots(self)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.method.apply(self, x)

@@ -9,7 +9,6 @@ vLLM: none; it finds out while it loads
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +21,9 @@ from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.utils.devices import total_memory_bytes
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
-# As safetensors spells them. Whole numbers are quantized weights that lack their scale, or no weights at all.
+# As safetensors spells them. Whole numbers where the model has none are quantised weights without their scale, or none.
 WEIGHT_DTYPES = ("F64", "F32", "F16", "BF16")
+CODE_DTYPES = {torch.int8: "I8", torch.int32: "I32", torch.int64: "I64"}
 
 
 class TensorInfo(NamedTuple):
@@ -59,7 +59,8 @@ def check_checkpoint(model: DecoderForCausalLM, found: dict[str, TensorInfo]) ->
     Raises:
         ModelLoadError: a tensor is missing, misshapen, quantized, or has no place in the model; by name.
     """
-    wanted = {name: tuple(slot.shape) for name, slot in model.checkpoint_slots()}
+    slots = dict(model.checkpoint_slots())
+    wanted = {name: tuple(slot.shape) for name, slot in slots.items()}
     if model.lm_head.tied and HEAD in found:  # load_weights() decides between the two
         wanted[HEAD] = wanted[EMBEDDING]
         if EMBEDDING not in found:
@@ -69,7 +70,7 @@ def check_checkpoint(model: DecoderForCausalLM, found: dict[str, TensorInfo]) ->
             raise ModelLoadError(f"the checkpoint has a tensor that the model has no place for: {name} {shape}")
         if name in wanted and shape != wanted[name]:
             raise ModelLoadError(f"tensor {name} has shape {shape}, the configuration asks for {wanted[name]}")
-    refuse_raw_numbers(found, wanted)
+    check_dtypes(found, slots)
     if names := sorted(wanted.keys() - found.keys()):
         shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         raise ModelLoadError(f"the checkpoint lacks {len(names)} tensor(s): {shown}")
@@ -94,11 +95,11 @@ def check_memory(model: DecoderForCausalLM, max_model_len: int, device: torch.de
         )
 
 
-def refuse_raw_numbers(found: dict[str, TensorInfo], wanted: Iterable[str]) -> None:
-    """Raise for a wanted tensor that holds no floating-point numbers: converted, they would be wrong weights."""
-    for name in wanted:
-        if name in found and found[name].dtype not in WEIGHT_DTYPES:
+def check_dtypes(found: dict[str, TensorInfo], slots: dict[str, torch.Tensor]) -> None:
+    """Raise for a tensor of other numbers than its slot holds: converted, they would be wrong weights."""
+    for name, slot in slots.items():
+        dtypes = WEIGHT_DTYPES if slot.dtype.is_floating_point else (CODE_DTYPES[slot.dtype],)
+        if name in found and found[name].dtype not in dtypes:
             raise ModelLoadError(
-                f"tensor {name} holds {found[name].dtype}, and quantized weights are not supported; "
-                f"known: {', '.join(WEIGHT_DTYPES)}"
+                f"tensor {name} holds {found[name].dtype}, the configuration asks for {' or '.join(dtypes)}"
             )

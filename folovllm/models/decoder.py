@@ -54,14 +54,15 @@ class SelfAttention(nn.Module):
     """Grouped-query attention (Ainslie et al., 2023, arXiv:2305.13245): num_heads / num_kv_heads query heads share
     one head of K and V, which shrinks the KV cache by that factor."""
 
-    def __init__(self, spec: DecoderSpec, ops: LayerOps) -> None:
+    def __init__(self, spec: DecoderSpec, ops: LayerOps, name: str) -> None:
         super().__init__()
         self.norm_rotary = ops.norm_rotary
         self.num_heads, self.num_kv_heads, self.head_size = spec.num_heads, spec.num_kv_heads, spec.head_size
         q_size, kv_size = spec.num_heads * spec.head_size, spec.num_kv_heads * spec.head_size
         parts = {"q_proj": q_size, "k_proj": kv_size, "v_proj": kv_size}
-        self.qkv_proj = Linear(spec.hidden_size, parts, bias=spec.qkv_bias, method=ops.linear)
-        self.o_proj = Linear(q_size, spec.hidden_size, bias=spec.o_bias, method=ops.linear)
+        of_qkv, of_o = ops.linear.for_layer(name, list(parts)), ops.linear.for_layer(name, ["o_proj"])
+        self.qkv_proj = Linear(spec.hidden_size, parts, bias=spec.qkv_bias, method=of_qkv)
+        self.o_proj = Linear(q_size, spec.hidden_size, bias=spec.o_bias, method=of_o)
         self.qk_norm = None
         if spec.qk_norm:
             self.qk_norm = QKNorm(spec.num_heads, spec.num_kv_heads, spec.head_size, spec.rms_norm_eps)
@@ -76,22 +77,23 @@ class SelfAttention(nn.Module):
 class MLP(nn.Module):
     """SwiGLU: down(silu(gate(x)) * up(x))."""
 
-    def __init__(self, spec: DecoderSpec, ops: LayerOps) -> None:
+    def __init__(self, spec: DecoderSpec, ops: LayerOps, name: str) -> None:
         super().__init__()
         size, bias, self.silu_mul = spec.intermediate_size, spec.mlp_bias, ops.silu_mul
         parts = {"gate_proj": size, "up_proj": size}
-        self.gate_up_proj = Linear(spec.hidden_size, parts, bias=bias, method=ops.linear)
-        self.down_proj = Linear(size, spec.hidden_size, bias=bias, method=ops.linear)
+        of_gate_up, of_down = ops.linear.for_layer(name, list(parts)), ops.linear.for_layer(name, ["down_proj"])
+        self.gate_up_proj = Linear(spec.hidden_size, parts, bias=bias, method=of_gate_up)
+        self.down_proj = Linear(size, spec.hidden_size, bias=bias, method=of_down)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down_proj(self.silu_mul(self.gate_up_proj(x)))
 
 
 class DecoderLayer(nn.Module):
-    def __init__(self, spec: DecoderSpec, ops: LayerOps) -> None:
+    def __init__(self, spec: DecoderSpec, ops: LayerOps, name: str) -> None:
         super().__init__()
-        self.self_attn = SelfAttention(spec, ops)
-        self.mlp = MLP(spec, ops)
+        self.self_attn = SelfAttention(spec, ops, f"{name}.self_attn")
+        self.mlp = MLP(spec, ops, f"{name}.mlp")
         self.input_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops.rms_norm)
         self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops.rms_norm)
 
@@ -112,7 +114,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.ops = ops
         self.embed_tokens = Embedding(spec.vocab_size, spec.hidden_size)
-        self.layers = nn.ModuleList(DecoderLayer(spec, ops) for _ in range(spec.num_layers))
+        self.layers = nn.ModuleList(DecoderLayer(spec, ops, f"model.layers.{i}") for i in range(spec.num_layers))
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops.rms_norm)
         self.rotary = RotaryEmbedding(spec.head_size, max_model_len, spec.rope)
 
@@ -133,7 +135,7 @@ class DecoderForCausalLM(nn.Module):
                 f"max_model_len to {spec.sliding_window} or less (it is {max_model_len}), and the window never cuts"
             )
         self.model = Decoder(spec, max_model_len, ops)
-        self.lm_head = LMHead(spec.hidden_size, spec.vocab_size, ops.linear)
+        self.lm_head = LMHead(spec.hidden_size, spec.vocab_size, ops.linear.for_layer("", ["lm_head"]))
         if spec.tie_word_embeddings:
             self.lm_head.tie_to(self.model.embed_tokens)
 

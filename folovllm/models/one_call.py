@@ -24,7 +24,8 @@ from torch import nn
 from folovllm.attention.backend import Attention
 from folovllm.attention.backends.cpu import DTYPES, HEAD_SIZE_STEP, CPUBackend
 from folovllm.attention.metadata import AttentionMetadata
-from folovllm.layers.compiled_ops import CompiledOps, product_name
+from folovllm.layers.compiled_ops import CompiledOps, PackedMethod
+from folovllm.layers.linear import Linear, LinearMethod
 from folovllm.layers.norm import RMSNorm
 from folovllm.layers.rotary import Rotary
 from folovllm.models.decoder import DecoderLayer
@@ -77,8 +78,8 @@ class Prepared:
 class OneCallOps(CompiledOps):
     """Of one model: it remembers where the weights and the caches of its layers lie."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__(dtype)
+    def __init__(self, dtype: torch.dtype, linear: LinearMethod | None = None) -> None:
+        super().__init__(dtype, linear)
         self.prepared: Prepared | None = None
         """None: these caches cannot be read here."""
         self._layers: Iterable[nn.Module] | None = None
@@ -151,8 +152,11 @@ def _prepared(layers: list[DecoderLayer], eps: float, flowing: torch.dtype) -> P
         num_kv_heads=attention.num_kv_heads, head_size=attention.head_size, block_size=cache.shape[2],
         eps=eps, scale=attention.scale,
     )  # fmt: skip
-    weights = product_name(down.weight.dtype, down.weight.shape[3])
-    run = function(f"decoder_{DTYPE_NAMES[flowing]}_{weights}_{DTYPE_NAMES[cache.dtype]}")
+    products = [product for layer in layers for product in _products(layer).values()]
+    methods = {cast(PackedMethod, product.method).kernel(product) for product in products}
+    if len(methods) != 1:  # some layers are quantised, and others are not
+        return None
+    run = function(f"decoder_{DTYPE_NAMES[flowing]}_{methods.pop()}_{DTYPE_NAMES[cache.dtype]}")
     # Twice x, and all heads with what attention makes of them, or gate, up and their product.
     heads = (2 * shape.num_heads + 2 * shape.num_kv_heads) * shape.head_size
     scratch = 2 * shape.hidden + max(heads, 3 * shape.intermediate)
@@ -160,7 +164,7 @@ def _prepared(layers: list[DecoderLayer], eps: float, flowing: torch.dtype) -> P
 
 
 def _pointers(layer: DecoderLayer) -> Layer:
-    attention, mlp, cache = layer.self_attn, layer.mlp, layer.self_attn.attn.kv_cache
+    attention, cache = layer.self_attn, layer.self_attn.attn.kv_cache
     assert cache is not None  # for the type checker
     found = Layer(
         input_norm=layer.input_layernorm.weight.data_ptr(), post_norm=layer.post_attention_layernorm.weight.data_ptr(),
@@ -168,8 +172,12 @@ def _pointers(layer: DecoderLayer) -> Layer:
     )  # fmt: skip
     if attention.qk_norm is not None:
         found.q_norm, found.k_norm = (weight.data_ptr() for weight in attention.qk_norm.weight)
-    products = {"qkv": attention.qkv_proj, "o": attention.o_proj, "gate_up": mlp.gate_up_proj, "down": mlp.down_proj}
-    for name, linear in products.items():
+    for name, linear in _products(layer).items():
         setattr(found, f"{name}_weight", linear.weight.data_ptr())
         setattr(found, f"{name}_bias", None if linear.bias is None else linear.bias.data_ptr())
     return found
+
+
+def _products(layer: DecoderLayer) -> dict[str, Linear]:
+    attention, mlp = layer.self_attn, layer.mlp
+    return {"qkv": attention.qkv_proj, "o": attention.o_proj, "gate_up": mlp.gate_up_proj, "down": mlp.down_proj}

@@ -1,0 +1,210 @@
+// out = x @ weight.T + bias with 8 bits on both sides: the weight has a scale for each output, x one for each row.
+//
+//     x[r, k] ~ x_scale[r] * q[r, k]        x_scale = max |x[r]| / 127, q rounded to the nearest, computed in each call
+//     out[r, o] = x_scale[r] * scale[o] * (sum over k of q[r, k] * w[o, k])          the sum is exact, in int32
+//
+//     panel   | scale[WIDTH] sums[WIDTH] | w[WIDTH][4] of k = 0..3 | w[WIDTH][4] of k = 4..7 | ...
+//
+// Four products of 8 bits and their sum are one instruction with VNNI. It takes the left side without a sign, so x goes in
+// as q + 128, and 128 times the sum of an output's weights is taken off at the end. AVX2 has an instruction that adds two
+// such products in 16 bits; there the sign moves from the weight to q, and two products stay within 16 bits.
+//
+// vLLM: csrc/cpu/dnnl_kernels.cpp (onednn_scaled_mm)
+
+#include <cmath>
+
+#include "kernels.h"
+#include "panels.h"
+#include "pool.h"
+
+namespace {
+
+constexpr int MAX_ROWS = LANES == 16 ? 12 : 4;   // 2 * MAX_ROWS results, of 32 registers or 16
+constexpr int TWO_PANELS = LANES == 16 ? 6 : 2;  // rows, for which there are registers for two panels
+constexpr int64_t PIECE = 128;                   // words of a panel: 16 KiB stay in the first cache for many rows
+constexpr int64_t CHUNK = 2 << 20;               // bytes of x, about, that stay in a cache while all panels pass by
+constexpr float LARGEST = 127.0f;
+
+#ifdef __AVX512VNNI__
+constexpr int OFFSET = 128;
+inline ints dot4(ints sums, int32_t x, words w) {
+    return (ints)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(x), (__m512i)w);
+}
+#else
+constexpr int OFFSET = 0;
+inline __m256i dot4(__m256i sums, __m256i x, __m256i w) {
+    const __m256i twos = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(twos, _mm256_set1_epi16(1)));
+}
+inline ints dot4(ints sums, int32_t x, words w) {
+    __m256i part[LANES / 8], of_w[LANES / 8];
+    memcpy(part, &sums, sizeof sums);
+    memcpy(of_w, &w, sizeof w);
+    for (int i = 0; i < LANES / 8; i++) part[i] = dot4(part[i], _mm256_set1_epi32(x), of_w[i]);
+    memcpy(&sums, part, sizeof sums);
+    return sums;
+}
+#endif
+
+template <int ROWS, int PANELS>
+void tile(const int32_t *x, const uint32_t *w, int64_t size, int32_t *out, bool go_on, int64_t next_panel) {
+    ints low[PANELS][ROWS], high[PANELS][ROWS];
+#pragma GCC unroll 2
+    for (int p = 0; p < PANELS; p++)
+#pragma GCC unroll 12
+        for (int r = 0; r < ROWS; r++) {
+            const int32_t *from = out + (p * ROWS + r) * WIDTH;
+            low[p][r] = go_on ? *(const ints *)from : ints{};
+            high[p][r] = go_on ? *(const ints *)(from + LANES) : ints{};
+        }
+    for (int64_t k = 0; k < size; k++, w += WIDTH, x += ROWS) {
+#pragma GCC unroll 2
+        for (int p = 0; p < PANELS; p++) {
+            const uint32_t *mine = w + p * next_panel;
+            __builtin_prefetch((const char *)mine + PREFETCH_BYTES);
+            if constexpr (LANES == 16) __builtin_prefetch((const char *)mine + PREFETCH_BYTES + LINE);
+            const words a = *(const words *)mine, b = *(const words *)(mine + LANES);
+#pragma GCC unroll 12
+            for (int r = 0; r < ROWS; r++) {
+                low[p][r] = dot4(low[p][r], x[r], a);
+                high[p][r] = dot4(high[p][r], x[r], b);
+            }
+        }
+    }
+#pragma GCC unroll 2
+    for (int p = 0; p < PANELS; p++)
+#pragma GCC unroll 12
+        for (int r = 0; r < ROWS; r++) {
+            int32_t *to = out + (p * ROWS + r) * WIDTH;
+            *(ints *)to = low[p][r];
+            *(ints *)(to + LANES) = high[p][r];
+        }
+}
+
+template <int PANELS>
+void tile(int rows, const int32_t *x, const uint32_t *w, int64_t size, int32_t *out, bool go_on, int64_t next_panel) {
+    switch (rows) {
+#define CASE(N)                                                                                                       \
+    case N:                                                                                                           \
+        if constexpr (PANELS == 1 || N <= TWO_PANELS) tile<N, PANELS>(x, w, size, out, go_on, next_panel);            \
+        return;
+        CASE(1) CASE(2) CASE(3) CASE(4)
+#ifdef __AVX512F__
+        CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
+#endif
+    }
+}
+
+template <typename T>
+float largest(const T *x, int64_t size) {
+    vec most = {};
+    int64_t k = 0;
+    for (; k + LANES <= size; k += LANES) {
+        const vec v = load(x + k), a = v < 0 ? -v : v;
+        most = a > most ? a : most;
+    }
+    float result = max(most);
+    for (; k < size; k++) result = std::max(result, std::fabs(get(x + k)));
+    return result;
+}
+
+// A block of rows: their scales, and their codes four at a time, word by word, the rows' words side by side.
+template <typename T>
+void quantize(const T *x, int32_t *codes, float *scales, int64_t rows, int64_t in, int64_t per_block, int64_t block) {
+    const int64_t first = block * per_block, count = std::min(per_block, rows - first), size = (in + 3) / 4;
+    int32_t *to = codes + first * size;
+    for (int64_t r = 0; r < count; r++) {
+        const T *row = x + (first + r) * in;
+        const float scale = largest(row, in) / LARGEST;
+        scales[first + r] = scale;
+        int64_t k = 0;
+        for (; k + LANES <= in; k += LANES) {
+            // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the lower bits.
+            const vec v = scale > 0 ? load(row + k) / scale : vec{};
+            const ints whole = (ints)(v + 12582912.0f) - 0x4B400000 + OFFSET;
+            uint8_t bytes[LANES];
+            for (int i = 0; i < LANES; i++) bytes[i] = whole[i];
+            for (int i = 0; i < LANES / 4; i++) memcpy(to + (k / 4 + i) * count + r, bytes + 4 * i, 4);
+        }
+        for (; k < 4 * size; k += 4) {
+            uint8_t bytes[4];
+            for (int i = 0; i < 4; i++)
+                bytes[i] = OFFSET + (k + i < in && scale > 0 ? (int)std::nearbyint(get(row + k + i) / scale) : 0);
+            memcpy(to + k / 4 * count + r, bytes, 4);
+        }
+    }
+}
+
+template <typename T>
+struct Linear {
+    Tasks tasks;
+    const int32_t *codes;   // of x
+    const float *x_scales;  // [rows]
+    const float *panels, *bias;
+    T *out;
+    int64_t size, outs;  // size: words of a row
+
+    void compute(int64_t task, const pool::Task &state) const {
+        const int64_t begin = tasks.first_row(task), count = tasks.num_rows(task), per_block = tasks.per_block;
+        const int64_t next_panel = (2 + size) * WIDTH, pairs = tasks.num_panels(task);
+        const float *scales = panels + tasks.first_panel(task) * next_panel;
+        const uint32_t *w = (const uint32_t *)scales + 2 * WIDTH;
+        float *sums = results(tasks.pair * count * WIDTH);
+        const int64_t piece = count > per_block ? PIECE : size;
+        for (int64_t k = 0; k < size && !state.settled(); k += piece)
+            for (int64_t row = 0; row < count; row += per_block) {
+                const int64_t rows = std::min(per_block, count - row);
+                const int32_t *x = codes + (begin + row) * size + k * rows;
+                int32_t *to = (int32_t *)sums + row * WIDTH;
+                if (pairs == 2)
+                    tile<2>(rows, x, w + k * WIDTH, std::min(piece, size - k), to, k > 0, next_panel);
+                else
+                    tile<1>(rows, x, w + k * WIDTH, std::min(piece, size - k), to, k > 0, 0);
+            }
+        if (state.settled()) return;
+        for (int64_t p = 0; p < pairs; p++, scales += next_panel)
+            for (int64_t r = 0; r < count; r++)
+                for (int half = 0; half < WIDTH; half += LANES) {
+                    float *to = sums + (p * count + r) * WIDTH + half;
+                    const ints over = *(const ints *)((const int32_t *)scales + WIDTH + half) * OFFSET;
+                    const vec total = __builtin_convertvector(*(const ints *)to - over, vec);
+                    store(to, total * load(scales + half) * x_scales[begin + r]);
+                }
+    }
+
+    void commit(int64_t task) const {
+        const int64_t begin = tasks.first_row(task), count = tasks.num_rows(task);
+        for (int64_t p = 0; p < tasks.num_panels(task); p++)
+            put_results(results(0) + p * count * WIDTH, bias, out + begin * outs, count, outs,
+                        tasks.first_panel(task) + p);
+    }
+};
+
+template <typename T>
+void linear(const T *x, const void *weight, const float *bias, T *out, int64_t rows, int64_t in, int64_t outs) {
+    if (rows == 0) return;
+    const int64_t blocks = (rows + MAX_ROWS - 1) / MAX_ROWS, per_block = (rows + blocks - 1) / blocks;
+    const int64_t size = (in + 3) / 4;
+    static thread_local pool::Buffer quantized, scaled;
+    int32_t *codes = (int32_t *)quantized.reserve(rows * size * sizeof(int32_t));
+    float *scales = (float *)scaled.reserve(rows * sizeof(float));
+    pool::each(blocks, rows * in > ENOUGH / 8,
+               [=](int64_t block) { quantize(x, codes, scales, rows, in, per_block, block); });
+    const Tasks tasks(rows, outs, rows <= TWO_PANELS ? 2 : 1, per_block, CHUNK / (size * sizeof(int32_t) * per_block));
+    const Linear<T> body = {tasks, codes, scales, (const float *)weight, bias, out, size, outs};
+    pool::each_twice(tasks.count(), rows * in * outs > ENOUGH, body);
+}
+
+}  // namespace
+
+extern "C" {
+
+#define LINEAR(NAME, T)                                                                                               \
+    void linear_##NAME##_int8(const T *x, const int8s *weight, const float *bias, T *out, int64_t rows, int64_t in,   \
+                              int64_t outs) {                                                                         \
+        linear(x, weight, bias, out, rows, in, outs);                                                                 \
+    }
+
+LINEAR(float32, float)
+IF_PAIRS(LINEAR(bfloat16, bf16))
+}

@@ -1,0 +1,186 @@
+"""What a checkpoint says about its quantised weights: `quantization_config` of config.json, as one plain object.
+
+    gptq                 4 or 8 bits, symmetric, in groups along a row
+    awq                  4 bits, asymmetric, in groups
+    compressed-tensors   pack-quantized: 4 or 8 bits, symmetric or not, in groups or a row at a time
+                         int-quantized: 8 bits on both sides, a scale for each output and one for each token
+
+Everything else is refused here by name, before a weight is read.
+
+vLLM: model_executor/layers/quantization/gptq.py, awq.py, compressed_tensors/compressed_tensors.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from folovllm.config import ModelConfig
+from folovllm.errors import ModelLoadError
+from folovllm.utils.checks import describe
+
+Format = Literal["gptq", "awq", "pack-quantized", "int-quantized", "plain"]
+SUPPORTED = "gptq, awq, and compressed-tensors in the formats pack-quantized and int-quantized"
+WAY_OUT = "load the checkpoint that it was made from, or quantise that with `folovllm quantize`"
+
+
+@dataclass(frozen=True)
+class QuantScheme:
+    """How the weights of linear layers are stored, and computed with."""
+
+    format: Format
+    """plain: the checkpoint is not quantised, and its weights are rounded to the nearest code when they are loaded."""
+    bits: int
+    group_size: int
+    """Columns that share a scale; -1: all columns of a row."""
+    symmetric: bool
+    activation_bits: int | None = None
+    """8: a layer's input is rounded to 8 bits, too, with a scale for each token; None: it stays as it is."""
+    ignore: tuple[str, ...] = ()
+    """Layers that stay as they are: names as Hugging Face's modules have them, or "re:" and a regular expression."""
+
+    def leaves_out(self, name: str) -> bool:
+        """Whether the layer `name`, "model.layers.0.mlp.down_proj", is not quantised."""
+        return any(_matches(pattern, name) for pattern in self.ignore)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    if pattern.startswith("re:"):
+        return re.match(pattern[3:], name) is not None
+    return name == pattern or name.startswith(pattern + ".")
+
+
+ONLINE = {
+    "w4a16": QuantScheme("plain", 4, 128, True, ignore=("lm_head",)),
+    "w8a8": QuantScheme("plain", 8, -1, True, 8, ignore=("lm_head",)),
+}
+"""By the value of ModelConfig.quantization: what becomes of a checkpoint that is not quantised."""
+
+
+def select_scheme(model_config: ModelConfig, settings: Any) -> QuantScheme | None:
+    """That of a model, whose config.json has `settings` for quantization_config; None: its weights stay as they are.
+
+    Raises:
+        ModelLoadError: see read_scheme.
+        ValueError: `quantization` asks for something else.
+    """
+    wanted = model_config.quantization
+    if settings is None and (wanted is None or wanted in ONLINE):
+        return None if wanted is None else ONLINE[wanted]
+    method = None if settings is None else settings.get("quant_method")
+    if wanted not in (None, method):
+        is_ = "is not quantised" if method is None else f"is quantised with {method!r}"
+        raise ValueError(f"quantization must fit the checkpoint, which {is_}, got {wanted!r}; leave it out")
+    scheme = read_scheme(settings)
+    # Made-up weights have nothing to be unpacked: only their number and their bits matter.
+    return replace(scheme, format="plain") if model_config.load_format == "dummy" else scheme
+
+
+def read_scheme(settings: Any) -> QuantScheme:
+    """The scheme that a `quantization_config` describes.
+
+    Raises:
+        ModelLoadError: it is damaged, or describes what is not supported; the text names the field and a way out.
+    """
+    if not isinstance(settings, dict):
+        raise ModelLoadError(f"quantization_config must be an object, got {describe(settings)}")
+    if any(settings.get(f"load_in_{bits}bit") for bits in (4, 8)):
+        raise _refused("quant_method", "bitsandbytes")
+    method = settings.get("quant_method")
+    readers = {"gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed_tensors}
+    if method not in readers:
+        raise _refused("quant_method", method)
+    return readers[method](settings)
+
+
+def _gptq(settings: dict[str, Any]) -> QuantScheme:
+    bits, group_size = _int(settings, "bits", (4, 8)), _group_size(settings)
+    if settings.get("desc_act") and group_size != -1:
+        raise _refused("desc_act", True, "its columns are in another order, and groups no longer lie side by side")
+    if settings.get("sym", True) is not True:
+        raise _refused("sym", settings["sym"])
+    if settings.get("checkpoint_format", "gptq") not in ("gptq", "gptq_v2"):
+        raise _refused("checkpoint_format", settings["checkpoint_format"])
+    if settings.get("dynamic"):
+        raise _refused("dynamic", settings["dynamic"], "its layers are quantised in different ways")
+    head = () if settings.get("lm_head") else ("lm_head",)
+    return QuantScheme("gptq", bits, group_size, True, ignore=(*head, *_names(settings, "modules_to_not_convert")))
+
+
+def _awq(settings: dict[str, Any]) -> QuantScheme:
+    bits, group_size = _int(settings, "bits", (4,)), _group_size(settings)
+    if settings.get("version", "gemm") not in ("gemm", "GEMM"):
+        raise _refused("version", settings["version"])
+    if settings.get("zero_point", True) is not True:
+        raise _refused("zero_point", settings["zero_point"])
+    return QuantScheme("awq", bits, group_size, False, ignore=("lm_head", *_names(settings, "modules_to_not_convert")))
+
+
+def _compressed_tensors(settings: dict[str, Any]) -> QuantScheme:
+    groups = settings.get("config_groups")
+    if not isinstance(groups, dict) or len(groups) != 1:
+        raise _refused("config_groups", groups, "one group, for all linear layers, is supported")
+    (group,) = groups.values()
+    if not isinstance(group, dict) or group.get("targets") != ["Linear"] or not isinstance(group.get("weights"), dict):
+        raise _refused("config_groups", group, 'its one group must have weights, and ["Linear"] for targets')
+    weights, inputs = group["weights"], group.get("input_activations")
+    stored = group.get("format") or settings.get("format")
+    for name, part in (("output_activations", group.get("output_activations")), ("kv_cache_scheme", None)):
+        if part or settings.get(name):
+            raise _refused(name, part or settings[name])
+    for name, wanted in (("type", "int"), ("dynamic", False), ("actorder", (None, False, "weight", "static"))):
+        allowed = wanted if isinstance(wanted, tuple) else (wanted,)
+        if weights.get(name, allowed[0]) not in allowed:
+            raise _refused(f"weights.{name}", weights[name])
+    if weights.get("strategy") not in ("group", "channel"):
+        raise _refused("weights.strategy", weights.get("strategy"))
+    group_size = _group_size(weights) if weights["strategy"] == "group" else -1
+    symmetric, ignore = weights.get("symmetric", True) is True, _names(settings, "ignore")
+    if stored == "pack-quantized" and inputs is None:
+        return QuantScheme(stored, _int(weights, "num_bits", (4, 8)), group_size, symmetric, ignore=ignore)
+    if stored == "int-quantized" and isinstance(inputs, dict):
+        _int(weights, "num_bits", (8,))
+        _int(inputs, "num_bits", (8,))
+        if (inputs.get("dynamic"), inputs.get("strategy"), inputs.get("symmetric", True)) != (True, "token", True):
+            raise _refused("input_activations", inputs, "a symmetric scale for each token, dynamic, is supported")
+        if group_size != -1 or not symmetric:
+            raise _refused("weights", weights, "beside activations in 8 bits: a symmetric scale for each output")
+        return QuantScheme(stored, 8, -1, True, 8, ignore=ignore)
+    raise _refused("format", stored, f"with input_activations {describe(inputs)}")
+
+
+def _int(settings: dict[str, Any], name: str, allowed: Iterable[int]) -> int:
+    value = settings.get(name)
+    if isinstance(value, bool) or value not in tuple(allowed):
+        raise _refused(name, value)
+    return int(value)
+
+
+def _group_size(settings: dict[str, Any]) -> int:
+    size = settings.get("group_size")
+    if isinstance(size, bool) or not isinstance(size, int) or (size != -1 and (size < 8 or size % 8)):
+        raise _refused("group_size", size, "a multiple of 8, or -1 for a row at a time")
+    return size
+
+
+def _names(settings: dict[str, Any], name: str) -> tuple[str, ...]:
+    names = settings.get(name) or []
+    if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+        raise ModelLoadError(f"quantization_config.{name} must be a list of names, got {describe(names)}")
+    for each in names:
+        try:
+            re.compile(each.removeprefix("re:"))
+        except re.error as error:
+            raise ModelLoadError(
+                f"quantization_config.{name} has no regular expression in {describe(each)}: {error}"
+            ) from error
+    return tuple(names)
+
+
+def _refused(field: str, value: object, why: str = "") -> ModelLoadError:
+    return ModelLoadError(
+        f"quantization_config.{field} {describe(value)} is not supported{': ' + why if why else ''}; supported are "
+        f"{SUPPORTED}; {WAY_OUT}"
+    )

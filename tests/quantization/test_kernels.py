@@ -1,0 +1,157 @@
+"""The compiled products with codes, against float64 and against exact integers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from folovllm import LLM
+from folovllm.layers.compiled_ops import CompiledLinear, compiled_unavailable_reason, multiplies_pairs
+from folovllm.layers.linear import Linear
+from folovllm.layers.quantization.codes import Codes, round_to_nearest, stack
+from folovllm.layers.quantization.compiled import CompiledQuantizedLinear, kernel_group
+from folovllm.layers.quantization.linear import QuantizedLinear, round_rows
+from folovllm.models.one_call import OneCallOps
+from folovllm.quant_scheme import ONLINE, QuantScheme
+from tests.quantization.support import FOLDERS, generate
+
+pytestmark = pytest.mark.skipif(
+    compiled_unavailable_reason(torch.float32) is not None, reason="the compiled kernels cannot run here"
+)
+DTYPES = [torch.float32] + [torch.bfloat16] * multiplies_pairs(torch.bfloat16)
+ROWS = [1, 2, 3, 5, 6, 7, 12, 13, 40]
+W8A8 = QuantScheme("plain", 8, -1, True, 8)
+
+
+def layer_of(codes, scheme, bias=None):
+    layer = Linear(codes.values.shape[1], len(codes.values), bias=bias is not None)
+    layer.weight = None
+    if bias is not None:
+        layer.bias.data = bias
+    method = CompiledQuantizedLinear(scheme, "layer")
+    method.keep(layer, codes)
+    layer.method = method
+    return layer
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("symmetric", [True, False], ids=["symmetric", "asymmetric"])
+@pytest.mark.parametrize(
+    ("outs", "size", "group"),
+    [(100, 256, 32), (64, 576, -1), (33, 128, 128), (200, 1024, 64), (7, 8, 8), (16, 512, 256)],
+)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_products_with_codes(bits, outs, size, group, symmetric, dtype):
+    codes = round_to_nearest(torch.randn(outs, size), bits=bits, group_size=group, symmetric=symmetric)
+    bias, x = torch.randn(outs), torch.randn(40, size).to(dtype)
+    out = layer_of(codes, QuantScheme("plain", bits, group, symmetric), bias)(x)
+    expected = x.double() @ codes.dequantize().double().T + bias
+    # The sums are float32; a result is rounded once, to the type of x.
+    assert (out.double() - expected).abs().max() < (2e-6 if dtype == torch.float32 else 5e-3) * expected.abs().max()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("outs", "size"), [(100, 256), (64, 577), (33, 130), (200, 1024)])
+def test_products_of_8_bits_are_exact(outs, size, dtype):
+    values = torch.randint(-128, 128, (outs, size), dtype=torch.int8)
+    values[0], values[1] = -128, 127  # the largest sums that there are
+    codes = Codes(values, torch.rand(outs, 1) + 0.5, None)
+    x = torch.randn(40, size).to(dtype)
+    x[0], x[1] = 1, -1
+    numbers, scale = round_rows(x)
+    sums = numbers.long() @ values.long().T
+    expected = sums.float() * codes.scale.T * scale
+    assert torch.equal(layer_of(codes, W8A8)(x), expected.to(dtype))
+
+
+@pytest.mark.parametrize(
+    "scheme", [QuantScheme("plain", 4, 32, False), QuantScheme("plain", 8, 32, True), W8A8], ids=str
+)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_rows_bits_do_not_depend_on_the_others(scheme, dtype):
+    codes = round_to_nearest(
+        torch.randn(100, 256), bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric
+    )
+    layer, x = layer_of(codes, scheme), torch.randn(40, 256).to(dtype)
+    together = layer(x)
+    for rows in ROWS:
+        assert torch.equal(layer(x[:rows]), together[:rows]), rows
+    assert torch.equal(layer(x[39:]), together[39:])
+
+
+def test_a_row_of_zeros_is_a_row_of_zeros():
+    codes = Codes(torch.ones(32, 64, dtype=torch.int8), torch.ones(32, 1), None)
+    assert torch.equal(layer_of(codes, W8A8)(torch.zeros(2, 64)), torch.zeros(2, 32))
+
+
+@pytest.mark.parametrize(("group", "taken"), [(128, 128), (256, 128), (576, 96), (16, 16), (12, 0), (4, 0)])
+def test_a_kernel_takes_a_group_or_an_equal_part_of_it(group, taken):
+    codes = Codes(torch.zeros(1, group, dtype=torch.int8), torch.ones(1, 1), None)
+    assert kernel_group(codes) == taken
+
+
+def test_rounding_by_hand():
+    weight = torch.tensor([[-7.0, 0.4, 0.6, 3.5, 0.0, 14.0, -1.0, 2.0]])
+    codes = round_to_nearest(weight, bits=4, group_size=4, symmetric=True)
+    assert codes.scale.tolist() == [[1.0, 2.0]]
+    assert codes.values.tolist() == [[-7, 0, 1, 4, 0, 7, 0, 1]]  # 3.5 and -0.5 go to the even neighbour
+    codes = round_to_nearest(torch.tensor([[-1.0, 0.0, 3.0, 14.0]]), bits=4, group_size=-1, symmetric=False)
+    assert codes.scale.tolist() == [[1.0]]
+    assert codes.zero.tolist() == [[-7]]  # -8 is the smallest code, for -1.0
+    assert codes.values.tolist() == [[-8, -7, -4, 7]]
+
+
+def test_stacked_parts_keep_their_rows():
+    a = round_to_nearest(torch.randn(8, 32), bits=4, group_size=16, symmetric=True)
+    b = round_to_nearest(torch.randn(4, 32), bits=4, group_size=16, symmetric=False)
+    assert torch.equal(stack([a, b]).dequantize(), torch.cat([a.dequantize(), b.dequantize()]))
+
+
+@pytest.mark.parametrize("name", sorted(ONLINE))
+def test_a_plain_model_is_quantised_while_it_is_loaded(name):
+    llm = LLM(quantization=name, dtype="float32", device="cpu")
+    model = llm.engine.core.runner.model.model
+    assert isinstance(model.ops, OneCallOps)
+    assert model.ops.prepared is None
+    llm.generate("Once upon a time", use_tqdm=False)
+    assert model.ops.prepared is not None  # all layers in one call
+    for layer in model.layers:
+        assert isinstance(layer.mlp.down_proj.method, CompiledQuantizedLinear)
+    assert isinstance(llm.engine.core.runner.model.lm_head.method, CompiledLinear)
+    plain = LLM(quantization=name, dtype="float32", device="cpu", enforce_eager=True)
+    assert not isinstance(plain.engine.core.runner.model.model.ops, OneCallOps)
+    assert generate(llm) == generate(plain)
+
+
+def test_layers_of_two_kinds_run_one_by_one():
+    llm = LLM(FOLDERS / "pack-quantized-mixed", dtype="float32", device="cpu", skip_tokenizer_init=True)
+    generate(llm, 2)
+    model = llm.engine.core.runner.model.model
+    assert isinstance(model.layers[0].mlp.down_proj.method, CompiledLinear)
+    assert isinstance(model.layers[0].mlp.gate_up_proj.method, CompiledQuantizedLinear)
+    assert model.ops.prepared is None
+
+
+@pytest.mark.parametrize("name", ["gptq-4-bits", "int-quantized"])
+def test_made_up_weights_of_a_quantised_shape(name):
+    options = {"load_format": "dummy", "dtype": "float32", "device": "cpu", "skip_tokenizer_init": True}
+    llm = LLM(FOLDERS / name, **options)
+    assert [len(tokens) for tokens in generate(llm, 4)] == [4, 4, 4]
+    assert isinstance(llm.engine.core.runner.model.model.layers[0].mlp.down_proj.method, CompiledQuantizedLinear)
+
+
+def test_codes_of_4_bits_take_a_quarter_of_bfloat16():
+    weight = torch.randn(1024, 1024)
+    layer = layer_of(round_to_nearest(weight, bits=4, group_size=128, symmetric=True), ONLINE["w4a16"])
+    line, scales = 64, 4 * 1024 * 1024 // 128
+    assert layer.weight.numel() == weight.numel() // 2 + scales + line
+
+
+def test_the_plain_way_rounds_what_goes_in():
+    codes = round_to_nearest(torch.randn(16, 32), bits=8, group_size=-1, symmetric=True)
+    layer, x = Linear(32, 16), torch.randn(3, 32)
+    method = QuantizedLinear(W8A8, "layer")
+    method.dtype = torch.float32
+    method.keep(layer, codes)
+    numbers, scale = round_rows(x)
+    assert torch.allclose(method.apply(layer, x), (numbers * scale) @ codes.dequantize().T, atol=1e-6)

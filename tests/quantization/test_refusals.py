@@ -1,0 +1,186 @@
+"""What is not supported, and what is damaged, is refused by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from folovllm import LLM, ModelConfig, ModelLoadError
+from folovllm.hf_config import load_hf_config
+from folovllm.quant_scheme import QuantScheme, read_scheme, select_scheme
+from tests.helpers import make_hf_folder
+from tests.quantization.support import FOLDERS, read
+
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
+WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": True}
+
+
+def packed(weights=WEIGHTS, inputs=None, **fields):
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"g": group}, **fields}
+
+
+def test_schemes_are_read():
+    assert read_scheme(GPTQ) == QuantScheme("gptq", 4, 128, True, ignore=("lm_head",))
+    assert read_scheme(AWQ) == QuantScheme("awq", 4, 128, False, ignore=("lm_head",))
+    assert read_scheme(packed(ignore=["lm_head"])) == QuantScheme("pack-quantized", 4, 128, True, ignore=("lm_head",))
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "quant_method 'bitsandbytes'"),
+        ({"quant_method": "fp8"}, "quant_method 'fp8'"),
+        ({"quant_method": "gguf"}, "quant_method 'gguf'"),
+        ({}, "quant_method None"),
+        (GPTQ | {"bits": 3}, "bits 3"),
+        (GPTQ | {"bits": True}, "bits True"),
+        (GPTQ | {"bits": "4"}, "bits '4'"),
+        (GPTQ | {"group_size": 0}, "group_size 0"),
+        (GPTQ | {"group_size": 100}, "group_size 100"),
+        (GPTQ | {"group_size": None}, "group_size None"),
+        (GPTQ | {"desc_act": True}, "desc_act True"),
+        (GPTQ | {"sym": False}, "sym False"),
+        (GPTQ | {"checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
+        (GPTQ | {"dynamic": {"-:x": {}}}, "dynamic"),
+        (AWQ | {"bits": 8}, "bits 8"),
+        (AWQ | {"version": "gemv"}, "version 'gemv'"),
+        (AWQ | {"zero_point": False}, "zero_point False"),
+        (packed(format="nvfp4-pack-quantized"), "format 'nvfp4-pack-quantized'"),
+        (packed(WEIGHTS | {"type": "float"}), "weights.type 'float'"),
+        (packed(WEIGHTS | {"num_bits": 2}), "num_bits 2"),
+        (packed(WEIGHTS | {"strategy": "tensor"}), "weights.strategy 'tensor'"),
+        (packed(WEIGHTS | {"actorder": "group"}), "weights.actorder 'group'"),
+        (packed(inputs={"num_bits": 8}), "format 'pack-quantized'"),
+        (packed(config_groups={}), "config_groups"),
+        (packed(kv_cache_scheme={"num_bits": 8}), "kv_cache_scheme"),
+    ],
+)
+def test_what_is_not_supported_is_named(settings, field):
+    with pytest.raises(ModelLoadError) as refused:
+        read_scheme(settings)
+    assert str(refused.value).startswith(f"quantization_config.{field}")
+    assert "folovllm" in str(refused.value) or "load the checkpoint" in str(refused.value)
+
+
+@pytest.mark.parametrize("settings", [[], "gptq", 4, True])
+def test_settings_must_be_an_object(settings):
+    with pytest.raises(ModelLoadError, match="quantization_config must be an object"):
+        read_scheme(settings)
+
+
+@pytest.mark.parametrize("names", ["lm_head", [1], {"a": 1}])
+def test_names_must_be_a_list_of_names(names):
+    with pytest.raises(ModelLoadError, match="ignore must be a list of names"):
+        read_scheme(packed(ignore=names))
+
+
+def test_an_expression_that_is_none_is_refused():
+    with pytest.raises(ModelLoadError, match=r"no regular expression in 're:\('"):
+        read_scheme(packed(ignore=["re:("]))
+
+
+def copied(tmp_path, name):
+    return shutil.copytree(FOLDERS / name, tmp_path / name)
+
+
+def edited(tmp_path, name, **settings):
+    folder = copied(tmp_path, name)
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] |= settings
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def with_tensors(tmp_path, name, edit):
+    folder = copied(tmp_path, name)
+    tensors = load_file(folder / "model.safetensors")
+    edit(tensors)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+LAYER = "model.layers.0.mlp.down_proj"
+
+
+def test_groups_that_do_not_divide_the_inputs(tmp_path):
+    with pytest.raises(ModelLoadError, match="group_size must divide the 32 inputs of each layer, got 24"):
+        read(edited(tmp_path, "gptq-4-bits", group_size=24))
+
+
+def test_columns_out_of_order(tmp_path):
+    def edit(tensors):
+        tensors[f"{LAYER}.g_idx"] = tensors[f"{LAYER}.g_idx"].flip(0).contiguous()
+
+    with pytest.raises(ModelLoadError, match=r"down_proj.g_idx puts columns into groups out of order"):
+        read(with_tensors(tmp_path, "gptq-4-bits", edit))
+
+
+def test_a_shape_that_is_not_that_of_the_codes(tmp_path):
+    def edit(tensors):
+        tensors[f"{LAYER}.weight_shape"] = torch.tensor([32, 100])
+
+    with pytest.raises(ModelLoadError, match=r"down_proj.weight_shape \[32, 100\] is not that of weight_packed"):
+        read(with_tensors(tmp_path, "pack-quantized-groups", edit))
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "dtype", "text"),
+    [
+        ("gptq-4-bits", "qweight", torch.int64, "holds I64, the configuration asks for I32"),
+        ("gptq-4-bits", "scales", torch.int32, "holds I32, the configuration asks for F64 or F32 or F16 or BF16"),
+        ("int-quantized", "weight", torch.float16, "holds F16, the configuration asks for I8"),
+    ],
+)
+def test_other_numbers(tmp_path, name, tensor, dtype, text):
+    def edit(tensors):
+        tensors[f"{LAYER}.{tensor}"] = tensors[f"{LAYER}.{tensor}"].to(dtype)
+
+    with pytest.raises(ModelLoadError, match=f"{LAYER}.{tensor} {text}"):
+        read(with_tensors(tmp_path, name, edit))
+
+
+def test_a_scale_that_is_missing(tmp_path):
+    with pytest.raises(ModelLoadError, match=f"lacks 1 tensor.*: {LAYER}.scales"):
+        read(with_tensors(tmp_path, "awq", lambda tensors: tensors.pop(f"{LAYER}.scales")))
+
+
+def test_a_scale_of_another_shape(tmp_path):
+    def edit(tensors):
+        tensors[f"{LAYER}.scales"] = tensors[f"{LAYER}.scales"][:1].contiguous()
+
+    with pytest.raises(ModelLoadError, match=rf"{LAYER}.scales has shape \(1, 32\), the configuration asks for"):
+        read(with_tensors(tmp_path, "awq", edit))
+
+
+def test_a_part_of_a_product_that_is_left_out(tmp_path):
+    with pytest.raises(ModelLoadError, match=r"self_attn\.q_proj is not quantised, and .*k_proj is"):
+        read(edited(tmp_path, "pack-quantized-groups", ignore=["lm_head", "re:.*q_proj"]))
+
+
+@pytest.mark.parametrize("wanted", ["w4a16", "awq"])
+def test_a_checkpoint_of_another_kind(wanted):
+    folder = FOLDERS / "gptq-4-bits"
+    with pytest.raises(ValueError, match=f"quantization must fit the checkpoint, .* 'gptq', got '{wanted}'"):
+        LLM(folder, quantization=wanted, device="cpu", skip_tokenizer_init=True)
+
+
+def test_a_kind_that_a_plain_checkpoint_is_not(tmp_path):
+    folder = make_hf_folder(tmp_path, "qwen3")
+    with pytest.raises(ValueError, match="quantization must fit the checkpoint, which is not quantised, got 'gptq'"):
+        LLM(folder, quantization="gptq", device="cpu", skip_tokenizer_init=True)
+
+
+def test_a_kind_that_it_is_may_be_named():
+    config = ModelConfig(str(FOLDERS / "awq"), quantization="awq")
+    assert select_scheme(config, load_hf_config(config).quantization_config) == read_scheme(AWQ | {"group_size": 16})
+
+
+def test_a_word_that_is_no_quantization():
+    with pytest.raises(ValueError, match="quantization must be one of"):
+        ModelConfig("m", quantization="int4")
