@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,8 @@ def check_kernels(
         return torch.randn(size, generator=generator).to(device, dtype)
 
     plain = replace(parts, backend=parts.backend.plain or parts.backend, ops=LayerOps(), draws=False)
-    cases = _attention_cases(make, spec, config.cache_config.block_size, parts.cache_dtype) | _layer_cases(make, spec)
+    sizes = spec, config.cache_config.block_size, parts.cache_dtype
+    cases = _attention_cases(make, *sizes) | _layer_cases(make, *sizes)
     for kernel, case in (cases | {"draw": partial(_draw, make, spec.vocab_size)}).items():
         if (why := _find_fault(case, parts, plain, TOLERANCE[dtype])) is None:
             continue
@@ -118,7 +120,9 @@ def _attention_cases(
     return {"store_kv": store, **cases}
 
 
-def _layer_cases(make: Callable[..., Tensor], spec: DecoderSpec) -> dict[str, Callable[[Parts], Tensor]]:
+def _layer_cases(
+    make: Callable[..., Tensor], spec: DecoderSpec, block_size: int, cache_dtype: torch.dtype
+) -> dict[str, Callable[[Parts], Tensor]]:
     heads, kv_heads, size, eps = spec.num_heads, spec.num_kv_heads, spec.head_size, spec.rms_norm_eps
     x, residual, rows = make(43, spec.hidden_size).split([3, 3, 37])
     qkv, gate_up, layer = make(3, heads + 2 * kv_heads, size), make(3, 2 * spec.intermediate_size), Linear(1, 1)
@@ -126,12 +130,28 @@ def _layer_cases(make: Callable[..., Tensor], spec: DecoderSpec) -> dict[str, Ca
     norm, layer.weight = QKNorm(heads, kv_heads, size, eps), nn.Parameter(rows, requires_grad=False)
     norm.weight = nn.Parameter(make(2, size), requires_grad=False)
     qk_norm = norm if spec.qk_norm else None
+
+    def rotate(parts: Parts) -> Tensor:
+        """q, k and v, and a cache that has k and v, where it keeps them as they are."""
+        backend, heads_of_three = parts.backend(heads, kv_heads, size, size**-0.5), qkv.clone()
+        if not backend.stores_as_is:
+            return torch.cat(parts.ops.norm_rotary(heads_of_three, qk_norm, rotary, heads, kv_heads), 1)
+        cache = torch.zeros(backend.kv_cache_shape(4, block_size), dtype=cache_dtype, device=x.device)
+        slots = torch.arange(3, 0, -1, device=x.device) * block_size
+        computes: Any = parts.ops.norm_rotary
+        if computes is LayerOps().norm_rotary:
+            q, k, v = computes(heads_of_three, qk_norm, rotary, heads, kv_heads)
+            backend.write(k, v, cache, slots)
+        else:  # the kernel, which stores them itself
+            q, k, v = computes(heads_of_three, qk_norm, rotary, heads, kv_heads, cache, slots)
+        return torch.cat([q.flatten(), k.flatten(), v.flatten(), cache.flatten()])
+
     return {
         "linear": lambda parts: parts.ops.linear.apply(layer, x),
         "rms_norm": lambda parts: torch.cat(
             [parts.ops.rms_norm(x, None, rows[0], eps)[0], *parts.ops.rms_norm(x, residual.clone(), rows[0], eps)]
         ),
-        "norm_rotary": lambda parts: torch.cat(parts.ops.norm_rotary(qkv.clone(), qk_norm, rotary, heads, kv_heads), 1),
+        "norm_rotary": rotate,
         "silu_mul": lambda parts: parts.ops.silu_mul(gate_up),
     }
 

@@ -21,7 +21,7 @@ from tests.m3.oracle import Oracle
 from tests.m4.cuda_support import make_engine, serve
 
 pytest.importorskip("triton")
-from folovllm.attention.kernels import paged_decode, paged_prefill, store_kv, store_kv_fp8
+from folovllm.attention.kernels import paged_decode, paged_prefill, store_kv_fp8
 
 pytestmark = pytest.mark.slow
 SMALL = {"max_num_seqs": 2, "max_model_len": 16, "num_kv_blocks": 8}
@@ -77,7 +77,7 @@ def test_where_all_is_well_nothing_is_said_and_nothing_is_replaced(
     small_oracle: Oracle, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = make_engine(small_oracle, **SMALL)
-    assert {"_paged_decode", "_merge", "_paged_prefill", "_store_kv", "_add_rms_norm_kernel", "_norm_rotary_kernel",
+    assert {"_paged_decode", "_merge", "_paged_prefill", "_add_rms_norm_kernel", "_norm_rotary_kernel",
             "_silu_mul_kernel", "_sample_kernel"} <= set(checked_cuda.variants)  # fmt: skip
     assert len(checked_cuda.variants["_paged_decode"]) >= 2  # whole, and in splits
     assert caplog.messages == []
@@ -87,19 +87,19 @@ def test_where_all_is_well_nothing_is_said_and_nothing_is_replaced(
 
 
 FAULTS = {
-    "store_kv": (store_kv, "_store_kv", "k_cache_ptr", "store_kv", {"backend": "paged_torch", "graphs": False}),
+    "stored": (norm_rotary, "_norm_rotary_kernel", "cache_ptr", "norm_rotary", {"norm_rotary": LayerOps().norm_rotary}),
     "decode": (paged_decode, "_paged_decode", "out_ptr", "decode", {"backend": "paged_torch", "graphs": False}),
     "merge": (paged_decode, "_merge", "out_ptr", "decode in splits", {"backend": "paged_torch", "graphs": False}),
     "prefill": (paged_prefill, "_paged_prefill", "out_ptr", "prefill of 2 tokens", {"backend": "paged_torch"}),
     "norm": (add_rms_norm, "_add_rms_norm_kernel", "out_ptr", "rms_norm", {"backend": "triton", "graphs": True}),
-    "rotary": (norm_rotary, "_norm_rotary_kernel", "qk_ptr", "norm_rotary", {"norm_rotary": LayerOps().norm_rotary}),
+    "rotary": (norm_rotary, "_norm_rotary_kernel", "heads_ptr", "norm_rotary", {"norm_rotary": LayerOps().norm_rotary}),
     "silu": (silu_mul, "_silu_mul_kernel", "out_ptr", "silu_mul", {"backend": "triton", "graphs": True}),
     "draw": (sampler, "_sample_kernel", "token_ptr", "draw", {"backend": "triton", "graphs": True, "draws": False}),
 }
 
 
 @pytest.mark.parametrize(
-    ("name", "fault"), [*((name, "is wrong") for name in FAULTS), ("store_kv", "raises"), ("draw", "raises")]
+    ("name", "fault"), [*((name, "is wrong") for name in FAULTS), ("stored", "raises"), ("draw", "raises")]
 )
 def test_a_kernel_that_is_no_good_here_is_named_and_the_engine_answers_without_it(
     small_oracle: Oracle, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch, name: str, fault: str
@@ -120,9 +120,9 @@ def test_a_kernel_that_is_no_good_here_is_named_and_the_engine_answers_without_i
 def test_a_backend_that_was_asked_for_by_name_is_not_replaced(
     small_oracle: Oracle, checked_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_kv, "_store_kv", Raises())
+    monkeypatch.setattr(paged_prefill, "_paged_prefill", Raises())
     message = (
-        "^attention_backend cannot be what was asked for on cuda:0: the kernel 'store_kv' fails .*; leave attention_"
+        "^attention_backend cannot be what was asked for on cuda:0: the kernel 'prefill of 2 tokens' fails .*; leave at"
     )
     with pytest.raises(ValueError, match=message):
         make_engine(small_oracle, attention_backend="triton", **SMALL)

@@ -19,7 +19,8 @@ from tests.m4.planted import planted
 if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
     pytest.skip(f"Triton kernels: {reason}", allow_module_level=True)
 
-from folovllm.attention.kernels import paged_decode, paged_prefill, store_kv, tile
+from folovllm.attention.kernels import paged_decode, paged_prefill, tile
+from folovllm.layers.kernels import norm_rotary
 
 # Tiles.
 
@@ -104,7 +105,9 @@ def write_and_read(cache: torch.Tensor) -> None:
     k = torch.randn(length, 1, HEAD_SIZE, device=KERNEL_DEVICE).half()
     q = torch.randn(3, 2, HEAD_SIZE, device=KERNEL_DEVICE).half()
     slots = torch.arange(length, device=KERNEL_DEVICE) + FAR * BLOCK_SIZE
-    store_kv.store_kv(k, k, cache, cache, slots)
+    angles = torch.ones(length, HEAD_SIZE, device=KERNEL_DEVICE), torch.zeros(length, HEAD_SIZE, device=KERNEL_DEVICE)
+    fused = torch.cat([torch.zeros_like(k), k, k], 1)
+    norm_rotary.norm_rotary(fused, None, angles, 1, 1, cache[None].expand(2, -1, -1, -1, -1), slots)
     assert torch.equal(cache[FAR:].flatten(0, 1)[:length], k)
     tables = torch.tensor([[FAR, FAR + 1]], dtype=torch.int32, device=KERNEL_DEVICE)
     lens, starts = (torch.tensor(each, dtype=torch.int32, device=KERNEL_DEVICE) for each in ([length], [0, 3]))
@@ -120,9 +123,9 @@ def test_slots_and_blocks_beyond_int32_are_written_and_read(cache: torch.Tensor)
     write_and_read(cache)
 
 
-def in_store_kv(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = planted(store_kv, "(slots_ptr + token).to(tl.int64)", "(slots_ptr + token).to(tl.int32)", folder)
-    monkeypatch.setattr(store_kv, "_store_kv", copy._store_kv)
+def in_norm_rotary(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = planted(norm_rotary, "cache_ptr + row[:, None] *", "cache_ptr + row.to(tl.int32)[:, None] *", folder)
+    monkeypatch.setattr(norm_rotary, "_norm_rotary_kernel", copy._norm_rotary_kernel)
 
 
 def in_attention(module: ModuleType) -> Callable[[Path, pytest.MonkeyPatch], None]:
@@ -137,8 +140,8 @@ def in_attention(module: ModuleType) -> Callable[[Path, pytest.MonkeyPatch], Non
 @pytest.mark.skipif(KERNEL_DEVICE.type == "cuda", reason="only the interpreter looks for an overflow")
 @pytest.mark.parametrize(
     "plant",
-    [in_store_kv, in_attention(paged_decode), in_attention(paged_prefill)],
-    ids=["slots of store_kv", "blocks of decode", "blocks of prefill"],
+    [in_norm_rotary, in_attention(paged_decode), in_attention(paged_prefill)],
+    ids=["slots of norm_rotary", "blocks of decode", "blocks of prefill"],
 )
 def test_an_address_in_int32_is_found(plant, cache: torch.Tensor, tmp_path: Path, monkeypatch) -> None:
     plant(tmp_path, monkeypatch)

@@ -19,7 +19,6 @@ PRODUCTS, OTHERS = "products and head", "copies and others"
 NAMES = {
     "decode": "_paged_decode",
     "merge of splits": "_merge",
-    "store_kv": "_store_kv",
     "norms": "rms_norm",
     "rotation": "norm_rotary",
     "SwiGLU": "silu_mul",
@@ -68,9 +67,8 @@ def kernel_seconds(gpu: Gpu, shape: str, contexts: Sequence[int]) -> dict[str, f
     return {
         "decode": layers * attention,
         "merge of splits": layers * small(2 * splits * heads * size) if splits > 1 else 0.0,
-        "store_kv": layers * small(4 * kv_heads * size),
         "norms": (2 * layers + 1) * small(4 * hidden),
-        "rotation": layers * small(2 * (heads + kv_heads) * size),
+        "rotation": layers * small((2 * heads + 5 * kv_heads) * size),  # and K and V into the cache
         "SwiGLU": layers * small(3 * inner),
         "draw": time_line.draw_seconds(gpu, rows, found["vocab_size"]) + LAUNCH,
         PRODUCTS: products["head"] + layers * (sum(products.values()) - products["head"]),

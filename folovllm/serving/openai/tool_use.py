@@ -19,7 +19,7 @@ from folovllm.serving.openai.protocol import ChatRequest, NamedTool
 from folovllm.serving.tool_parsers.abstract_tool_parser import ToolParser
 from folovllm.serving.tool_parsers.formats import ArgumentsParser, CallListParser
 from folovllm.structured_outputs import StructuredOutputsParams
-from folovllm.utils.suggest import did_you_mean
+from folovllm.utils.checks import did_you_mean
 
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
 _OPEN = {"additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "$ref"}

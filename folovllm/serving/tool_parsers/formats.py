@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from folovllm.serving.tool_parsers.abstract_tool_parser import ToolParser
-from folovllm.utils.suggest import did_you_mean
+from folovllm.utils.checks import did_you_mean
 
 _PARAMETER = re.compile(r"\s*<parameter=([^>]*)>\n?(.*?)\n?</parameter>", re.DOTALL)
 
