@@ -88,6 +88,8 @@ def _check_as_written(written: dict[str, Any]) -> None:
             continue
         for name in ("rope_parameters", "rope_scaling"):
             _check_ropes(part.get(name))
+        if part.get("compression_config") is not None:
+            raise ValueError("compression_config in config.json is an old name of quantization_config: rename it")
         if part.get("quantization_config") is not None:
             read_scheme(part["quantization_config"])
     if written.get("model_type") is not None:

@@ -7,7 +7,8 @@
 
 Everything else is refused here by name, before a weight is read.
 
-vLLM: model_executor/layers/quantization/gptq.py, awq.py, compressed_tensors/compressed_tensors.py
+vLLM: model_executor/layers/quantization/auto_gptq.py, auto_awq.py,
+      model_executor/layers/quantization/compressed_tensors/compressed_tensors.py
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from folovllm.config import ModelConfig
-from folovllm.errors import ModelLoadError
 from folovllm.utils.checks import describe
 
 Format = Literal["gptq", "awq", "pack-quantized", "int-quantized", "plain"]
@@ -63,8 +63,7 @@ def select_scheme(model_config: ModelConfig, settings: Any) -> QuantScheme | Non
     """That of a model, whose config.json has `settings` for quantization_config; None: its weights stay as they are.
 
     Raises:
-        ModelLoadError: see read_scheme.
-        ValueError: `quantization` asks for something else.
+        ValueError: see read_scheme; `quantization` asks for something else.
     """
     wanted = model_config.quantization
     if settings is None and (wanted is None or wanted in ONLINE):
@@ -82,10 +81,10 @@ def read_scheme(settings: Any) -> QuantScheme:
     """The scheme that a `quantization_config` describes.
 
     Raises:
-        ModelLoadError: it is damaged, or describes what is not supported; the text names the field and a way out.
+        ValueError: it is damaged, or describes what is not supported; the text names the field and a way out.
     """
     if not isinstance(settings, dict):
-        raise ModelLoadError(f"quantization_config must be an object, got {describe(settings)}")
+        raise ValueError(f"quantization_config must be an object, got {describe(settings)}")
     if any(settings.get(f"load_in_{bits}bit") for bits in (4, 8)):
         raise _refused("quant_method", "bitsandbytes")
     method = settings.get("quant_method")
@@ -168,19 +167,19 @@ def _group_size(settings: dict[str, Any]) -> int:
 def _names(settings: dict[str, Any], name: str) -> tuple[str, ...]:
     names = settings.get(name) or []
     if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-        raise ModelLoadError(f"quantization_config.{name} must be a list of names, got {describe(names)}")
+        raise ValueError(f"quantization_config.{name} must be a list of names, got {describe(names)}")
     for each in names:
         try:
             re.compile(each.removeprefix("re:"))
         except re.error as error:
-            raise ModelLoadError(
+            raise ValueError(
                 f"quantization_config.{name} has no regular expression in {describe(each)}: {error}"
             ) from error
     return tuple(names)
 
 
-def _refused(field: str, value: object, why: str = "") -> ModelLoadError:
-    return ModelLoadError(
+def _refused(field: str, value: object, why: str = "") -> ValueError:
+    return ValueError(
         f"quantization_config.{field} {describe(value)} is not supported{': ' + why if why else ''}; supported are "
         f"{SUPPORTED}; {WAY_OUT}"
     )

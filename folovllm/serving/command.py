@@ -33,7 +33,7 @@ def add_parser(commands: Any) -> None:
     for name in ("methods", "headers"):
         text = f"""{name} that these pages may use (default: '["*"]')"""
         parser.add_argument(f"--allowed-{name}", type=_texts, default=["*"], metavar="JSON", help=text)
-    text = "let these pages send cookies and keys that the browser holds (default: no)"
+    text = "let these pages send cookies and keys that the browser holds"
     parser.add_argument("--allow-credentials", action="store_true", help=text)
     parser.add_argument("--max-queue", type=_whole(0), default=1024, metavar="N", help="waiting requests; beyond: 429")
     text = "how much a request's body may hold, such as stop=128; may be given again (default: the notes' table)"

@@ -61,7 +61,7 @@ def test_a_configuration_that_is_no_object_is_a_load_error(text: str, folder: Pa
         (
             "quantization_config",
             {"quant_method": "gptq", "bits": 4},
-            "its weights are quantized with 'gptq' (quantization_config in config.json), which is not supported",
+            "quantization_config.group_size None is not supported: a multiple of 8, or -1 for a row at a time",
         ),
     ],
 )

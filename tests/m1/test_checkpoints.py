@@ -183,7 +183,7 @@ def test_a_tensor_in_two_files_is_named(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.float8_e4m3fn])
 def test_weights_without_their_scale_are_refused(dtype, tmp_path):
     folder = edit_tensors(make_hf_folder(tmp_path), lambda t: t.update({HEAD: t[HEAD].to(dtype)}))
-    with pytest.raises(ModelLoadError, match=r"tensor lm_head\.weight holds \w+, and quantized weights"):
+    with pytest.raises(ModelLoadError, match=r"tensor lm_head\.weight holds \w+, the configuration asks for F64"):
         build(folder)
 
 

@@ -118,7 +118,7 @@ def test_a_command_ends_where_the_kit_is_terminated(tmp_path: Path) -> None:
     wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
     process.terminate()
     assert process.wait() == 143
-    assert not is_running(int(pid.read_text()))
+    wait_until(lambda: not is_running(int(pid.read_text())))
 
 
 # Parts.

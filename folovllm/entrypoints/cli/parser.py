@@ -35,6 +35,7 @@ HELP = {
     "quantization": "w4a16 or w8a8: round a checkpoint's weights (default: as its config.json says)",
     "block_size": "tokens in a block of the KV cache",
     "num_kv_blocks": "blocks of the KV cache; also --num-gpu-blocks-override (default: what fits into memory)",
+    "kv_cache_memory_bytes": "as many blocks as fit into these bytes (default: see --num-kv-blocks)",
     "gpu_memory_utilization": "share of a GPU's memory that all of it may take",
     "swap_space": "GiB of CPU memory for the blocks of preempted sequences; 0: none",
     "enable_prefix_caching": "find what earlier prompts have computed, where a prompt begins alike",

@@ -1,6 +1,6 @@
 """Products with codes, in our own compiled CPU kernels: csrc/linear_codes.cpp and csrc/linear_int8.cpp.
 
-vLLM: model_executor/kernels/linear/mixed_precision/cpu.py, scaled_mm/cpu.py
+vLLM: model_executor/kernels/linear/mixed_precision/cpu.py, model_executor/kernels/linear/scaled_mm/cpu.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What those who run a server ask of it: how it is set up, what its tokenizer is, and to forget what it has computed.
 
-vLLM: entrypoints/serve/cache/api_router.py, entrypoints/serve/instrumentator/server_info.py
+vLLM: entrypoints/serve/dev/cache/api_router.py, entrypoints/serve/dev/server_info/api_router.py
 """
 
 from __future__ import annotations

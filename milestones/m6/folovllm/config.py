@@ -108,8 +108,7 @@ class CacheConfig:
 
     `block_size` tokens share a block. On a GPU, weights, activations and blocks together may use
     `gpu_memory_utilization` of its memory; `num_kv_blocks` overrides what follows from that. `swap_space`
-    GiB of CPU memory take the blocks of preempted sequences. `kv_cache_memory_bytes` asks for as many blocks as that
-    memory holds. `kv_cache_dtype` "fp8" (or "fp8_e4m3", which is the
+    GiB of CPU memory take the blocks of preempted sequences. `kv_cache_dtype` "fp8" (or "fp8_e4m3", which is the
     same) keeps keys and values in 8 bits; "auto" keeps them in the model's dtype.
     """
 
@@ -119,7 +118,6 @@ class CacheConfig:
     enable_prefix_caching: bool = False
     num_kv_blocks: int | None = None
     kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3"] = "auto"
-    kv_cache_memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
         check_int("block_size", self.block_size, 1)
@@ -130,10 +128,6 @@ class CacheConfig:
         check_bool("enable_prefix_caching", self.enable_prefix_caching)
         if self.num_kv_blocks is not None:
             check_int("num_kv_blocks", self.num_kv_blocks, 1)
-        if self.kv_cache_memory_bytes is not None:
-            check_int("kv_cache_memory_bytes", self.kv_cache_memory_bytes, 1)
-            if self.num_kv_blocks is not None:
-                raise ValueError("kv_cache_memory_bytes must not be given beside num_kv_blocks: either says how many")
         check_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", "fp8", "fp8_e4m3"))
 
 
