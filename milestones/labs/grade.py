@@ -67,10 +67,16 @@ class Grade:
 
 
 def grade(
-    exercise: Exercise, folder: Path, tree: Snapshot, python: str = sys.executable, language: str = "en"
+    exercise: Exercise,
+    folder: Path,
+    tree: Snapshot,
+    python: str = sys.executable,
+    language: str = "en",
+    patience: int = 1,
 ) -> Grade:
     """Judge the `folovllm` in `folder` with a process of `python`; `tree` is the milestone as this repository has it,
-    for pristine helpers. language: of what is expected and got."""
+    for pristine helpers. language: of what is expected and got. patience: how many times the exercise's seconds a test
+    may take."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="folovllm-judge-", ignore_cleanup_errors=True) as name:
         scratch = Path(name).resolve()
@@ -85,7 +91,7 @@ def grade(
         if any(re.search(rb"^\s*(from|import) tests\b", source, re.MULTILINE) for source in sources):
             helpers = {path: file for path, file in tree.items() if path.startswith("tests/") and path.endswith(".py")}
             write_tree(helpers, scratch / "pristine")
-        code, output = _run(python, scratch, folder, exercise.seconds, language)
+        code, output = _run(python, scratch, folder, patience * exercise.seconds, language)
         result = _read(exercise, scratch, folder, code, output)
     result.seconds = time.monotonic() - start
     return result

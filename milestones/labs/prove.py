@@ -28,6 +28,7 @@ from milestones.spec import MilestoneError
 from milestones.trees import write_tree
 
 AT_A_TIME = min(os.cpu_count() or 2, 4)
+PATIENCE = 4  # a proof must not fail because the machine is slow, or busy with others
 # Imported once for all judges: most of a judge's seconds would be these.
 MODULES = ("torch", "transformers", "pytest")
 
@@ -113,7 +114,7 @@ def _prove(
 
     def judge(content: str) -> Grade:
         (folder / e.file).write_text(content, encoding="utf-8", newline="")
-        return grade(e, folder, tree, python)
+        return grade(e, folder, tree, python, patience=PATIENCE)
 
     progress(f"{e.id}: its solution")
     result = judge(text)
