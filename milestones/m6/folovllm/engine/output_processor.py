@@ -92,20 +92,20 @@ class OutputProcessor:
     def __init__(self, tokenizer: Any | None, scheduler: Scheduler) -> None:
         self.tokenizer, self.scheduler = tokenizer, scheduler
         self._decoder = None if tokenizer is None else fastest_decoder(tokenizer)
-        self._sequences: dict[str, SequenceOutput] = {}
-        self._beams: dict[str, BeamGroup] = {}  # by request id
+        self.sequences: dict[str, SequenceOutput] = {}
+        self.beams: dict[str, BeamGroup] = {}  # by request id
 
     def begin(self, request: Request) -> None:
         if request.sampling_params.use_beam_search:
-            self._beams[request.request_id] = BeamGroup(request, self.scheduler)
+            self.beams[request.request_id] = BeamGroup(request, self.scheduler)
             return  # beams have no text before they end
         for seq in request.get_seqs():
-            self._sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
+            self.sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
 
     def discard(self, request: Request) -> None:
-        self._beams.pop(request.request_id, None)
+        self.beams.pop(request.request_id, None)
         for seq in request.get_seqs():
-            self._sequences.pop(seq.seq_id, None)
+            self.sequences.pop(seq.seq_id, None)
 
     def process_outputs(
         self, requests: dict[str, Request], rows: list[Sequence], output: ModelRunnerOutput, gained: Gained
@@ -136,10 +136,10 @@ class OutputProcessor:
                 seq.cumulative_logprob += row.logprobs[0]
                 if seq.sampling_params.logprobs is not None:
                     seq.output_logprobs.append(self._decode_row(row))
-            ended = self._sequences[seq.seq_id].add_token(seq.data.output_token_ids[-1], ended)
+            ended = self.sequences[seq.seq_id].add_token(seq.data.output_token_ids[-1], ended)
             if ended is not None:
                 self.scheduler.finish(request, seq, ended)
-        if self._beams:
+        if self.beams:
             num_tokens += self._advance_beams(requests, logprobs, changed)
         return [self.make_output(request) for request in changed.values()], num_tokens
 
@@ -151,10 +151,10 @@ class OutputProcessor:
         rows = {
             seq: row
             for seq, row in logprobs.items()
-            if row is not None and seq.status is SequenceStatus.RUNNING and seq.request_id in self._beams
+            if row is not None and seq.status is SequenceStatus.RUNNING and seq.request_id in self.beams
         }
         for request_id in {seq.request_id for seq in rows}:
-            request, group = requests[request_id], self._beams[request_id]
+            request, group = requests[request_id], self.beams[request_id]
             if request.metrics.first_token_time is None:
                 request.metrics.first_token_time = time.time()
             if group.advance(rows):
@@ -168,7 +168,7 @@ class OutputProcessor:
         self.discard(request)
         request.sequences = {seq.seq_id: seq for seq, _ in winners}
         for seq, rows in winners:
-            state = self._sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
+            state = self.sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
             token_ids = seq.data.output_token_ids
             for place, token_id in enumerate(token_ids, start=1):
                 state.add_token(token_id, seq.status if place == len(token_ids) else None)
@@ -214,7 +214,7 @@ class OutputProcessor:
         return ranked[: params.n]
 
     def _completion(self, index: int, seq: Sequence) -> CompletionOutput:
-        state = self._sequences[seq.seq_id]
+        state = self.sequences[seq.seq_id]
         return CompletionOutput(
             index=index,
             text=state.shown_text() if state.holdback else state.text,
