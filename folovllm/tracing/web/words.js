@@ -55,7 +55,7 @@ const WORDS = {
     first: "到第一步", back: "后退一步", forward: "前进一步", slider: "步", zoomIn: "放大", zoomOut: "缩小",
     kinds: { waiting: "等待", prefill: "prefill", decode: "decode", idle: "这一步不计算", preempted: "被抢占", swapped: "已换出",
       found: "命中缓存", shared: "共享的块", findable: "空闲、可再次找到", free: "空闲的块", copy: "这一步里复制出来的", used: "在用的块" },
-    where: (step, last, ms) => `第 ${step} 步，共到 ${last} · ${ms}`,
+    where: (step, last, ms) => `第 ${step} 步，共 ${last} 步 · ${ms}`,
     facts: (h, r, s, n) => `${h.model}，${h.device}，${h.dtype} · ${h.num_blocks.toLocaleString()} 块，每块 ${h.block_size} 个 token · 每步至多 ${h.max_num_batched_tokens.toLocaleString()} 个 token、${h.max_num_seqs} 条序列 · ${r} 个请求，${s} 条序列，${n.toLocaleString()} 步`,
     simulated: " · 时间是模拟的", torn: " · 文件最后一行不完整",
     beyond: "这份记录到此为止。",
