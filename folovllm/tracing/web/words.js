@@ -6,7 +6,7 @@ const WORDS = {
     title: "A run of FoloVLLM, step by step", language: "中文", theme: { auto: "theme: auto", light: "theme: light", dark: "theme: dark" },
     timeline: "Timeline: one lane a sequence", charts: "Each step: budget, cache, time", words: "What happens in this step",
     blocks: "Block map", texts: "Texts up to this step",
-    noTexts: "Not in this page: the trace was made without texts, or there was no tokenizer for it.", silent: "Nobody has said anything yet.",
+    noTexts: "Not in this page: the trace was made without texts, or there was no tokenizer for it.", silent: "No text yet.",
     latencies: "Time to first token, and gaps between tokens, by request",
     keys: "Keys: ← → one step, with Shift ten · Home End · space plays · + − zoom, 0 all of it. Click: go to a step. Drag: move along.",
     byStep: "axis: steps", byTime: "axis: time", fit: "all", play: "play", pause: "pause",
@@ -49,7 +49,7 @@ const WORDS = {
     timeline: "时间线：一条序列一行", charts: "每一步：预算、缓存、用时", words: "这一步发生了什么",
     blocks: "块的分布", texts: "到这一步为止的文字",
     noTexts: "这一页没有文字：记录时没有保存，或者找不到分词器（tokenizer）。", silent: "还没有任何文字。",
-    latencies: "各请求的首 token 时间与相邻 token 的间隔",
+    latencies: "各请求首个 token 的用时与相邻 token 的间隔",
     keys: "按键：← → 前后一步，加 Shift 为十步 · Home End 到头到尾 · 空格播放 · + − 缩放，0 看全部。单击跳到某一步，拖动平移。",
     byStep: "横轴：步", byTime: "横轴：时间", fit: "全部", play: "播放", pause: "暂停",
     first: "到第一步", back: "后退一步", forward: "前进一步", slider: "步", zoomIn: "放大", zoomOut: "缩小",
@@ -84,7 +84,7 @@ const WORDS = {
     tableOf: (n, names) => n ? `${n} 块：${names}` : "没有块", foundLane: (n) => `${n} 个 token 命中缓存`,
     prompt: (p) => `提示词：${p}`, budget: "token 数", cache: "块数", time: "毫秒",
     chart: { prefill: "prefill", decode: "decode", used: "在用", findable: "空闲、可找到", schedule: "调度", launch: "发起（CPU 上即前向计算）", wait: "等设备", update: "更新", output: "输出" },
-    ttft: "首 token 用时", gap: "间隔：深色为中位数，浅色为 95%，横线为最长", chosen: (r, t, g) => `${r}：首 token 用时 ${t}${g ? `；间隔 ${g}` : ""}`,
+    ttft: "首个 token 用时", gap: "间隔：深色为中位数，浅色为 95%，横线为最长", chosen: (r, t, g) => `${r}：首个 token 用时 ${t}${g ? `；间隔 ${g}` : ""}`,
   },
 };
 
