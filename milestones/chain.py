@@ -25,8 +25,6 @@ NOT_MANAGED = tuple(f"tests/{name}/**" for name in ("milestones", "docs", "works
 # What stands around the last milestone's engine and is in none of them: serving, watching and measuring.
 AFTER = (
     "folovllm/bench/**",
-    "folovllm/csrc/linear_codes.cpp",
-    "folovllm/csrc/linear_int8.cpp",
     "folovllm/engine/kernel_check.py",
     "folovllm/engine/looks.py",
     "folovllm/engine/step_thread.py",
@@ -37,8 +35,6 @@ AFTER = (
     "folovllm/entrypoints/generation_defaults.py",
     "folovllm/entrypoints/metrics_reader.py",
     "folovllm/entrypoints/trace_texts.py",
-    "folovllm/layers/quantization/**",
-    "folovllm/quant_scheme.py",
     "folovllm/serving/**",
     "folovllm/structured_outputs.py",
     "folovllm/utils/machine.py",
@@ -49,7 +45,6 @@ AFTER = (
     "tests/bench/**",
     "tests/cli/**",
     "tests/clients/**",
-    "tests/quantization/**",
     "tests/ray/**",
     "tests/serve/**",
     "tests/simulator/**",
