@@ -41,7 +41,6 @@ AFTER = (
     "folovllm/sample/structured/**",
     "folovllm/simulator/**",
     "folovllm/tracing/**",
-    "folovllm/utils/named_files.py",
     "tests/bench/**",
     "tests/cli/**",
     "tests/clients/**",
