@@ -18,7 +18,7 @@ from folovllm.quantize.calibration import make_windows
 from folovllm.quantize.layerwise import EMBEDDED_TEXT, quantize
 from folovllm.quantize.recipe import Recipe, quantization_config
 from tests.helpers import add_byte_tokenizer, hf_greedy, make_hf_folder, make_hf_model
-from tests.quantization.support import FOLDERS, NAMES, PROMPTS, generate, oracle, read
+from tests.m7.support import FOLDERS, NAMES, PROMPTS, generate, oracle, read
 
 RECIPES = {
     "rtn": {"method": "rtn", "group_size": 32, "symmetric": True},

@@ -14,7 +14,7 @@ from folovllm.quantize.folder import new_folder
 from folovllm.quantize.layerwise import EMBEDDED_TEXT, quantize
 from folovllm.quantize.recipe import Recipe
 from tests.helpers import add_byte_tokenizer, make_hf_folder
-from tests.quantization.support import FOLDERS
+from tests.m7.support import FOLDERS
 
 
 @pytest.fixture
