@@ -134,7 +134,7 @@ def test_each_milestone_says_what_its_first_command_prints():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(8))
 def test_the_first_command_prints_what_the_readme_says(number: int, tmp_path: Path, environment: dict[str, str]):
     course = Course.load(working_tree(ROOT))
     milestone = course.milestones[number]

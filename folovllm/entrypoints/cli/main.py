@@ -1,4 +1,4 @@
-"""`folovllm generate | chat | demo | serve | info | bench | trace`: the first three are those of every milestone.
+"""`folovllm generate | chat | demo | serve | quantize | info | bench | trace`: the first three are every milestone's.
 
 Parsing imports neither torch nor transformers: `--help` and a wrong option answer at once. A command imports
 what it needs when it runs. What a user can get wrong ends in one line on stderr and exit status 2.
@@ -15,7 +15,7 @@ from importlib import import_module
 
 from folovllm import __version__
 from folovllm.entrypoints import commands
-from folovllm.entrypoints.cli import chat, generate, info, recording, trace
+from folovllm.entrypoints.cli import chat, generate, info, quantize, recording, trace
 from folovllm.entrypoints.cli.parser import Parser, one_line
 
 DESCRIPTION = "FoloVLLM: an LLM inference engine to learn from, in the shape of vLLM v1."
@@ -72,7 +72,8 @@ def build_parser() -> Parser:
     commands.add_commands(choices)
     generate.extend(choices.choices["generate"])
     chat.extend(choices.choices["chat"])
-    for module in ("folovllm.serving.command", info.__name__, "folovllm.bench.command", trace.__name__):
+    own = (quantize.__name__, info.__name__)
+    for module in ("folovllm.serving.command", *own, "folovllm.bench.command", trace.__name__):
         import_module(module).add_parser(choices)  # serving and benches stand above a command
     for name in ("demo", "serve"):
         choices.choices[name].set_defaults(observers=(info.say_what_is_slow,))

@@ -71,6 +71,10 @@ class WeightFormat:
     def read(self, tensors: Tensors, scheme: QuantScheme, name: str) -> Codes:
         raise NotImplementedError
 
+    def write(self, codes: Codes, scheme: QuantScheme, scales: torch.dtype) -> Tensors:
+        """What read() reads. `scales`: their dtype in the checkpoint."""
+        raise NotImplementedError(f"{type(self).__name__} is read only: compressed-tensors' formats are written")
+
 
 class GPTQ(WeightFormat):
     """Zeros are not read: all codes are symmetric, and files differ in what they write there."""
@@ -135,6 +139,17 @@ class PackQuantized(WeightFormat):
             zero = centred(unpack(tensors["weight_zero_point"], scheme.bits, 0)[:outs], scheme.bits).contiguous()
         return Codes(values, scale.float(), zero)
 
+    def write(self, codes: Codes, scheme: QuantScheme, scales: torch.dtype) -> Tensors:
+        half = 2 ** (scheme.bits - 1)
+        found = {
+            "weight_packed": pack(codes.values.int() + half, scheme.bits, 1),
+            "weight_scale": codes.scale.to(scales),
+            "weight_shape": torch.tensor(codes.values.shape),
+        }
+        if codes.zero is not None:
+            found["weight_zero_point"] = pack(codes.zero.int() + half, scheme.bits, 0)
+        return found
+
 
 class IntQuantized(WeightFormat):
     def tensors(self, outs: int, size: int, scheme: QuantScheme) -> dict[str, Stored]:
@@ -142,6 +157,9 @@ class IntQuantized(WeightFormat):
 
     def read(self, tensors: Tensors, scheme: QuantScheme, name: str) -> Codes:
         return Codes(tensors["weight"], tensors["weight_scale"].float(), None)
+
+    def write(self, codes: Codes, scheme: QuantScheme, scales: torch.dtype) -> Tensors:
+        return {"weight": codes.values, "weight_scale": codes.scale.to(scales)}
 
 
 FORMATS: dict[str, WeightFormat] = {

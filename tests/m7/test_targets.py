@@ -12,7 +12,7 @@ from folovllm.layers.quantization.linear import round_rows
 from folovllm.quant_scheme import QuantScheme
 from folovllm.utils import cpu_kernels
 from tests.m4.cpu_target import CACHED, TARGETS
-from tests.quantization.test_kernels import ROWS, W8A8, layer_of, pytestmark  # noqa: F401
+from tests.m7.test_kernels import ROWS, W8A8, layer_of, pytestmark  # noqa: F401
 
 TARGETS = dict(TARGETS)
 if "avx512f" in cpu_kernels._cpu_features():

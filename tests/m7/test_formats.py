@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from folovllm.layers.quantization.formats import AWQ_ORDER, pack, unpack
-from tests.quantization.support import NAMES, dequantized, read
+from tests.m7.support import NAMES, dequantized, read
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_are_those_that_the_packages_read(name):
-    from tests.quantization.support import FOLDERS
+    from tests.m7.support import FOLDERS
 
     model, expected = read(FOLDERS / name), dequantized(name)
     found = {}

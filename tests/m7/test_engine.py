@@ -6,7 +6,7 @@ import pytest
 
 from folovllm import LLM
 from tests.helpers import hf_greedy
-from tests.quantization.support import FOLDERS, NAMES, PROMPTS, generate, oracle
+from tests.m7.support import FOLDERS, NAMES, PROMPTS, generate, oracle
 
 
 def engine(name, **kwargs):

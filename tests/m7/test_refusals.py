@@ -13,7 +13,7 @@ from folovllm import LLM, ModelConfig, ModelLoadError
 from folovllm.hf_config import load_hf_config
 from folovllm.quant_scheme import QuantScheme, read_scheme, select_scheme
 from tests.helpers import make_hf_folder
-from tests.quantization.support import FOLDERS, read
+from tests.m7.support import FOLDERS, read
 
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}

@@ -13,7 +13,7 @@ from folovllm.layers.quantization.compiled import CompiledQuantizedLinear, kerne
 from folovllm.layers.quantization.linear import QuantizedLinear, round_rows
 from folovllm.models.one_call import OneCallOps
 from folovllm.quant_scheme import ONLINE, QuantScheme
-from tests.quantization.support import FOLDERS, generate
+from tests.m7.support import FOLDERS, generate
 
 pytestmark = pytest.mark.skipif(
     compiled_unavailable_reason(torch.float32) is not None, reason="the compiled kernels cannot run here"

@@ -1,0 +1,101 @@
+import torch
+
+from folovllm.layers.quantization.codes import choose_grid, round_to_nearest, to_codes
+from lab_judge import expect, expect_close, invariant
+
+EIGHT = [0.31, -0.12, 0.07, -0.28, 0.02, 0.19, -0.05, 0.14]
+
+
+@invariant(1)
+def test_a_symmetric_grid_by_hand():
+    scale, zero = choose_grid(torch.tensor([EIGHT]), bits=4, symmetric=True)
+    expect_close(scale, torch.tensor([0.31 / 7]), mistakes={"divides-by-sixteen": torch.tensor([0.31 / 8])})
+    expect((zero.tolist(), zero.dtype), ([0], torch.int8))
+
+
+@invariant(1)
+def test_the_largest_in_size_may_be_negative():
+    scale, _ = choose_grid(torch.tensor([[-12.7, 3.0]]), bits=8, symmetric=True)
+    expect_close(scale, torch.tensor([0.1]))
+
+
+@invariant(1, likely="shares-one-scale")
+def test_each_group_has_its_own():
+    grouped = torch.tensor([[[7.0, 1.0], [0.7, 0.1]], [[70.0, 1.0], [0.07, 0.01]]])
+    scale, _ = choose_grid(grouped, bits=4, symmetric=True)
+    expect_close(scale, torch.tensor([[1.0, 0.1], [10.0, 0.01]]))
+
+
+@invariant(2)
+def test_an_asymmetric_scale_by_hand():
+    scale, _ = choose_grid(torch.tensor([[3.0, -0.75, 0.9]]), bits=4, symmetric=False)
+    expect_close(scale, torch.tensor([0.25]), mistakes={"divides-by-sixteen": torch.tensor([3.75 / 16])})
+
+
+@invariant(2)
+def test_the_same_with_8_bits():
+    scale, _ = choose_grid(torch.tensor([[-1.0, 50.0]]), bits=8, symmetric=False)
+    expect_close(scale, torch.tensor([0.2]))
+
+
+@invariant(3)
+def test_the_zero_is_the_code_of_zero():
+    _, zero = choose_grid(torch.tensor([[3.0, -0.75, 0.9], [1.0, -2.0, 0.0]]), bits=4, symmetric=False)
+    expect((zero.tolist(), zero.dtype), ([-5, 2], torch.int8))
+
+
+@invariant(3)
+def test_a_zero_is_a_code():
+    _, zero = choose_grid(torch.tensor([[-15.0, -3.0]]), bits=4, symmetric=False)
+    expect(zero.tolist(), [7])
+
+
+@invariant(4)
+def test_weights_above_zero():
+    scale, zero = choose_grid(torch.tensor([[2.0, 3.0]]), bits=4, symmetric=False)
+    expect_close(scale, torch.tensor([0.2]))
+    expect(zero.tolist(), [-8])
+
+
+@invariant(4)
+def test_weights_below_zero():
+    scale, zero = choose_grid(torch.tensor([[-2.0, -3.0]]), bits=4, symmetric=False)
+    expect_close(scale, torch.tensor([0.2]))
+    expect(zero.tolist(), [7])
+
+
+@invariant(5)
+def test_a_group_of_zeros():
+    for symmetric in (True, False):
+        scale, _ = choose_grid(torch.zeros(1, 8), bits=4, symmetric=symmetric)
+        expect(scale.tolist(), [1.0])
+        codes = round_to_nearest(torch.zeros(1, 8), bits=4, group_size=8, symmetric=symmetric)
+        expect(codes.dequantize().tolist(), [[0.0] * 8])
+
+
+@invariant(6, likely="cuts-off")
+def test_the_eight_codes_of_the_note():
+    grouped, zero = torch.tensor([EIGHT]), torch.zeros(1, dtype=torch.int8)
+    codes = to_codes(grouped, torch.tensor([0.31 / 7]), zero, bits=4)
+    expect(codes.tolist(), [[7, -3, 2, -6, 0, 4, -1, 3]], mistakes={"cuts-off": [[7, -2, 1, -6, 0, 4, -1, 3]]})
+    expect(codes.dtype, torch.int8)
+
+
+@invariant(6)
+def test_the_zero_is_added():
+    grouped = torch.tensor([[-0.75, 0.0, 0.9, 3.0]])
+    codes = to_codes(grouped, torch.tensor([0.25]), torch.tensor([-5], dtype=torch.int8), bits=4)
+    expect(codes.tolist(), [[-8, -5, -1, 7]])
+
+
+@invariant(6)
+def test_what_is_outside_becomes_the_first_or_the_last_code():
+    grouped, zero = torch.tensor([[9.0, -9.0, 7.0, -8.0]]), torch.zeros(1, dtype=torch.int8)
+    codes = to_codes(grouped, torch.tensor([1.0]), zero, bits=4)
+    expect(codes.tolist(), [[7, -8, 7, -8]], mistakes={"forgets-the-range": [[9, -9, 7, -8]]})
+
+
+@invariant(6)
+def test_8_bits_have_a_wider_range():
+    grouped, zero = torch.tensor([[130.0, -130.0]]), torch.zeros(1, dtype=torch.int8)
+    expect(to_codes(grouped, torch.tensor([1.0]), zero, bits=8).tolist(), [[127, -128]])

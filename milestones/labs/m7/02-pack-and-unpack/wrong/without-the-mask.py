@@ -1,0 +1,4 @@
+def unpack(packed: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32).view(-1, *[1] * (packed.dim() - 1 - dim))
+    digits = packed.unsqueeze(dim + 1) >> shifts
+    return digits.to(torch.uint8).flatten(dim, dim + 1)
