@@ -172,7 +172,9 @@ class MPClient:
                 else:
                     error = message
         except (asyncio.IncompleteReadError, OSError):
-            pass
+            pass  # the process has ended
+        except Exception as unreadable:  # whatever it is, no one must wait for what will not come
+            error = unreadable
         if error is None:
             await asyncio.to_thread(self._process.join, PATIENCE)
             error = self._dead()

@@ -33,6 +33,9 @@ from folovllm.serving.openai.heads import is_loopback
 READ_SECONDS = 60.0
 """From a request's first byte, or from the connection, to the end of its body."""
 
+BACKLOG = 2048
+"""Connections that may wait to be accepted; uvicorn's own number."""
+
 
 class TimedH11(H11Protocol):
     """uvicorn's connection, which is closed when a request does not come to its end in time. uvicorn itself limits the
@@ -148,6 +151,7 @@ def _start(model: str, options: dict[str, Any], apart: bool) -> tuple[EngineClie
 
 
 def say_where(notes: Console, options: ServerOptions, listener: socket.socket, facts: list[str]) -> None:
+    listener.listen(BACKLOG)  # who reads the line may connect, and waits until the event loop runs
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     parts = ("FoloVLLM ", "bold"), "serves ", (options.name, "bold"), " at ", (address, "bold cyan")
