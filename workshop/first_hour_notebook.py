@@ -51,11 +51,13 @@ SAID = {
         "Install the package in a clone with `pip install -e .`, then:": "`run()` is the file's command line:",
         "Give your own prompts behind the name of the file, and": "Give `run()` your own prompts in quotes, and",
         " It is also a notebook, `examples/first_hour.ipynb`, which needs no clone.": "",
+        "Two of them change the file; `git checkout examples/one_file_engine.py` takes that back.\n\n": "",
     },
     "zh": {
         "在克隆下来的仓库里用 `pip install -e .` 安装，然后：": "`run()` 就是这个文件的命令行：",
         "把自己的提示词写在文件名后面；加上": "把自己的提示词加上引号交给 `run()`；加上",
         "这一页也有 notebook 版：`examples/first_hour.ipynb`，不用克隆仓库就能运行。": "",
+        "后两种要改文件里的一行；看完用 `git checkout examples/one_file_engine.py` 改回来。\n\n": "",
     },
 }
 

@@ -1,6 +1,6 @@
 """When an engine starts on a GPU, each of our kernels computes a small case there, and so do torch's operators.
 
-A GPU, driver or Triton that nobody has tried may refuse a kernel, or compute something else. A warning then names it,
+A GPU, driver or Triton that was never tried may refuse a kernel, or compute something else. A warning then names it,
 and torch takes its place, slower and right. The cases have the model's own sizes and dtypes, so the engine needs what
 they compile. FOLOVLLM_CHECK_KERNELS=no leaves them out. A kernel that reads what is not there ends CUDA's context, and
 the process with it.

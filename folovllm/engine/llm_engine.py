@@ -128,10 +128,7 @@ class LLMEngine:
         try:
             with self._turns:
                 self.advance()
-                if self._streams or self._failures:
-                    taken += self._take((self._outputs.keys() | self._failures.keys()) - self._streams)
-                else:  # the usual case
-                    taken += self._take(self._outputs.keys())
+                taken += self._take((self._outputs.keys() | self._failures.keys()) - self._streams)
             return taken
         except BaseException:  # an interrupt at the end of the turn: what was taken is given out next time
             self._outputs = {**{output.request_id: output for output in taken}, **self._outputs}

@@ -6,7 +6,7 @@ characters are held back:
 
     stop = ["END"]    generated  "... and the E"     shown "... and the"     the E could become END
 
-Where there is no stop string to look for, the text waits until somebody wants to see it: a request whose output is
+Where there is no stop string to look for, the text waits until it is asked for: a request whose output is
 fetched once has its text made once.
 
 vLLM: v1/engine/output_processor.py, v1/engine/detokenizer.py, v1/engine/logprobs.py

@@ -41,8 +41,8 @@ print(json.dumps([text, {PROMPTS} * {NUM_TOKENS} / (time.perf_counter() - began)
 
 def carry_on(lab: Lab, before: Lab, course: Course) -> dict[str, list[Exercise]]:
     """Put the functions that were solved in `before` into `lab`, and commit them. Returns what became of the exercises:
-    "carried"; "left_changed", as the milestones between have changed the function, and the newer one is left as it is;
-    "left_refused", as its judge refuses it here."""
+    "carried"; "left_changed", as the milestones between have changed the function, or what its judge calls, and the
+    newer one is left as it is; "left_refused", as its judge refuses it here."""
     if before.number >= lab.number:
         raise MilestoneError(f"--from must be of a milestone before {lab.milestone}, got {before.milestone}")
     carried: list[Exercise] = []
@@ -58,9 +58,12 @@ def carry_on(lab: Lab, before: Lab, course: Course) -> dict[str, list[Exercise]]
         path.write_bytes(exercise.with_functions_of(old, before.read(exercise.file)).encode("utf-8"))
         if grade(exercise, lab.folder, here, language=lab.language).outcome == "solved":
             carried.append(exercise)
-        else:
-            path.write_bytes(old.encode("utf-8"))
-            refused.append(exercise)
+            continue
+        path.write_bytes(old.encode("utf-8"))
+        is_judged = grade(exercise, lab.folder, here, language=lab.language).outcome == "solved"
+        (refused if is_judged else changed).append(
+            exercise
+        )  # a judge that refuses the course's own code knows too little
     if carried:
         lab.carried = [exercise.id for exercise in carried]
         lab.save()

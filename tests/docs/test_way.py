@@ -109,6 +109,14 @@ def test_each_exercise_stands_on_its_page_and_nowhere_else(language):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
+def test_the_exercises_of_a_page_stand_on_it_in_the_order_of_their_numbers(language):
+    found = boxes(language)
+    for page in {page for page, _ in found}:
+        on_it = [exercise for place, exercise in found if place == page]
+        assert on_it == sorted(on_it), page
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("number", NUMBERS)
 def test_the_table_has_each_exercise_once_in_order_with_its_minutes(number, language):
     table = render_directive(parse_directive(f"way m{number}"), language)

@@ -71,7 +71,8 @@ def oracle(folder: Path) -> torch.nn.Module:
                 weights[f"{name}.weight"] = weight
                 if rounds:
                     model.get_submodule(name).register_forward_pre_hook(_round_input)
-    model.load_state_dict(weights)
+    model.load_state_dict(weights, strict=not config.tie_word_embeddings)
+    model.tie_weights()
     return model
 
 

@@ -1,7 +1,7 @@
 """What a chat request says of tools: whether the model is shown them, what form holds it, and who reads its calls.
 
     tool_choice     in the prompt   form                                          read by
-    "none"          no                                                            nobody: all is content
+    "none"          no                                                            no parser: all is content
     "auto"          yes             none; of arguments, where a tool is strict    the parser of the model's own format
     "required"      yes             a list of calls                               CallListParser
     a name          yes             the arguments of that function                ArgumentsParser
@@ -26,7 +26,7 @@ _OPEN = {"additionalProperties", "patternProperties", "unevaluatedProperties", "
 
 
 class ToolUse:
-    """Args: parser: of the model's own format; None where nobody knows it.
+    """Args: parser: of the model's own format; None where it is not known.
 
     Raises:
         ValueError: what the body says of tools contradicts itself, or asks for more than the model can do.

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from folovllm.sample.draw import draw_exponential_race, exponentials
@@ -9,6 +10,13 @@ CPU = torch.device("cpu")
 
 def seeded(seed):
     return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def meta():
+    device = torch.device("meta")
+    torch.ones(1, device=device) / 2  # the first one imports much of torch: many seconds, which are not the learner's
+    return device
 
 
 @invariant(1)
@@ -42,8 +50,8 @@ def test_only_the_first_columns_run():
 
 
 @invariant(2)
-def test_all_is_computed_where_the_noise_is():
-    meta = torch.device("meta")  # its tensors have shapes and no numbers, so none can be read on the host
+def test_all_is_computed_where_the_noise_is(meta):
+    # torch.device("meta"): its tensors have shapes and no numbers, so that none can be read on the host
     weights, noise = torch.ones(2, 3, device=meta), torch.ones(2, 3, device=meta)
     ids = torch.zeros(2, 3, dtype=torch.int64, device=meta)
     keep = torch.ones(2, 1, dtype=torch.int64, device=meta)

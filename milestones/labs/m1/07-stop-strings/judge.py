@@ -8,7 +8,7 @@ def output(text, *stops, **settings):
     """The text side of a running sequence that has said `text` so far."""
     params = SamplingParams(stop=list(stops), **settings)
     seq = Sequence("7-0", "7", SequenceData([1]), params, status=SequenceStatus.RUNNING)
-    made = SequenceOutput(seq, tokenizer=None)
+    made = SequenceOutput(seq, None)
     made.text = text
     return made
 

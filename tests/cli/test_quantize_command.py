@@ -1,0 +1,229 @@
+"""What `folovllm quantize` refuses, and that it leaves nothing behind then."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from folovllm import ModelLoadError
+from folovllm.entrypoints.cli.main import main
+from folovllm.quantize.folder import new_folder
+from folovllm.quantize.layerwise import EMBEDDED_TEXT, quantize
+from folovllm.quantize.recipe import Recipe
+from tests.helpers import add_byte_tokenizer, make_hf_folder
+from tests.m7.support import FOLDERS
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = make_hf_folder(tmp_path, "qwen3", vocab_size=260, dtype=torch.bfloat16)
+    add_byte_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("Once upon a time there was a weight. " * 80)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "gtpq"}, "method must be one of 'rtn', 'gptq', 'awq', got 'gtpq'; did you mean 'gptq'?"),
+        ({"bits": 3}, "bits must be 4 or 8, got 3"),
+        ({"bits": True}, "bits must be 4 or 8, got True"),
+        ({"group_size": 0}, "group_size must be a multiple of 8, or -1 for a row at a time, got 0"),
+        ({"group_size": 100}, "group_size must be a multiple of 8, or -1 for a row at a time, got 100"),
+        ({"smoothquant": 0.5}, "smoothquant must be left out without w8a8: it is for activations, got 0.5"),
+        (
+            {"w8a8": True, "method": "awq"},
+            "method must be rtn or gptq with w8a8, got 'awq'; smoothquant scales channels there",
+        ),
+        ({"w8a8": True, "bits": 4}, "bits must be 8 with w8a8, got 4; leave it out"),
+        (
+            {"w8a8": True, "group_size": 32},
+            "group_size must be -1 with w8a8, a scale for each output, got 32; leave it out",
+        ),
+        ({"w8a8": True, "smoothquant": 1.5}, "smoothquant must be in [0, 1], got 1.5"),
+        ({"w8a8": True, "smoothquant": float("nan")}, "smoothquant must be a finite number, got nan"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_go_together(options, message):
+    with pytest.raises(ValueError) as refused:
+        Recipe.from_options(**options)
+    assert str(refused.value) == message
+
+
+def refused(tmp_path, *argv, capsys):
+    """The one line that it ends in. What lay in tmp_path still does, and nothing else."""
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["quantize", *map(str, argv)]) == 2
+    assert sorted(tmp_path.rglob("*")) == before
+    return capsys.readouterr().err.splitlines()[-1].removeprefix("error: ")
+
+
+def test_a_folder_with_something_in_it(tmp_path, source, text, capsys):
+    message = refused(tmp_path, source, source, "--calibration", text, capsys=capsys)
+    assert (
+        message
+        == f"out must be a new or an empty folder, got {str(source)!r}; there is something in it; name a new folder"
+    )
+
+
+def test_a_file_in_its_place(tmp_path, source, text, capsys):
+    message = refused(tmp_path, source, text, "--calibration", text, capsys=capsys)
+    assert message == f"out must be a folder, got {str(text)!r}; this is a file; name a new folder"
+
+
+def test_a_place_that_is_not_there(tmp_path, source, text, capsys):
+    out = tmp_path / "no" / "such"
+    message = refused(tmp_path, source, out, "--calibration", text, capsys=capsys)
+    assert message == f"out must be in a folder that is there, got {str(out)!r}"
+
+
+def test_a_model_that_is_quantised(tmp_path, text, capsys):
+    model = FOLDERS / "awq"
+    message = refused(tmp_path, model, tmp_path / "out", "--calibration", text, capsys=capsys)
+    assert message == (
+        f"model must not be quantised already, got {str(model)!r}; it is, by 'awq': name what it was made from"
+    )
+
+
+def test_a_group_size_that_does_not_divide(tmp_path, source, text, capsys):
+    message = refused(tmp_path, source, tmp_path / "out", "--calibration", text, "--group-size", 40, capsys=capsys)
+    assert message == "group_size must divide the inputs of each layer (64, 96), got 40; 32 or 16 or 8 or -1 would do"
+
+
+def test_a_model_without_a_text(tmp_path, source, capsys):
+    message = refused(tmp_path, source, tmp_path / "out", "--group-size", 32, capsys=capsys)
+    assert message == (
+        "calibration must be a text file where the model is not 'embedded', got None; give some hundred kilobytes of "
+        "what the model will be asked"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.txt", b"", "it has 0 in 0; take more"),
+        ("a.txt", b"short", "it has 5 in 1; take more"),
+        ("a.jsonl", b"", "it has 0 in 0; take more"),
+        ("a.txt", b"x" * 2000, "must have at least 2,048 tokens, and 4 windows of up to 512, got"),
+        ("a.jsonl", b'{"text": "%s"}' % (b"x" * 9000), ""),
+        ("a.txt", b"\xff\xfe" * 2000, "must be UTF-8 text, got"),
+        ("a.jsonl", b"{}\n", "line 1 is {}"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": 3}\n', "line 2 is {'text': 3}"),
+        ("a.jsonl", b'{"prompt": "a"}\n', "line 1 is {'prompt': 'a'}"),
+        ("a.jsonl", b"\nno\n", "line 2 is not JSON"),
+    ],
+)
+def test_a_text_that_is_none(tmp_path, source, name, data, message, capsys):
+    path = tmp_path / name
+    path.write_bytes(data)
+    if not message:  # long enough
+        assert (
+            main(["quantize", str(source), str(tmp_path / "out"), "--group-size", "32", "--calibration", str(path)])
+            == 0
+        )
+        return
+    found = refused(tmp_path, source, tmp_path / "out", "--group-size", 32, "--calibration", path, capsys=capsys)
+    assert found.startswith("calibration must ")
+    assert message in found
+    assert repr(str(path)) in found
+
+
+def test_a_text_that_is_not_there(tmp_path, source, capsys):
+    path = tmp_path / "no.txt"
+    found = refused(tmp_path, source, tmp_path / "out", "--group-size", 32, "--calibration", path, capsys=capsys)
+    assert found == f"calibration must be a file that can be read, got {str(path)!r}; No such file or directory"
+
+
+@pytest.mark.parametrize("name", ["model.layers.1.mlp.down_proj.weight", "lm_head.weight"])
+def test_a_weight_that_is_no_number(tmp_path, source, text, name, capsys):
+    tensors = load_file(source / "model.safetensors")
+    tensors[name][0, 0] = float("nan")
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    found = refused(tmp_path, source, tmp_path / "out", "--group-size", 32, "--calibration", text, capsys=capsys)
+    assert found == f"tensor {name} has numbers that are not finite, which no code stands for"
+
+
+def test_activations_that_overflow(tmp_path, source, text, capsys):
+    tensors = load_file(source / "model.safetensors")
+    for name in ("gate", "up"):
+        tensors[f"model.layers.0.mlp.{name}_proj.weight"].fill_(3e38)
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    found = refused(tmp_path, source, tmp_path / "out", "--group-size", 32, "--calibration", text, capsys=capsys)
+    assert found == (
+        "model.layers.0.mlp.down_proj reads activations that are not finite: the model's weights are damaged"
+    )
+
+
+def test_a_tensor_that_is_missing(tmp_path, source, text):
+    tensors = load_file(source / "model.safetensors")
+    del tensors["model.layers.1.mlp.down_proj.weight"]
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match="lacks 1 tensor.*down_proj"):
+        quantize(str(source), tmp_path / "out", Recipe.from_options(group_size=32), text)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_what_fails_half_way_leaves_nothing(tmp_path, source, text, error):
+    def fail(done, total):
+        raise error
+
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(error):
+        quantize(str(source), tmp_path / "out", Recipe.from_options(group_size=32), text, fail)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_is_filled_meanwhile_stays_as_it_is(tmp_path):
+    out = tmp_path / "out"
+
+    def fill():
+        with new_folder(out) as part:
+            (part / "a").touch()
+            assert not out.exists()
+            out.mkdir()
+            (out / "b").touch()
+
+    with pytest.raises(OSError, match="not empty"):
+        fill()
+    assert [path.name for path in tmp_path.rglob("*")] == ["out", "b"]
+
+
+def test_the_command_prints_a_table(tmp_path, source, text, capsys):
+    argv = ["quantize", str(source), str(tmp_path / "out"), "--group-size", "32", "--calibration", str(text)]
+    assert main(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["before", "after"]
+    assert [line.split("  ")[0] for line in lines[1:4]] == [
+        "linear layers, bytes", "all weights, bytes", "loss on held-out text",
+    ]  # fmt: skip
+    assert len([line for line in lines if line.startswith("model.layers.") and line.endswith("%")]) == 5
+    assert lines[-1].startswith(f"{tmp_path / 'out'}: 4 bits, groups of 32, asymmetric, gptq; ")
+
+
+def test_the_command_prints_json(tmp_path, source, text, capsys):
+    argv = ["quantize", str(source), str(tmp_path / "out"), "--w8a8", "--method", "rtn", "--smoothquant", "0.25"]
+    assert main([*argv, "--calibration", str(text), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["loss_rise"] == report["loss_after"] - report["loss_before"]
+    chosen = {
+        name: report[name] for name in ("method", "bits", "group_size", "symmetric", "activation_bits", "smoothquant")
+    }
+    assert chosen == {
+        "method": "rtn", "bits": 8, "group_size": -1, "symmetric": True, "activation_bits": 8, "smoothquant": 0.25,
+    }  # fmt: skip
+    assert len(report["errors"]) == 14
+
+
+def test_the_embedded_models_text_is_conversations_and_texts():
+    lines = [json.loads(line) for line in EMBEDDED_TEXT.read_text("utf-8").splitlines()]
+    assert {frozenset(line) for line in lines} == {frozenset({"text"}), frozenset({"prompt", "completion"})}
+    assert all(line["completion"].endswith("<|im_end|>") for line in lines if "completion" in line)
