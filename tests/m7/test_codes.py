@@ -9,10 +9,10 @@ from folovllm.layers.quantization.codes import Codes, round_to_nearest, stack
 
 
 def test_a_group_by_hand():
-    weight = torch.tensor([[0.31, -0.12, 0.07, -0.28, 0.02, 0.19, -0.05, 0.14]])
+    weight = torch.tensor([[0.31, -0.12, 0.07, -0.28, 0.02, 0.19, -0.05, 0.24]])
     codes = round_to_nearest(weight, bits=4, group_size=8, symmetric=True)
     assert codes.scale.tolist() == [[pytest.approx(0.31 / 7)]]
-    assert codes.values.tolist() == [[7, -3, 2, -6, 0, 4, -1, 3]]
+    assert codes.values.tolist() == [[7, -3, 2, -6, 0, 4, -1, 5]]
     assert codes.zero is None
 
 
