@@ -4,6 +4,7 @@
     awq                  4 bits, asymmetric, in groups
     compressed-tensors   pack-quantized: 4 or 8 bits, symmetric or not, in groups or a row at a time
                          int-quantized: 8 bits on both sides, a scale for each output and one for each token
+                         either of them with weights of 4 bits beside such activations (W4A8)
 
 Everything else is refused here by name, before a weight is read.
 
@@ -54,6 +55,7 @@ def _matches(pattern: str, name: str) -> bool:
 
 ONLINE = {
     "w4a16": QuantScheme("plain", 4, 128, True, ignore=("lm_head",)),
+    "w4a8": QuantScheme("plain", 4, 128, True, 8, ignore=("lm_head",)),
     "w8a8": QuantScheme("plain", 8, -1, True, 8, ignore=("lm_head",)),
 }
 """By the value of ModelConfig.quantization: what becomes of a checkpoint that is not quantised."""
@@ -139,14 +141,15 @@ def _compressed_tensors(settings: dict[str, Any]) -> QuantScheme:
     symmetric, ignore = weights.get("symmetric", True) is True, _names(settings, "ignore")
     if stored == "pack-quantized" and inputs is None:
         return QuantScheme(stored, _int(weights, "num_bits", (4, 8)), group_size, symmetric, ignore=ignore)
-    if stored == "int-quantized" and isinstance(inputs, dict):
-        _int(weights, "num_bits", (8,))
+    if stored in ("pack-quantized", "int-quantized") and isinstance(inputs, dict):
+        bits = _int(weights, "num_bits", (4,) if stored == "pack-quantized" else (4, 8))
         _int(inputs, "num_bits", (8,))
-        if (inputs.get("dynamic"), inputs.get("strategy"), inputs.get("symmetric", True)) != (True, "token", True):
-            raise _refused("input_activations", inputs, "a symmetric scale for each token, dynamic, is supported")
-        if group_size != -1 or not symmetric:
-            raise _refused("weights", weights, "beside activations in 8 bits: a symmetric scale for each output")
-        return QuantScheme(stored, 8, -1, True, 8, ignore=ignore)
+        for name, wanted in (("type", "int"), ("dynamic", True), ("strategy", "token"), ("symmetric", True)):
+            if inputs.get(name, wanted if name in ("type", "symmetric") else None) != wanted:
+                raise _refused("input_activations", inputs, "a symmetric scale for each token, dynamic, is supported")
+        if not symmetric or (bits == 8 and group_size != -1):
+            raise _refused("weights", weights, "beside activations in 8 bits: symmetric; 8 bits in no groups")
+        return QuantScheme(stored, bits, group_size, True, 8, ignore=ignore)
     raise _refused("format", stored, f"with input_activations {describe(inputs)}")
 
 

@@ -25,8 +25,11 @@ NOT_MANAGED = tuple(f"tests/{name}/**" for name in ("milestones", "docs", "works
 # What stands around the last milestone's engine and is in none of them: serving, watching and measuring.
 AFTER = (
     "folovllm/bench/**",
+    "folovllm/csrc/codes.h",
     "folovllm/csrc/linear_codes.cpp",
     "folovllm/csrc/linear_int8.cpp",
+    "folovllm/csrc/linear_rounded.cpp",
+    "folovllm/csrc/rounding.h",
     "folovllm/engine/kernel_check.py",
     "folovllm/engine/looks.py",
     "folovllm/engine/step_thread.py",
