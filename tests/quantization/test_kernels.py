@@ -104,7 +104,10 @@ def test_bfloat16_is_rounded_to_16_bits_of_the_largest_number_of_its_group(bits)
     expected = x.double() @ weight.T
     largest = x.double().abs().unflatten(1, (4, 64)).amax(2)  # [rows, groups]
     lost = 2**-16 * largest @ weight.abs().unflatten(1, (4, 64)).sum(2).T
-    assert torch.all((layer_of(codes, QuantScheme("plain", bits, 64, False))(x) - expected).abs() < 1.01 * lost + 2**-8 * expected.abs())
+    assert torch.all(
+        (layer_of(codes, QuantScheme("plain", bits, 64, False))(x) - expected).abs()
+        < 1.01 * lost + 2**-8 * expected.abs()
+    )
 
 
 @pytest.mark.parametrize("scheme", [QuantScheme("plain", 4, 32, True), W4A8, W8A8], ids=str)
