@@ -153,7 +153,10 @@ class PackQuantized(WeightFormat):
 
 class IntQuantized(WeightFormat):
     def tensors(self, outs: int, size: int, scheme: QuantScheme) -> dict[str, Stored]:
-        return {"weight": Stored((outs, size), torch.int8), "weight_scale": Stored((outs, 1), None)}
+        return {
+            "weight": Stored((outs, size), torch.int8),
+            "weight_scale": Stored((outs, num_groups(size, scheme)), None),
+        }
 
     def read(self, tensors: Tensors, scheme: QuantScheme, name: str) -> Codes:
         return Codes(tensors["weight"], tensors["weight_scale"].float(), None)

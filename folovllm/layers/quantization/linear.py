@@ -105,12 +105,13 @@ class QuantizedLinears(LinearMethod):
 
     def for_layer(self, parent: str, parts: Sequence[str]) -> LinearMethod:
         names = [f"{parent}.{part}" if parent else part for part in parts]
-        left_out = [name for name in names if self.scheme.leaves_out(name)]
-        if not left_out:
-            return self.method(self.scheme, names[0])
-        if len(left_out) == len(names):
+        schemes = [self.scheme.of_layer(name) for name in names]
+        if schemes[0] is None and not any(schemes):
             return self.plain
-        raise ModelLoadError(
-            f"{left_out[0]} is not quantised, and {next(name for name in names if name not in left_out)} is: they are "
-            "one product here, and must be alike"
+        if schemes[0] is not None and all(schemes):
+            return self.method(schemes[0], names[0])
+        plain, other = (
+            names[schemes.index(None)],
+            next(name for name, found in zip(names, schemes, strict=True) if found),
         )
+        raise ModelLoadError(f"{plain} is not quantised, and {other} is: they are one product here, and must be alike")
