@@ -12,7 +12,7 @@ vLLM: model_executor/layers/linear.py (LinearMethodBase), model_executor/layers/
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -100,7 +100,9 @@ class QuantizedLinears(LinearMethod):
     vLLM: QuantizationConfig.get_quant_method
     """
 
-    def __init__(self, scheme: QuantScheme, method: type[QuantizedLinear], plain: LinearMethod) -> None:
+    def __init__(
+        self, scheme: QuantScheme, method: Callable[[QuantScheme, str], QuantizedLinear], plain: LinearMethod
+    ) -> None:
         self.scheme, self.method, self.plain = scheme, method, plain
 
     def for_layer(self, parent: str, parts: Sequence[str]) -> LinearMethod:
