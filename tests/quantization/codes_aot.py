@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 from folovllm.layers.quantization.kernels import linear_codes
+from folovllm.layers.quantization.plan import choose_plan
 from tests.m4.attention_aot import compile_kernel
 
 TYPES = {"words_ptr": "*i32", "scale_ptr": "*fp32", "offset_ptr": "*u8", "sums_ptr": "*fp32"}
@@ -39,7 +40,7 @@ VARIANTS = [
 
 def compile_variant(variant: Variant) -> dict[str, Any]:
     element_size = 4 if variant.dtype == "fp32" else 2
-    plan = linear_codes.choose_plan(
+    plan = choose_plan(
         variant.rows or 1, OUTS, LINES, element_size, invariant=not variant.rows, small=False
     )  # fmt: skip
     constants = {

@@ -14,6 +14,7 @@ from folovllm.attention.splits import SMS
 from folovllm.layers.quantization.codes import Codes, round_to_nearest
 from folovllm.layers.quantization.cuda import round_to_e4m3
 from folovllm.layers.quantization.linear import round_rows as round_by_torch
+from folovllm.layers.quantization.plan import choose_plan
 from tests.m4.attention_reference import KERNEL_DEVICE
 from tests.m4.planted import as_compiled, planted
 
@@ -21,7 +22,7 @@ if (reason := kernels_unavailable_reason(KERNEL_DEVICE)) is not None:
     pytest.skip(f"Triton kernels: {reason}", allow_module_level=True)
 
 from folovllm.layers.quantization.kernels import linear_codes as module
-from folovllm.layers.quantization.kernels.linear_codes import GROUPS, choose_plan, kernel_group, pack_codes
+from folovllm.layers.quantization.kernels.linear_codes import GROUPS, kernel_group, pack_codes
 from folovllm.layers.quantization.kernels.round_rows import round_rows
 
 # Of the largest number: float32 sums, rounded once to the type of x. The interpreter cuts off what does not fit.

@@ -25,6 +25,7 @@ from folovllm.errors import ModelLoadError
 from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.linear import QuantizedLinear
+from folovllm.layers.quantization.plan import MOST_ROWS
 from folovllm.quant_scheme import QuantScheme
 
 FP8, LARGEST = torch.float8_e4m3fn, 448.0
@@ -69,7 +70,7 @@ class TritonCodesLinear(QuantizedLinear):
         self.invariant = invariant
 
     def keep(self, layer: Linear, codes: Codes) -> None:
-        from folovllm.layers.quantization.kernels.linear_codes import MOST_ROWS, kernel_group, pack_codes
+        from folovllm.layers.quantization.kernels.linear_codes import kernel_group, pack_codes
 
         if not kernel_group(codes):
             raise ModelLoadError(
@@ -103,7 +104,7 @@ class Int8Linear(QuantizedLinear):
 
 
 class PlainFp8Linear(QuantizedLinear):
-    """The weight that the numbers of 8 bits mean, and an input that is rounded as they are."""
+    """The weight that the numbers of 8 bits mean, an input that is rounded as they are, and Fp8Linear's result."""
 
     def process_weights_after_loading(self, layer: Linear) -> None:
         numbers, scale = round_to_e4m3(layer.weight.detach())
@@ -111,7 +112,8 @@ class PlainFp8Linear(QuantizedLinear):
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         numbers, scale = round_to_e4m3(x)
-        return F.linear((numbers.float() * scale).to(x.dtype), layer.weight, layer.bias)
+        out = F.linear((numbers.float() * scale).to(x.dtype), layer.weight).to(torch.bfloat16).to(x.dtype)
+        return out if layer.bias is None else out + layer.bias
 
 
 class Fp8Linear(QuantizedLinear):

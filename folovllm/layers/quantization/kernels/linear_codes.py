@@ -14,10 +14,8 @@ n * bits, the words are piece n, and nothing is moved between threads.
 A code less its offset is a small integer, which bfloat16 holds exactly. So the matrix units multiply integers, in one
 sum for each group, and the sum is multiplied by the group's scale in float32. Nothing is rounded before the result.
 
-    few rows     the lines are dealt out to several programs, so that all multiprocessors read. Each writes its sums,
-                 and a second kernel adds them in their order: no atomics, the same bits every time
-    many rows    larger tiles, and nothing is split
-    invariant    one tile for all, and nothing is split: a row's bits depend on the row alone
+Where the lines are dealt out to several programs (plan.py), each writes its sums, and a second kernel adds them in their
+order: no atomics, the same bits every time.
 
 vLLM: model_executor/layers/quantization/awq_triton.py, model_executor/kernels/linear/mixed_precision/
 """
@@ -33,15 +31,13 @@ import triton
 import triton.language as tl
 
 from folovllm.attention.kernels.tile import wants_small_tiles
-from folovllm.attention.splits import SMS
 from folovllm.layers.quantization.codes import Codes
+from folovllm.layers.quantization.plan import choose_plan
 from folovllm.utils.dependent_launch import dependent_launch, wait_for_kernel_before
 
 INTERPRETED: bool = triton.knobs.runtime.interpret
 GROUPS = (128, 64, 32, 16)
 """Columns that share a scale, as the kernel knows them. A larger group is several that are alike."""
-FEWEST_LINES = 2  # of a split
-MOST_SPLITS = 8
 COLUMNS = 1024  # of a program that adds splits up
 
 
@@ -82,41 +78,6 @@ def pack_codes(codes: Codes, bits: int) -> PackedCodes:
         return F.pad(rows, (0, 0, 0, -(-columns // group) - len(rows))).contiguous()
 
     return PackedCodes(words, of_groups(codes.scale), of_groups(zero + half).to(torch.uint8), bits, group, size)
-
-
-class Plan(NamedTuple):
-    """A program's tile of the result, and into how many splits the lines are dealt out."""
-
-    rows: int
-    outs: int
-    splits: int
-    warps: int
-    stages: int
-
-
-MOST_ROWS = (16, 256)
-"""Of the first two plans; the third takes any number. A kernel is compiled for each."""
-
-
-def choose_plan(num_rows: int, outs: int, lines: int, element_size: int, *, invariant: bool, small: bool) -> Plan:
-    """By the weight's size, and by which of MOST_ROWS there are. small: a GPU with less shared memory than Hopper's."""
-    few = num_rows <= MOST_ROWS[0] and not invariant
-    if element_size > 2:  # by threads, not by matrix units
-        tile_rows, tile_outs, warps, stages = 32, 32, 4, 2
-    elif few:
-        tile_rows, tile_outs, warps, stages = 16, 64, 4, 4
-    elif invariant:
-        tile_rows, tile_outs, warps, stages = 32, 64, 4, 3
-    elif num_rows <= MOST_ROWS[1] or small:
-        tile_rows, tile_outs, warps, stages = 64, 64, 4, 2 if small else 3
-    else:
-        tile_rows, tile_outs, warps, stages = 64, 128, 8, 3
-    splits = 1
-    if not invariant and num_rows <= MOST_ROWS[1]:
-        programs = -(-outs // tile_outs)
-        while splits < MOST_SPLITS and 2 * splits * programs <= SMS and 2 * splits * FEWEST_LINES <= lines:
-            splits *= 2
-    return Plan(tile_rows, tile_outs, splits, warps, stages)
 
 
 @triton.jit
