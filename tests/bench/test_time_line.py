@@ -154,12 +154,20 @@ def test_a_product_with_few_outputs_is_two_launches() -> None:
     assert codes_seconds(H200, 1, 1024, 3072) == pytest.approx(whole + 2.3e-6 + 2 * 4 * 4 * 1024 / H200.bandwidth)
 
 
-def test_codes_gain_with_few_sequences_and_nothing_with_many() -> None:
-    assert step_us(H200, 1, codes=True) < 0.8 * step_us(H200, 1)
-    assert step_us(H200, 256, codes=True) > 0.99 * step_us(H200, 256)
+def test_codes_gain_with_few_rows_and_lose_with_many() -> None:
+    """Gate and up of an 8B Qwen3-like model, 28,672 by 4,096."""
+    assert codes_seconds(H200, 1, 28672, 4096) == pytest.approx(0.5 * product_seconds(H200, 1, 28672, 4096), rel=0.01)
+    assert codes_seconds(H200, 256, 28672, 4096) > product_seconds(H200, 256, 28672, 4096)
 
 
-def test_the_report_says_what_codes_change() -> None:
-    found = bench_report(["timeline", "--quantization", "w4a16"])
-    assert found["rows"][1]["megabytes"] < bench_report(["timeline"])["rows"][1]["megabytes"]
+def test_a_steps_codes_change_its_products_alone() -> None:
+    plain, codes = predict(H200, [1024] * 8), predict(H200, [1024] * 8, codes=True)
+    assert [row["part"] for row, other in zip(plain, codes, strict=True) if row != other] == ["products"]
+    assert step_us(H200, 8, codes=True) == pytest.approx(sum(row["us"] for row in codes))
+
+
+def test_the_report_says_what_codes_change(tmp_path: Path) -> None:
+    found = bench_report(["timeline", "--quantization", "w4a16"], tmp_path / "timeline.json")
+    plain = bench_report(["timeline"], tmp_path / "timeline.json")
+    assert found["rows"][1]["megabytes"] < plain["rows"][1]["megabytes"]
     assert "Weights in 4 bits, the head in 16. Other steps: 1 sequences of 1,024 tokens 1" in found["notes"][-1]

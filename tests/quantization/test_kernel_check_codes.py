@@ -1,4 +1,4 @@
-"""An engine with quantised weights that starts on a GPU finds the product that is no good there, and does without it."""
+"""An engine with quantised weights that starts on a GPU finds the product that is no good there, and does without."""
 
 from __future__ import annotations
 

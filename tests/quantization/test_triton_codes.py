@@ -74,9 +74,7 @@ def test_every_code_with_every_zero(bits: int) -> None:
     ("bits", "symmetric", "dtype"),
     [(4, True, torch.float32), (4, False, torch.bfloat16), (8, True, torch.float16), (8, False, torch.float32)],
 )
-def test_products_with_codes(
-    bits: int, symmetric: bool, dtype: torch.dtype, outs: int, size: int, group: int
-) -> None:
+def test_products_with_codes(bits: int, symmetric: bool, dtype: torch.dtype, outs: int, size: int, group: int) -> None:
     codes = make_codes(outs, size, bits=bits, group=group, symmetric=symmetric)
     for count in (1, 19):
         multiply(codes, bits, rows_of(count, size, dtype))
@@ -137,7 +135,9 @@ def test_a_plan_is_the_same_for_all_numbers_of_rows_of_a_kind(outs: int, lines: 
     }
 
 
-@pytest.mark.parametrize(("size", "groups", "taken"), [(512, 2, 128), (192, 2, 32), (96, 6, 16), (48, 2, 0), (50, 1, 128)])
+@pytest.mark.parametrize(
+    ("size", "groups", "taken"), [(512, 2, 128), (192, 2, 32), (96, 6, 16), (48, 2, 0), (50, 1, 128)]
+)
 def test_a_kernels_group_divides_the_weights_own(size: int, groups: int, taken: int) -> None:
     codes = Codes(torch.zeros(1, size, dtype=torch.int8), torch.ones(1, groups), None)
     assert kernel_group(codes) == taken
@@ -153,7 +153,9 @@ def test_codes_of_4_bits_take_a_quarter_of_bfloat16() -> None:
 @pytest.mark.parametrize("x", [torch.zeros(2, 65), torch.zeros(64, 2).T], ids=["too wide", "strided"])
 def test_another_shape_is_refused(x: torch.Tensor) -> None:
     packed = pack_codes(make_codes(16, 64, bits=4, group=32, symmetric=True), 4)
-    with pytest.raises(ValueError, match=r"^x must be \[rows, 64\] and contiguous inside a row, got \[2, 6[45]\] with s"):
+    with pytest.raises(
+        ValueError, match=r"^x must be \[rows, 64\] and contiguous inside a row, got \[2, 6[45]\] with s"
+    ):
         module.linear_codes(x.to(KERNEL_DEVICE), packed)
 
 

@@ -73,7 +73,9 @@ def test_fp8_is_refused_where_it_cannot_be(folder: Path, monkeypatch: pytest.Mon
     with pytest.raises(ValueError, match=message):
         make(folder, "cpu", "fp8")
     with fake_cuda_machine(total_bytes=2 << 30):
-        with pytest.raises(ValueError, match="^quantization 'fp8' cannot keep batch_invariant=True: its products are su"):
+        with pytest.raises(
+            ValueError, match="^quantization 'fp8' cannot keep batch_invariant=True: its products are su"
+        ):
             make(folder, "cuda", "fp8", batch_invariant=True)
         monkeypatch.setattr("torch.cuda.get_device_capability", lambda *device: (8, 0))
         with pytest.raises(ValueError, match="^quantization 'fp8' cannot be computed on cuda"):

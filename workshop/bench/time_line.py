@@ -154,7 +154,9 @@ def workload_seconds(
     prefill = (2 * shape.body * sum(lengths) + 4 * pairs * shape.layers * shape.heads * shape.head_dim) / PRODUCTS
     steps = [contexts for contexts in decode_steps(prompts, outputs) if contexts]
     shown = range(0, len(steps), STRIDE)
-    decodes = sum(min(STRIDE, len(steps) - at) * sum(row["us"] for row in predict(gpu, steps[at], codes=codes)) for at in shown)
+    decodes = sum(
+        min(STRIDE, len(steps) - at) * sum(row["us"] for row in predict(gpu, steps[at], codes=codes)) for at in shown
+    )
     return prefill + decodes / 1e6
 
 

@@ -30,8 +30,8 @@ from folovllm.engine.parts import Parts
 from folovllm.sampling_params import SamplingParams
 
 COLUMNS = [
-    "dtype", "imports_s", "build_s", "check_s", "check_again_s", "first_token_s", "ready_s", "later_first_token_ms", "asked_gib", "started_gib",
-    "peak_gib", "kv_cache_gib", "graphs_gib", "graph_sizes", "host_peak_gib",
+    "dtype", "imports_s", "build_s", "check_s", "check_again_s", "first_token_s", "ready_s", "later_first_token_ms",
+    "asked_gib", "started_gib", "peak_gib", "kv_cache_gib", "graphs_gib", "graph_sizes", "host_peak_gib",
 ]  # fmt: skip
 GIB = 2**30
 

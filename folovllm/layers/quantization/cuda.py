@@ -74,8 +74,8 @@ class TritonCodesLinear(QuantizedLinear):
 
         if not kernel_group(codes):
             raise ModelLoadError(
-                f"{self.name} has {codes.values.shape[1]} inputs in groups of {codes.group_size}: the GPU's kernel takes "
-                "groups that are a multiple of 16; device='cpu' computes with them"
+                f"{self.name} has {codes.values.shape[1]} inputs in groups of {codes.group_size}: the GPU's kernel "
+                "takes groups that are a multiple of 16; device='cpu' computes with them"
             )
         self.packed = pack_codes(codes, self.scheme.bits)
         layer.weight = nn.Parameter(self.packed.words, requires_grad=False)

@@ -14,8 +14,8 @@ n * bits, the words are piece n, and nothing is moved between threads.
 A code less its offset is a small integer, which bfloat16 holds exactly. So the matrix units multiply integers, in one
 sum for each group, and the sum is multiplied by the group's scale in float32. Nothing is rounded before the result.
 
-Where the lines are dealt out to several programs (plan.py), each writes its sums, and a second kernel adds them in their
-order: no atomics, the same bits every time.
+Where the lines are dealt out to several programs (plan.py), each writes its sums, and a second kernel adds them in
+their order: no atomics, the same bits every time.
 
 vLLM: model_executor/layers/quantization/awq_triton.py, model_executor/kernels/linear/mixed_precision/
 """
@@ -84,8 +84,8 @@ def pack_codes(codes: Codes, bits: int) -> PackedCodes:
 def _numbers(words, offset, PLACE: tl.constexpr, BITS: tl.constexpr):
     """The codes at bit PLACE of words [outputs, columns], at most 15, less their offset [outputs], in float32.
 
-    A float of 2^23 has no bits behind the point: with a code among its bits it is 2^23 + code * 2^PLACE. To multiply and
-    to subtract is one instruction then, and exact. A conversion would be one of which a multiprocessor makes few.
+    A float of 2^23 has no bits behind the point: with a code among its bits it is 2^23 + code * 2^PLACE. To multiply
+    and to subtract is one instruction then, and exact. A conversion would be one of which a multiprocessor makes few.
     """
     number = ((words & (((1 << BITS) - 1) << PLACE)) | 0x4B000000).to(tl.float32, bitcast=True)
     return number * (1.0 / (1 << PLACE)) - (offset + 8388608.0 / (1 << PLACE))[:, None]
