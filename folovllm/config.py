@@ -52,7 +52,8 @@ class ModelConfig:
     `batch_invariant` makes a request's tokens and log-probabilities bit for bit the same in any batch.
     `quantization` rounds the weights of a checkpoint when it is loaded: "w4a16" to 4 bits, "w8a8" to 8 bits on both
     sides of each product, "fp8" to e4m3 numbers of 8 bits, on a GPU. What a checkpoint that is quantised
-    already says of itself is read from its config.json; "gptq", "awq" and "compressed-tensors" ask for a checkpoint of that kind and no other.
+    already says of itself is read from its config.json; "gptq", "awq" and "compressed-tensors" ask for a checkpoint of
+    that kind and no other.
     """
 
     model: str

@@ -49,6 +49,7 @@ AFTER = (
     "tests/bench/**",
     "tests/cli/**",
     "tests/clients/**",
+    "tests/gpu/test_codes_gpu.py",
     "tests/quantization/**",
     "tests/ray/**",
     "tests/serve/**",
