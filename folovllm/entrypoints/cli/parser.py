@@ -32,7 +32,7 @@ HELP = {
     "enforce_eager": "no CUDA graphs; on a CPU, layer by layer",
     "max_logprobs": "most log-probabilities that a request may ask for at each token; -1: any number",
     "batch_invariant": "the same bits, whatever else is in the batch; slower",
-    "quantization": "w4a16 or w8a8: round a checkpoint's weights (default: as its config.json says)",
+    "quantization": "w4a16, w8a8 or fp8: round a checkpoint's weights (default: as its config.json says)",
     "block_size": "tokens in a block of the KV cache",
     "num_kv_blocks": "blocks of the KV cache; also --num-gpu-blocks-override (default: what fits into memory)",
     "kv_cache_memory_bytes": "as many blocks as fit into these bytes (default: see --num-kv-blocks)",

@@ -5,7 +5,7 @@ with.
     a checkpoint that is not quantised ─▶ its weight ─ round_to_nearest() ─▶ Codes ─▶ the same
 
 Here, in plain torch, what is kept is the weight that the codes mean: the reference, and the way where no kernel of ours
-can run. It saves no memory and no time. compiled.py keeps the codes.
+can run. It saves no memory and no time. compiled.py and cuda.py keep the codes.
 
 vLLM: model_executor/layers/linear.py (LinearMethodBase), model_executor/layers/quantization/base_config.py
 """
