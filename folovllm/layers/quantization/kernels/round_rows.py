@@ -6,7 +6,7 @@
 A program is a row, which stays in registers between the two. Division is exact to the last bit, as on a CPU: the codes
 are those that torch makes.
 
-vLLM: csrc/quantization/w8a8/int8/scaled_quant.cu, csrc/quantization/w8a8/fp8/common.cu
+vLLM: model_executor/layers/quantization/input_quant_fp8.py, model_executor/layers/quantization/utils/int8_utils.py
 """
 # mypy: allow-incomplete-defs
 
