@@ -42,6 +42,8 @@ class QuantScheme:
     """8: a layer's input is rounded to 8 bits, too, with a scale for each token; None: it stays as it is."""
     ignore: tuple[str, ...] = ()
     """Layers that stay as they are: names as Hugging Face's modules have them, or "re:" and a regular expression."""
+    type: Literal["int", "float"] = "int"
+    """float: 8 bits are e4m3 numbers, with a scale for each output and one for each token."""
 
     head: QuantScheme | None = None
     """That of the head, instead of this one, whether it has a matrix of its own or the embedding's."""
@@ -65,6 +67,7 @@ ONLINE = {
     "w4a16": QuantScheme("plain", 4, 128, True, ignore=("lm_head",)),
     "w4a8": QuantScheme("plain", 4, 128, True, 8, ignore=("lm_head",)),
     "w8a8": QuantScheme("plain", 8, -1, True, 8, ignore=("lm_head",)),
+    "fp8": QuantScheme("plain", 8, -1, True, 8, ignore=("lm_head",), type="float"),
 }
 """By the value of ModelConfig.quantization: what becomes of a checkpoint that is not quantised."""
 HEAD = QuantScheme("plain", 8, 128, True)

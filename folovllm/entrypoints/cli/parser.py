@@ -32,7 +32,7 @@ HELP = {
     "enforce_eager": "no CUDA graphs; on a CPU, layer by layer",
     "max_logprobs": "most log-probabilities that a request may ask for at each token; -1: any number",
     "batch_invariant": "the same bits, whatever else is in the batch; slower",
-    "quantization": "w4a16, w4a8 or w8a8: round a checkpoint's weights (default: as its config.json says)",
+    "quantization": "w4a16, w4a8, w8a8 or fp8: round a checkpoint's weights (default: as its config.json says)",
     "quantize_head": "beside --quantization w4a16 and the like: the head's weights in 8 bits, too",
     "block_size": "tokens in a block of the KV cache",
     "num_kv_blocks": "blocks of the KV cache; also --num-gpu-blocks-override (default: what fits into memory)",

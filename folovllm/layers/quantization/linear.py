@@ -5,14 +5,14 @@ with.
     a checkpoint that is not quantised ─▶ its weight ─ round_to_nearest() ─▶ Codes ─▶ the same
 
 Here, in plain torch, what is kept is the weight that the codes mean: the reference, and the way where no kernel of ours
-can run. It saves no memory and no time. compiled.py keeps the codes.
+can run. It saves no memory and no time. compiled.py and cuda.py keep the codes.
 
 vLLM: model_executor/layers/linear.py (LinearMethodBase), model_executor/layers/quantization/base_config.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -100,7 +100,9 @@ class QuantizedLinears(LinearMethod):
     vLLM: QuantizationConfig.get_quant_method
     """
 
-    def __init__(self, scheme: QuantScheme, method: type[QuantizedLinear], plain: LinearMethod) -> None:
+    def __init__(
+        self, scheme: QuantScheme, method: Callable[[QuantScheme, str], QuantizedLinear], plain: LinearMethod
+    ) -> None:
         self.scheme, self.method, self.plain = scheme, method, plain
 
     def for_layer(self, parent: str, parts: Sequence[str]) -> LinearMethod:
