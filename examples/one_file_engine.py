@@ -6,7 +6,6 @@
 
 It schedules continuously, cuts long prompts into chunks, keeps keys and values in blocks of one pool, finds shared
 prefixes again, makes room by preemption, and draws with temperature and top-p.
-
 Run it: python examples/one_file_engine.py
 """
 
@@ -26,6 +25,7 @@ import torch.nn.functional as F
 from rich.columns import Columns
 from rich.live import Live
 from rich.panel import Panel
+from rich.text import Text
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoTokenizer
@@ -342,8 +342,8 @@ def main() -> None:
         return
     with Live(auto_refresh=False) as screen:
         while engine.step():
-            texts = zip(args.prompts, map(engine.text, requests), strict=True)
-            screen.update(Columns(Panel(prompt + text, width=38) for prompt, text in texts), refresh=True)
+            texts = [Text(p + engine.text(r), overflow="fold") for p, r in zip(args.prompts, requests, strict=True)]
+            screen.update(Columns(Panel(text, width=38) for text in texts), refresh=True)  # fold: Chinese has no spaces
 
 
 if __name__ == "__main__":

@@ -114,6 +114,17 @@ def test_what_can_never_run_is_refused_by_name(one):
         engine.scheduler.add(one.Request([1] * 6, max_tokens=3))
 
 
+def test_an_answer_is_shown_whole_and_as_it_is():
+    """Chinese has no spaces to break a line at, and a prompt may hold what looks like rich's markup."""
+    done = subprocess.run(
+        [sys.executable, str(FILE), "--max-tokens", "24", "从前", "[b]Once"],
+        cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "100"},
+    )  # fmt: skip
+    assert "…" not in done.stdout
+    assert len(re.findall(r"[\u4e00-\u9fff]", done.stdout)) > 18  # more than a line holds
+    assert "[b]Once" in done.stdout
+
+
 def test_it_is_one_file_that_can_be_read_in_an_hour():
     text = FILE.read_text(encoding="utf-8")
     assert text.count("\n") <= 350
