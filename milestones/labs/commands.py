@@ -72,8 +72,8 @@ def _in_lab(
 def run_start(root: Path, args: argparse.Namespace) -> int:
     course = Course.load(working_tree(root))
     milestone = course.get(args.milestone)
-    language = args.lang or default_language()
     before = None if args.before is None else open_lab(root, args.before.resolve())
+    language = args.lang or (before.language if before is not None else default_language())
     if before is not None and before.number >= milestone.number:
         raise MilestoneError(f"--from must be of a milestone before {milestone.id}, got {before.milestone}")
     lab = start(root, course, milestone, args.folder, language)
@@ -164,7 +164,7 @@ def run_solution(root: Path, args: argparse.Namespace) -> int:
 def run_reset(root: Path, args: argparse.Namespace) -> int:
     _, lab, exercises = _open(root, args)
     if args.name is None:
-        raise MilestoneError("reset needs the NAME of an exercise: it takes out what you have written")
+        raise MilestoneError(say(lab.language, "reset_name"))
     exercise = choose(exercises, args.name, lab.language)
     place = reset(lab, exercise).relative_to(lab.folder).as_posix()
     print(say(lab.language, "reset", file=exercise.file, kept=place))

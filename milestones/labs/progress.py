@@ -65,7 +65,7 @@ def _show_labs(console: Console, course: Course, labs: list[Lab], language: str)
         console.print(Text(str(lab.folder), style="dim"), overflow="fold")
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         table.add_column(say(language, "exercise"), ratio=1)
-        for key in ("state", "takes", "checks", "hints", "predicted"):
+        for key in ("state", "in_minutes", "checks", "hints", "predicted"):
             table.add_column(say(language, key), no_wrap=True, justify="left" if key == "state" else "right")
         for exercise in exercises:
             table.add_row(*_row(lab, exercise, language))

@@ -9,8 +9,8 @@ WORDS: dict[str, tuple[str, str]] = {
     "blank": ("not written yet", "还没写"),
     "read": ("read", "先读"),
     "write": ("write", "要写"),
-    "takes": ("minutes", "分钟"),
-    "minutes": ("about {n}", "约 {n}"),
+    "takes": ("minutes", "用时"),
+    "minutes": ("about {n}", "约 {n} 分钟"),
     "expected": ("expected", "期望"),
     "got": ("got", "实际"),
     "with": ("with", "其中"),
@@ -53,6 +53,10 @@ WORDS: dict[str, tuple[str, str]] = {
     "reset": (
         "As handed out: {file}. What stood there is in {kept}",
         "已恢复为发给你时的样子：{file}。原来的内容保存在 {kept}",
+    ),
+    "reset_name": (
+        "reset needs the NAME of an exercise: it takes out what you have written",
+        "reset 需要练习的名字（NAME）：它会清掉你写的内容",
     ),
     "crash": ("The process died: {text}", "进程崩溃：{text}"),
     "needs": (
@@ -108,6 +112,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "exercise": ("exercise", "练习"),
     "state": ("state", "状态"),
     "checks": ("checks", "检查"),
+    "in_minutes": ("minutes", "分钟"),
     "hints": ("hints", "提示"),
     "predicted": ("predicted", "预测"),
     "state_solved": ("solved", "已完成"),

@@ -99,6 +99,19 @@ def test_what_the_next_milestone_has_changed_stays_as_it_is_there(make_clone, tm
     assert "return 2 * x" in (tmp_path / "m1-lab/folovllm/base.py").read_text(encoding="utf-8")
 
 
+def test_the_next_milestone_speaks_the_language_of_the_one_before(make_clone, tmp_path, capsys) -> None:
+    make_clone()
+    assert cli.main(["start", "m0", "m0-lab", "--lang", "zh"]) == 0
+    write(tmp_path / "m0-lab", "base.py", SOLVED)
+    assert cli.main(["check"]) == 0
+    assert cli.main(["reset"]) == 2
+    assert "reset 需要练习的名字" in capsys.readouterr().err
+    assert cli.main(["start", "m1", "m1-lab", "--from", "m0-lab"]) == 0
+    assert "已带过来：m0/01-twice（两倍）" in capsys.readouterr().out
+    assert cli.main(["start", "m1", "m1-en", "--from", "m0-lab", "--lang", "en"]) == 0
+    assert "carried on: m0/01-twice (Twice)" in capsys.readouterr().out
+
+
 def test_what_was_not_solved_is_not_carried(make_clone, tmp_path, capsys) -> None:
     make_clone()
     assert cli.main(["start", "m0", "m0-lab", "--lang", "en"]) == 0
