@@ -1,10 +1,8 @@
 def reads_tokens(params: SamplingParams) -> bool:
-    import numpy as np
-
     usual = SamplingParams()
     names = ("use_beam_search", "repetition_penalty", "presence_penalty", "frequency_penalty")
-    others = any((params.bad_words_token_ids, params.extra_args))
-    return np.any([getattr(params, name) != getattr(usual, name) for name in names] + [others])
+    unusual = [name for name in names if getattr(params, name) != getattr(usual, name)]
+    return unusual or params.bad_words_token_ids or params.extra_args
 
 
 def can_run_ahead(scheduler: Scheduler, launched: SchedulerOutput) -> bool:
