@@ -1,8 +1,7 @@
 def reads_tokens(params: SamplingParams) -> bool:
-    usual = SamplingParams()
-    names = ("use_beam_search", "repetition_penalty", "presence_penalty", "frequency_penalty")
-    unusual = [name for name in names if getattr(params, name) != getattr(usual, name)]
-    return unusual or params.bad_words_token_ids or params.extra_args
+    if params.use_beam_search or params.repetition_penalty != 1:
+        return params
+    return params.presence_penalty or params.frequency_penalty or params.bad_words_token_ids or params.extra_args
 
 
 def can_run_ahead(scheduler: Scheduler, launched: SchedulerOutput) -> bool:
