@@ -108,7 +108,7 @@ the course. This folder is a git repository: commit as you like.
 4. **动手写**，再检查；`check --watch` 会在每次保存时自动检查。卡住了：`python -m milestones hint`。
 5. 全部完成后**运行**：`{run}`，以及测试：`python -m pytest`。
 {expected}
-讲义里让你运行的命令和代码，全部完成后可以在这里运行；在那之前，请在完整的里程碑里运行：
+笔记里让你运行的命令和代码，全部完成后可以在这里运行；在那之前，请在完整的里程碑里运行：
 `python -m milestones checkout {id} ../{id}`
 
 | | 练习 | 文件 |
