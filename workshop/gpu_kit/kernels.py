@@ -162,9 +162,8 @@ def codes(args: argparse.Namespace, gpu: Gpu, device: torch.device, dtype: torch
     for kind, (method, scheme) in SCHEMES.items():
         for name, (n, k) in shapes.items():
             weight_bytes = n * k * scheme.bits // 8
-            layers = [
-                quantized(method(scheme, name), n, k, device, dtype) for _ in range(min(copies(weight_bytes), 16))
-            ]
+            count = min(copies(weight_bytes), 16) if device.type == "cuda" else 1  # interpreted, each takes a second
+            layers = [quantized(method(scheme, name), n, k, device, dtype) for _ in range(count)]
             for rows in args.sizes:
                 x = torch.randn(rows, k, device=device).to(dtype)
                 seconds = seconds_of([partial(layer, x) for layer in layers], device)
