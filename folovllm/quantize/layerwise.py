@@ -35,6 +35,7 @@ from folovllm.quantize.recipe import Recipe, quantization_config
 from folovllm.quantize.report import LayerError, Report
 from folovllm.utils.checks import describe, wrong
 from folovllm.utils.devices import default_device
+from folovllm.utils.memory import release_freed_memory
 
 EMBEDDED_TEXT = EMBEDDED_FOLDER / "calibration.jsonl"
 ROWS = 256
@@ -151,6 +152,7 @@ class LayerwiseQuantizer:
         self.passes.advance(layer, self.calibration)
         self.passes.advance(layer, self.held_out_after)
         layer.to("meta")
+        release_freed_memory()
 
     @torch.no_grad()
     def finish(self) -> tuple[float, float]:
