@@ -13,13 +13,13 @@ from folovllm import LLM, SamplingParams
 
 PLACES = 3
 REQUESTS = [  # (arrives before step, prompt, tokens to generate)
-    (0, "Once upon a time", 14),
-    (0, "从前", 5),
-    (1, "What is a KV cache?", 22),
-    (3, "The little cat", 8),
-    (4, "Who are you?", 12),
-    (6, "One day", 3),
-    (15, "In the forest", 6),
+    (1, "Once upon a time", 14),
+    (1, "从前", 5),
+    (2, "What is a KV cache?", 22),
+    (4, "The little cat", 8),
+    (5, "Who are you?", 12),
+    (7, "One day", 3),
+    (16, "In the forest", 6),
 ]
 STYLES = {"P": "bold black on yellow", "d": "black on green", "·": "dim"}
 
@@ -29,13 +29,14 @@ engine = LLM(max_num_seqs=PLACES).engine
 # After each step, whoever gained a token took part in it. The first token comes of the prefill, the others of decoding.
 timelines = [""] * len(REQUESTS)
 prompt_tokens = [0] * len(REQUESTS)
-step = 0
-while step <= REQUESTS[-1][0] or engine.has_unfinished_requests():
+steps = 0
+while steps < REQUESTS[-1][0] or engine.has_unfinished_requests():
+    steps += 1
     for number, (arrival, prompt, max_tokens) in enumerate(REQUESTS):
-        if arrival == step:
+        if arrival == steps:
             params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
             engine.add_request(str(number), prompt, params)
-    unfinished = [number for number, (arrival, *_) in enumerate(REQUESTS) if arrival <= step]
+    unfinished = [number for number, (arrival, *_) in enumerate(REQUESTS) if arrival <= steps]
     outputs = {int(output.request_id): output for output in engine.step()}
     for number in unfinished:
         if (output := outputs.get(number)) is not None:
@@ -43,14 +44,13 @@ while step <= REQUESTS[-1][0] or engine.has_unfinished_requests():
             timelines[number] += "P" if len(output.outputs[0].token_ids) == 1 else "d"
         elif "P" not in timelines[number]:
             timelines[number] += "·"
-    step += 1
 
 console.print(f"{PLACES} places, {len(REQUESTS)} requests; P: its prompt is computed, d: one token, ·: it waits\n")
-console.print(f"{'':<22}tokens  step 0" + "".join(f"{i:>10}" for i in range(10, step, 10)))
+console.print(f"{'':<22}tokens  step 1{10:>9}" + "".join(f"{i:>10}" for i in range(20, steps + 1, 10)))
 for (arrival, prompt, max_tokens), prompt_len, timeline in zip(REQUESTS, prompt_tokens, timelines, strict=True):
     line = Text(prompt)
     line.pad_right(22 - line.cell_len)
-    line.append(f"{prompt_len:>2} + {max_tokens:<2} " + " " * (5 + arrival))
+    line.append(f"{prompt_len:>2} + {max_tokens:<2} " + " " * (4 + arrival))
     for mark in timeline:
         line.append(mark, STYLES[mark])
     console.print(line)
@@ -59,5 +59,5 @@ for (arrival, prompt, max_tokens), prompt_len, timeline in zip(REQUESTS, prompt_
 lengths = [max_tokens for _, _, max_tokens in REQUESTS]
 static = sum(max(lengths[first : first + PLACES]) for first in range(0, len(lengths), PLACES))
 tokens = sum(lengths)
-console.print(f"\ncontinuous batching: {tokens} tokens in {step} steps, {tokens / step:.2f} at a time")
+console.print(f"\ncontinuous batching: {tokens} tokens in {steps} steps, {tokens / steps:.2f} at a time")
 console.print(f"batches of {PLACES}, each run to its end: at least {static} steps, {tokens / static:.2f} at a time")

@@ -14,6 +14,7 @@ from rich.table import Table
 from folovllm import LLM, SamplingParams
 
 JOBS = 6
+ARRIVES = 6  # the question: before this step
 LONG = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
 SHORT = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
@@ -28,12 +29,12 @@ def serve(policy: Literal["fcfs", "priority"]) -> dict[str, tuple[int, int]]:
     last: dict[str, int] = {}
     step = 0
     while engine.has_unfinished_requests():
-        if step == 5:
+        step += 1
+        if step == ARRIVES:
             engine.add_request("question", "What is a KV cache?", SHORT, priority=0)
         for output in engine.step():
             first.setdefault(output.request_id, step)
             last[output.request_id] = step
-        step += 1
     return {name: (first[name], last[name]) for name in sorted(first)}
 
 
@@ -47,8 +48,8 @@ for name in fcfs:
     cells = [f"{first} to {last}" for first, last in (fcfs[name], priority[name])]
     table.add_row(name, *cells, style=style)
 console = Console(highlight=False)
-console.print(f"{JOBS} jobs, two at a time, and a question that comes before step 5")
+console.print(f"{JOBS} jobs, two at a time, and a question that comes before step {ARRIVES}")
 console.print(table)
-waits = [served["question"][0] - 5 for served in (fcfs, priority)]
+waits = [served["question"][0] - ARRIVES for served in (fcfs, priority)]
 console.print(f"the question waits {waits[0]} steps first come first served, {waits[1]} by priority")
 console.print("(no running request is sent away for it: it takes the next free place)")

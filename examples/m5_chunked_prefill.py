@@ -73,7 +73,7 @@ def draw(title: str, steps: list[Step]) -> None:
         table.add_column(column, justify="right")
     table.add_column(f"one mark: {CELL} tokens, or what is left")
     table.add_column("ms", justify="right")
-    for number, step in enumerate(steps[: LATE + 9]):
+    for number, step in enumerate(steps[: LATE + 9], 1):
         bar = Text("█" * -(-step.decoded // CELL), style="green")
         bar.append("▒" * -(-step.prompt // CELL), style="yellow")
         table.add_row(str(number), str(step.decoded), str(step.prompt), bar, f"{1000 * step.seconds:.1f}")

@@ -28,11 +28,11 @@ BEAR = (
     "Tim ran as well as he could. Then he saw a lion who had fallen and hurt a foot. Tim stopped to help. They did not "
     "win, but everybody cheered for them. In the evening"
 )
-# At step: (name, prompt, sampling parameters). A has two answers; B's prompt takes several steps; C begins as A did.
+# Before step: (name, prompt, sampling parameters). A has two answers; B's prompt takes several steps; C begins as A.
 ARRIVALS = {
-    0: [("A", CAT + " Then one day Max saw a", SamplingParams(n=2, max_tokens=24, ignore_eos=True, seed=0))],
-    1: [("B", BEAR, SamplingParams(max_tokens=14, ignore_eos=True, temperature=0))],
-    8: [("C", CAT + " But one day Max was very cold and could", SamplingParams(max_tokens=18, ignore_eos=True))],
+    1: [("A", CAT + " Then one day Max saw a", SamplingParams(n=2, max_tokens=24, ignore_eos=True, seed=0))],
+    2: [("B", BEAR, SamplingParams(max_tokens=14, ignore_eos=True, temperature=0))],
+    9: [("C", CAT + " But one day Max was very cold and could", SamplingParams(max_tokens=18, ignore_eos=True))],
 }
 
 
@@ -40,7 +40,7 @@ def run(path: Path) -> Trace:
     """12 blocks are too few for all three."""
     limits = {"num_kv_blocks": 12, "max_num_batched_tokens": 48, "max_model_len": 192}
     llm = LLM(trace=path, dtype="float32", preemption_mode="recompute", **limits)
-    step = 0
+    step = 1
     while step <= max(ARRIVALS) or llm.engine.has_unfinished_requests():
         for name, prompt, params in ARRIVALS.get(step, []):
             llm.engine.add_request(name, prompt, params)

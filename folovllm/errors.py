@@ -35,4 +35,4 @@ class IllegalTransition(FoloVLLMError, ValueError):  # noqa: N818  named after w
 
 
 class EngineDeadError(FoloVLLMError, RuntimeError):
-    """The device has faulted and computes nothing any more in this process: neither this engine nor another."""
+    """No engine of its process computes anything any more: the device has faulted, or the process has ended."""

@@ -4,6 +4,7 @@
     awq                  4 bits, asymmetric, in groups
     compressed-tensors   pack-quantized: 4 or 8 bits, symmetric or not, in groups or a row at a time
                          int-quantized: 8 bits on both sides, a scale for each output and one for each token
+                         either of them with weights of 4 bits beside such activations (W4A8)
 
 Everything else is refused here by name, before a weight is read.
 
@@ -24,6 +25,7 @@ from folovllm.utils.checks import describe
 Format = Literal["gptq", "awq", "pack-quantized", "int-quantized", "plain"]
 SUPPORTED = "gptq, awq, and compressed-tensors in the formats pack-quantized and int-quantized"
 WAY_OUT = "load the checkpoint that it was made from, or quantise that with `folovllm quantize`"
+TIED_HEAD = "model.embed_tokens"
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,19 @@ class QuantScheme:
     """8: a layer's input is rounded to 8 bits, too, with a scale for each token; None: it stays as it is."""
     ignore: tuple[str, ...] = ()
     """Layers that stay as they are: names as Hugging Face's modules have them, or "re:" and a regular expression."""
+    type: Literal["int", "float"] = "int"
+    """float: 8 bits are e4m3 numbers, with a scale for each output and one for each token."""
 
-    def leaves_out(self, name: str) -> bool:
-        """Whether the layer `name`, "model.layers.0.mlp.down_proj", is not quantised."""
-        return any(_matches(pattern, name) for pattern in self.ignore)
+    head: QuantScheme | None = None
+    """That of the head, instead of this one, whether it has a matrix of its own or the embedding's."""
+
+    def of_layer(self, name: str) -> QuantScheme | None:
+        """That of the layer `name`, "model.layers.0.mlp.down_proj"; None: it is not quantised. A tied head is
+        TIED_HEAD, and no checkpoint holds codes for it."""
+        if self.head is not None and name in ("lm_head", TIED_HEAD):
+            return self.head
+        left_out = name == TIED_HEAD or any(_matches(pattern, name) for pattern in self.ignore)
+        return None if left_out else self
 
 
 def _matches(pattern: str, name: str) -> bool:
@@ -54,9 +65,13 @@ def _matches(pattern: str, name: str) -> bool:
 
 ONLINE = {
     "w4a16": QuantScheme("plain", 4, 128, True, ignore=("lm_head",)),
+    "w4a8": QuantScheme("plain", 4, 128, True, 8, ignore=("lm_head",)),
     "w8a8": QuantScheme("plain", 8, -1, True, 8, ignore=("lm_head",)),
+    "fp8": QuantScheme("plain", 8, -1, True, 8, ignore=("lm_head",), type="float"),
 }
 """By the value of ModelConfig.quantization: what becomes of a checkpoint that is not quantised."""
+HEAD = QuantScheme("plain", 8, 128, True)
+"""Of its head, where ModelConfig.quantize_head says so. What goes into it stays as it is: a logit is a sum of that."""
 
 
 def select_scheme(model_config: ModelConfig, settings: Any) -> QuantScheme | None:
@@ -66,8 +81,15 @@ def select_scheme(model_config: ModelConfig, settings: Any) -> QuantScheme | Non
         ValueError: see read_scheme; `quantization` asks for something else.
     """
     wanted = model_config.quantization
-    if settings is None and (wanted is None or wanted in ONLINE):
-        return None if wanted is None else ONLINE[wanted]
+    if settings is None and wanted in ONLINE:
+        return replace(ONLINE[wanted], head=HEAD) if model_config.quantize_head else ONLINE[wanted]
+    if model_config.quantize_head:
+        raise ValueError(
+            f"quantize_head must come with quantization={' or '.join(map(repr, ONLINE))}, which round a checkpoint's "
+            f"weights, got quantization={wanted!r}"
+        )
+    if settings is None and wanted is None:
+        return None
     method = None if settings is None else settings.get("quant_method")
     if wanted not in (None, method):
         is_ = "is not quantised" if method is None else f"is quantised with {method!r}"
@@ -139,14 +161,15 @@ def _compressed_tensors(settings: dict[str, Any]) -> QuantScheme:
     symmetric, ignore = weights.get("symmetric", True) is True, _names(settings, "ignore")
     if stored == "pack-quantized" and inputs is None:
         return QuantScheme(stored, _int(weights, "num_bits", (4, 8)), group_size, symmetric, ignore=ignore)
-    if stored == "int-quantized" and isinstance(inputs, dict):
-        _int(weights, "num_bits", (8,))
+    if stored in ("pack-quantized", "int-quantized") and isinstance(inputs, dict):
+        bits = _int(weights, "num_bits", (4,) if stored == "pack-quantized" else (4, 8))
         _int(inputs, "num_bits", (8,))
-        if (inputs.get("dynamic"), inputs.get("strategy"), inputs.get("symmetric", True)) != (True, "token", True):
-            raise _refused("input_activations", inputs, "a symmetric scale for each token, dynamic, is supported")
-        if group_size != -1 or not symmetric:
-            raise _refused("weights", weights, "beside activations in 8 bits: a symmetric scale for each output")
-        return QuantScheme(stored, 8, -1, True, 8, ignore=ignore)
+        for name, wanted in (("type", "int"), ("dynamic", True), ("strategy", "token"), ("symmetric", True)):
+            if inputs.get(name, wanted if name in ("type", "symmetric") else None) != wanted:
+                raise _refused("input_activations", inputs, "a symmetric scale for each token, dynamic, is supported")
+        if not symmetric or (bits == 8 and group_size != -1):
+            raise _refused("weights", weights, "beside activations in 8 bits: symmetric; 8 bits in no groups")
+        return QuantScheme(stored, bits, group_size, True, 8, ignore=ignore)
     raise _refused("format", stored, f"with input_activations {describe(inputs)}")
 
 

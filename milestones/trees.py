@@ -78,12 +78,16 @@ LAB_README = {
 This is FoloVLLM as it stands at {id}, with some functions emptied for you to write. Everything happens in this folder,
 in the environment of the clone that it came from:
 
-1. **Read** the note: [docs/en/{id}/index.md](docs/en/{id}/index.md).
+1. **Read** the note's first page, [docs/en/{id}/index.md](docs/en/{id}/index.md). Its table has the pages and exercises
+   in turn.
 2. **Check**: `python -m milestones check`. It shows the first exercise: what must hold, and where to write.
 3. **Predict** before you code: `python -m milestones predict`.
 4. **Write** it, and check again; `check --watch` does so whenever you save. Stuck: `python -m milestones hint`.
 5. When all are solved, **run** it: `{run}`, and the tests: `python -m pytest`.
 {expected}
+What the notes tell you to run works here when all are solved. Before that, run it in the whole milestone:
+`python -m milestones checkout {id} ../{id}`
+
 | | exercise | file |
 |---|---|---|
 {rows}
@@ -98,12 +102,15 @@ the course. This folder is a git repository: commit as you like.
 
 这是 FoloVLLM 在 {id} 时的样子，其中一些函数被清空，等你来写。一切都在本目录中进行，使用来源仓库的虚拟环境：
 
-1. **阅读**笔记：[docs/zh/{id}/index.md](docs/zh/{id}/index.md)。
+1. **阅读**笔记的首页：[docs/zh/{id}/index.md](docs/zh/{id}/index.md)。首页的表按顺序列出各页和各道练习。
 2. **检查**：`python -m milestones check`。它给出第一道练习：要满足什么，写在哪里。
 3. 动手之前先**预测**：`python -m milestones predict`。
 4. **动手写**，再检查；`check --watch` 会在每次保存时自动检查。卡住了：`python -m milestones hint`。
 5. 全部完成后**运行**：`{run}`，以及测试：`python -m pytest`。
 {expected}
+讲义里让你运行的命令和代码，全部完成后可以在这里运行；在那之前，请在完整的里程碑里运行：
+`python -m milestones checkout {id} ../{id}`
+
 | | 练习 | 文件 |
 |---|---|---|
 {rows}

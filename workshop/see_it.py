@@ -18,7 +18,7 @@ from folovllm.tracing.reader import Trace
 from folovllm.tracing.replay import Replay
 
 ROOT = Path(__file__).parents[1]
-WIDTH, LEFT, LANE, MAP_STEP = 860, 92, 30, 12
+WIDTH, LEFT, LANE, MAP_STEP = 860, 92, 30, 13
 
 COLOURS = {
     "waiting": "#b5bac1", "prefill": "#e69f00", "decode": "#0072b2", "idle": "#dfe6ee", "preempted": "#d55e00",
@@ -28,7 +28,7 @@ INK, DIM, LINE = "#20242c", "#4c566a", "#d8d4c8"
 
 WORDS = {
     "en": {
-        "label": "Four sequences over 29 steps, and the owners of the 12 blocks at step 12",
+        "label": "Four sequences over 29 steps, and the owners of the 12 blocks at step 13",
         "lanes": "what each sequence computes, step by step",
         "budget": "tokens",
         "blocks": f"owners of the blocks while step {MAP_STEP} computes",
@@ -36,7 +36,7 @@ WORDS = {
         "found": "found in the cache, or can be found", "used": "in use", "shared": "shared",
     },
     "zh": {
-        "label": "四条序列共 29 步，以及第 12 步时 12 个块属于哪条序列",
+        "label": "四条序列共 29 步，以及第 13 步时 12 个块属于哪条序列",
         "lanes": "每一步各条序列算什么",
         "budget": "token 数",
         "blocks": f"第 {MAP_STEP} 步计算时，各块属于哪条序列",
@@ -93,15 +93,15 @@ def draw(trace: Trace, language: str) -> str:
     lanes = sorted(lanes_of(trace), key=lambda lane: lane.id)
     y = 34.0
     picture.text(24, y, words["lanes"], size=14)
-    for step in range(0, len(trace.steps), 4):
-        picture.text(LEFT + (step + 0.5) * unit, y + 24, str(step), size=13, fill=DIM, anchor="middle")
+    for step in (1, *range(5, len(trace.steps) + 1, 5)):
+        picture.text(LEFT + (step - 0.5) * unit, y + 24, str(step), size=13, fill=DIM, anchor="middle")
     top = y + 32
     found = {(number, place) for place, step in enumerate(trace.steps) for number, _ in step.found}
     for place, lane in enumerate(lanes):
         _draw_lane(picture, lane, top + place * LANE, unit, found)
     y = top + len(lanes) * LANE + 14
     _draw_budget(picture, trace, y, unit, words["budget"])
-    picture.line(LEFT + (MAP_STEP + 0.5) * unit, top - 4, LEFT + (MAP_STEP + 0.5) * unit, y + 46, INK)
+    picture.line(LEFT + (MAP_STEP - 0.5) * unit, top - 4, LEFT + (MAP_STEP - 0.5) * unit, y + 46, INK)
     y += 80
     picture.text(24, y, words["blocks"], size=14)
     _draw_blocks(picture, trace, y + 12)

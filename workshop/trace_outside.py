@@ -141,7 +141,7 @@ class Outside:
         self._decodes = [seq for seq, num in rows if num == 1 and seq.num_computed_tokens >= seq.get_prompt_len()]
         record: dict[str, Any] = {
             "type": "step",
-            "step": len(self.records) - 1,
+            "step": len(self.records),
             "t": self._us(),
             "times": [0, 0, round((STEP_SECONDS + TOKEN_SECONDS * sum(output.num_scheduled_tokens)) * 1e6), 0, 0],
             "prefill": [

@@ -76,7 +76,7 @@ PICTURES = {
     "m3/trace": Picture(
         ("Four sequences in 14 blocks: a fork, a copy, a preemption", "14 块里的四条序列：分叉、复制、抢占"),
         (("m3", ("M3: 14 blocks of 4 tokens", "M3：14 块，每块 4 个 token")),),
-        maps=(0, 1, 3, 6),
+        maps=(1, 2, 4, 7),
     ),
     "m5/trace": Picture(
         ("A prompt of 96 tokens among three decodes: whole, and in chunks", "解码当中来了 96 个 token 的提示词"),
@@ -140,8 +140,8 @@ def _draw_run(card: Card, trace: Trace, over: Text, top: float, scale: float, *,
     lanes.sort(key=lambda lane: (lane.request, lane.number))
     found = {(number, place): num for place, step in enumerate(trace.steps) for number, num in step.found}
     card.text(24, top + 28, over, bold=True)
-    for mark in _marks(edges[-1]):
-        card.text(LEFT + mark * scale, top + 46, f"{mark:g}", anchor="middle", size=11, color=MUTED)
+    for place, mark in _marks(edges[-1], by_time):
+        card.text(LEFT + place * scale, top + 46, str(mark), anchor="middle", size=11, color=MUTED)
     unit = "ms" if by_time else ("step", "步")
     card.text(24, top + 46, unit, size=11, color=MUTED)
     for row, lane in enumerate(lanes):
@@ -162,9 +162,11 @@ def _draw_run(card: Card, trace: Trace, over: Text, top: float, scale: float, *,
     return kinds
 
 
-def _marks(end: float) -> list[float]:
-    size = 5 if end > 12 else 2
-    return [float(mark) for mark in range(0, int(end) + 1, size)]
+def _marks(end: float, by_time: bool) -> list[tuple[float, int]]:
+    """Places on the axis and what is written there: milliseconds, or the number of a step at its middle."""
+    if not by_time:
+        return [(number - 0.5, number) for number in (1, *range(5, int(end) + 1, 5))]
+    return [(float(mark), mark) for mark in range(0, int(end) + 1, 5 if end > 12 else 2)]
 
 
 def _draw_lane(

@@ -22,17 +22,19 @@ struct bf16_tiled : bf16_pair {};  // the same numbers, for the other product
 #define IF_TILES(...)
 #endif
 
-// A weight in 4 or 8 bits: codes with scales (linear_codes.cpp), or 8 bits on both sides (linear_int8.cpp). Behind such a
-// pointer is a cache line that says how the panels after it are made.
+// A weight in 4 or 8 bits: codes with scales (codes.h), by x as it is or in 8 bits, or 8 bits on both sides
+// (linear_int8.cpp).
 struct codes4 {};
 struct codes8 {};
+struct codes4_int8 {};
 struct int8s {};
 
 // The combinations that there are.
 #define EACH_QUANTIZED(APPLY)                                                                                         \
-    APPLY(float32_codes4, float, codes4) APPLY(float32_codes8, float, codes8) APPLY(float32_int8, float, int8s)       \
+    APPLY(float32_codes4, float, codes4) APPLY(float32_codes8, float, codes8)                                         \
+    APPLY(float32_codes4_int8, float, codes4_int8) APPLY(float32_int8, float, int8s)                                  \
     IF_PAIRS(APPLY(bfloat16_codes4, bf16, codes4) APPLY(bfloat16_codes8, bf16, codes8)                                \
-             APPLY(bfloat16_int8, bf16, int8s))
+             APPLY(bfloat16_codes4_int8, bf16, codes4_int8) APPLY(bfloat16_int8, bf16, int8s))
 #define EACH_ACTIVATION(APPLY) APPLY(float32, float) APPLY(bfloat16, bf16)
 #define EACH_CACHE(APPLY) \
     APPLY(float32_float32, float, float) APPLY(float32_bfloat16, float, bf16) APPLY(bfloat16_bfloat16, bf16, bf16)
@@ -45,7 +47,7 @@ struct int8s {};
     IF_PAIRS(APPLY(bfloat16_bf16_pairs_bfloat16, bf16, bf16_pair, bf16))                                              \
     IF_TILES(APPLY(bfloat16_bf16_tiles_bfloat16, bf16, bf16_tiled, bf16))                                             \
     QUANTIZED_DECODER(APPLY, codes4, codes4) QUANTIZED_DECODER(APPLY, codes8, codes8)                                 \
-    QUANTIZED_DECODER(APPLY, int8, int8s)
+    QUANTIZED_DECODER(APPLY, codes4_int8, codes4_int8) QUANTIZED_DECODER(APPLY, int8, int8s)
 #define QUANTIZED_DECODER(APPLY, NAME, W)                                                                             \
     APPLY(float32_##NAME##_float32, float, W, float) APPLY(float32_##NAME##_bfloat16, float, W, bf16)                 \
     IF_PAIRS(APPLY(bfloat16_##NAME##_bfloat16, bf16, W, bf16))

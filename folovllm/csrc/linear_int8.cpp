@@ -11,43 +11,34 @@
 //
 // vLLM: csrc/cpu/dnnl_kernels.cpp (onednn_scaled_mm)
 
-#include <cmath>
-
 #include "kernels.h"
 #include "panels.h"
 #include "pool.h"
+#include "rounding.h"
 
 namespace {
 
 constexpr int MAX_ROWS = LANES == 16 ? 12 : 4;   // 2 * MAX_ROWS results, of 32 registers or 16
 constexpr int TWO_PANELS = LANES == 16 ? 6 : 2;  // rows, for which there are registers for two panels
 constexpr int64_t PIECE = 128;                   // words of a panel: 16 KiB stay in the first cache for many rows
+constexpr int64_t AHEAD = PREFETCH_BYTES / 4;   // words, that are asked for meanwhile
 constexpr int64_t CHUNK = 2 << 20;               // bytes of x, about, that stay in a cache while all panels pass by
-constexpr float LARGEST = 127.0f;
 
 #ifdef __AVX512VNNI__
 constexpr int OFFSET = 128;
-inline ints dot4(ints sums, int32_t x, words w) {
-    return (ints)_mm512_dpbusd_epi32((__m512i)sums, _mm512_set1_epi32(x), (__m512i)w);
-}
+inline ints multiply_word(ints sums, int32_t x, words w) { return add_products(sums, (words)(x - ints{}), w, int8_t{}); }
 #else
 constexpr int OFFSET = 0;
-inline __m256i dot4(__m256i sums, __m256i x, __m256i w) {
-    const __m256i twos = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(twos, _mm256_set1_epi16(1)));
-}
-inline ints dot4(ints sums, int32_t x, words w) {
-    __m256i part[LANES / 8], of_w[LANES / 8];
-    memcpy(part, &sums, sizeof sums);
-    memcpy(of_w, &w, sizeof w);
-    for (int i = 0; i < LANES / 8; i++) part[i] = dot4(part[i], _mm256_set1_epi32(x), of_w[i]);
-    memcpy(&sums, part, sizeof sums);
-    return sums;
+inline ints multiply_word(ints sums, int32_t x, words w) {
+    typedef int8_t signs __attribute__((vector_size(LANES * 4)));
+    const signs of_w = (signs)w, of_x = (signs)(x - ints{});
+    return add_products(sums, (words)(of_w < 0 ? -of_w : of_w), (words)(of_w < 0 ? -of_x : of_x), int8_t{});
 }
 #endif
 
 template <int ROWS, int PANELS>
-void tile(const int32_t *x, const uint32_t *w, int64_t size, int32_t *out, bool go_on, int64_t next_panel) {
+void tile(const int32_t *x, const uint32_t *w, int64_t size, int32_t *out, bool go_on, int64_t next_panel,
+          int64_t ahead) {
     ints low[PANELS][ROWS], high[PANELS][ROWS];
 #pragma GCC unroll 2
     for (int p = 0; p < PANELS; p++)
@@ -61,13 +52,13 @@ void tile(const int32_t *x, const uint32_t *w, int64_t size, int32_t *out, bool 
 #pragma GCC unroll 2
         for (int p = 0; p < PANELS; p++) {
             const uint32_t *mine = w + p * next_panel;
-            __builtin_prefetch((const char *)mine + PREFETCH_BYTES);
-            if constexpr (LANES == 16) __builtin_prefetch((const char *)mine + PREFETCH_BYTES + LINE);
+            __builtin_prefetch(mine + ahead, 0, 2);
+            if constexpr (LANES == 16) __builtin_prefetch(mine + ahead + LANES, 0, 2);
             const words a = *(const words *)mine, b = *(const words *)(mine + LANES);
 #pragma GCC unroll 12
             for (int r = 0; r < ROWS; r++) {
-                low[p][r] = dot4(low[p][r], x[r], a);
-                high[p][r] = dot4(high[p][r], x[r], b);
+                low[p][r] = multiply_word(low[p][r], x[r], a);
+                high[p][r] = multiply_word(high[p][r], x[r], b);
             }
         }
     }
@@ -82,30 +73,18 @@ void tile(const int32_t *x, const uint32_t *w, int64_t size, int32_t *out, bool 
 }
 
 template <int PANELS>
-void tile(int rows, const int32_t *x, const uint32_t *w, int64_t size, int32_t *out, bool go_on, int64_t next_panel) {
+void tile(int rows, const int32_t *x, const uint32_t *w, int64_t size, int32_t *out, bool go_on, int64_t next_panel,
+          int64_t ahead) {
     switch (rows) {
 #define CASE(N)                                                                                                       \
     case N:                                                                                                           \
-        if constexpr (PANELS == 1 || N <= TWO_PANELS) tile<N, PANELS>(x, w, size, out, go_on, next_panel);            \
+        if constexpr (PANELS == 1 || N <= TWO_PANELS) tile<N, PANELS>(x, w, size, out, go_on, next_panel, ahead);     \
         return;
         CASE(1) CASE(2) CASE(3) CASE(4)
 #ifdef __AVX512F__
         CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
 #endif
     }
-}
-
-template <typename T>
-float largest(const T *x, int64_t size) {
-    vec most = {};
-    int64_t k = 0;
-    for (; k + LANES <= size; k += LANES) {
-        const vec v = load(x + k), a = v < 0 ? -v : v;
-        most = a > most ? a : most;
-    }
-    float result = max(most);
-    for (; k < size; k++) result = std::max(result, std::fabs(get(x + k)));
-    return result;
 }
 
 // A block of rows: their scales, and their codes four at a time, word by word, the rows' words side by side.
@@ -115,22 +94,11 @@ void quantize(const T *x, int32_t *codes, float *scales, int64_t rows, int64_t i
     int32_t *to = codes + first * size;
     for (int64_t r = 0; r < count; r++) {
         const T *row = x + (first + r) * in;
-        const float scale = largest(row, in) / LARGEST;
+        const float scale = largest(row, in) / 127;
         scales[first + r] = scale;
-        int64_t k = 0;
-        for (; k + LANES <= in; k += LANES) {
-            // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the lower bits.
-            const vec v = scale > 0 ? load(row + k) / scale : vec{};
-            const ints whole = (ints)(v + 12582912.0f) - 0x4B400000 + OFFSET;
-            uint8_t bytes[LANES];
-            for (int i = 0; i < LANES; i++) bytes[i] = whole[i];
-            for (int i = 0; i < LANES / 4; i++) memcpy(to + (k / 4 + i) * count + r, bytes + 4 * i, 4);
-        }
-        for (; k < 4 * size; k += 4) {
-            uint8_t bytes[4];
-            for (int i = 0; i < 4; i++)
-                bytes[i] = OFFSET + (k + i < in && scale > 0 ? (int)std::nearbyint(get(row + k + i) / scale) : 0);
-            memcpy(to + k / 4 * count + r, bytes, 4);
+        for (int64_t k = 0; k < in; k += LANES) {
+            const vec v = scale > 0 ? load_up_to(row + k, in - k) / scale : vec{};
+            put_words<int8_t>(nearest(v) + OFFSET, in - k, to + k / 4 * count + r, count);
         }
     }
 }
@@ -150,17 +118,22 @@ struct Linear {
         const float *scales = panels + tasks.first_panel(task) * next_panel;
         const uint32_t *w = (const uint32_t *)scales + 2 * WIDTH;
         float *sums = results(tasks.pair * count * WIDTH);
+        // The last piece of two panels asks for the two that come after them, each for its own.
+        const int64_t last = pairs == 2 ? std::max<int64_t>(0, size - AHEAD / WIDTH) : size;
         const int64_t piece = count > per_block ? PIECE : size;
-        for (int64_t k = 0; k < size && !state.settled(); k += piece)
+        for (int64_t k = 0, end; k < size && !state.settled(); k = end) {
+            end = std::min(k + piece, k < last ? last : size);
+            const int64_t ahead = AHEAD + (k < last ? 0 : next_panel);
             for (int64_t row = 0; row < count; row += per_block) {
                 const int64_t rows = std::min(per_block, count - row);
                 const int32_t *x = codes + (begin + row) * size + k * rows;
                 int32_t *to = (int32_t *)sums + row * WIDTH;
                 if (pairs == 2)
-                    tile<2>(rows, x, w + k * WIDTH, std::min(piece, size - k), to, k > 0, next_panel);
+                    tile<2>(rows, x, w + k * WIDTH, end - k, to, k > 0, next_panel, ahead);
                 else
-                    tile<1>(rows, x, w + k * WIDTH, std::min(piece, size - k), to, k > 0, 0);
+                    tile<1>(rows, x, w + k * WIDTH, end - k, to, k > 0, 0, ahead);
             }
+        }
         if (state.settled()) return;
         for (int64_t p = 0; p < pairs; p++, scales += next_panel)
             for (int64_t r = 0; r < count; r++)

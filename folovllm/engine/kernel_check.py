@@ -22,11 +22,14 @@ from torch import Tensor, nn
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.config import EngineConfig
 from folovllm.engine.parts import Parts
-from folovllm.layers.linear import Linear
+from folovllm.layers.linear import PLAIN, Linear
 from folovllm.layers.norm import QKNorm
 from folovllm.layers.ops import LayerOps
+from folovllm.layers.quantization.cuda import plain_method
+from folovllm.layers.quantization.linear import QuantizedLinears
 from folovllm.layers.rotary import RotaryEmbedding
 from folovllm.models.decoder import DecoderSpec
+from folovllm.models.weights import default_dtype
 from folovllm.sample.gumbel import GumbelParams, host_params
 from folovllm.sample.row import SamplingRow
 from folovllm.sampling_params import SamplingParams
@@ -53,7 +56,12 @@ def check_kernels(
     def make(*size: int) -> Tensor:
         return torch.randn(size, generator=generator).to(device, dtype)
 
-    plain = replace(parts, backend=parts.backend.plain or parts.backend, ops=LayerOps(), draws=False)
+    linear = parts.ops.linear
+    if isinstance(linear, QuantizedLinears):
+        linear = QuantizedLinears(linear.scheme, plain_method(linear.scheme), PLAIN)
+    else:
+        linear = PLAIN
+    plain = replace(parts, backend=parts.backend.plain or parts.backend, ops=LayerOps(linear), draws=False)
     sizes = spec, config.cache_config.block_size, parts.cache_dtype
     cases = _attention_cases(make, *sizes) | _layer_cases(make, *sizes)
     for kernel, case in (cases | {"draw": partial(_draw, make, spec.vocab_size)}).items():
@@ -129,6 +137,7 @@ def _layer_cases(
     rotary = RotaryEmbedding(size, 3, spec.rope).to(x.device)(torch.arange(3, device=x.device))
     norm, layer.weight = QKNorm(heads, kv_heads, size, eps), nn.Parameter(rows, requires_grad=False)
     norm.weight = nn.Parameter(make(2, size), requires_grad=False)
+    weight = make(spec.hidden_size, spec.hidden_size)
     qk_norm = norm if spec.qk_norm else None
 
     def rotate(parts: Parts) -> Tensor:
@@ -146,8 +155,21 @@ def _layer_cases(
             q, k, v = computes(heads_of_three, qk_norm, rotary, heads, kv_heads, cache, slots)
         return torch.cat([q.flatten(), k.flatten(), v.flatten(), cache.flatten()])
 
+    def multiply(parts: Parts) -> Tensor:
+        """As it is, and by a weight that is rounded, in each of the ways in which few and many rows are multiplied."""
+        method = parts.ops.linear
+        if not isinstance(method, QuantizedLinears):
+            return method.apply(layer, x)
+        made = method.method(replace(method.scheme, format="plain"), "a small weight")
+        with x.device, default_dtype(x.dtype):
+            rounded = Linear(spec.hidden_size, spec.hidden_size, method=made)
+        rounded.weight = nn.Parameter(weight.clone(), requires_grad=False)
+        made.process_weights_after_loading(rounded)
+        outs = [method.plain.apply(layer, x), *(rounded(x.repeat(times, 1)) for times in (1, 13, 86))]
+        return torch.cat([out.flatten() for out in outs])
+
     return {
-        "linear": lambda parts: parts.ops.linear.apply(layer, x),
+        "linear": multiply,
         "rms_norm": lambda parts: torch.cat(
             [parts.ops.rms_norm(x, None, rows[0], eps)[0], *parts.ops.rms_norm(x, residual.clone(), rows[0], eps)]
         ),

@@ -31,6 +31,7 @@ from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps, compiled_u
 from folovllm.layers.linear import PLAIN, LinearMethod
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
+from folovllm.layers.quantization.cuda import choose_method
 from folovllm.layers.quantization.linear import QuantizedLinear, QuantizedLinears
 from folovllm.models.one_call import OneCallOps
 from folovllm.quant_scheme import QuantScheme, select_scheme
@@ -103,17 +104,22 @@ def select_ops(
 ) -> LayerOps:
     """What computes the layers of a model with weights of `dtype`, or quantised ones."""
 
-    def linear(method: type[QuantizedLinear], plain: LinearMethod) -> LinearMethod:
-        return plain if scheme is None else QuantizedLinears(scheme, method, plain)
+    has_triton = device.type == "cuda" and kernels_unavailable_reason(device) is None
+
+    def linear(plain: LinearMethod, method: type[QuantizedLinear] | None = None) -> LinearMethod:
+        if scheme is None:
+            return plain
+        chosen = choose_method(scheme, device, has_triton=has_triton, invariant=invariant)
+        return QuantizedLinears(scheme, method or chosen, plain)
 
     if device.type == "cpu" and compiled_unavailable_reason(dtype) is None:
         ops = CompiledOps if one_by_one else OneCallOps
-        return ops(dtype, linear(CompiledQuantizedLinear, CompiledLinear()))
-    if device.type == "cuda" and kernels_unavailable_reason(device) is None:
+        return ops(dtype, linear(CompiledLinear(), CompiledQuantizedLinear))
+    if has_triton:
         from folovllm.layers.triton_ops import triton_ops  # loads Triton
 
-        return triton_ops(linear(QuantizedLinear, invariant_products() if invariant else PLAIN))
-    return LayerOps(linear(QuantizedLinear, PLAIN))
+        return triton_ops(linear(invariant_products() if invariant else PLAIN))
+    return LayerOps(linear(PLAIN))
 
 
 def _named_backend(config: EngineConfig, device: torch.device) -> type[AttentionBackend]:

@@ -67,7 +67,9 @@ def check_checkpoint(model: DecoderForCausalLM, found: dict[str, TensorInfo]) ->
             del wanted[EMBEDDING]
     for name, (_, shape) in found.items():
         if name not in wanted and not name.endswith("rotary_emb.inv_freq"):  # that one follows from rope_parameters
-            raise ModelLoadError(f"the checkpoint has a tensor that the model has no place for: {name} {shape}")
+            tied = model.lm_head.tied and name.startswith("lm_head.")
+            why = "; tie_word_embeddings in config.json must be false for a head of its own" if tied else ""
+            raise ModelLoadError(f"the checkpoint has a tensor that the model has no place for: {name} {shape}{why}")
         if name in wanted and shape != wanted[name]:
             raise ModelLoadError(f"tensor {name} has shape {shape}, the configuration asks for {wanted[name]}")
     check_dtypes(found, slots)

@@ -135,7 +135,8 @@ class DecoderForCausalLM(nn.Module):
                 f"max_model_len to {spec.sliding_window} or less (it is {max_model_len}), and the window never cuts"
             )
         self.model = Decoder(spec, max_model_len, ops)
-        self.lm_head = LMHead(spec.hidden_size, spec.vocab_size, ops.linear.for_layer("", ["lm_head"]))
+        head = "model.embed_tokens" if spec.tie_word_embeddings else "lm_head"
+        self.lm_head = LMHead(spec.hidden_size, spec.vocab_size, ops.linear.for_layer("", [head]))
         if spec.tie_word_embeddings:
             self.lm_head.tie_to(self.model.embed_tokens)
 

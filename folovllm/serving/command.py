@@ -123,7 +123,9 @@ def run(args: argparse.Namespace) -> int:
         from folovllm.serving.replicas.launch import serve_replicas
 
         return serve_replicas(options, engine, replicas, notes)
-    return serve(options, engine | {"observers": args.observers}, notes)
+    # A recording is an open file, or a profiler's ranges, in this process: the engine then is here, too.
+    is_recorded = args.trace is not None or args.nvtx
+    return serve(options, engine | {"observers": args.observers}, notes, apart=not is_recorded)
 
 
 def require_packages() -> None:

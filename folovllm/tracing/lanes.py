@@ -62,7 +62,7 @@ def bounds(steps: list[StepRecord]) -> list[tuple[int, int]]:
 
 
 def lanes_of(trace: Trace) -> list[Lane]:
-    """In the order of their numbers, which is that in which they came. Segments count steps from the trace's first."""
+    """In the order of their numbers, which is that in which they came. Steps of segments are places in trace.steps."""
     replay, lanes = Replay(), dict[int, Lane]()
     places = bounds(trace.steps)
     alive: dict[int, Lane] = {}

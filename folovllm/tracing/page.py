@@ -41,7 +41,7 @@ class Said:
     """What one sequence has said."""
 
     steps: list[int] = field(default_factory=list)
-    """In which step each token was drawn, counted from the trace's first."""
+    """In which step each token was drawn: its place in the trace."""
     pieces: list[str] = field(default_factory=list)
 
 
@@ -82,7 +82,8 @@ def as_json(data: Any) -> str:
 
 
 def page_data(trace: Trace, texts: Texts | None = None) -> dict[str, Any]:
-    """What the scripts get of a trace. Sequences are lanes by number; steps are counted from the trace's first."""
+    """What the scripts get of a trace. Sequences are lanes by number; steps are places in `steps`, and
+    `number` has what each is called."""
     steps, lanes, times = trace.steps, lanes_of(trace), latencies(trace)
     arrivals = [arrival for step in steps for arrival in step.arrived]
     header = trace.header

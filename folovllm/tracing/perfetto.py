@@ -49,7 +49,8 @@ def events(trace: Trace) -> Iterator[Event]:
         yield _name("thread_name", SEQUENCES, lane.number + 1, f"{lane.number}: {lane.id}")
         for segment in lane.segments:
             begin, end = lane.when(segment)
-            args = {"from step": segment.first, "to step": segment.last, "tokens": segment.num_tokens}
+            first, last = (trace.steps[place].step for place in (segment.first, segment.last))
+            args = {"from step": first, "to step": last, "tokens": segment.num_tokens}
             yield _span(segment.kind, SEQUENCES, lane.number + 1, begin, end, args)
 
 

@@ -1,8 +1,8 @@
 """What the lines of a trace mean: a header, then one record a step. JSON Lines, UTF-8, one object a line.
 
     {"type":"header","version":2, ...}
-    {"type":"step","step":0,"t":1520,"times":[210,4130,0,38,160],"arrived":[...],"prefill":[[0,0,57]],...}
-    {"type":"step","step":1,"t":6100,"times":[60,3900,0,30,110],"decode":[0],"tokens":[1184],"free":507,...}
+    {"type":"step","step":1,"t":1520,"times":[210,4130,0,38,160],"arrived":[...],"prefill":[[0,0,57]],...}
+    {"type":"step","step":2,"t":6100,"times":[60,3900,0,30,110],"decode":[0],"tokens":[1184],"free":507,...}
     {"type":"end","t":99120, ...}                             only where the trace was closed
 
 Sequences, requests and blocks are numbers. A sequence gets its number where a record first names it (`seqs`), a request
@@ -94,6 +94,7 @@ class StepRecord:
     """One step: what was decided, what came of it, what it took."""
 
     step: int
+    """Its number, from 1."""
     t: int
     """When scheduling began."""
     times: list[int]

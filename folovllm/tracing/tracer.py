@@ -133,12 +133,12 @@ class Tracer(EngineObserver):
         readings += readings[-1:] * (1 + len(PARTS) - len(readings))  # parts that it never came to took nothing
         at = [self.microseconds(reading) for reading in readings]
         times = [b - a for a, b in pairwise(at)]  # of whole microseconds, so that they add up
+        self._num_written += 1
         # Lists of integers are JSON as Python writes them; an encoder takes several times as long.
         line = f'{{"type":"step","step":{self._num_written},"t":{at[0]},"times":{times}{step.counts}'
         if tokens := self._tokens(step):
             line += f',"tokens":{encode(tokens) if None in tokens else tokens}'
         news = (step.news or {}) | more if step.news or more else None
-        self._num_written += 1
         self.writer.write(f"{line},{encode(news)[1:]}\n" if news else line + "}\n")
 
     def _tokens(self, step: _Step) -> list[int | None]:

@@ -16,6 +16,7 @@ import io
 import textwrap
 import tokenize
 
+from milestones.site.way import YOURS
 from milestones.spec import MilestoneError
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -64,7 +65,7 @@ def blank(text: str, name: str, message: str, where: str = "the file") -> str:
     indent = " " * (node.col_offset + 4)
     if node.body[-1].lineno > node.lineno:
         indent = " " * node.body[-1].col_offset
-    body = [f"{indent}# Yours to write: python -m milestones check\n"]
+    body = [f"{indent}{YOURS}\n"]
     body.append(f"{indent}raise NotImplementedError({_quoted(message)})\n")
     if _is_generator(node):
         body.append(f"{indent}yield  # it is a generator\n")

@@ -82,9 +82,8 @@ def run_start(root: Path, args: argparse.Namespace) -> int:
     print(say(language, "started", label=label, n=number, folder=args.folder))
     if before is not None:
         print(say(language, "carrying", folder=args.before), flush=True)
-        for key, row in carry_on(lab, before, course).items():
-            for exercise in row:
-                print(say(language, key, name=exercise.id, title=exercise.pages[language].title))
+        for key, exercise in carry_on(lab, before, course):
+            print(say(language, key, name=exercise.id, title=exercise.pages[language].title), flush=True)
     print(say(language, "started_next", folder=shlex.quote(str(args.folder))))
     return 0
 
@@ -109,7 +108,9 @@ def run_check(root: Path, args: argparse.Namespace) -> int:
         if checked.grade.outcome != "solved":
             return 1
     if first_open(lab, exercises) is None:
-        show_end(console, lab, len(exercises), following(course, lab))
+        show_end(
+            console, lab, len(exercises), following(course, lab), is_shown=GENERATES not in course.tree(lab.number)
+        )
     return 0
 
 
@@ -209,11 +210,11 @@ def run_progress(root: Path, args: argparse.Namespace) -> int:
     from milestones.labs.screen import LabConsole
 
     course = Course.load(working_tree(root))
-    if args.dir or not known_labs(root):
+    if args.dir is not None:
         labs = [find_lab(root, args.dir, args.lang)]
     else:
         labs = [open_lab(root, folder) for folder in known_labs(root)]
-    show_progress(LabConsole(), course, labs, args.lang or labs[-1].language)
+    show_progress(LabConsole(), course, labs, args.lang or (labs[-1].language if labs else default_language()))
     return 0
 
 

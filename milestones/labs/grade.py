@@ -24,6 +24,7 @@ from typing import Any, Literal
 from milestones.labs import blank
 from milestones.labs.exercise import Exercise
 from milestones.labs.inside.lab_values import shown_lines
+from milestones.labs.words import say
 from milestones.sources import Snapshot
 from milestones.trees import write_tree
 
@@ -92,7 +93,7 @@ def grade(
             helpers = {path: file for path, file in tree.items() if path.startswith("tests/") and path.endswith(".py")}
             write_tree(helpers, scratch / "pristine")
         code, output = _run(python, scratch, folder, patience * exercise.seconds, language)
-        result = _read(exercise, scratch, folder, code, output)
+        result = _read(exercise, scratch, folder, code, output, language)
     result.seconds = time.monotonic() - start
     return result
 
@@ -148,7 +149,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _read(exercise: Exercise, scratch: Path, folder: Path, code: int, output: str) -> Grade:
+def _read(exercise: Exercise, scratch: Path, folder: Path, code: int, output: str, language: str) -> Grade:
     report, events = scratch / "report.jsonl", []
     if report.is_file():
         for line in report.read_text(encoding="utf-8").splitlines():
@@ -196,7 +197,7 @@ def _read(exercise: Exercise, scratch: Path, folder: Path, code: int, output: st
         return result
     result.failed_test = running
     number, mistake = marks.get(running.partition("[")[0], (None, None))
-    text = stack.partition("\n")[0] if stack else f"the process ended by itself, with exit code {code}"
+    text = stack.partition("\n")[0] if stack else say(language, "exit_code", code=code)
     result.failure = {"invariant": number, "mistake": mistake, "kind": result.outcome, "text": text, "frames": frames}
     result.failure["asked"] = _body(exercise.files["judge.py"].data.decode("utf-8"), running.partition("[")[0])
     return result

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,38 +40,35 @@ print(json.dumps([text, {PROMPTS} * {NUM_TOKENS} / (time.perf_counter() - began)
 """
 
 
-def carry_on(lab: Lab, before: Lab, course: Course) -> dict[str, list[Exercise]]:
-    """Put the functions that were solved in `before` into `lab`, and commit them. Returns what became of the exercises:
-    "carried"; "left_changed", as the milestones between have changed the function, or what its judge calls, and the
-    newer one is left as it is; "left_refused", as its judge refuses it here."""
+def carry_on(lab: Lab, before: Lab, course: Course) -> Iterator[tuple[str, Exercise]]:
+    """Put the functions that were solved in `before` into `lab`, and commit them. Gives what became of each exercise,
+    as soon as that is known: "carried"; "left_changed", as the milestones between have changed the function, or what
+    its judge calls, and the newer one is left as it is; "left_refused", as its judge refuses it here."""
     if before.number >= lab.number:
         raise MilestoneError(f"--from must be of a milestone before {lab.milestone}, got {before.milestone}")
     carried: list[Exercise] = []
-    changed: list[Exercise] = []
-    refused: list[Exercise] = []
     here = course.tree(lab.number)
     for exercise in _solved(before, course):
         there = course.tree(exercise.milestone)
-        if exercise.file not in here or not _is_same(exercise, there[exercise.file], here[exercise.file]):
-            changed.append(exercise)
+        if exercise.file not in here or not is_same(exercise, there[exercise.file], here[exercise.file]):
+            yield "left_changed", exercise
             continue
         path, old = lab.folder / exercise.file, lab.read(exercise.file)
         path.write_bytes(exercise.with_functions_of(old, before.read(exercise.file)).encode("utf-8"))
         if grade(exercise, lab.folder, here, language=lab.language).outcome == "solved":
             carried.append(exercise)
+            yield "carried", exercise
             continue
         path.write_bytes(old.encode("utf-8"))
+        # A judge that refuses the course's own code knows too little of what the milestones between have changed.
         is_judged = grade(exercise, lab.folder, here, language=lab.language).outcome == "solved"
-        (refused if is_judged else changed).append(
-            exercise
-        )  # a judge that refuses the course's own code knows too little
+        yield ("left_refused" if is_judged else "left_changed"), exercise
     if carried:
         lab.carried = [exercise.id for exercise in carried]
         lab.save()
         git(lab.folder, "add", "--all")
         title = f"What was solved in {before.milestone}"
         git(lab.folder, "commit", "--quiet", "--no-gpg-sign", "--allow-empty", "--message", title, env=IDENTITY)
-    return {"carried": carried, "left_changed": changed, "left_refused": refused}
 
 
 def carried_exercises(lab: Lab, course: Course) -> list[Exercise]:
@@ -84,7 +82,7 @@ def _solved(lab: Lab, course: Course) -> list[Exercise]:
     return [*carried_exercises(lab, course), *own]
 
 
-def _is_same(exercise: Exercise, there: File, here: File) -> bool:
+def is_same(exercise: Exercise, there: File, here: File) -> bool:
     """Whether the exercise's functions are in both, and are the same."""
     texts = [file.data.decode("utf-8") for file in (there, here)]
     try:

@@ -32,9 +32,13 @@ def show_progress(console: Console, course: Course, labs: list[Lab], language: s
         if exercises and milestone.number not in started:
             to_come = say(language, "exercises_to_come", n=len(exercises), time=_time(exercises, language))
             console.print(Text(f"M{milestone.number} {milestone.title[language]}  {to_come}", style="dim"))
+    label = say(language, "next")
+    if not labs:
+        console.print(f"\n{label}  python -m milestones start m0 ../m0-lab", markup=False)
+        return
     lab = labs[-1]  # the one used last
     todo = next((e for e in exercises_of(course, lab) if not lab.is_solved(e)), None)
-    label, command = say(language, "next"), f"python -m milestones check --dir {shlex.quote(str(lab.folder))}"
+    command = f"python -m milestones check --dir {shlex.quote(str(lab.folder))}"
     if todo is not None:
         console.print(f"\n{label}  {command}   ({todo.pages[language].title})", markup=False, soft_wrap=True)
     elif (later := following(course, lab)) is not None:

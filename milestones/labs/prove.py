@@ -1,6 +1,6 @@
 """Proves an exercise: blanked it fails its own test, each wrong solution is refused with its message, each right one is
-accepted, the milestone's own code solves it although all exercises after it are still blank, and no small fault in that
-code passes (mutants.py).
+accepted, the milestone's own code solves it although all exercises after it are still blank, and in the newest
+milestone that has it unchanged (`start --from` carries it there), and no small fault in that code passes (mutants.py).
 
     python -m milestones prove m3/01                 one, while you write it
     python -m milestones prove m3/01 --mutants       with all of its mutants
@@ -22,6 +22,7 @@ from milestones.chain import Course
 from milestones.labs.exercise import Exercise, exercise_problems, load_exercises
 from milestones.labs.grade import INSIDE, Grade, grade
 from milestones.labs.mutants import Mutant, equivalents, mutants
+from milestones.labs.onward import is_same
 from milestones.preloaded import serving
 from milestones.sources import File, Snapshot
 from milestones.spec import MilestoneError
@@ -73,7 +74,8 @@ def prove(
             if not proof.problems:
                 e = proof.exercise
                 folder = scratch / f"m{e.milestone}-{e.folder}"
-                others = trees[e.milestone], rows[e.milestone], [m for owner, m in drawn if owner == e.id]
+                newest = _newest_with(course, e, trees[e.milestone])
+                others = trees[e.milestone], newest, rows[e.milestone], [m for owner, m in drawn if owner == e.id]
                 running.append(pool.submit(_prove, proof, folder, *others, str(python), progress))
         for task in running:
             task.result()
@@ -101,6 +103,7 @@ def _prove(
     proof: Proof,
     folder: Path,
     tree: Snapshot,
+    newest: Snapshot | None,
     row: list[Exercise],
     drawn: list[Mutant],
     python: str,
@@ -141,6 +144,13 @@ def _prove(
         result = judge(e.with_functions_of(text, right, f"right/{name}.py"))
         if result.outcome != "solved":
             proof.problems.append(f"right/{name}.py must be accepted, but {_told(result)}")
+    if newest is not None:
+        progress(f"{e.id}: later on")
+        there = folder.with_name(f"{folder.name}-later")
+        write_tree({path: file for path, file in newest.items() if path.startswith("folovllm/")}, there)
+        result = grade(e, there, newest, python, patience=PATIENCE)
+        if result.outcome != "solved":
+            proof.problems.append(f"its solution must pass in later milestones too, but {_told(result)}")
     for number, mutant in enumerate(drawn, 1):
         progress(f"{e.id}: mutant {number} of {len(drawn)}")
         result = judge(e.with_functions_of(text, mutant.functions, mutant.name))
@@ -149,6 +159,15 @@ def _prove(
             proof.problems.append(f"a mutant passes, though it is not in equivalent.toml: {mutant.name}")
     for at, problem in enumerate(proof.problems):
         proof.problems[at] = f"{e.id}: {problem}"
+
+
+def _newest_with(course: Course, exercise: Exercise, tree: Snapshot) -> Snapshot | None:
+    """The newest later milestone in which the exercise's functions are what they are in its own."""
+    for milestone in reversed(course.milestones[exercise.milestone + 1 :]):
+        later = course.tree(milestone.number)
+        if exercise.file in later and is_same(exercise, tree[exercise.file], later[exercise.file]):
+            return later
+    return None
 
 
 def _mutants_of(proof: Proof, tree: Snapshot) -> list[Mutant]:

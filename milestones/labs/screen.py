@@ -212,7 +212,7 @@ def _show_next(console: Console, lab: Lab, exercises: list[Exercise], exercise: 
 
 
 def show_end(console: Console, lab: Lab, total: int, following: str | None, *, is_shown: bool = False) -> None:
-    """All exercises of the milestone are solved. is_shown: so is what the engine can do."""
+    """All exercises of the milestone are solved. is_shown: so is what the engine can do, or there is none."""
     language = lab.language
     label = lab.milestone.upper()
     console.print(Text(say(language, "done_all", total=total, milestone=label), style="bold green"))

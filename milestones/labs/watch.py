@@ -11,6 +11,7 @@ from milestones.chain import Course
 from milestones.labs.check import check
 from milestones.labs.exercise import Exercise
 from milestones.labs.lab import Lab, choose, first_open, following
+from milestones.labs.onward import GENERATES
 from milestones.labs.screen import show_check, show_end
 from milestones.labs.words import say
 
@@ -26,7 +27,8 @@ def watch(
         while True:
             exercise = choose(exercises, name, lab.language) if name else first_open(lab, exercises)
             if exercise is None:
-                show_end(console, lab, len(exercises), following(course, lab))
+                is_shown = GENERATES not in course.tree(lab.number)
+                show_end(console, lab, len(exercises), following(course, lab), is_shown=is_shown)
                 return 0
             seen = _stamps(lab)
             with console.status(say(lab.language, "checking", name=exercise.id)):

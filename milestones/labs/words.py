@@ -58,6 +58,7 @@ WORDS: dict[str, tuple[str, str]] = {
         "reset needs the NAME of an exercise: it takes out what you have written",
         "reset 需要练习的名字（NAME）：它会清掉你写的内容",
     ),
+    "exit_code": ("it ended by itself, with exit code {code}", "它自己退出了，退出码是 {code}"),
     "crash": ("The process died: {text}", "进程崩溃：{text}"),
     "needs": (
         "This one calls {other}, which is not written yet (or no longer). Do that first.",

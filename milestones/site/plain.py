@@ -93,7 +93,9 @@ class Pages:
         shown_names = [f"`{name}`" for name in names if name != MODULE_DOC]
         title = directive.options.get("title") or " · ".join([f"`{source.name}`", *shown_names])
         block = f"{title}\n\n{api.fence(code, 'text' if names == [MODULE_DOC] else 'python')}"
-        answer = way.folded(path, names, lang, self._solutions(directive.milestone)) if directive.milestone else ""
+        answer = ""
+        if directive.milestone and way.YOURS not in code:
+            answer = way.folded(path, names, lang, self._solutions(directive.milestone))
         return f"<details><summary>{answer}</summary>\n\n{block}\n\n</details>" if answer else block
 
     def _solutions(self, milestone: str) -> dict[tuple[str, str], int]:

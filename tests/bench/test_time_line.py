@@ -25,11 +25,14 @@ from workshop.bench.time_line import (
     GPUS,
     Gpu,
     attention_seconds,
+    codes_bytes,
+    codes_seconds,
     contexts_of_first_full_step,
     decode_steps,
     draw_seconds,
     predict,
     product_seconds,
+    step_us,
     workload_seconds,
 )
 
@@ -132,3 +135,39 @@ def test_the_report(tmp_path: Path) -> None:
     assert data["hardware"] == {"predicted for": "H100, 3 TB/s, 132 SMs"}
     assert data["notes"][0].startswith("A prediction: nothing was measured.")
     assert data["rows"][0]["us"] > ATTENTION_LAUNCH * 28 * 1e6
+
+
+def test_codes_of_4_bits_by_hand() -> None:
+    """4,096 by 4,096: 8.4 MB of codes and 0.66 of scales and offsets. Its instructions take longer on an H200, where a
+    tile of rows is 64: one is 4.5 us, four are 18."""
+    assert codes_bytes(1, 4096, 4096) == 4096 * 2048 + 5 * 4096 * 32 + 2 * 2 * 4096
+    each = 4096 * 4096 * 5.6 / (0.75 * 132 * 128 * 1.755e9)
+    assert codes_seconds(H200, 1, 4096, 4096) == pytest.approx(each + 1.5e-6)
+    assert codes_seconds(H200, 256, 4096, 4096) == pytest.approx(4 * each + 1.5e-6)
+    slow = Gpu("slow", 1e12)  # one that reads more slowly than it takes codes apart
+    assert codes_seconds(slow, 1, 4096, 4096) == pytest.approx(codes_bytes(1, 4096, 4096) / 0.9e12 + 1.5e-6)
+
+
+def test_a_product_with_few_outputs_is_two_launches() -> None:
+    """1,024 outputs of 3,072 inputs are 16 programs in 4 splits, whose sums are written and read in float32."""
+    whole = 1024 * 3072 * 5.6 / (0.75 * 132 * 128 * 1.755e9) + 1.5e-6
+    assert codes_seconds(H200, 1, 1024, 3072) == pytest.approx(whole + 2.3e-6 + 2 * 4 * 4 * 1024 / H200.bandwidth)
+
+
+def test_codes_gain_with_few_rows_and_lose_with_many() -> None:
+    """Gate and up of an 8B Qwen3-like model, 28,672 by 4,096."""
+    assert codes_seconds(H200, 1, 28672, 4096) == pytest.approx(0.5 * product_seconds(H200, 1, 28672, 4096), rel=0.01)
+    assert codes_seconds(H200, 256, 28672, 4096) > product_seconds(H200, 256, 28672, 4096)
+
+
+def test_a_steps_codes_change_its_products_alone() -> None:
+    plain, codes = predict(H200, [1024] * 8), predict(H200, [1024] * 8, codes=True)
+    assert [row["part"] for row, other in zip(plain, codes, strict=True) if row != other] == ["products"]
+    assert step_us(H200, 8, codes=True) == pytest.approx(sum(row["us"] for row in codes))
+
+
+def test_the_report_says_what_codes_change(tmp_path: Path) -> None:
+    found = bench_report(["timeline", "--quantization", "w4a16"], tmp_path / "timeline.json")
+    plain = bench_report(["timeline"], tmp_path / "timeline.json")
+    assert found["rows"][1]["megabytes"] < plain["rows"][1]["megabytes"]
+    assert "Weights in 4 bits, the head in 16. Other steps: 1 sequences of 1,024 tokens 1" in found["notes"][-1]

@@ -75,33 +75,33 @@ def test_nothing_is_fetched_and_nothing_goes_wrong(browser: Chromium, pages: dic
 
 def test_keys_and_slider_step_through_the_run(browser: Chromium, pages: dict[str, Path]) -> None:
     browser.open(pages["one"], "lang=en")
-    assert text(browser, "#where") == "step 0 of 7 · 0.0 ms"
+    assert text(browser, "#where") == "step 1 of 8 · 0.0 ms"
     assert "sequence 0 computes its prompt: 20 tokens" in words(browser)
     assert "sequence 2 forks from sequence 0: it shares its blocks and draws from the same logits" in words(browser)
     browser.press("ArrowRight")
-    assert text(browser, "#where") == "step 1 of 7 · 10.0 ms"
+    assert text(browser, "#where") == "step 2 of 8 · 10.0 ms"
     assert "sequence 0 writes into a shared block: block 2 is copied to 3" in words(browser)
     browser.press("End")
-    assert text(browser, "#where").startswith("step 7 of 7")
+    assert text(browser, "#where").startswith("step 8 of 8")
     assert text(browser, "#slider") == ""
-    assert browser.run("document.getElementById('slider').value") == "7"
-    browser.run("slider.value = 3; slider.dispatchEvent(new Event('input'))")
+    assert browser.run("document.getElementById('slider').value") == "8"
+    browser.run("slider.value = 4; slider.dispatchEvent(new Event('input'))")
     browser.frames()
-    assert text(browser, "#where").startswith("step 3 of 7")
+    assert text(browser, "#where").startswith("step 4 of 8")
 
 
 def test_a_request_that_comes_later_finds_what_the_first_computed(browser: Chromium, pages: dict[str, Path]) -> None:
-    browser.open(pages["one"], "lang=en&step=1")
+    browser.open(pages["one"], "lang=en&step=2")
     assert "sequence 3 comes with a prompt of 20 tokens" in words(browser)
     assert "sequence 3 finds 16 tokens computed already" in words(browser)
 
 
 def test_hovering_a_lane_tells_tokens_and_blocks(browser: Chromium, pages: dict[str, Path]) -> None:
-    browser.open(pages["one"], "lang=en&step=0")
+    browser.open(pages["one"], "lang=en&step=1")
     left, top = place(browser, ".timeline")
     browser.move(left + 96 + 10, top + 20 + 9)
     assert text(browser, "#tip").split("\n")[:4] == [
-        "sequence 0 (a-0)", "step 0", "prefill: tokens 0 to 19", "2 blocks: 1, 2"
+        "sequence 0 (a-0)", "step 1", "prefill: tokens 0 to 19", "2 blocks: 1, 2"
     ]  # fmt: skip
 
 
@@ -110,12 +110,12 @@ def test_clicking_a_lane_goes_there_and_marks_its_request(browser: Chromium, pag
     left, top = place(browser, ".timeline")
     width = browser.run("document.querySelector('.timeline').getBoundingClientRect().width")
     browser.click(left + 96 + (width - 96) * 2.5 / 8, top + 20 + 9)
-    assert text(browser, "#where").startswith("step 2 of 7")
+    assert text(browser, "#where").startswith("step 3 of 8")
     assert text(browser, ".chosen").startswith("a: first token after 10.0 ms")
 
 
 def test_hovering_a_block_names_who_shares_it(browser: Chromium, pages: dict[str, Path]) -> None:
-    browser.open(pages["one"], "lang=en&step=2")
+    browser.open(pages["one"], "lang=en&step=3")
     left, top = place(browser, ".blocks")
     browser.move(left + 8, top + 8)
     told = text(browser, "#tip").split("\n")
@@ -155,7 +155,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen(browser: Chromium, page
 
 def test_what_a_trace_says_is_shown_and_not_run(browser: Chromium, pages: dict[str, Path]) -> None:
     browser.console.clear()
-    browser.open(pages["one"], "lang=en&step=0&lane=1")
+    browser.open(pages["one"], "lang=en&step=1&lane=1")
     assert HOSTILE in text(browser, ".chosen")
     left, top = place(browser, ".timeline")
     rows = browser.run("app.panels[0].parts[0].rows()")
@@ -194,16 +194,16 @@ def test_free_blocks_that_can_be_found_are_counted_as_the_map_shows_them(
 
 
 def test_two_traces_move_together_by_step_and_by_time(browser: Chromium, pages: dict[str, Path]) -> None:
-    browser.open(pages["two"], "lang=en&step=1")
-    assert text(browser, "#where") == "A 1 · B 1"
+    browser.open(pages["two"], "lang=en&step=2")
+    assert text(browser, "#where") == "A 2 · B 2"
     browser.press("End")
-    assert text(browser, "#where") == "A 7 · B –"
+    assert text(browser, "#where") == "A 8 · B –"
     assert browser.run("document.querySelectorAll('.headline')[1].textContent") == "This trace has ended."
     browser.press("Home")
     browser.run("document.getElementById('axis').click()")
     browser.frames()
     browser.press("ArrowRight")
-    assert text(browser, "#where") == "A 1 · B 1 · 10.0 ms"
+    assert text(browser, "#where") == "A 2 · B 2 · 10.0 ms"
 
 
 @pytest.mark.parametrize("fragment", ["lang=en", "lang=zh&theme=dark&axis=time"])
@@ -222,7 +222,7 @@ def test_zooming_shows_a_part_and_keeps_the_step_in_it(browser: Chromium, tmp_pa
     load.run()
     page = tmp_path / "long.html"
     page.write_text(make_page([read_trace(tmp_path / "long.jsonl")]), encoding="utf-8")
-    browser.open(page, "lang=en&step=200")
+    browser.open(page, "lang=en&step=201")
     browser.press("+")
     browser.press("+")
     low, high = browser.run("app.range")

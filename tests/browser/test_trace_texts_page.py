@@ -55,7 +55,7 @@ def shown(browser: Chromium) -> str:
 def test_a_hostile_answer_is_shown_and_not_run(browser: Chromium, page: Path) -> None:
     """Also the piece that this step added, which has an element of its own."""
     browser.console.clear()
-    for step, count in ((0, 1), (2, 3)):
+    for step, count in ((1, 1), (3, 3)):
         browser.open(page, f"lang=en&step={step}")
         browser.frames(4)
         assert shown(browser).count(SAID) == count
@@ -67,9 +67,9 @@ def test_a_hostile_answer_is_shown_and_not_run(browser: Chromium, page: Path) ->
 
 
 def test_a_hostile_answer_leaves_the_page_in_order(browser: Chromium, page: Path) -> None:
-    browser.open(page, "lang=en&step=0")
+    browser.open(page, "lang=en&step=1")
     browser.press("End")
-    assert str(browser.run("document.querySelector('#where').textContent")).startswith("step 2 of 2")
+    assert str(browser.run("document.querySelector('#where').textContent")).startswith("step 3 of 3")
     browser.run("document.getElementById('language').click()")
     browser.frames()
     assert shown(browser).count(SAID) == 3

@@ -11,7 +11,7 @@ import pytest
 from folovllm import AsyncLLM, SamplingParams, StructuredOutputsParams
 from folovllm.outputs import CompletionOutput, RequestOutput
 from folovllm.serving.replicas.scaling import Scaling
-from folovllm.serving.replicas.wire import Ask, Growing, differences
+from folovllm.serving.wire import Ask, Growing, differences
 
 PROMPT = "Once upon a time"
 
@@ -75,7 +75,7 @@ def test_a_compiled_form_stays_at_home_and_its_text_travels() -> None:
     llm = AsyncLLM(dtype="float32", num_kv_blocks=64)
     form = StructuredOutputsParams(choice=["yes", "no"])
     request = llm.engine.input_processor.process("r", [1], SamplingParams(structured_outputs=form))
-    ask = Ask.of("r", {"prompt_token_ids": [1]}, request.sampling_params, 0)
+    ask = Ask.of(request, 0)
     travelled = pickle.loads(pickle.dumps(ask))
     assert travelled.params.structured_outputs == form
     assert travelled.params.extra_args is None

@@ -63,6 +63,6 @@ def test_a_wrong_option_is_one_line(typed: list[str], message: str, capsys: pyte
 def test_without_the_extra_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "fastapi", None)
+    monkeypatch.setitem(sys.modules, "fastapi_offline", None)
     assert main(["serve"]) == 2
     assert "pip install 'folovllm[serve]'" in capsys.readouterr().err

@@ -91,7 +91,7 @@ SAID: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("m3/preemption.md", "leaves #% of the blocks", "留下 #% 的块", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
     ("m3/interview.md", "blocks free (#%)", "空闲块（#%）", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
     ("m4/cpu.md", "A task is up to # rows", "一个任务最多 # 行", (ROWS_OF_TASK,)),
-    ("m0/interview.md", "`max_tokens` (# by default", "`max_tokens`（默认 #，", (MAX_TOKENS,)),
+    ("m1/engine.md", "`max_tokens` is # by default", "`max_tokens` 默认是 #。", (MAX_TOKENS,)),
     (
         "measure.md",
         "| #, of # to # tokens in and out |",

@@ -101,7 +101,7 @@ REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
 ]
 
 
-LATER = {(CacheConfig, "kv_cache_memory_bytes"), (ModelConfig, "quantization")}
+LATER = {(CacheConfig, "kv_cache_memory_bytes"), (ModelConfig, "quantization"), (ModelConfig, "quantize_head")}
 
 
 def assert_refused(config: type[Any], kwargs: dict[str, Any], message: str) -> None:

@@ -58,8 +58,8 @@ def calls_of_steps(engine: LLMEngine) -> Counter[str]:
 
 
 def test_one_more_sequence_costs_a_step_so_many_calls(folder: Path) -> None:
-    """54.6 of Python's and 32 of C's, once."""
+    """54.6 of Python's and 32 of C's, once. An exercise solved in another way may make a few more: an any()."""
     few, many = (calls_of_steps(decoding_engine(folder, batch)) for batch in (8, 40))
     of_one = {kind: (many[kind] - few[kind]) / STEPS / 32 for kind in ("python", "c")}
     assert 5 < of_one["python"] <= 30
-    assert 5 < of_one["c"] <= 16
+    assert 5 < of_one["c"] <= 20

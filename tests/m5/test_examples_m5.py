@@ -27,7 +27,7 @@ def test_every_example_of_the_milestone_is_tried() -> None:
 def steps(drawing: str) -> list[tuple[int, int]]:
     """(tokens that were decoded, tokens of prompts) of each step drawn."""
     rows = re.findall(r"^ +(\d+) +(\d+) +(\d+) +[█▒]", drawing, re.MULTILINE)
-    assert [int(number) for number, _, _ in rows] == list(range(len(rows)))
+    assert [int(number) for number, _, _ in rows] == list(range(1, len(rows) + 1))
     return [(int(decoded), int(prompt)) for _, decoded, prompt in rows]
 
 

@@ -56,9 +56,8 @@ def oracle(folder: Path) -> torch.nn.Module:
     """Hugging Face's model in float32 with the weights that the codes mean. Where activations are rounded, it rounds
     what goes into each quantised layer."""
     config = AutoConfig.from_pretrained(folder)
-    rounds = config.quantization_config["quant_method"] == "compressed-tensors" and "int-quantized" in str(
-        config.quantization_config
-    )
+    groups = config.quantization_config.get("config_groups", {})
+    rounds = any(group.get("input_activations") for group in groups.values())
     del config.quantization_config
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     stored, ours = load_file(folder / "model.safetensors"), read(folder)
@@ -71,8 +70,9 @@ def oracle(folder: Path) -> torch.nn.Module:
                 weights[f"{name}.weight"] = weight
                 if rounds:
                     model.get_submodule(name).register_forward_pre_hook(_round_input)
-    model.load_state_dict(weights, strict=not config.tie_word_embeddings)
-    model.tie_weights()
+    if config.tie_word_embeddings:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    model.load_state_dict(weights)
     return model
 
 

@@ -19,6 +19,8 @@ GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": True}
 
+INPUTS = {"num_bits": 8, "type": "int", "strategy": "token", "symmetric": True, "dynamic": True}
+
 
 def packed(weights=WEIGHTS, inputs=None, **fields):
     group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
@@ -29,6 +31,8 @@ def test_schemes_are_read():
     assert read_scheme(GPTQ) == QuantScheme("gptq", 4, 128, True, ignore=("lm_head",))
     assert read_scheme(AWQ) == QuantScheme("awq", 4, 128, False, ignore=("lm_head",))
     assert read_scheme(packed(ignore=["lm_head"])) == QuantScheme("pack-quantized", 4, 128, True, ignore=("lm_head",))
+    assert read_scheme(packed(inputs=INPUTS)) == QuantScheme("pack-quantized", 4, 128, True, 8)
+    assert read_scheme(packed(inputs=INPUTS, format="int-quantized")) == QuantScheme("int-quantized", 4, 128, True, 8)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +60,14 @@ def test_schemes_are_read():
         (packed(WEIGHTS | {"num_bits": 2}), "num_bits 2"),
         (packed(WEIGHTS | {"strategy": "tensor"}), "weights.strategy 'tensor'"),
         (packed(WEIGHTS | {"actorder": "group"}), "weights.actorder 'group'"),
-        (packed(inputs={"num_bits": 8}), "format 'pack-quantized'"),
+        (packed(inputs=INPUTS | {"num_bits": 4}), "num_bits 4"),
+        (packed(inputs=INPUTS | {"type": "float"}), "input_activations"),
+        (packed(inputs=INPUTS | {"dynamic": False}), "input_activations"),
+        (packed(inputs=INPUTS | {"strategy": "group"}), "input_activations"),
+        (packed(WEIGHTS | {"num_bits": 8}, INPUTS), "num_bits 8"),
+        (packed(WEIGHTS | {"num_bits": 8}, INPUTS, format="int-quantized"), "weights"),
+        (packed(WEIGHTS | {"symmetric": False}, INPUTS), "weights"),
+        (packed(inputs=INPUTS, format="marlin-24"), "format 'marlin-24'"),
         (packed(config_groups={}), "config_groups"),
         (packed(kv_cache_scheme={"num_bits": 8}), "kv_cache_scheme"),
     ],

@@ -12,7 +12,7 @@ from folovllm.layers.quantization.linear import round_rows
 from folovllm.quant_scheme import QuantScheme
 from folovllm.utils import cpu_kernels
 from tests.m4.cpu_target import CACHED, TARGETS
-from tests.m7.test_kernels import ROWS, W8A8, layer_of, pytestmark  # noqa: F401
+from tests.m7.test_kernels import ROWS, W4A8, W8A8, layer_of, pytestmark, whole_numbers  # noqa: F401
 
 TARGETS = dict(TARGETS)
 if "avx512f" in cpu_kernels._cpu_features():
@@ -55,3 +55,11 @@ def test_products_of_8_bits_are_exact():
     codes, (numbers, scale) = Codes(values, torch.rand(100, 1) + 0.5, None), round_rows(x)
     expected = (numbers.long() @ values.long().T).float() * codes.scale.T * scale
     assert torch.equal(assert_rows_are_apart(layer_of(codes, W8A8), x), expected)
+
+
+def test_products_of_4_by_8_bits_are_exact():
+    values = torch.randint(-8, 8, (100, 256), dtype=torch.int8)
+    values[0], values[1] = -8, 7  # the largest sums that there are
+    x, codes = whole_numbers(40, 256), Codes(values, torch.ones(100, 8), None)
+    expected = (x.long() @ values.long().T).float()
+    assert torch.equal(assert_rows_are_apart(layer_of(codes, W4A8), x), expected)

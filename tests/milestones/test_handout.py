@@ -117,14 +117,16 @@ def test_no_tree_has_a_directive_or_a_dead_link_in_its_notes() -> None:
 
 def test_the_notes_of_a_lab_do_not_show_the_solution() -> None:
     course = lab_course()
-    page = "# Ground {#g}\n\n::: code folovllm/base.py Base.double @m0\n"
+    page = "# Ground {#g}\n\n::: code folovllm/base.py Base.double @m0\n\n::: exercise m0/01-twice\n"
     file = type(course.snapshot["README.md"])
-    pages = {"docs/en/m0/index.md": file(page.encode()), "docs/way.toml": file(b"m0 = []\n")}
+    pages = {"docs/en/m0/index.md": file(page.encode()), "docs/way.toml": file(b'm0 = ["m0/index.md"]\n')}
     course = Course.load({**course.snapshot, **pages})
     plain = hand_out(course, course.get("m0"))["docs/en/m0/index.md"].data.decode()
     emptied = lab_tree(course, course.get("m0"), "en")["docs/en/m0/index.md"].data.decode()
     assert ("return x + x" in plain, "return x + x" in emptied) == (True, False)
     assert "raise NotImplementedError" in emptied
+    # What is no answer is not folded under "The answer".
+    assert ("The answer to exercise 1" in plain, "The answer to exercise 1" in emptied) == (True, False)
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the repository, not an archive of it")

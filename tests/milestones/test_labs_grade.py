@@ -113,6 +113,11 @@ def test_a_crash_is_no_success(body: str, tmp_path: Path) -> None:
     assert graded(tmp_path, body).outcome == "crash"
 
 
+def test_a_process_that_ends_by_itself_says_so_in_the_learners_language(tmp_path: Path) -> None:
+    folder = write_package(tmp_path, BASE.replace("return x + x", "import os; os._exit(3)"))
+    assert grade(exercise(), folder, {}, language="zh").failure["text"] == "它自己退出了，退出码是 3"
+
+
 @pytest.mark.parametrize("body", LEAVING)
 def test_leaving_is_no_success(body: str, tmp_path: Path) -> None:
     assert graded(tmp_path, body).outcome in ("error", "crash", "broken")

@@ -154,7 +154,7 @@ def test_finish_waits_for_the_last_exercise_and_then_says_what_is_next(make_clon
     assert "m0/01-twice is not solved yet" in capsys.readouterr().err
     write(tmp_path / "m0-lab", "base.py", SOLVED)
     assert cli.main(["check"]) == 0
-    assert "python -m milestones finish" in capsys.readouterr().out
+    assert "python -m milestones finish" not in capsys.readouterr().out  # m0 is no engine, nothing would be shown
     assert cli.main(["finish"]) == 0
     assert "python -m milestones start m1" in " ".join(capsys.readouterr().out.split())
 
@@ -182,6 +182,15 @@ def test_finish_shows_the_learners_engine_beside_the_one_before(make_clone, tmp_
     out = capsys.readouterr().out
     assert "Your engine:  Once upon a time in m1-lab" in out
     assert "m0: 7 tokens/s, four requests" in out
+
+
+def test_before_the_first_start_progress_shows_what_is_to_come(make_clone, capsys) -> None:
+    make_clone()
+    assert cli.main(["progress", "--lang", "en"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "M0 Ground 1 exercises to come" in out
+    assert "M1 Engine 1 exercises to come" in out
+    assert out.endswith("next python -m milestones start m0 ../m0-lab")
 
 
 def test_progress_shows_the_whole_way(make_clone, tmp_path, capsys) -> None:

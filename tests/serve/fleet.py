@@ -12,7 +12,7 @@ from folovllm.engine.looks import EngineLook
 from folovllm.outputs import RequestOutput
 from folovllm.serving.replicas.client import ReplicaDiedError
 from folovllm.serving.replicas.replica import EngineReplica
-from folovllm.serving.replicas.wire import Ask
+from folovllm.serving.wire import Ask
 
 
 class LocalFleet:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,14 +47,8 @@ def running(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = make_server(app)
         server.config.app = LateAnswers(app)
-        thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
-        thread.start()
-        try:
-            wait_for(lambda: server.started)
+        with server.in_thread(listener):
             yield Running(f"http://127.0.0.1:{listener.getsockname()[1]}", app, llm, server)
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 def wait_for(reached: Callable[[], bool], seconds: float = 120) -> None:

@@ -21,7 +21,7 @@ def test_a_torn_last_line_is_passed_over(tmp_path) -> None:
     load.add("a", [1] * 10, 5)
     load.run()
     whole = (tmp_path / "sim.jsonl").read_bytes()
-    (tmp_path / "torn.jsonl").write_bytes(whole[: whole.rindex(b'"step":4') + 20])
+    (tmp_path / "torn.jsonl").write_bytes(whole[: whole.rindex(b'"step":5') + 20])
     trace = read_trace(tmp_path / "torn.jsonl")
     assert (len(trace.steps), trace.end, trace.is_torn) == (4, None, True)
 

@@ -140,4 +140,4 @@ def test_a_living_trace_and_a_closed_one_hold_the_same_steps(path) -> None:
     assert alive.steps == closed.steps
     assert (alive.end, alive.is_torn) == (None, False)
     assert closed.end is not None
-    assert len(path.read_text().splitlines()) == json.loads(path.read_text().splitlines()[-2])["step"] + 3
+    assert len(path.read_text().splitlines()) == json.loads(path.read_text().splitlines()[-2])["step"] + 2

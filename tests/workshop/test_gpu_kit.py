@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ import pytest
 from workshop.bench.__main__ import build_parser
 from workshop.bench.time_line import GPUS, contexts_of_first_full_step, predict
 from workshop.gpu_kit import __main__ as kit
-from workshop.gpu_kit import races, recorder
+from workshop.gpu_kit import races, recorder, startup
 from workshop.gpu_kit.page import page, table
 from workshop.gpu_kit.parts import ENDING, Part, make_parts, read_json
 from workshop.gpu_kit.predicted import NAMES, OTHERS, kernel_seconds, label_of
@@ -48,26 +48,38 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + 600
-    while not holds():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
+def wait_for_end(pid: int) -> None:
+    """Of a process that need not be a child of this one."""
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([process], [], [], 600)[0], f"{pid} still runs"
+    finally:
+        os.close(process)
 
 
-EndLimit = Callable[[float, Callable[[], bool]], None]
+@pytest.fixture
+def said(tmp_path: Path) -> Path:
+    """A pipe: reading it waits until a process has opened it to write, and closed it again."""
+    os.mkfifo(tmp_path / "said")
+    return tmp_path / "said"
+
+
+EndLimit = Callable[[float, Callable[[], object]], None]
 
 
 @pytest.fixture
 def end_limit(monkeypatch: pytest.MonkeyPatch) -> EndLimit:
-    """`end_limit(3, holds)`: a limit of 3 seconds is over as soon as `holds()`, however long that takes."""
+    """`end_limit(3, event)`: a limit of 3 seconds is over when `event()` returns, however long that takes."""
     wait = subprocess.Popen.wait
 
-    def set_end(limit: float, holds: Callable[[], bool]) -> None:
+    def set_end(limit: float, event: Callable[[], object]) -> None:
         def waited(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
             if timeout != limit:
                 return wait(process, timeout)
-            wait_until(holds)
+            event()
             raise subprocess.TimeoutExpired(process.args, timeout)
 
         monkeypatch.setattr(subprocess.Popen, "wait", waited)
@@ -77,22 +89,23 @@ def end_limit(monkeypatch: pytest.MonkeyPatch) -> EndLimit:
 
 @pytest.mark.parametrize("own_session", [False, True])
 def test_what_hangs_is_killed_with_its_children_and_its_output_is_kept(
-    tmp_path: Path, own_session: bool, end_limit: EndLimit
+    tmp_path: Path, own_session: bool, said: Path, end_limit: EndLimit
 ) -> None:
     code = (
         "import subprocess, sys, time\n"
         "sleep = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
         f"child = subprocess.Popen(sleep, start_new_session={own_session})\n"
         "print(child.pid, flush=True)\n"
+        f"open({str(said)!r}, 'w').close()\n"
         "time.sleep(600)"
     )
-    end_limit(3, lambda: (tmp_path / "log").read_bytes().endswith(b"\n"))
+    end_limit(3, said.read_text)
     with (tmp_path / "log").open("w+b") as log:
         ended = run_limited([sys.executable, "-c", code], 3, log, {})
         log.seek(0)
         child = int(log.read())
     assert ended.code is None
-    wait_until(lambda: not is_running(child))
+    wait_for_end(child)
 
 
 def test_what_is_left_behind_by_a_command_that_ended_is_killed_too(tmp_path: Path) -> None:
@@ -102,12 +115,12 @@ def test_what_is_left_behind_by_a_command_that_ended_is_killed_too(tmp_path: Pat
         log.seek(0)
         child = int(log.read())
     assert ended.code == 0
-    wait_until(lambda: not is_running(child))
+    wait_for_end(child)
 
 
-def test_a_command_ends_where_the_kit_is_terminated(tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    hangs = f"import os, time; print(os.getpid(), file=open({str(pid)!r}, 'w'), flush=True); time.sleep(600)"
+def test_a_command_ends_where_the_kit_is_terminated(tmp_path: Path, said: Path) -> None:
+    tell = f"with open({str(said)!r}, 'w') as file: print(os.getpid(), file=file)"
+    hangs = f"import os, time\n{tell}\ntime.sleep(600)"
     code = (
         "import sys\n"
         "from workshop.gpu_kit.process import end_parts_when_told_to, run_limited\n"
@@ -115,23 +128,24 @@ def test_a_command_ends_where_the_kit_is_terminated(tmp_path: Path) -> None:
         f"run_limited([sys.executable, '-c', {hangs!r}], 600, open({str(tmp_path / 'log')!r}, 'wb'), {{}})"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
-    wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+    pid = int(said.read_text())
     process.terminate()
     assert process.wait() == 143
-    wait_until(lambda: not is_running(int(pid.read_text())))
+    wait_for_end(pid)
 
 
 # Parts.
 
 
-def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path: Path, end_limit: EndLimit) -> None:
+def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path: Path, said: Path, end_limit: EndLimit) -> None:
     wrote = f"open({str(tmp_path / 'hangs.json')!r}, 'w').write('[7]')"
+    tells = f"print('half', flush=True); open({str(said)!r}, 'w').close()"
     parts = [
         python("print('before'); raise SystemExit('it broke')", tmp_path, "fails"),
-        python(f"import time; {wrote}; print('half', flush=True); time.sleep(600)", tmp_path, "hangs", limit=3),
+        python(f"import time; {wrote}; {tells}; time.sleep(600)", tmp_path, "hangs", limit=3),
         python("print('fine')", tmp_path, "works"),
     ]
-    end_limit(3, lambda: b"half\n" in (tmp_path / "gpu.log").read_bytes())
+    end_limit(3, said.read_text)
     fails, hangs, works = run(parts, tmp_path)["parts"]
     assert (fails["status"], fails["reason"], fails["tail"]) == ("failed", "it broke", ["before", "it broke"])
     assert (hangs["status"], hangs["reason"], hangs["report"]) == ("stopped", "it was not done after 3 s", [7])
@@ -395,6 +409,39 @@ def test_the_page_has_predicted_beside_measured_for_every_kernel() -> None:
             assert f"| {row['kernel']}" in text
     assert "| greedy, 1 rows" in text
     assert text.count("predicted us") == 2
+
+
+def test_the_page_has_the_products_with_codes_and_how_long_kernels_were_checked() -> None:
+    record = Record("kit", 9.7, "cuda", tiny=False)
+    row = dict.fromkeys(("imports_s", "build_s", "first_token_s", "ready_s", "later_first_token_ms"), 1.0)
+    row |= dict.fromkeys(("asked_gib", "started_gib", "peak_gib", "kv_cache_gib", "graphs_gib"))
+    record.parts += [
+        {"name": "codes", "title": "c", "status": "passed", "seconds": 1.0,
+         "report": {"copy_gb_per_s": 4000.0,
+                    "rows": [{"kernel": "w4a16 o, 1 rows", "us": 5.0, "predicted_us": 4.0, "gb_per_s": 220.0}]}},
+        {"name": "start-warm", "title": "s", "status": "passed", "seconds": 1.0,
+         "report": {"rows": [row | {"check_s": 2.125, "check_again_s": 0.0625}]}},
+    ]  # fmt: skip
+    text = page(record)
+    assert "## Products with codes" in text
+    assert "| w4a16 o, 1 rows | 5.00 |         4.00 |" in text
+    assert "of it kernel check s | check once more s" in text
+    assert "2.12" in text
+    assert "0.062" in text
+
+
+def test_the_kernel_check_is_timed_with_and_without_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, takes = [0.0], iter([3.0, 0.25])
+    monkeypatch.setattr(startup.time, "perf_counter", lambda: now[0])
+
+    def check(*args: Any) -> Any:
+        now[0] += next(takes)
+        return args
+
+    monkeypatch.setattr(startup, "check_kernels", check)
+    timed = startup.TimedCheck()
+    assert timed("parts") == ("parts",)
+    assert (timed.first, timed.again) == (3.0, 0.25)
 
 
 def test_what_is_predicted_kernel_by_kernel_adds_up_to_the_time_line() -> None:

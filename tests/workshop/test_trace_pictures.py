@@ -43,8 +43,8 @@ def test_what_the_notes_tell_of_the_runs_is_so() -> None:
     m2 = {lane.id: [part.kind for part in lane.segments] for lane in lanes_of(stored("m2"))}
     assert [name for name, kinds in m2.items() if "waiting" in kinds] == ["D-0", "E-0"]
     m3 = stored("m3").steps
-    assert [(step.step, len(step.copies)) for step in m3 if step.copies] == [(1, 1)]
-    assert [(step.step, how) for step in m3 for _, how in step.preempted] == [(7, "recompute"), (11, "recompute")]
+    assert [(step.step, len(step.copies)) for step in m3 if step.copies] == [(2, 1)]
+    assert [(step.step, how) for step in m3 for _, how in step.preempted] == [(8, "recompute"), (12, "recompute")]
     whole, chunks = stored("m5-whole"), stored("m5-chunks")
     assert [max(latencies(trace)[0].gaps) for trace in (whole, chunks)] == [5950, 1800]
     assert [latencies(trace)[3].ttft for trace in (whole, chunks)] == [5950, 14000]

@@ -5,7 +5,8 @@
     whole        over HTTP, each answer in one piece
     streamed     over HTTP, each answer as server-sent events
 
-The engine is the same one in all of them, so what differs is what stands around it. The clients are another process.
+There are two engines of one kind: one here, and one in a process of its own, as `serve` has it. One of them works at a
+time, so what differs is what stands around it. The clients are another process.
 
 vLLM: none
 """
@@ -17,7 +18,6 @@ import gc
 import os
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -30,7 +30,9 @@ from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import BenchModel, bench_model, dtype_of, progress_bar, random_prompts, require_at_least
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
+from folovllm.entrypoints.engine_client import EngineClient
 from folovllm.sampling_params import SamplingParams
+from folovllm.serving.mp_client import MPClient
 
 COLUMNS = ["way", "seconds", "output_tokens_per_s", "of_offline", "events"]
 Ask = Callable[[list[list[int]]], tuple[float, int]]
@@ -79,20 +81,19 @@ def run(
     with ExitStack() as stack:
         with progress_bar(1) as tick:
             tick("loading")
-            engine = LLMEngine(
-                config_for_llm(
-                    model.path,
-                    dtype=dtype,
-                    device=device,
-                    max_model_len=input_len + output_len,
-                    max_num_seqs=max_num_seqs,
-                    load_format=model.load_format,
-                    skip_tokenizer_init=model.load_format == "dummy",
-                    enable_prefix_caching=False,
-                    **(options or {}),
-                )
-            )
-        address = stack.enter_context(serve_in_thread(engine))
+            given: dict[str, Any] = {
+                "dtype": dtype,
+                "device": device,
+                "max_model_len": input_len + output_len,
+                "max_num_seqs": max_num_seqs,
+                "load_format": model.load_format,
+                "skip_tokenizer_init": model.load_format == "dummy",
+                "enable_prefix_caching": False,
+                **(options or {}),
+            }
+            engine = LLMEngine(config_for_llm(model.path, **given))
+            served = MPClient(model.path, **given)
+        address = stack.enter_context(serve_in_thread(served))
         client = stack.enter_context(
             Pipe("the client", [sys.executable, "-m", "workshop.bench.serve_client"], env=dict(os.environ))
         )
@@ -120,26 +121,14 @@ def run(
 
 
 @contextmanager
-def serve_in_thread(engine: LLMEngine) -> Iterator[str]:
-    """A server around the engine, in a thread of this process, on a port that is free: its address. The engine may be
-    used where no request runs."""
-    from folovllm.engine.async_llm import AsyncLLM
+def serve_in_thread(llm: EngineClient) -> Iterator[str]:
+    """A server around the engine, in a thread of this process, on a port that is free: its address."""
     from folovllm.serving.openai.app import ServerOptions, make_app
     from folovllm.serving.openai.launch import listen, make_server
 
-    llm = AsyncLLM.from_engine(engine)
-    app = make_app(llm, ServerOptions(engine.config.model_config.model))
-    with listen("127.0.0.1", 0) as listener:
-        server = make_server(app)
-        thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
-        thread.start()
-        try:
-            while not server.started and thread.is_alive():
-                time.sleep(0.01)
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
+    app = make_app(llm, ServerOptions(llm.engine.config.model_config.model))
+    with listen("127.0.0.1", 0) as listener, make_server(app).in_thread(listener):
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def _take_turns(

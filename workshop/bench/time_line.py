@@ -28,6 +28,7 @@ from folovllm.attention.splits import SMS, choose_splits
 from folovllm.bench.options import add_output, command_line
 from folovllm.bench.report import Report, Row
 from folovllm.bench.shapes import SHAPES, ModelShape
+from folovllm.layers.quantization.plan import choose_plan
 from workshop.bench.decode_tail import TailModel, list_programs
 from workshop.bench.presets import PRESETS
 
@@ -49,6 +50,9 @@ ISSUE_SHARE = 0.75  # of that, that a draw reaches
 PRODUCTS = 650e12  # operations/s of all SMs while a wave of full tiles is computed
 FEW_TILES = 90  # a product of fewer tiles is cut finer, or along its inner dimension,
 FINER = 0.45  # and then takes this part of a full wave
+# Of a product with codes of 4 bits, compiled for a Hopper GPU: instructions that take a code apart and hand it to the
+# matrix units, once for each tile of rows. A scale and an offset are 5 bytes a group.
+CODE_INSTRUCTIONS, CODE_GROUP = 5.6, 128
 LAUNCH = 2.3e-6  # a small kernel of a graph, its beginning and end
 PRODUCT_LAUNCH = 1.5e-6
 ATTENTION_LAUNCH = 1.5e-6  # 2.5, of which 1.0 overlaps the rotation (utils/dependent_launch.py)
@@ -75,29 +79,41 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "One decode step of 256 sequences, Qwen3-0.6B on a GPU, predicted from bytes and operations; runs anywhere."
     command.description = text
     command.add_argument("--gpu", choices=["h200", "h100"], default="h200", help="for which one")
+    command.add_argument("--quantization", choices=["w4a16"], help="the layers' weights are codes of 4 bits")
     add_output(command)
 
 
 def from_args(args: argparse.Namespace) -> Report:
-    return run(args.gpu, command=command_line(args))
+    return run(args.gpu, codes=args.quantization is not None, command=command_line(args))
 
 
-def run(gpu: str, *, command: str) -> Report:
+def run(gpu: str, *, codes: bool = False, command: str) -> Report:
     machine, contexts = GPUS[gpu], contexts_of_first_full_step()
-    parts = predict(machine, contexts)
+    parts = predict(machine, contexts, codes=codes)
     total = sum(row["us"] for row in parts)
     rows = [{**row, "share": row["us"] / total} for row in parts]
     prompts, outputs = PRESETS["nano-vllm"].draw()
-    seconds = workload_seconds(machine, prompts, outputs)
+    seconds = workload_seconds(machine, prompts, outputs, codes=codes)
     notes = [
         f"A prediction: nothing was measured. {len(contexts)} sequences of {sum(contexts) / len(contexts):.0f} tokens "
         f"on average; together {total:,.0f} us. The bandwidth is a large copy's on such a GPU, bytes read and written.",
         f"The whole workload: {seconds:.2f} s, {sum(outputs) / seconds:,.0f} tokens/s.",
     ]
+    if codes:
+        each = [
+            f"{rows} sequences of 1,024 tokens {step_us(machine, rows):,.0f} us, with codes "
+            f"{step_us(machine, rows, codes=True):,.0f}"
+            for rows in (1, 8, 64, 256)
+        ]
+        notes.append(f"Weights in 4 bits, the head in 16. Other steps: {'; '.join(each)}.")
     title = f"One decode step of {len(contexts)} sequences on an {machine.name}, predicted"
     report = Report("timeline", title, command, COLUMNS, rows, notes)
     report.hardware = {"predicted for": f"{machine.name}, {machine.bandwidth / 1e12:g} TB/s, {SMS} SMs"}
     return report
+
+
+def step_us(gpu: Gpu, num_seqs: int, *, codes: bool = False) -> float:
+    return float(sum(row["us"] for row in predict(gpu, [1024] * num_seqs, codes=codes)))
 
 
 def contexts_of_first_full_step(budget: int = BUDGET) -> list[int]:
@@ -128,7 +144,9 @@ def decode_steps(prompts: Sequence[Sequence[int]], outputs: Sequence[int], budge
                 said[number] = 1
 
 
-def workload_seconds(gpu: Gpu, prompts: Sequence[Sequence[int]], outputs: Sequence[int]) -> float:
+def workload_seconds(
+    gpu: Gpu, prompts: Sequence[Sequence[int]], outputs: Sequence[int], *, codes: bool = False
+) -> float:
     """All decode steps, and the operations of the prompts at the rate of full waves, which share their weights with the
     decodes. Every 8th step is computed and stands for those around it, for the next are nearly the same."""
     shape, lengths = ModelShape.of_config(SHAPE, SHAPES[SHAPE]), [len(prompt) for prompt in prompts]
@@ -136,12 +154,15 @@ def workload_seconds(gpu: Gpu, prompts: Sequence[Sequence[int]], outputs: Sequen
     prefill = (2 * shape.body * sum(lengths) + 4 * pairs * shape.layers * shape.heads * shape.head_dim) / PRODUCTS
     steps = [contexts for contexts in decode_steps(prompts, outputs) if contexts]
     shown = range(0, len(steps), STRIDE)
-    decodes = sum(min(STRIDE, len(steps) - at) * sum(row["us"] for row in predict(gpu, steps[at])) for at in shown)
+    decodes = sum(
+        min(STRIDE, len(steps) - at) * sum(row["us"] for row in predict(gpu, steps[at], codes=codes)) for at in shown
+    )
     return prefill + decodes / 1e6
 
 
-def predict(gpu: Gpu, contexts: Sequence[int]) -> list[Row]:
-    """A row for each part, in the order in which they run; `us` is over all layers."""
+def predict(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False) -> list[Row]:
+    """A row for each part, in the order in which they run; `us` is over all layers. codes: the layers' weights are
+    codes of 4 bits."""
     shape = SHAPES[SHAPE]
     layers, hidden, inner = shape["num_hidden_layers"], shape["hidden_size"], shape["intermediate_size"]
     heads, kv_heads, head_size = (shape[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
@@ -158,7 +179,8 @@ def predict(gpu: Gpu, contexts: Sequence[int]) -> list[Row]:
     upload_bytes = rows * (4 * 8 + 4 * math.ceil(max(contexts) / BLOCK_SIZE))
 
     attention = attention_seconds(gpu, contexts, kv_heads, kv_bytes // kv_heads) + ATTENTION_LAUNCH
-    layer_products = sum(product_seconds(gpu, rows, n, k) for n, k in products)
+    seconds_of, bytes_of = (codes_seconds, codes_bytes) if codes else (product_seconds, product_bytes)
+    layer_products = sum(seconds_of(gpu, rows, n, k) for n, k in products)
     small = 4 * LAUNCH + small_bytes / gpu.bandwidth
     head = product_seconds(gpu, rows, vocab, hidden)
     draw = draw_seconds(gpu, rows, vocab) + LAUNCH
@@ -168,7 +190,7 @@ def predict(gpu: Gpu, contexts: Sequence[int]) -> list[Row]:
         (
             "products",
             len(products),
-            sum(product_bytes(rows, n, k) for n, k in products),
+            sum(bytes_of(rows, n, k) for n, k in products),
             sum(2 * rows * n * k for n, k in products),
             layer_products,
         ),
@@ -201,6 +223,21 @@ def product_seconds(gpu: Gpu, rows: int, n: int, k: int) -> float:
     wave = 2 * 128 * 128 * k / (PRODUCTS / SMS)
     compute = math.ceil(tiles / SMS) * wave * (1.0 if tiles >= FEW_TILES else FINER)
     return max(product_bytes(rows, n, k) / (COPY_SHARE * gpu.bandwidth), compute) + PRODUCT_LAUNCH
+
+
+def codes_bytes(rows: int, n: int, k: int) -> int:
+    """As product_bytes, with half a byte for each weight and a scale and an offset for each group."""
+    return n * k // 2 + 5 * n * k // CODE_GROUP + ITEM * (rows * k + rows * n)
+
+
+def codes_seconds(gpu: Gpu, rows: int, n: int, k: int) -> float:
+    """The longest of its bytes, its instructions and its operations; if it is split, a second launch adds up sums."""
+    plan = choose_plan(rows, n, math.ceil(k / 256), ITEM, invariant=False, small=False)
+    tiles = math.ceil(rows / plan.rows)
+    instructions = tiles * n * k * CODE_INSTRUCTIONS / (ISSUE_SHARE * ISSUES * SMS)
+    compute = 2 * tiles * plan.rows * n * k / PRODUCTS
+    found = max(codes_bytes(rows, n, k) / (COPY_SHARE * gpu.bandwidth), instructions, compute) + PRODUCT_LAUNCH
+    return found if plan.splits == 1 else found + LAUNCH + 2 * 4 * plan.splits * rows * n / gpu.bandwidth
 
 
 def draw_seconds(gpu: Gpu, rows: int, vocab: int) -> float:

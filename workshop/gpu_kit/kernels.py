@@ -1,8 +1,9 @@
-"""Single kernels in a loop, beside what is predicted for them: the draw, decode with other tiles, the five products.
+"""Single kernels in a loop, beside what is predicted for them: the draw, decode with other tiles, products.
 
     sampling    one launch of the draw, by batch and setting                        against time_line.draw_seconds
     tiles       one layer's decode, by BLOCK_N and stages                           against time_line.attention_seconds
     products    a layer's four products and the head, by rows                       against time_line.product_seconds
+    codes       a layer's four products with weights of 4 and 8 bits, by rows       against time_line.codes_seconds
 
 Each call reads other inputs than the one before, together more than the L2 cache holds. A CUDA graph replays the calls,
 so that no launch of the host is measured.
@@ -26,6 +27,11 @@ import torch.nn.functional as F
 
 from folovllm.bench.probe import Probe
 from folovllm.bench.shapes import SHAPES
+from folovllm.layers.linear import Linear
+from folovllm.layers.quantization.cuda import Fp8Linear, Int8Linear, TritonCodesLinear
+from folovllm.layers.quantization.linear import QuantizedLinear
+from folovllm.models.weights import default_dtype
+from folovllm.quant_scheme import ONLINE, QuantScheme
 from folovllm.sample.gumbel import GumbelParams, host_params
 from folovllm.sample.row import SamplingRow
 from folovllm.sampling_params import SamplingParams
@@ -143,6 +149,38 @@ def products(args: argparse.Namespace, gpu: Gpu, device: torch.device, dtype: to
             yield row(f"{name}, {rows} rows", seconds, predicted, time_line.product_bytes(rows, n, k))
 
 
+SCHEMES: dict[str, tuple[type[QuantizedLinear], QuantScheme]] = {
+    "w4a16": (TritonCodesLinear, ONLINE["w4a16"]),
+    "w8a16": (TritonCodesLinear, QuantScheme("plain", 8, 128, True)),
+    "w8a8": (Int8Linear, ONLINE["w8a8"]),
+    "fp8": (Fp8Linear, ONLINE["fp8"]),
+}
+
+
+def codes(args: argparse.Namespace, gpu: Gpu, device: torch.device, dtype: torch.dtype) -> Iterator[Row]:
+    shapes = {name: size for name, size in products_of(args.shape).items() if name != "head"}
+    for kind, (method, scheme) in SCHEMES.items():
+        for name, (n, k) in shapes.items():
+            weight_bytes = n * k * scheme.bits // 8
+            layers = [
+                quantized(method(scheme, name), n, k, device, dtype) for _ in range(min(copies(weight_bytes), 16))
+            ]
+            for rows in args.sizes:
+                x = torch.randn(rows, k, device=device).to(dtype)
+                seconds = seconds_of([partial(layer, x) for layer in layers], device)
+                predicted = time_line.codes_seconds(gpu, rows, n, k) if kind == "w4a16" else None
+                num_bytes = weight_bytes + dtype.itemsize * rows * (n + k)
+                yield row(f"{kind} {name}, {rows} rows", seconds, predicted, num_bytes)
+
+
+def quantized(method: QuantizedLinear, n: int, k: int, device: torch.device, dtype: torch.dtype) -> Linear:
+    with device, default_dtype(dtype):
+        layer = Linear(k, n, method=method)
+    layer.weight.data = torch.randn(n, k, device=device).to(dtype)
+    method.process_weights_after_loading(layer)
+    return layer
+
+
 def row(kernel: str, seconds: float, predicted: float | None, num_bytes: int) -> Row:
     return {
         "kernel": kernel,
@@ -152,7 +190,7 @@ def row(kernel: str, seconds: float, predicted: float | None, num_bytes: int) ->
     }
 
 
-KINDS = {"sampling": sampling, "tiles": tiles, "products": products}
+KINDS = {"sampling": sampling, "tiles": tiles, "products": products, "codes": codes}
 
 
 @torch.inference_mode()

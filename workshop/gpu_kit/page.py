@@ -83,7 +83,9 @@ def _kernels(record: Record) -> list[str]:
         ]
         headings = ["sequences", "kernel", "launches", "us a step", "predicted us", "times predicted"]
         lines += [f"## A decode step, kernel by kernel, {found['context']} tokens each", "", *table(headings, rows)]
-    for name, title in (("sampling", "The draw"), ("products", "Products"), ("tiles", "Decode with other tiles")):
+    titles = {"sampling": "The draw", "products": "Products", "codes": "Products with codes",
+              "tiles": "Decode with other tiles"}  # fmt: skip
+    for name, title in titles.items():
         if found := record.report(name):
             rows = [
                 [row["kernel"], row["us"], row["predicted_us"], _times(row), row["gb_per_s"],
@@ -152,12 +154,29 @@ def _startup(record: Record) -> list[str]:
     for name in ("start-cold", "start-warm"):
         if found := record.report(name):
             row = found["rows"][0]
-            keys = ("imports_s", "build_s", "first_token_s", "ready_s", "later_first_token_ms")
+            keys = (
+                "imports_s",
+                "build_s",
+                "check_s",
+                "check_again_s",
+                "first_token_s",
+                "ready_s",
+                "later_first_token_ms",
+            )
             memory = ("asked_gib", "started_gib", "peak_gib", "kv_cache_gib", "graphs_gib")
             rows.append((name.removeprefix("start-"), [row[key] for key in keys], [row[key] for key in memory]))
     if not rows:
         return []
-    seconds = ["compiled before", "imports s", "build s", "first token s", "ready s", "a later first token ms"]
+    seconds = [
+        "compiled before",
+        "imports s",
+        "build s",
+        "of it kernel check s",
+        "check once more s",
+        "first token s",
+        "ready s",
+        "a later first token ms",
+    ]
     gib = ["compiled before", "asked GiB", "in use GiB", "at most GiB", "KV cache GiB", "graphs GiB"]
     said = {"cold": "no", "warm": "yes"}
     return [

@@ -1,4 +1,10 @@
-"""Products with codes, in our own compiled CPU kernels: csrc/linear_codes.cpp and csrc/linear_int8.cpp.
+"""Products with codes, in our own compiled CPU kernels.
+
+    weights   activations         kernel                       its name
+    codes     as they are         csrc/linear_codes.cpp        codes4, codes8   in float32
+                                  csrc/linear_rounded.cpp                        in bfloat16, rounded to 16 bits
+    4 bits    8 bits, a token     csrc/linear_rounded.cpp       codes4_int8
+    8 bits    8 bits, a token     csrc/linear_int8.cpp         int8
 
 vLLM: model_executor/kernels/linear/mixed_precision/cpu.py, model_executor/kernels/linear/scaled_mm/cpu.py
 """
@@ -16,12 +22,12 @@ from folovllm.layers.compiled_ops import panel_width
 from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.linear import QuantizedLinear
+from folovllm.layers.quantization.memory import LINE, WEIGHTS
 from folovllm.utils.cpu_kernels import DTYPE_NAMES, function, library
 from folovllm.utils.memory import release_freed_memory
-from folovllm.utils.recycled_memory import RESULTS, empty_in_huge_pages
+from folovllm.utils.recycled_memory import RESULTS
 
-LINE = 64  # bytes of a cache line
-LARGEST_GROUP = 128  # LARGEST of csrc/linear_codes.cpp
+LARGEST_GROUP = 128  # LARGEST_GROUP of csrc/codes.h
 
 
 def kernel_group(codes: Codes) -> int:
@@ -30,17 +36,19 @@ def kernel_group(codes: Codes) -> int:
     return next((size for size in sizes if size % 8 == 0 and codes.group_size % size == 0), 0)
 
 
-def pack_codes(codes: Codes, bits: int) -> torch.Tensor:
-    """For linear_codes.cpp: panels of groups, each with its scales before its words. uint8, 1-D."""
+def pack_codes(codes: Codes, bits: int, columns: int = 2) -> torch.Tensor:
+    """As csrc/codes.h has them: panels of groups, each with its scales before its words. uint8, 1-D.
+
+    columns: how many codes a kernel takes from a word at once.
+    """
     group, width = kernel_group(codes), panel_width()
     outs, size = codes.values.shape
     again = codes.group_size // group
     scale = codes.scale.repeat_interleave(again, 1)
     scales = [scale] if codes.zero is None else [scale, -scale * codes.zero.repeat_interleave(again, 1)]
-    # Code 2j + p of a word is at its bit 16p + bits * j.
     numbers = 32 // bits
-    places = torch.tensor([16 * (n % 2) + bits * (n // 2) for n in range(numbers)])
-    digits = (codes.values.int() & (2**bits - 1)).unflatten(1, (-1, numbers)).long()
+    places = torch.tensor([32 // columns * (n % columns) + bits * (n // columns) for n in range(numbers)])
+    digits = (codes.values.long() + 2 ** (bits - 1)).unflatten(1, (-1, numbers))
     words = (digits << places).sum(-1)  # [outs, words], below 2^32
     words = words.where(words < 2**31, words - 2**32).to(torch.int32)
     panels = -(-outs // width)
@@ -62,9 +70,9 @@ def pack_int8(codes: Codes) -> torch.Tensor:
 
 
 def _with_head(lines: torch.Tensor, head: list[int] | None) -> torch.Tensor:
-    """In huge pages, behind a line with the numbers of `head` if there is one."""
+    """Packed, behind a line with the numbers of `head` if there is one."""
     before = 0 if head is None else LINE
-    packed = empty_in_huge_pages((before + lines.numel() * 4,), torch.uint8)
+    packed = WEIGHTS.empty(before + lines.numel() * 4)
     if head is not None:
         packed[:before].zero_()
         packed[: 8 * len(head)].view(torch.int64).copy_(torch.tensor(head, dtype=torch.int64))
@@ -76,12 +84,14 @@ class CompiledQuantizedLinear(QuantizedLinear):
     """Keeps the codes, in the panels that a kernel reads."""
 
     def keep(self, layer: Linear, codes: Codes) -> None:
-        if self.scheme.activation_bits is None and not kernel_group(codes):
+        of_bytes = self._kind() == "int8"
+        if not of_bytes and not kernel_group(codes):
             raise ModelLoadError(
                 f"{self.name} has {codes.values.shape[1]} inputs in groups of {codes.group_size}: the CPU kernels take "
                 "groups that are a multiple of 8; FOLOVLLM_CPU_KERNELS=no computes without them"
             )
-        packed = pack_codes(codes, self.scheme.bits) if self.scheme.activation_bits is None else pack_int8(codes)
+        columns = 2 if self.scheme.activation_bits is None else 4
+        packed = pack_int8(codes) if of_bytes else pack_codes(codes, self.scheme.bits, columns)
         layer.weight = nn.Parameter(packed, requires_grad=False)
         # A thread that is late may still read it (csrc/pool.h), so its memory is given back when none can.
         weakref.finalize(layer.weight, library().wait_idle)
@@ -90,7 +100,12 @@ class CompiledQuantizedLinear(QuantizedLinear):
         release_freed_memory()
 
     def kernel(self, layer: Linear) -> str:
-        return f"codes{self.scheme.bits}" if self.scheme.activation_bits is None else "int8"
+        return self._kind()
+
+    def _kind(self) -> str:
+        if self.scheme.activation_bits is None:
+            return f"codes{self.scheme.bits}"
+        return "codes4_int8" if self.scheme.bits == 4 else "int8"
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         x = x.contiguous()

@@ -39,7 +39,9 @@ Tensors = dict[str, torch.Tensor]
 
 def unpack(packed: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
     """int32 [.., n, ..] -> the numbers in [0, 2^bits) that it holds, uint8 [.., n * 32 / bits, ..]: lowest first."""
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32).view(-1, *[1] * (packed.dim() - 1 - dim))
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32, device=packed.device).view(
+        -1, *[1] * (packed.dim() - 1 - dim)
+    )
     digits = (packed.unsqueeze(dim + 1) >> shifts) & (2**bits - 1)
     return digits.to(torch.uint8).flatten(dim, dim + 1)
 
@@ -91,7 +93,7 @@ class GPTQ(WeightFormat):
     def read(self, tensors: Tensors, scheme: QuantScheme, name: str) -> Codes:
         groups = len(tensors["scales"])
         g_idx = tensors["g_idx"]
-        if not torch.equal(g_idx.long(), torch.arange(len(g_idx)) // (len(g_idx) // groups)):
+        if not torch.equal(g_idx.cpu().long(), torch.arange(len(g_idx)) // (len(g_idx) // groups)):
             raise ModelLoadError(f"{name}.g_idx puts columns into groups out of order, which is not supported")
         codes = centred(unpack(tensors["qweight"], scheme.bits, 0), scheme.bits)
         return Codes(codes.T.contiguous(), tensors["scales"].T.float().contiguous(), None)
@@ -153,7 +155,10 @@ class PackQuantized(WeightFormat):
 
 class IntQuantized(WeightFormat):
     def tensors(self, outs: int, size: int, scheme: QuantScheme) -> dict[str, Stored]:
-        return {"weight": Stored((outs, size), torch.int8), "weight_scale": Stored((outs, 1), None)}
+        return {
+            "weight": Stored((outs, size), torch.int8),
+            "weight_scale": Stored((outs, num_groups(size, scheme)), None),
+        }
 
     def read(self, tensors: Tensors, scheme: QuantScheme, name: str) -> Codes:
         return Codes(tensors["weight"], tensors["weight_scale"].float(), None)

@@ -5,14 +5,14 @@ with.
     a checkpoint that is not quantised ─▶ its weight ─ round_to_nearest() ─▶ Codes ─▶ the same
 
 Here, in plain torch, what is kept is the weight that the codes mean: the reference, and the way where no kernel of ours
-can run. It saves no memory and no time. compiled.py keeps the codes.
+can run. It saves no memory and no time. compiled.py and cuda.py keep the codes.
 
 vLLM: model_executor/layers/linear.py (LinearMethodBase), model_executor/layers/quantization/base_config.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -100,17 +100,20 @@ class QuantizedLinears(LinearMethod):
     vLLM: QuantizationConfig.get_quant_method
     """
 
-    def __init__(self, scheme: QuantScheme, method: type[QuantizedLinear], plain: LinearMethod) -> None:
+    def __init__(
+        self, scheme: QuantScheme, method: Callable[[QuantScheme, str], QuantizedLinear], plain: LinearMethod
+    ) -> None:
         self.scheme, self.method, self.plain = scheme, method, plain
 
     def for_layer(self, parent: str, parts: Sequence[str]) -> LinearMethod:
         names = [f"{parent}.{part}" if parent else part for part in parts]
-        left_out = [name for name in names if self.scheme.leaves_out(name)]
-        if not left_out:
-            return self.method(self.scheme, names[0])
-        if len(left_out) == len(names):
+        schemes = [self.scheme.of_layer(name) for name in names]
+        if schemes[0] is None and not any(schemes):
             return self.plain
-        raise ModelLoadError(
-            f"{left_out[0]} is not quantised, and {next(name for name in names if name not in left_out)} is: they are "
-            "one product here, and must be alike"
+        if schemes[0] is not None and all(schemes):
+            return self.method(schemes[0], names[0])
+        plain, other = (
+            names[schemes.index(None)],
+            next(name for name, found in zip(names, schemes, strict=True) if found),
         )
+        raise ModelLoadError(f"{plain} is not quantised, and {other} is: they are one product here, and must be alike")

@@ -10,6 +10,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any, cast
 
@@ -21,11 +24,17 @@ from rich.text import Text
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from folovllm.engine.async_llm import AsyncLLM
+from folovllm.entrypoints.engine_client import EngineClient
+from folovllm.serving.front_engine import RemoteFacts
+from folovllm.serving.mp_client import MPClient
 from folovllm.serving.openai.app import ServerOptions, make_app
 from folovllm.serving.openai.heads import is_loopback
 
 READ_SECONDS = 60.0
 """From a request's first byte, or from the connection, to the end of its body."""
+
+BACKLOG = 2048
+"""Connections that may wait to be accepted; uvicorn's own number."""
 
 
 class TimedH11(H11Protocol):
@@ -69,10 +78,31 @@ class DrainingServer(uvicorn.Server):
         super().__init__(config)
         self.gate = app.state.serving.gate
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._has_begun = threading.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        self._has_begun.set()
+
+    @contextmanager
+    def in_thread(self, listener: socket.socket) -> Iterator[None]:
+        """It answers, in a thread of its own, until the end of the block."""
+
+        def run() -> None:
+            try:
+                self.run(sockets=[listener])
+            finally:
+                self._has_begun.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            self._has_begun.wait()
+            yield
+        finally:
+            self.should_exit = True
+            thread.join()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         # Not uvicorn's own: it would raise the signal anew at the end, and an orderly end is no failure.
@@ -86,8 +116,8 @@ class DrainingServer(uvicorn.Server):
             cast(TimedH11, connection).transport.abort()
 
 
-def serve(options: ServerOptions, engine_options: dict[str, Any], notes: Console) -> int:
-    """Until a signal ends it; `notes` gets the start line.
+def serve(options: ServerOptions, engine_options: dict[str, Any], notes: Console, *, apart: bool = True) -> int:
+    """Until a signal ends it; `notes` gets the start line. `apart`: the engine is in a process of its own.
 
     Raises:
         OSError: the address is taken. Then no model has been loaded.
@@ -96,22 +126,32 @@ def serve(options: ServerOptions, engine_options: dict[str, Any], notes: Console
         if not notes.is_terminal:  # where no spinner shows it
             notes.print(f"loading {options.model} …")
         with notes.status(f"loading {options.model} …"):
-            llm = AsyncLLM(options.model, **engine_options)
-        app, engine = make_app(llm, options), llm.engine
-        pool = engine.scheduler.kv.pool
-        facts = [
-            f"{engine.device}, {str(engine.dtype).removeprefix('torch.')}",
-            f"KV cache of {pool.num_blocks:,} blocks, {pool.num_blocks * engine.scheduler.kv.block_size:,} tokens",
-            f"up to {engine.max_model_len:,} tokens a sequence",
+            llm, facts = _start(options.model, engine_options, apart)
+        cache = facts.config.cache_config
+        num_blocks = cache.num_kv_blocks or 0
+        said = [
+            f"{facts.device}, {facts.dtype}",
+            f"KV cache of {num_blocks:,} blocks, {num_blocks * cache.block_size:,} tokens",
+            f"up to {llm.engine.max_model_len:,} tokens a sequence",
         ]
-        say_where(notes, options, listener, facts)
+        app = make_app(llm, options)
+        say_where(notes, options, listener, said)
         if defaults := app.state.serving.defaults:
             text = ", ".join(f"{name}={value}" for name, value in defaults.items())
             notes.print(f"sampling defaults of its generation_config.json: {text}", style="dim")
         return run_app(app, listener)
 
 
+def _start(model: str, options: dict[str, Any], apart: bool) -> tuple[EngineClient, RemoteFacts]:
+    if apart:
+        client = MPClient(model, **options)
+        return client, client.engine.facts
+    llm = AsyncLLM(model, **options)
+    return llm, RemoteFacts.of(llm.engine)
+
+
 def say_where(notes: Console, options: ServerOptions, listener: socket.socket, facts: list[str]) -> None:
+    listener.listen(BACKLOG)  # who reads the line may connect, and waits until the event loop runs
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     parts = ("FoloVLLM ", "bold"), "serves ", (options.name, "bold"), " at ", (address, "bold cyan")

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from folovllm.engine.input_processor import Checked, InputProcessor
-from folovllm.engine.stream import check_can_stream
 from folovllm.entrypoints.chat_template import check_characters, conversation_to_prompt
 from folovllm.entrypoints.engine_client import EngineClient
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
@@ -26,7 +25,6 @@ from folovllm.errors import NoTokenLeftError
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.serving.openai.aside import PREPARE_SECONDS, Aside, AskingTokenizer, Check, within
-from folovllm.serving.openai.bodies import check_json
 from folovllm.serving.openai.errors import APIError, failed, refused
 from folovllm.serving.openai.gate import Gate, shutting_down
 from folovllm.serving.openai.heads import salt_for
@@ -34,16 +32,8 @@ from folovllm.serving.openai.longest_token import characters_a_token
 from folovllm.serving.openai.metrics import Metrics
 from folovllm.serving.openai.protocol import ChatRequest, Sampling, TokenizeRequest, Tool
 from folovllm.serving.tool_parsers.formats import get_tool_parser, parser_of_template
-from folovllm.structured_outputs import StructuredOutputsParams
 
 _T = TypeVar("_T")
-_SAMPLING_FIELDS = [
-    "n", "best_of", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos", "stop_token_ids", "include_stop_str_in_output",
-    "skip_special_tokens", "bad_words", "allowed_token_ids", "logit_bias", "prompt_logprobs",
-]  # fmt: skip
-
-
 _NOT_SHOWN = {"function": {"strict"}}
 """Of a tool: a word to the server, which no model has learnt."""
 
@@ -128,21 +118,6 @@ class Serving:
                 param="model",
                 code="model_not_found",
             )
-
-    def params(self, body: Sampling, **more: Any) -> SamplingParams:
-        """Raises ValueError: a wrong value, by name."""
-        if body.stream and body.prompt_logprobs is not None:
-            raise ValueError("prompt_logprobs must not be given with stream=true: they come with a whole answer")
-        if body.return_tokens_as_token_ids and body.logprobs in (None, False):  # type: ignore[attr-defined]
-            raise ValueError("return_tokens_as_token_ids must not be given without logprobs, whose tokens it is about")
-        given = {name: getattr(body, name) for name in _SAMPLING_FIELDS}
-        values = {**self.defaults, **{name: value for name, value in given.items() if value is not None}, **more}
-        params = SamplingParams.from_optional(**values, structured_outputs=_form(body))
-        if body.stream:
-            check_can_stream(params)
-        elif body.stream_options is not None:
-            raise ValueError("stream_options must not be given without stream=true")
-        return params
 
     def work(
         self,
@@ -300,24 +275,3 @@ async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _form(body: Sampling) -> StructuredOutputsParams | None:
-    """The form that a body asks for, by either of the two fields."""
-    asked = body.response_format
-    form = None
-    if asked is not None and asked.type == "json_object":
-        form = StructuredOutputsParams(json_object=True)
-    elif asked is not None and asked.type == "json_schema":
-        if asked.json_schema is None:
-            raise ValueError("response_format.json_schema must be given with type 'json_schema'")
-        form = StructuredOutputsParams(json=asked.json_schema.schema_)
-    if asked is not None and asked.type != "json_schema" and asked.json_schema is not None:
-        raise ValueError(f"response_format.json_schema must not be given with type {asked.type!r}")
-    if body.structured_outputs is not None:
-        if form is not None:
-            raise ValueError("structured_outputs must not be given beside response_format: choose one of them")
-        if isinstance(schema := body.structured_outputs.json_, str):
-            check_json("structured_outputs.json", schema)
-        form = StructuredOutputsParams(**body.structured_outputs.model_dump(by_alias=True))
-    return form

@@ -9,6 +9,7 @@ from folovllm.serving.openai.answering import Answering
 from folovllm.serving.openai.answers import News, finite, prompt_rows, token_text
 from folovllm.serving.openai.aside import Check
 from folovllm.serving.openai.protocol import ChatRequest
+from folovllm.serving.openai.sampling import to_sampling_params
 from folovllm.serving.openai.serving import Serving, Work
 from folovllm.serving.openai.tool_use import CallReader, ToolUse
 
@@ -35,7 +36,7 @@ class ChatServing(Answering[ChatRequest]):
         use = ToolUse(body, self.serving.tool_parser)
         if use.is_on and use.parser.needs_special_tokens and body.skip_special_tokens is None:
             more["skip_special_tokens"] = False
-        params = self.serving.params(body, **more)
+        params = to_sampling_params(body, self.serving.defaults, **more)
         if form := use.form():
             params.structured_outputs = form
         prompt = self.serving.conversation(body, check, use.shown)

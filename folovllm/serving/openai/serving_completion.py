@@ -9,6 +9,7 @@ from folovllm.serving.openai.answering import Answering
 from folovllm.serving.openai.answers import News, finite, prompt_rows, token_text
 from folovllm.serving.openai.aside import Check
 from folovllm.serving.openai.protocol import CompletionRequest
+from folovllm.serving.openai.sampling import to_sampling_params
 from folovllm.serving.openai.serving import Serving, Work
 
 Row = dict[int, Logprob] | None
@@ -33,7 +34,7 @@ class CompletionServing(Answering[CompletionRequest]):
                     f"{body.logprobs}; give logprobs alone"
                 )
             more["prompt_logprobs"] = body.logprobs
-        params = self.serving.params(body, **more)
+        params = to_sampling_params(body, self.serving.defaults, **more)
         work = self.serving.work((self._tokens(prompt, body, check) for prompt in prompts), params, body, key, check)
         work.drop_tokens = body.max_tokens == 0
         return work

@@ -23,11 +23,11 @@ from folovllm.engine.input_processor import Prompt
 from folovllm.engine.looks import EngineLook, Load
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
+from folovllm.serving.front_engine import FrontEngine, RemoteFacts
 from folovllm.serving.openai.errors import APIError
-from folovllm.serving.replicas.replica import FrontEngine, ReplicaFacts
 from folovllm.serving.replicas.scaling import Scaling
-from folovllm.serving.replicas.wire import Ask, Growing
 from folovllm.serving.routing import Router, prefix_hashes
+from folovllm.serving.wire import Arriving, Ask, Growing
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
@@ -73,7 +73,7 @@ class ReplicatedLLM:
         scaling: bounds and target; None leaves the fleet as it is.
     """
 
-    def __init__(self, fleet: Fleet, router: Router, facts: ReplicaFacts, scaling: Scaling | None = None) -> None:
+    def __init__(self, fleet: Fleet, router: Router, facts: RemoteFacts, scaling: Scaling | None = None) -> None:
         self.fleet, self.router, self.scaling = fleet, router, scaling
         self.engine = FrontEngine(facts)
         self.block_size = facts.config.cache_config.block_size
@@ -137,14 +137,11 @@ class ReplicatedLLM:
         request_id = request_id or uuid.uuid4().hex
         request = self.engine.input_processor.process(request_id, prompt, sampling_params)
         token_ids = request.prompt_token_ids
-        tokens: dict[str, Any] = {"prompt_token_ids": token_ids}
-        if request.cache_salt is not None:
-            tokens["cache_salt"] = request.cache_salt
         if not self.router.replicas:
             raise no_replica()
         hashes = prefix_hashes(token_ids, self.block_size, request.cache_salt)
         name = self.router.choose(hashes, self._requests)
-        ask = Ask.of(request_id, tokens, request.sampling_params, priority)
+        ask = Ask.of(request, priority)
         self._requests[name] += 1
         stream = _Stream(self.fleet.generate(name, ask), Growing(request.prompt, token_ids))
         try:
@@ -244,27 +241,19 @@ def no_replica() -> APIError:
     return APIError(503, "no replica is up: try again", code="no_replica", headers={"Retry-After": "1"})
 
 
-class _Stream:
-    """Reads a replica as fast as it sends, and hands out the newest: a slow client holds no replica up."""
+class _Stream(Arriving):
+    """Reads a replica as fast as it sends."""
 
     def __init__(self, differences: AsyncGenerator[RequestOutput, None], growing: Growing) -> None:
-        self.differences, self.growing = differences, growing
-        self.is_over = False
-        self._news = asyncio.Event()
-        self._error: Exception | None = None
+        super().__init__(growing)
+        self.differences = differences
 
     async def outputs(self) -> AsyncGenerator[RequestOutput, None]:
         pump = asyncio.get_running_loop().create_task(self._pump())
         try:
-            finished = False
-            while not finished:
-                await self._news.wait()
-                self._news.clear()
-                if self._error is not None:
-                    raise self._error
-                output = self.growing.output()
-                finished = output.finished
-                yield output
+            async with aclosing(super().outputs()) as outputs:
+                async for output in outputs:
+                    yield output
         finally:
             pump.cancel()
             await asyncio.gather(pump, return_exceptions=True)
@@ -273,12 +262,7 @@ class _Stream:
         try:
             async with aclosing(self.differences) as each:
                 async for gained in each:
-                    self.growing.add(gained)
-                    self.is_over = gained.finished
-                    self._news.set()
-            if not self.is_over:
-                raise ReplicaDiedError("the replica ended this request before its end")
+                    self.add(gained)
+            self.fail(ReplicaDiedError("the replica ended this request before its end"))
         except Exception as error:
-            if not self.is_over:
-                self.is_over, self._error = True, error
-                self._news.set()
+            self.fail(error)

@@ -26,9 +26,10 @@ from typing import Any
 import folovllm
 from folovllm.engine.looks import EngineLook
 from folovllm.outputs import RequestOutput
+from folovllm.serving.front_engine import RemoteFacts
 from folovllm.serving.replicas.client import ReplicaDiedError
-from folovllm.serving.replicas.replica import EngineReplica, ReplicaFacts
-from folovllm.serving.replicas.wire import Ask
+from folovllm.serving.replicas.replica import EngineReplica
+from folovllm.serving.wire import Ask
 from folovllm.utils.checks import wrong
 
 MANY = 100_000
@@ -71,8 +72,8 @@ class RayFleet:
     def names(self) -> tuple[str, ...]:
         return tuple(self._handles)
 
-    async def facts(self, name: str) -> ReplicaFacts:
-        found: ReplicaFacts = await self._handles[name].facts.remote()
+    async def facts(self, name: str) -> RemoteFacts:
+        found: RemoteFacts = await self._handles[name].facts.remote()
         return found
 
     async def generate(self, name: str, ask: Ask) -> AsyncGenerator[RequestOutput, None]:

@@ -6,41 +6,15 @@ vLLM: v1/engine/core.py (EngineCoreProc)
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
-from folovllm.config import EngineConfig, ModelConfig
 from folovllm.engine.async_llm import AsyncLLM
-from folovllm.engine.input_processor import InputProcessor
 from folovllm.engine.looks import EngineLook, look_at
-from folovllm.model_loader import load_tokenizer
 from folovllm.outputs import RequestOutput
-from folovllm.serving.replicas.wire import Ask, differences
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaFacts:
-    """What the front must know of an engine to check requests for it. The same of every replica."""
-
-    config: EngineConfig
-    vocab_size: int
-    device: str
-    dtype: str
-    pid: int
-
-
-class FrontEngine:
-    """The engine as the front sees it: facts, and a tokenizer. The weights are not here."""
-
-    def __init__(self, facts: ReplicaFacts) -> None:
-        self.facts, self.config = facts, facts.config
-        self.model_config: ModelConfig = facts.config.model_config
-        self.tokenizer = None if self.model_config.skip_tokenizer_init else load_tokenizer(self.model_config)
-        self.input_processor = InputProcessor(self.tokenizer, facts.vocab_size, facts.config)
-        self.max_model_len = self.input_processor.max_model_len
+from folovllm.serving.front_engine import RemoteFacts
+from folovllm.serving.wire import Ask, differences
 
 
 class EngineReplica:
@@ -49,15 +23,8 @@ class EngineReplica:
     def __init__(self, name: str, model: str, options: dict[str, Any]) -> None:
         self.name, self.llm = name, AsyncLLM(model, **options)
 
-    async def facts(self) -> ReplicaFacts:
-        engine = self.llm.engine
-        return ReplicaFacts(
-            engine.config,
-            engine.runner.vocab_size,
-            str(engine.device),
-            str(engine.dtype).removeprefix("torch."),
-            os.getpid(),
-        )
+    async def facts(self) -> RemoteFacts:
+        return RemoteFacts.of(self.llm.engine)
 
     async def generate(self, ask: Ask) -> AsyncGenerator[RequestOutput, None]:
         """What each output gained. Raises: as AsyncLLM.generate."""

@@ -59,7 +59,7 @@ class App {
     this.panels = [];
     this.byTime = false;
     this.index = 0;
-    const wished = new URLSearchParams(location.hash.slice(1)); // #lang=zh&theme=dark&axis=time&step=12&lane=3
+    const wished = new URLSearchParams(location.hash.slice(1)); // #lang=zh&theme=dark&axis=time&step=12&lane=3; steps from 1
     this.language = wished.get("lang") in WORDS ? wished.get("lang") : (navigator.language || "").startsWith("zh") ? "zh" : "en";
     this.theme = ["light", "dark"].includes(wished.get("theme")) ? wished.get("theme") : "auto";
     traces.forEach((data, i) => this.panels.push(new Panel(this, data, "AB"[i])));
@@ -70,7 +70,7 @@ class App {
     if (wished.has("lane") && this.panels[0].trace.lanes[lane]) this.panels[0].lane = lane;
     this.setTheme();
     this.setLanguage();
-    this.select(Number(wished.get("step")) || 0);
+    this.select((Number(wished.get("step")) || 1) - 1);
   }
 
   get w() { return WORDS[this.language]; }
@@ -82,13 +82,13 @@ class App {
     this.byTime = byTime;
     const all = this.panels.flatMap(({ trace }) => Array.from({ length: trace.count }, (_, step) => trace.left(step, byTime)));
     this.stops = Array.from(new Set(all)).sort((a, b) => a - b);
-    document.getElementById("slider").max = Math.max(0, this.stops.length - 1);
+    document.getElementById("slider").max = Math.max(1, this.stops.length);
     this.range = [0, this.full];
   }
 
   select(index) {
     this.index = Math.max(0, Math.min(this.stops.length - 1, index));
-    document.getElementById("slider").value = this.index;
+    document.getElementById("slider").value = this.index + 1;
     const [a, b] = this.range;
     this.isRevealing = true;
     if (this.cursor < a || this.cursor >= b) this.show(this.cursor - (b - a) / 2, this.cursor + (b - a) / 2);
@@ -209,7 +209,7 @@ class App {
       this.setTheme();
       this.setLanguage();
     });
-    document.getElementById("slider").addEventListener("input", (event) => this.select(Number(event.target.value)));
+    document.getElementById("slider").addEventListener("input", (event) => this.select(Number(event.target.value) - 1));
     window.addEventListener("resize", () => this.redraw());
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
       this.setTheme();

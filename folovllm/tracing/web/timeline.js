@@ -183,8 +183,9 @@ function drawRuler(pen, scale, left, width, trace, app) {
   pen.textAlign = "center";
   const [a, b] = app.range, rough = ((b - a) * 90) / (width - left), power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
   const tick = Math.max(1, [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough));
-  for (let at = Math.ceil(a / tick) * tick; at <= b; at += tick) {
-    const x = scale.x(at) + (app.byTime ? 0 : Math.min(scale.unit, 40) / 2);
+  const first = app.byTime ? 0 : trace.steps.number[0]; // at the axis's 0
+  for (let at = Math.ceil((a + first) / tick) * tick; at <= b + first; at += tick) {
+    const x = scale.x(at - first) + (app.byTime ? 0 : Math.min(scale.unit, 40) / 2);
     if (x < left + 12 || x > width - 12) continue;
     pen.fillText(app.byTime ? tickOf(at, tick) : String(at), x, RULER / 2);
     line(pen, COLOURS.line, x, RULER - 4, x, RULER);

@@ -51,8 +51,9 @@ class ModelConfig:
     most `max_logprobs` tokens per position (-1: of any number).
     `batch_invariant` makes a request's tokens and log-probabilities bit for bit the same in any batch.
     `quantization` rounds the weights of a checkpoint when it is loaded: "w4a16" to 4 bits, "w8a8" to 8 bits on both
-    sides of each product. What a checkpoint that is quantised already says of itself is read from its config.json;
-    "gptq", "awq" and "compressed-tensors" ask for a checkpoint of that kind and no other.
+    sides of each product, "w4a8" to 4 and 8, "fp8" to e4m3 numbers of 8 bits, on a GPU. `quantize_head` rounds the last
+    matrix, too, which makes the logits, to 8 bits. What a checkpoint that is quantised already says of itself is read
+    from its config.json; "gptq", "awq" and "compressed-tensors" ask for a checkpoint of that kind and no other.
     """
 
     model: str
@@ -69,7 +70,8 @@ class ModelConfig:
     enforce_eager: bool = False
     max_logprobs: int = 20
     batch_invariant: bool = False
-    quantization: Literal["w4a16", "w8a8", "gptq", "awq", "compressed-tensors"] | None = None
+    quantization: Literal["w4a16", "w4a8", "w8a8", "fp8", "gptq", "awq", "compressed-tensors"] | None = None
+    quantize_head: bool = False
 
     def __post_init__(self) -> None:
         self.model = _path_or_name("model", self.model)
@@ -90,12 +92,12 @@ class ModelConfig:
         check_choice("load_format", self.load_format, ("auto", "dummy"))
         if self.attention_backend is not None:
             check_str("attention_backend", self.attention_backend)
-        for name in ("trust_remote_code", "skip_tokenizer_init", "enforce_eager", "batch_invariant"):
+        for name in ("trust_remote_code", "skip_tokenizer_init", "enforce_eager", "batch_invariant", "quantize_head"):
             check_bool(name, getattr(self, name))
         check_int("max_logprobs", self.max_logprobs, -1, way_out="-1 allows any number")
         if self.quantization is not None:
             check_choice(
-                "quantization", self.quantization, ("w4a16", "w8a8", "gptq", "awq", "compressed-tensors")
+                "quantization", self.quantization, ("w4a16", "w4a8", "w8a8", "fp8", "gptq", "awq", "compressed-tensors")
             )
 
     @property

@@ -48,6 +48,16 @@ def test_who_lacks_nothing_may_come_with_nothing():
     expect(scheduler._admit_chunk(a, a.first_seq(), num_tokens=0, chunk=0, output=output), True)
 
 
+@invariant(3)
+def test_what_has_to_be_copied_for_it_is_in_the_step():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 6, n=2)
+    seq, other = running(scheduler, a, num_computed=6), a.get_seqs()[1]
+    scheduler.kv.fork(seq, other, num_tokens=5)  # its sixth token goes into a block that both name
+    expect(scheduler._admit_chunk(a, other, num_tokens=1, chunk=1, output=output), True)
+    expect((output.blocks_to_copy, other.block_ids), ([(2, 3)], [1, 3]))
+
+
 @invariant(4)
 def test_one_prompt_at_a_time_is_begun_and_not_ended():
     scheduler, output = make_scheduler(partial=1), SchedulerOutput()

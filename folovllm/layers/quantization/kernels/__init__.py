@@ -1,0 +1,1 @@
+"""Triton kernels for products with quantised weights."""

@@ -1,0 +1,75 @@
+"""An engine with quantised weights that starts on a GPU finds the product that is no good there, and does without."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from folovllm import LLM, LLMEngine
+from folovllm.attention import splits
+from folovllm.engine import kernel_check
+from folovllm.layers.quantization.cuda import Fp8Linear, PlainFp8Linear, TritonCodesLinear
+from folovllm.layers.quantization.linear import QuantizedLinear
+from tests.clients.test_kernel_check import Doubled, Raises
+from tests.fake_cuda import FakeCuda
+from tests.helpers import make_hf_folder
+
+pytest.importorskip("triton")
+from folovllm.layers.quantization.kernels import linear_codes, round_rows
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def checked_cuda(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> FakeCuda:
+    monkeypatch.setenv("FOLOVLLM_CHECK_KERNELS", "yes")
+    monkeypatch.setattr(logging.getLogger("folovllm"), "propagate", True)  # to caplog
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(splits, "PLACES", 4)  # decodes are few and many in a machine of four places
+    monkeypatch.setattr(kernel_check, "MANY", 8)
+    return fake_cuda
+
+
+def engine(folder: Path, quantization: str) -> LLMEngine:
+    settings: dict[str, Any] = {"max_num_seqs": 1, "max_model_len": 8, "num_kv_blocks": 4, "max_num_batched_tokens": 8}
+    return LLM(
+        make_hf_folder(folder, num_hidden_layers=1), skip_tokenizer_init=True, dtype="float32", device="cuda",
+        quantization=quantization, **settings,
+    ).engine  # fmt: skip
+
+
+def product(engine: LLMEngine) -> type:
+    return type(engine.runner.model.model.layers[0].mlp.down_proj.method)
+
+
+@pytest.mark.parametrize(("quantization", "kept"), [("w4a16", TritonCodesLinear), ("fp8", Fp8Linear)])
+def test_a_product_that_is_right_is_kept(
+    tmp_path: Path, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, quantization: str, kept: type
+) -> None:
+    assert product(engine(tmp_path, quantization)) is kept
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("quantization", "module", "kernel", "result", "instead"),
+    [
+        ("w4a16", linear_codes, "_linear_codes_kernel", "out_ptr", QuantizedLinear),
+        ("w4a16", linear_codes, "_linear_codes_kernel", None, QuantizedLinear),
+        ("w8a8", round_rows, "_round_rows_kernel", "scale_ptr", QuantizedLinear),
+        ("fp8", round_rows, "_round_rows_kernel", "scale_ptr", PlainFp8Linear),
+    ],
+)
+def test_a_product_that_is_no_good_here_is_replaced_by_torchs(
+    tmp_path: Path, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+    quantization: str, module: Any, kernel: str, result: str | None, instead: type,
+) -> None:  # fmt: skip
+    fault = Raises() if result is None else Doubled(getattr(module, kernel), result)
+    monkeypatch.setattr(module, kernel, fault)
+    made = engine(tmp_path, quantization)
+    (message,) = caplog.messages
+    assert "torch takes the place of a kernel, which is slower: the kernel 'linear' " in message
+    assert ("fails with RuntimeError: PTX assembler" if result is None else "is off by") in message
+    assert product(made) is instead
