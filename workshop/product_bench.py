@@ -83,8 +83,7 @@ def measure(
         layers = [layer_of(weight) for weight in weights]
         ways["compiled"] = lambda number, x: layers[number](x)
     for name in quantizations:
-        codes = [quantised(weight, name) for weight in weights]
-        ways[name] = lambda number, x, codes=codes: codes[number](x)
+        ways[name] = _multiply([quantised(weight, name) for weight in weights])
     if not quantizations:
         ways["torch"] = lambda number, x: F.linear(x, weights[number])
     inputs = {size: torch.randn(max(rows), size).to(dtype) for size in {weight.shape[1] for weight in weights}}
@@ -101,6 +100,10 @@ def measure(
                         run.append((time.process_time() - start) / LAYERS * 1e3)
             found.append([statistics.median(run) for run in runs])
     return list(ways), found
+
+
+def _multiply(layers: list[Linear]) -> Callable[[int, torch.Tensor], object]:
+    return lambda number, x: layers[number](x)
 
 
 def report(command: str, rows: tuple[int, ...], names: list[str], found: list[list[float]], label: str) -> Report:
