@@ -1,6 +1,9 @@
 """How fast are a layer's products? Our compiled kernel and F.linear, in turn, for several numbers of rows.
 
     python -m workshop.product_bench --dtype bfloat16 --rows 1 8 128
+    python -m workshop.product_bench --quantization w4a16 w4a8 w8a8 --threads 1 --rows 1 8 256
+
+Times are the process's own, over its threads: what other programs do in between does not count.
 
 The weights are those of several layers, more than a core's caches hold, and each is read once a round: as in a step.
 
@@ -10,9 +13,12 @@ vLLM: none
 from __future__ import annotations
 
 import argparse
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import folovllm  # noqa: F401  before torch: it sets how OpenMP's threads wait
 
@@ -21,14 +27,18 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
+from folovllm.bench.report import Report
 from folovllm.bench.workload import shape_config
 from folovllm.layers.compiled_ops import CompiledLinear, compiled_unavailable_reason
 from folovllm.layers.linear import PLAIN, Linear
+from folovllm.layers.quantization.codes import round_to_nearest
+from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
+from folovllm.quant_scheme import HEAD, ONLINE
 
 SHAPE, LAYERS, ROUNDS = "qwen3-0.6b", 6, 7
 ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
+QUANTIZATIONS = (*ONLINE, "w8a16")
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -38,6 +48,14 @@ def layer_of(weight: torch.Tensor) -> Linear:
     layer = Linear(weight.shape[1], weight.shape[0], method=CompiledLinear() if compiled else PLAIN)
     layer.weight.data = weight
     layer.method.process_weights_after_loading(layer)
+    return layer
+
+
+def quantised(weight: torch.Tensor, name: str) -> Linear:
+    scheme = ONLINE.get(name, HEAD)
+    layer = Linear(weight.shape[1], weight.shape[0])
+    layer.method = method = CompiledQuantizedLinear(scheme, name)
+    method.keep(layer, round_to_nearest(weight, bits=scheme.bits, group_size=scheme.group_size, symmetric=True))
     return layer
 
 
@@ -54,15 +72,20 @@ def weight_shapes(shape: str) -> list[tuple[int, int]]:
     ]
 
 
-def measure(dtype: torch.dtype, rows: tuple[int, ...], shape: str = SHAPE) -> tuple[list[str], list[list[float]]]:
+def measure(
+    dtype: torch.dtype, rows: tuple[int, ...], shape: str = SHAPE, quantizations: tuple[str, ...] = ()
+) -> tuple[list[str], list[list[float]]]:
     """(names of the ways, milliseconds of a layer [rows, ways]), medians of several rounds. What the engine does here
-    comes first."""
+    comes first. With `quantizations`, these instead of torch's."""
     weights = [(torch.randn(size) / size[1] ** 0.5).to(dtype) for size in weight_shapes(shape) * LAYERS]
     ways: dict[str, Callable[[int, torch.Tensor], object]] = {}
     if compiled_unavailable_reason(dtype) is None:
         layers = [layer_of(weight) for weight in weights]
         ways["compiled"] = lambda number, x: layers[number](x)
-    ways["torch"] = lambda number, x: F.linear(x, weights[number])
+    for name in quantizations:
+        ways[name] = _multiply([quantised(weight, name) for weight in weights])
+    if not quantizations:
+        ways["torch"] = lambda number, x: F.linear(x, weights[number])
     inputs = {size: torch.randn(max(rows), size).to(dtype) for size in {weight.shape[1] for weight in weights}}
     found = []
     with torch.inference_mode():
@@ -70,23 +93,31 @@ def measure(dtype: torch.dtype, rows: tuple[int, ...], shape: str = SHAPE) -> tu
             runs: list[list[float]] = [[] for _ in ways]
             for turn in range(ROUNDS + 1):
                 for multiply, run in zip(ways.values(), runs, strict=True):
-                    start = time.perf_counter()
+                    start = time.process_time()
                     for number, weight in enumerate(weights):
                         multiply(number, inputs[weight.shape[1]][:count])
                     if turn:
-                        run.append((time.perf_counter() - start) / LAYERS * 1e3)
+                        run.append((time.process_time() - start) / LAYERS * 1e3)
             found.append([statistics.median(run) for run in runs])
     return list(ways), found
 
 
-def report(rows: tuple[int, ...], names: list[str], found: list[list[float]]) -> Table:
-    table = Table("rows", *(f"{name}, ms" for name in names))
-    for name in names[1:]:
-        table.add_column(f"{name} / {names[0]}")
-    for count, times in zip(rows, found, strict=True):
-        ratios = (f"{other / times[0]:.2f}" for other in times[1:])
-        table.add_row(str(count), *(f"{own:.2f}" for own in times), *ratios)
-    return table
+def _multiply(layers: list[Linear]) -> Callable[[int, torch.Tensor], object]:
+    return lambda number, x: layers[number](x)
+
+
+def report(command: str, rows: tuple[int, ...], names: list[str], found: list[list[float]], label: str) -> Report:
+    columns = ["rows", *(f"{name}_ms" for name in names), *(f"{name}_per_{names[0]}" for name in names[1:])]
+    table = [
+        dict(zip(columns, [count, *times, *(times[0] / other for other in times[1:])], strict=True))
+        for count, times in zip(rows, found, strict=True)
+    ]
+    notes = [
+        f"The process's own milliseconds a layer, medians of {ROUNDS} rounds after a warm-up, in turn, on "
+        f"{torch.get_num_threads()} thread(s).",
+        f"…_per_{names[0]}: how many times as fast.",
+    ]
+    return Report("products", f"Products of a layer, {label}", command, columns, table, notes)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -94,11 +125,23 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--dtype", choices=list(DTYPES), default="bfloat16")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--shape", default=SHAPE)
+    parser.add_argument("--quantization", choices=QUANTIZATIONS, nargs="+", default=[])
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--json", type=Path)
     chosen = parser.parse_args(arguments)
     if min(chosen.rows) < 1:
         parser.error(f"argument --rows: must be positive, got {min(chosen.rows)}")
-    rows = tuple(chosen.rows)
-    Console().print(report(rows, *measure(DTYPES[chosen.dtype], rows, chosen.shape)))
+    torch.set_num_threads(chosen.threads)
+    rows, given = tuple(chosen.rows), tuple(chosen.quantization)
+    command = shlex.join(
+        ["python", "-m", "workshop.product_bench", *(sys.argv[1:] if arguments is None else arguments)]
+    )
+    found = measure(DTYPES[chosen.dtype], rows, chosen.shape, given)
+    made = report(command, rows, *found, f"{chosen.shape} shape, {chosen.dtype}")
+    made.show(Console())
+    if chosen.json:
+        made.name = chosen.json.stem
+        made.save(chosen.json)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def prepare(args: argparse.Namespace) -> None:
     if getattr(args, "model", None) is not None:
         from folovllm.model_files import resolve_model_path
 
-        resolve_model_path(args.model)
+        resolve_model_path(args.model, weights=getattr(args, "load_format", None) != "dummy")
     settle_threads(args.threads, getattr(args, "model", None))
     from folovllm.bench.neighbours import Neighbours
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from folovllm.bench.shapes import ModelShape
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.hf_config import load_hf_config
 from folovllm.layers.linear import Linear, LMHead
+from folovllm.layers.quantization.linear import QuantizedLinear
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class ModelCost:
 
     @classmethod
     def of(cls, config: Any, dtype: torch.dtype) -> ModelCost:
-        shape = ModelShape.of_config("here", config.to_dict())
+        shape = ModelShape.of_config("here", config.to_dict(), quantised=True)
         return cls(
             weight_bytes=(shape.body + shape.head) * dtype.itemsize,  # an untied embedding is read a row per token
             kv_token_bytes=shape.kv_per_token * dtype.itemsize,
@@ -56,7 +57,11 @@ class ModelCost:
 
     @classmethod
     def of_engine(cls, engine: LLMEngine) -> ModelCost:
-        return cls.of(load_hf_config(engine.model_config), engine.dtype)
+        cost = cls.of(load_hf_config(engine.model_config), engine.dtype)
+        layers = [module for module in engine.runner.model.modules() if isinstance(module, Linear)]
+        if any(isinstance(layer.method, QuantizedLinear) for layer in layers):  # codes and scales, as they are kept
+            return replace(cost, weight_bytes=sum(layer.weight.nbytes for layer in layers))
+        return cost
 
     def decode_step(self, contexts: Sequence[int]) -> tuple[int, int]:
         """Bytes and operations of a step in which each sequence has one query over so many tokens, its own included."""

@@ -22,6 +22,8 @@ from folovllm.bench.race import Race, race
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import BenchModel, require_at_least, vocab_size
 from folovllm.config import CacheConfig
+from folovllm.entrypoints.cli.parser import HELP
+from folovllm.quant_scheme import ONLINE
 
 COLUMNS = [
     "engine", "dtype", "requests", "batch", "prompt_tokens", "output_tokens", "seconds", "prefill_tokens_per_s",
@@ -34,6 +36,9 @@ SHORTEST = 8  # mixed lengths begin at the N-th part of the longest
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Several requests at once: tokens per second in prefill, in decode and over all."
     add_model(command)
+    text = "round folovllm's weights, and what --quantize-head says"
+    command.add_argument("--quantization", choices=list(ONLINE), help=text)
+    command.add_argument("--quantize-head", action="store_true", help=HELP["quantize_head"])
     text = "take turns with hf (Hugging Face's generate) or another: a wrong name lists all (default: none)"
     command.add_argument("--peer", action="append", default=[], dest="peers", metavar="PEER", help=text)
     text = "also let the peer take this many at a time"
@@ -58,6 +63,8 @@ def run(
     *,
     command: str,
     dtype: str,
+    quantization: str | None = None,
+    quantize_head: bool = False,
     peers: Sequence[str] = (),
     peer_python: str | None = None,
     gguf: str | None = None,
@@ -87,7 +94,8 @@ def run(
     # Room for these requests, as vLLM's peer has it, and one block more for each that runs ahead. In a larger cache
     # each round would take blocks that none has used before, and the first use of memory is dear.
     room = num_requests * (-(-max_model_len // CacheConfig().block_size) + 1)
-    found = race(setup, peers, rounds, work, num_kv_blocks=room)
+    options = {"quantization": quantization, "quantize_head": quantize_head}
+    found = race(setup, peers, rounds, work, num_kv_blocks=room, **options)
     common = {"requests": num_requests}
     rows: list[Row] = [
         {"engine": one.name, **common, "batch": getattr(one, "batch_size", None)}
@@ -95,6 +103,8 @@ def run(
         | _row(results, lengths)
         for one, results in zip(found.contestants, found.runs, strict=True)
     ]
+    if quantization is not None:
+        rows[0]["dtype"] = quantization + (", head in 8 bits" if quantize_head else "")
     rows[0]["bandwidth_gb_per_s"] = found.bandwidth / 1e9
     if found.from_memory:
         rows[0]["roofline"] = statistics.median(_roofline(run, found) for run in found.runs[0])
