@@ -46,7 +46,7 @@ def dequantised(scheme: QuantScheme) -> nn.Module:
 
     model, _ = get_model_and_tokenizer(ModelConfig("embedded", dtype="float32"), "cpu")
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and not scheme.leaves_out(name):
+        if isinstance(module, nn.Linear) and scheme.of_layer(name) is not None:
             codes = round_to_nearest(
                 module.weight.data, bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric
             )
