@@ -34,7 +34,7 @@ def write(llm: LLM) -> list[int]:
 
 def products(llm: LLM) -> list[Linear]:
     """Those of the layers; the embedding and the head stay as they were."""
-    return [module for name, module in llm.engine.runner.model.named_modules() if name.endswith("_proj")]
+    return [module for name, module in llm.engine.core.runner.model.named_modules() if name.endswith("_proj")]
 
 
 def dequantised(scheme: QuantScheme) -> nn.Module:

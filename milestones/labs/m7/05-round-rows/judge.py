@@ -70,8 +70,7 @@ def test_the_bias_is_added():
 @invariant(5)
 def test_the_dtype_stays():
     x = torch.tensor([[1.0, 0.5]], dtype=torch.bfloat16)
-    for name in ("w4a16", "w8a8"):
-        scheme = ONLINE[name]
-        out = QuantizedLinear(scheme, "layer").apply(layer_of(torch.eye(2, dtype=torch.bfloat16)), x)
+    for name in ("w8a8", "w4a16"):
+        out = QuantizedLinear(ONLINE[name], "layer").apply(layer_of(torch.eye(2, dtype=torch.bfloat16)), x)
         expect(out.dtype, torch.bfloat16)
         expect_close(out.float(), torch.tensor([[1.0, 0.5]]), atol=0.01)
