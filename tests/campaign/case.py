@@ -17,7 +17,8 @@ from folovllm import SamplingParams
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A random model. `text`: it has a tokenizer whose token i is byte i, EOS 256 and BOS 257."""
+    """A random model. `text`: it has a tokenizer whose token i is byte i, EOS 256 and BOS 257. `quantized`: the engine
+    rounds its layers' weights to 4 bits when it loads them."""
 
     kind: str = "llama"
     vocab_size: int = 32
@@ -28,6 +29,7 @@ class ModelSpec:
     tied: bool = False
     eos: tuple[int, ...] = ()
     text: bool = False
+    quantized: bool = False
 
 
 @dataclass

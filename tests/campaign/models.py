@@ -25,6 +25,8 @@ SPECS = [
     ModelSpec("qwen3", 1000, 1, 6, 3, 8),
     ModelSpec("qwen3", TEXT_VOCAB, 2, 4, 2, 8, eos=(EOS,), text=True),
     ModelSpec("llama", TEXT_VOCAB, 1, 4, 4, 8, tied=True, eos=(EOS,), text=True),
+    ModelSpec("qwen3", 256, 2, 4, 2, 16, quantized=True),
+    ModelSpec("qwen2", 97, 1, 4, 1, 8, tied=True, eos=(3,), quantized=True),
 ]
 
 
@@ -47,6 +49,10 @@ class Model:
             bos_token_id=BOS if spec.text else None,
         )
         self.hf.save_pretrained(folder)
+        if spec.quantized:
+            for layer in self.hf.model.layers.modules():
+                if isinstance(layer, torch.nn.Linear):
+                    layer.weight.data = torch.from_numpy(rounded(layer.weight.data.numpy()))
         self.tokenizer: Any = None
         if spec.text:
             self.tokenizer = byte_tokenizer()
@@ -80,6 +86,16 @@ class Model:
         pad = self.spec.vocab_size - 1
         flags = {"do_sample": False, "return_dict_in_generate": True, "output_scores": True, "pad_token_id": pad}
         return self.hf.generate(ids, attention_mask=torch.ones_like(ids), **flags, **settings)
+
+
+def rounded(weight: np.ndarray) -> np.ndarray:
+    """`weight` [out, in] as quantization="w4a16" has to read it back: in groups of 128 columns, or of the next smaller
+    power of two that divides them, whole numbers from -7 to 7 times a seventh of the group's largest weight in size."""
+    outs, size = weight.shape
+    group = next(group for group in (128, 64, 32, 16, 8) if size % group == 0)
+    groups = weight.reshape(outs, -1, group)
+    scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(7)
+    return (np.rint(groups / scale) * scale).reshape(outs, size)
 
 
 class Models:

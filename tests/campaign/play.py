@@ -136,4 +136,6 @@ def _build(case: Case, model: Model) -> LLMEngine:
     spec = case.model
     block_bytes = 2 * 4 * spec.num_layers * spec.num_kv_heads * spec.head_dim * case.engine["block_size"]
     kwargs["swap_space"] = (case.swap_blocks + 0.5) * block_bytes / GIB if case.swap_blocks else 0.0
+    if spec.quantized:
+        kwargs["quantization"] = "w4a16"
     return make_engine(model.folder, **kwargs)
