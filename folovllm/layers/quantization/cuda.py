@@ -6,7 +6,7 @@
     fp8            e4m3, scale per output     e4m3 per token   torch._scaled_mm
 
 With 8 bits on both sides the sums are torch's, and only the rounding of the input is a kernel of ours. Sums of int8 are
-whole numbers and exact, so a row's bits do not depend on its company. Those of e4m3 are float32, in an order that a
+whole numbers and exact, so a row's bits do not depend on its batch. Those of e4m3 are float32, in an order that a
 library chooses by the number of rows.
 
 vLLM: model_executor/layers/quantization/fp8.py, model_executor/kernels/linear/

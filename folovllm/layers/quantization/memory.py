@@ -3,7 +3,7 @@
 A weight of 1024 x 2048 is 1.1 MB in 4 bits, less than a huge page of 2 MiB. In memory of its own it would lie in pages
 of 4 KiB, and reading it would take longer than its bytes need: a core's own prefetching ends at each page.
 
-    | weight | weight | weight |  ...  |     one chunk, in huge pages; what nobody has written yet takes no memory
+    | weight | weight | weight |  ...  |     one chunk, in huge pages; what has not been written yet takes no memory
 
 A chunk is given back when its last weight is dropped.
 
