@@ -36,7 +36,7 @@ SHORTEST = 8  # mixed lengths begin at the N-th part of the longest
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Several requests at once: tokens per second in prefill, in decode and over all."
     add_model(command)
-    text = "round folovllm's weights, and what --quantize-head says"
+    text = "round folovllm's weights (default: as the checkpoint has them)"
     command.add_argument("--quantization", choices=list(ONLINE), help=text)
     command.add_argument("--quantize-head", action="store_true", help=HELP["quantize_head"])
     text = "take turns with hf (Hugging Face's generate) or another: a wrong name lists all (default: none)"

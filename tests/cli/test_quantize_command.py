@@ -13,6 +13,7 @@ from folovllm.entrypoints.cli.main import main
 from folovllm.quantize.folder import new_folder
 from folovllm.quantize.layerwise import EMBEDDED_TEXT, quantize
 from folovllm.quantize.recipe import Recipe
+from folovllm.utils.checks import describe
 from tests.helpers import add_byte_tokenizer, make_hf_folder
 from tests.m7.support import FOLDERS
 
@@ -69,28 +70,26 @@ def refused(tmp_path, *argv, capsys):
 
 def test_a_folder_with_something_in_it(tmp_path, source, text, capsys):
     message = refused(tmp_path, source, source, "--calibration", text, capsys=capsys)
-    assert (
-        message
-        == f"out must be a new or an empty folder, got {str(source)!r}; there is something in it; name a new folder"
-    )
+    got = describe(str(source))
+    assert message == f"out must be a new or an empty folder, got {got}; there is something in it; name a new folder"
 
 
 def test_a_file_in_its_place(tmp_path, source, text, capsys):
     message = refused(tmp_path, source, text, "--calibration", text, capsys=capsys)
-    assert message == f"out must be a folder, got {str(text)!r}; this is a file; name a new folder"
+    assert message == f"out must be a folder, got {describe(str(text))}; this is a file; name a new folder"
 
 
 def test_a_place_that_is_not_there(tmp_path, source, text, capsys):
     out = tmp_path / "no" / "such"
     message = refused(tmp_path, source, out, "--calibration", text, capsys=capsys)
-    assert message == f"out must be in a folder that is there, got {str(out)!r}"
+    assert message == f"out must be in a folder that is there, got {describe(str(out))}"
 
 
 def test_a_model_that_is_quantised(tmp_path, text, capsys):
     model = FOLDERS / "awq"
     message = refused(tmp_path, model, tmp_path / "out", "--calibration", text, capsys=capsys)
     assert message == (
-        f"model must not be quantised already, got {str(model)!r}; it is, by 'awq': name what it was made from"
+        f"model must not be quantised already, got {describe(str(model))}; it is, by 'awq': name what it was made from"
     )
 
 
@@ -140,7 +139,7 @@ def test_a_text_that_is_none(tmp_path, source, name, data, message, capsys):
 def test_a_text_that_is_not_there(tmp_path, source, capsys):
     path = tmp_path / "no.txt"
     found = refused(tmp_path, source, tmp_path / "out", "--group-size", 32, "--calibration", path, capsys=capsys)
-    assert found == f"calibration must be a file that can be read, got {str(path)!r}; No such file or directory"
+    assert found == f"calibration must be a file that can be read, got {describe(str(path))}; No such file or directory"
 
 
 @pytest.mark.parametrize("name", ["model.layers.1.mlp.down_proj.weight", "lm_head.weight"])
