@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from folovllm.engine.defaults import config_for_llm
 from folovllm.entrypoints.cli.main import build_parser, main
 from folovllm.sampling_params import SamplingParams
 
@@ -89,7 +90,11 @@ def engine_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
             seen.append(config)
             raise EnoughError
 
+        def made_apart(self: Any, model: str, observers: object = (), **options: Any) -> None:
+            made(self, config_for_llm(model, **options))
+
         monkeypatch.setattr("folovllm.engine.llm_engine.LLMEngine.__init__", made)
+        monkeypatch.setattr("folovllm.serving.mp_client.MPClient.__init__", made_apart)
         with pytest.raises(EnoughError):
             main(argv)
         layers = (seen[0].model_config, seen[0].cache_config, seen[0].scheduler_config)
