@@ -5,16 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from folovllm import LLM
-from folovllm.layers.compiled_ops import CompiledLinear, compiled_unavailable_reason, multiplies_pairs
+from folovllm.layers.compiled_ops import compiled_unavailable_reason, multiplies_pairs
 from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.codes import Codes, round_to_nearest, stack
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear, kernel_group
 from folovllm.layers.quantization.linear import QuantizedLinear, round_rows
 from folovllm.layers.quantization.memory import CHUNK, WeightMemory
-from folovllm.models.one_call import OneCallOps
 from folovllm.quant_scheme import ONLINE, QuantScheme
-from tests.m7.support import FOLDERS, generate
 
 pytestmark = pytest.mark.skipif(
     compiled_unavailable_reason(torch.float32) is not None, reason="the compiled kernels cannot run here"
@@ -178,39 +175,6 @@ def test_stacked_parts_keep_their_rows():
     a = round_to_nearest(torch.randn(8, 32), bits=4, group_size=16, symmetric=True)
     b = round_to_nearest(torch.randn(4, 32), bits=4, group_size=16, symmetric=False)
     assert torch.equal(stack([a, b]).dequantize(), torch.cat([a.dequantize(), b.dequantize()]))
-
-
-@pytest.mark.parametrize("name", ["w4a16", "w4a8", "w8a8"])
-def test_a_plain_model_is_quantised_while_it_is_loaded(name):
-    llm = LLM(quantization=name, dtype="float32", device="cpu")
-    model = llm.engine.core.runner.model.model
-    assert isinstance(model.ops, OneCallOps)
-    assert model.ops.prepared is None
-    llm.generate("Once upon a time", use_tqdm=False)
-    assert model.ops.prepared is not None  # all layers in one call
-    for layer in model.layers:
-        assert isinstance(layer.mlp.down_proj.method, CompiledQuantizedLinear)
-    assert isinstance(llm.engine.core.runner.model.lm_head.method, CompiledLinear)
-    plain = LLM(quantization=name, dtype="float32", device="cpu", enforce_eager=True)
-    assert not isinstance(plain.engine.core.runner.model.model.ops, OneCallOps)
-    assert generate(llm) == generate(plain)
-
-
-def test_layers_of_two_kinds_run_one_by_one():
-    llm = LLM(FOLDERS / "pack-quantized-mixed", dtype="float32", device="cpu", skip_tokenizer_init=True)
-    generate(llm, 2)
-    model = llm.engine.core.runner.model.model
-    assert isinstance(model.layers[0].mlp.down_proj.method, CompiledLinear)
-    assert isinstance(model.layers[0].mlp.gate_up_proj.method, CompiledQuantizedLinear)
-    assert model.ops.prepared is None
-
-
-@pytest.mark.parametrize("name", ["gptq-4-bits", "int-quantized"])
-def test_made_up_weights_of_a_quantised_shape(name):
-    options = {"load_format": "dummy", "dtype": "float32", "device": "cpu", "skip_tokenizer_init": True}
-    llm = LLM(FOLDERS / name, **options)
-    assert [len(tokens) for tokens in generate(llm, 4)] == [4, 4, 4]
-    assert isinstance(llm.engine.core.runner.model.model.layers[0].mlp.down_proj.method, CompiledQuantizedLinear)
 
 
 def test_codes_of_4_bits_take_a_quarter_of_bfloat16():
