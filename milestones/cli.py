@@ -101,6 +101,11 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--all", action="store_true", help="run the newest milestone's tests too (`make test` runs the same)"
     )
+    command.add_argument(
+        "--sample", metavar="N", type=int, choices=range(1, 10), default=1,
+        help="of the tests that a milestone has from earlier ones, run one file in N (default: 1)",
+    )  # fmt: skip
+    command.add_argument("--seed", type=int, help="which of them (default: others each time)")
     command.set_defaults(run=run_verify)
 
     command = commands.add_parser("prove", help="prove exercises: blanked they fail, wrong ones are refused")
@@ -250,8 +255,12 @@ def run_verify(root: Path, args: argparse.Namespace) -> int:
         for result in results:
             result.problems += verification.static_problems(course, result.milestone)
     else:
+        seed = random.randrange(1_000_000) if args.seed is None else args.seed
+        if args.sample > 1:
+            print(f"of earlier milestones' tests one file in {args.sample}, drawn by --seed {seed}")
         with report.progress() as progress, verification.preloaded_python() as python:
             results = verification.verify(
-                root, course, chosen, run_all=args.all, with_steps=args.steps, progress=progress, python=python
-            )
+                root, course, chosen, run_all=args.all, with_steps=args.steps, sample=args.sample, seed=seed,
+                progress=progress, python=python,
+            )  # fmt: skip
     return 0 if report.print_results(course.problems(), results) else 1

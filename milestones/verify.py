@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from milestones import guard
 from milestones.chain import Course, is_managed
@@ -72,12 +73,14 @@ def verify(
     *,
     run_all: bool = False,
     with_steps: bool = False,
+    sample: int = 1,
+    seed: int = 0,
     progress: Callable[[str], None] = lambda text: None,
     python: str = sys.executable,
 ) -> list[Result]:
     """Verify `chosen`, and the steps on the way to them, with processes of `python`. Where a milestone equals the root,
-    the root's own test run has run its tests: they are only collected, unless `run_all`. Two at a time: their tests use
-    one core each."""
+    the root's own test run has run its tests: they are only collected, unless `run_all`. Of the tests that a milestone
+    has from earlier ones, one file in `sample` is run. Two at a time: their tests use one core each."""
 
     def verify_one(milestone: Milestone) -> Result:
         start = time.monotonic()
@@ -94,7 +97,8 @@ def verify(
                 result.note = "same files as the root: run by `make test`"
             else:
                 progress(f"{milestone.id}: running its tests")
-                bench.run_tests(result, test_folders(milestone, tree), slow=f"tests/m{milestone.number}")
+                paths = draw_tests(test_folders(milestone, tree), tree, sample, random.Random(f"{seed}/{milestone.id}"))
+                bench.run_tests(result, paths, slow=f"tests/m{milestone.number}")
         result.seconds = time.monotonic() - start
         return result
 
@@ -148,6 +152,18 @@ def test_folders(milestone: Milestone, tree: Snapshot) -> list[str]:
     """Where a milestone's tests lie: m0's to its own."""
     folders = [f"tests/m{number}" for number in range(milestone.number + 1)]
     return [folder for folder in folders if any(path.startswith(f"{folder}/") for path in tree)]
+
+
+def draw_tests(folders: list[str], tree: Snapshot, sample: int, rng: random.Random) -> list[str]:
+    """What pytest is given: the last folder, and of the files in those before it one in `sample`."""
+    if sample == 1:
+        return folders
+    *earlier, own = folders
+    files = sorted(
+        path for path in tree if path.startswith(tuple(f"{folder}/" for folder in earlier))
+        and PurePosixPath(path).match("test_*.py")
+    )  # fmt: skip
+    return [*rng.sample(files, -(-len(files) // sample)), own]
 
 
 def equals_root(course: Course, tree: Snapshot) -> bool:

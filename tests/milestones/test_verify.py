@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from milestones.chain import Course
 from milestones.sources import working_tree
-from milestones.verify import Bench, Result, choose, equals_root, static_problems, verify
+from milestones.verify import Bench, Result, choose, draw_tests, equals_root, static_problems, verify
 from tests.milestones.conftest import make_course
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +51,21 @@ def test_slow_tests_run_in_the_tree_of_their_own_milestone_and_not_in_later_ones
     assert (result.problems, result.tests) == ([], 2)
     (result,) = verify(ROOT, course, [course.get("m0")])
     assert "test_slow" in result.problems[0]
+
+
+def test_a_sample_has_all_of_the_milestones_own_tests_and_some_of_the_earlier_ones() -> None:
+    tests = {f"tests/m0/test_{name}.py": "def test_yes():\n    pass\n" for name in "abc"}
+    course = make_course(**tests)
+    tree = course.tree(1)
+    earlier = [path for path in tree if path.startswith("tests/m0/test_")]
+    draws = {tuple(draw_tests(["tests/m0", "tests/m1"], tree, 2, random.Random(seed))) for seed in range(20)}
+    assert len(draws) > 1
+    for *files, own in draws:
+        assert own == "tests/m1"
+        assert len(set(files)) == -(-len(earlier) // 2)
+        assert set(files) <= set(earlier)
+    (result,) = verify(ROOT, course, [course.get("m1")], run_all=True, sample=2)
+    assert (result.problems, result.tests) == ([], -(-len(earlier) // 2) + 1)
 
 
 def test_the_milestone_that_is_the_root_is_collected_and_not_run() -> None:
