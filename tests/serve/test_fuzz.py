@@ -21,10 +21,13 @@ def described(server: Running) -> Any:
     return schemathesis.openapi.from_url(f"{server.url}/openapi.json")
 
 
-def reachable(body: Any) -> Any:
-    """The same body with the name of the model that is there, and few sequences: most of it would end at these."""
+def reachable(body: Any, plain: bool) -> Any:
+    """The same body with the name of the model that is there, and few sequences: most of it would end at these.
+    plain: without what a body may leave out, of which a single field can be refused."""
     if isinstance(body, dict):
         body = {**body, "model": "embedded"}
+        if plain:
+            body = {name: value for name, value in body.items() if name in ("model", "messages", "prompt")}
         for name in ("n", "best_of"):
             if isinstance(body.get(name), int):
                 body[name] = min(body[name], 4)
@@ -51,7 +54,7 @@ def test_any_body_is_answered(described: Any, server: Running, route: str, mode:
     )
     def answered(case: Any) -> None:
         if "completions" in route and mode is GenerationMode.POSITIVE:
-            case.body = reachable(case.body)
+            case.body = reachable(case.body, plain=sum(seen.values()) % 4 == 0)
         response = case.call()
         seen[response.status_code] = seen.get(response.status_code, 0) + 1
         assert response.status_code in ANSWERS, response.text
