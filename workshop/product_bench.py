@@ -38,7 +38,7 @@ from folovllm.quant_scheme import HEAD, ONLINE
 
 SHAPE, LAYERS, ROUNDS = "qwen3-0.6b", 6, 7
 ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
-QUANTIZATIONS = (*ONLINE, "w8a16")
+QUANTIZATIONS = (*(name for name, scheme in ONLINE.items() if scheme.type == "int"), "w8a16")
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -51,7 +51,7 @@ def layer_of(weight: torch.Tensor) -> Linear:
     return layer
 
 
-def quantised(weight: torch.Tensor, name: str) -> Linear:
+def quantized(weight: torch.Tensor, name: str) -> Linear:
     scheme = ONLINE.get(name, HEAD)
     layer = Linear(weight.shape[1], weight.shape[0])
     layer.method = method = CompiledQuantizedLinear(scheme, name)
@@ -83,7 +83,7 @@ def measure(
         layers = [layer_of(weight) for weight in weights]
         ways["compiled"] = lambda number, x: layers[number](x)
     for name in quantizations:
-        ways[name] = _multiply([quantised(weight, name) for weight in weights])
+        ways[name] = _multiply([quantized(weight, name) for weight in weights])
     if not quantizations:
         ways["torch"] = lambda number, x: F.linear(x, weights[number])
     inputs = {size: torch.randn(max(rows), size).to(dtype) for size in {weight.shape[1] for weight in weights}}

@@ -46,7 +46,7 @@ class ModelCost:
 
     @classmethod
     def of(cls, config: Any, dtype: torch.dtype) -> ModelCost:
-        shape = ModelShape.of_config("here", config.to_dict(), quantised=True)
+        shape = ModelShape.of_config("here", config.to_dict(), quantized=True)
         return cls(
             weight_bytes=(shape.body + shape.head) * dtype.itemsize,  # an untied embedding is read a row per token
             kv_token_bytes=shape.kv_per_token * dtype.itemsize,

@@ -105,8 +105,8 @@ class ModelShape:
         return 2 * self.layers * self.kv_heads * self.head_dim
 
     @classmethod
-    def of(cls, name: str, *, quantised: bool = False) -> ModelShape:
-        """A named shape, a config.json, or a folder that has one. quantised: it may be; numbers are counted, not bytes.
+    def of(cls, name: str, *, quantized: bool = False) -> ModelShape:
+        """A named shape, a config.json, or a folder that has one. quantized: it may be; numbers are counted, not bytes.
 
         Raises:
             ValueError: neither, a field that is missing or no positive integer, or a model that is not modelled.
@@ -124,12 +124,12 @@ class ModelShape:
         config = config.get("text_config", config)
         if not isinstance(config, dict):
             raise wrong("text_config", f"be an object in the config.json {name}", config)
-        return cls.of_config(name, config, quantised=quantised)
+        return cls.of_config(name, config, quantized=quantized)
 
     @classmethod
-    def of_config(cls, name: str, config: Mapping[str, Any], *, quantised: bool = False) -> ModelShape:
+    def of_config(cls, name: str, config: Mapping[str, Any], *, quantized: bool = False) -> ModelShape:
         for field in NOT_MODELLED:
-            if config.get(field) and not (quantised and field == "quantization_config"):
+            if config.get(field) and not (quantized and field == "quantization_config"):
                 raise ValueError(
                     f"model {name} has {field}={config[field]!r}, which is not modelled: a dense decoder with plain "
                     "keys and values is"

@@ -191,7 +191,7 @@ class ObservedLinear(LinearMethod):
         """In the checkpoint: "model.layers.0.self_attn.q_proj", and those that are stacked with it."""
         self.activation_bits = activation_bits
         self.statistics: Statistics | None = None
-        self.is_quantised = False
+        self.is_quantized = False
 
     def for_layer(self, parent: str, parts: Sequence[str]) -> LinearMethod:
         if not parent:  # the LM head stays as it is
@@ -213,7 +213,7 @@ class ObservedLinear(LinearMethod):
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         if self.statistics is not None:
             self.statistics.add(x)
-        if self.is_quantised and self.activation_bits is not None:
+        if self.is_quantized and self.activation_bits is not None:
             codes, scale = round_rows(x)
             x = codes * scale
         return super().apply(layer, x)

@@ -78,7 +78,7 @@ def _round(
     meant = codes.dequantize()
     change, size = output_error(meant - weight, hessian), output_error(weight, hessian)
     weight.copy_(meant)
-    method.is_quantised = True
+    method.is_quantized = True
     start = 0
     for name, outs in zip(method.names, product.parts.values(), strict=True):
         rows = slice(start, start + outs)

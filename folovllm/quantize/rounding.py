@@ -1,4 +1,4 @@
-"""The grid that a weight is rounded to, as it will be stored, and the rounding that asks nobody.
+"""The grid that a weight is rounded to, as it will be stored, and the rounding that needs no text.
 
 A scale is stored in the checkpoint's own dtype. It is rounded to that first, and the codes are chosen for the scale
 that a reader will find: codes for a better one would mean another weight.

@@ -38,7 +38,7 @@ def test_layers_of_two_kinds_run_one_by_one():
 
 
 @pytest.mark.parametrize("name", ["gptq-4-bits", "int-quantized"])
-def test_made_up_weights_of_a_quantised_shape(name):
+def test_made_up_weights_of_a_quantized_shape(name):
     options = {"load_format": "dummy", "dtype": "float32", "device": "cpu", "skip_tokenizer_init": True}
     llm = LLM(FOLDERS / name, **options)
     assert [len(tokens) for tokens in generate(llm, 4)] == [4, 4, 4]

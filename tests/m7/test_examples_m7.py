@@ -10,7 +10,7 @@ import torch
 from folovllm.layers.compiled_ops import compiled_unavailable_reason
 from tests.helpers import run_example
 
-NAMES = ["m7_quantised.py"]
+NAMES = ["m7_quantized.py"]
 
 
 def test_every_example_of_the_milestone_is_tried() -> None:

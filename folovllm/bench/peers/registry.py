@@ -89,7 +89,7 @@ def vllm_environment(python: str, threads: int) -> dict[str, str]:
 def kv_cache_bytes(folder: str, dtype: str, max_model_len: int, max_num_seqs: int) -> int:
     """Keys and values of max_num_seqs full sequences. Left to itself vLLM takes most of the machine's memory."""
     blocks = max_num_seqs * -(-max_model_len // CPU_BLOCK) + 1  # vLLM keeps one to itself
-    return blocks * CPU_BLOCK * ModelShape.of(folder, quantised=True).kv_per_token * int(getattr(torch, dtype).itemsize)
+    return blocks * CPU_BLOCK * ModelShape.of(folder, quantized=True).kv_per_token * int(getattr(torch, dtype).itemsize)
 
 
 def _make_vllm(setup: PeerSetup, name: str, *, enforce_eager: bool) -> list[Contestant]:

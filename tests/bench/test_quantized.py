@@ -14,7 +14,7 @@ from folovllm.bench.shapes import ModelShape
 from folovllm.layers.compiled_ops import compiled_unavailable_reason
 from tests.bench.support import bench, run
 from tests.helpers import make_hf_folder
-from workshop import quantised_shape
+from workshop import quantized_shape
 
 SHORT = ["--num-requests", "2", "--input-len", "4", "--output-len", "3", "--rounds", "1"]
 COMPILED = pytest.mark.skipif(
@@ -31,7 +31,7 @@ def test_the_table_says_what_became_of_the_weights(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_folder_that_is_quantised_is_measured_with_random_weights(tmp_path: Path) -> None:
-    quantised_shape.main(["--shape", "qwen3-tiny", "w8a8", str(tmp_path / "model")])
+    quantized_shape.main(["--shape", "qwen3-tiny", "w8a8", str(tmp_path / "model")])
     command = ["throughput", "--model", str(tmp_path / "model"), "--load-format", "dummy", *SHORT]
     (row,) = bench(command, tmp_path / "one.json")
     assert row["seconds"] > 0
@@ -56,8 +56,8 @@ def test_a_step_reads_codes_and_their_scales(tmp_path: Path) -> None:
 
 
 def test_bytes_of_a_quantised_folder_are_not_guessed(tmp_path: Path) -> None:
-    quantised_shape.write("qwen3-tiny", "w4a16", tmp_path)
+    quantized_shape.write("qwen3-tiny", "w4a16", tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["quantization_config"]["format"] == "pack-quantized"
     with pytest.raises(ValueError, match="quantization_config"):
         ModelShape.of(str(tmp_path))
-    assert ModelShape.of(str(tmp_path), quantised=True).layers == 2
+    assert ModelShape.of(str(tmp_path), quantized=True).layers == 2

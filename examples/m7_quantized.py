@@ -3,7 +3,7 @@
 The engine rounds the embedded model's weights while it loads them. Hugging Face's model gets the weights that the codes
 mean, in float32, and writes as well; with w8a8 it also rounds what goes into each of these layers.
 
-Run it: python examples/m7_quantised.py
+Run it: python examples/m7_quantized.py
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def products(llm: LLM) -> list[Linear]:
     return [module for name, module in llm.engine.core.runner.model.named_modules() if name.endswith("_proj")]
 
 
-def dequantised(scheme: QuantScheme) -> nn.Module:
+def dequantized(scheme: QuantScheme) -> nn.Module:
     """Hugging Face's model, each layer's weight rounded and widened again."""
 
     def round_input(module: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
@@ -69,7 +69,7 @@ for quantization in ("w8a8", "w4a16"):
     print(f"{quantization}: {size:,} bytes, {8 * size / number:.2f} bits a weight; {same} of {LENGTH} tokens as before")
     with torch.inference_mode():
         ids = torch.tensor([prompt_ids])
-        expected = dequantised(scheme).generate(
+        expected = dequantized(scheme).generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=LENGTH, max_new_tokens=LENGTH
         )
     agrees = tokens == expected[0, len(prompt_ids) :].tolist()

@@ -1,7 +1,7 @@
 """A folder as compressed-tensors writes them, of a well-known shape and with nothing but its config.json: for engines
 that fill in random weights, so that two of them are measured on the same kind of quantised weights.
 
-    python -m workshop.quantised_shape --shape qwen3-0.6b w4a16 FOLDER
+    python -m workshop.quantized_shape --shape qwen3-0.6b w4a16 FOLDER
     folovllm bench throughput --model FOLDER --load-format dummy --peer vllm
 
 vLLM: none
