@@ -49,8 +49,7 @@ def pack_codes(codes: Codes, bits: int, columns: int = 2) -> torch.Tensor:
     numbers = 32 // bits
     places = torch.tensor([32 // columns * (n % columns) + bits * (n // columns) for n in range(numbers)])
     digits = (codes.values.long() + 2 ** (bits - 1)).unflatten(1, (-1, numbers))
-    words = (digits << places).sum(-1)  # [outs, words], below 2^32
-    words = words.where(words < 2**31, words - 2**32).to(torch.int32)
+    words = (digits << places).sum(-1).to(torch.int32)  # [outs, words]; keeps the lowest 32 bits
     panels = -(-outs // width)
     rows = [each.float().view(torch.int32).unsqueeze(2) for each in scales]
     rows.append(words.view(outs, size // group, group // numbers))

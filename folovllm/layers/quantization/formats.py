@@ -55,7 +55,7 @@ def pack(numbers: torch.Tensor, bits: int, dim: int) -> torch.Tensor:
         numbers = torch.cat([numbers, numbers.new_zeros(shape)], dim)
     digits = numbers.long().unflatten(dim, (-1, each))
     words = (digits << torch.arange(0, 32, bits).view(-1, *[1] * (numbers.dim() - 1 - dim))).sum(dim + 1)
-    return words.where(words < 2**31, words - 2**32).to(torch.int32)
+    return words.to(torch.int32)  # keeps the lowest 32 bits
 
 
 def centred(numbers: torch.Tensor, bits: int) -> torch.Tensor:
