@@ -10,6 +10,8 @@ from typing import Any
 
 from folovllm.config import EMBEDDED_MODEL, EngineConfig
 from folovllm.entrypoints.cli.parser import add_engine_arguments, engine_kwargs
+from folovllm.entrypoints.commands import notes
+from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.openai.ceilings import Ceilings
 from folovllm.serving.tool_parsers.formats import NAMES, get_tool_parser
 
@@ -112,20 +114,28 @@ def run(args: argparse.Namespace) -> int:
     if args.tool_call_parser is not None:
         get_tool_parser(args.tool_call_parser)
     require_packages()
-    replicas = _replica_options(args)
-    from folovllm.entrypoints.commands import notes
-    from folovllm.serving.openai.app import ServerOptions
-    from folovllm.serving.openai.launch import serve
-
-    given = {field.name: getattr(args, field.name) for field in fields(ServerOptions)}
-    options = ServerOptions(**given | {"ceilings": ceilings})
+    replicas, observed = _replica_options(args), {**engine, "observers": args.observers}
     if replicas is not None:
         from folovllm.serving.replicas.launch import serve_replicas
 
-        return serve_replicas(options, engine, replicas, notes)
-    # A recording is an open file, or a profiler's ranges, in this process: the engine then is here, too.
-    is_recorded = args.trace is not None or args.nvtx
-    return serve(options, engine | {"observers": args.observers}, notes, apart=not is_recorded)
+        return serve_replicas(_options(args, ceilings), engine, replicas, notes)
+    if args.trace is not None or args.nvtx:  # a recording is an open file, or a profiler's ranges, in this process
+        return _serve(args, ceilings, observed)
+    with EngineProcess(args.model, **observed) as process:  # loads the model while this one imports the server
+        return _serve(args, ceilings, process)
+
+
+def _serve(args: argparse.Namespace, ceilings: Ceilings, engine: dict[str, Any] | EngineProcess) -> int:
+    from folovllm.serving.openai.launch import serve
+
+    return serve(_options(args, ceilings), engine, notes)
+
+
+def _options(args: argparse.Namespace, ceilings: Ceilings) -> Any:
+    from folovllm.serving.openai.app import ServerOptions
+
+    given = {field.name: getattr(args, field.name) for field in fields(ServerOptions)}
+    return ServerOptions(**given | {"ceilings": ceilings})
 
 
 def require_packages() -> None:

@@ -3,8 +3,7 @@
     generate("a") ── ADD a ──▶ EngineProc      each request has its Arriving, which adds up what comes
     generate("b") ◀── News ──                  and holds the newest output until its reader takes it
 
-The process belongs to this object: it is started here, and it ends with shutdown(), with Python, or when this process
-is killed. If it dies by itself, every request ends in EngineDeadError, and nothing more is taken.
+shutdown() ends the process. If it dies by itself, every request ends in EngineDeadError, and nothing more is taken.
 
 vLLM: v1/engine/core_client.py (AsyncMPClient)
 """
@@ -12,16 +11,13 @@ vLLM: v1/engine/core_client.py (AsyncMPClient)
 from __future__ import annotations
 
 import asyncio
-import atexit
-import multiprocessing
 import pickle
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from itertools import count
-from typing import Any
 
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.looks import EngineLook, Load
@@ -29,10 +25,10 @@ from folovllm.engine.step_thread import LONGEST_REST, REST
 from folovllm.errors import EngineDeadError
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
-from folovllm.serving.engine_proc import LENGTH, News, Order, packed, read, run_engine
+from folovllm.serving.engine_proc import LENGTH, News, Order, packed, read
+from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.front_engine import FrontEngine
 from folovllm.serving.wire import Arriving, Ask, Growing
-from folovllm.tracing.attach import Attach
 from folovllm.utils.ids import next_unused
 
 PATIENCE = 30.0
@@ -40,21 +36,13 @@ PATIENCE = 30.0
 
 
 class MPClient:
-    """An EngineClient. It serves one event loop.
+    """An EngineClient, of the engine that `process` makes. It serves one event loop.
 
-    Args: as for AsyncLLM; observers are shown the engine in its process, so each must be a function that a module has.
     Raises: as AsyncLLM does. EngineDeadError: the process ended while the model was being loaded.
     """
 
-    def __init__(self, model: str, *, observers: Sequence[Attach] = (), **options: Any) -> None:
-        self._connection, theirs = socket.socketpair()
-        # Not a fork: torch's threads and CUDA do not live on in one.
-        self._process = multiprocessing.get_context("spawn").Process(
-            target=run_engine, args=(theirs, model, options, observers), name="folovllm-engine", daemon=True
-        )
-        self._process.start()
-        theirs.close()
-        atexit.register(self._process.kill)
+    def __init__(self, process: EngineProcess) -> None:
+        self._engine, self._process, self._connection = process, process.process, process.connection
         try:
             facts = read(self._connection)
             if isinstance(facts, Exception):
@@ -64,7 +52,7 @@ class MPClient:
             self._process.join()
             raise self._dead("before it was ready") from None
         except BaseException:
-            self._kill()
+            process.kill()
             raise
         self._load = Load(facts.config.scheduler_config.max_num_seqs, 0, 0, 0)
         self._request_ids = count()
@@ -141,7 +129,7 @@ class MPClient:
             self._writer.close()
         self._connection.close()
         await asyncio.to_thread(self._process.join, PATIENCE)
-        self._kill()
+        self._engine.kill()
 
     async def _open(self) -> None:
         """The connection belongs to the event loop that asks first."""
@@ -209,12 +197,6 @@ class MPClient:
         return EngineDeadError(
             f"the engine's process ended {when}".rstrip() + f", with exit status {self._process.exitcode}"
         )
-
-    def _kill(self) -> None:
-        atexit.unregister(self._process.kill)
-        self._connection.close()
-        self._process.kill()
-        self._process.join()
 
 
 async def _streams(connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

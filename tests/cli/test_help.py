@@ -94,7 +94,7 @@ def engine_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
             made(self, config_for_llm(model, **options))
 
         monkeypatch.setattr("folovllm.engine.llm_engine.LLMEngine.__init__", made)
-        monkeypatch.setattr("folovllm.serving.mp_client.MPClient.__init__", made_apart)
+        monkeypatch.setattr("folovllm.serving.engine_process.EngineProcess.__init__", made_apart)
         with pytest.raises(EnoughError):
             main(argv)
         layers = (seen[0].model_config, seen[0].cache_config, seen[0].scheduler_config)

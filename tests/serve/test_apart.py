@@ -23,6 +23,7 @@ from folovllm import LLM, EngineDeadError, SamplingParams
 from folovllm.engine.looks import Load
 from folovllm.errors import ModelLoadError
 from folovllm.sampling_params import RequestOutputKind
+from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.mp_client import MPClient
 from tests.serve.support import Running, advance_unless_all_have_begun, running, wait_for
 
@@ -49,7 +50,7 @@ def held_by(path: Path, engine: Any) -> None:
 @contextmanager
 def apart(path: Path, engine: dict[str, Any] | None = None, **options: Any) -> Iterator[Running]:
     """`path` holds the engine while it is there."""
-    llm = MPClient("embedded", observers=[partial(held_by, path)], **{**ENGINE, **(engine or {})})
+    llm = MPClient(EngineProcess("embedded", observers=[partial(held_by, path)], **{**ENGINE, **(engine or {})}))
     with running(llm=llm, **options) as server:
         yield server
     assert not llm._process.is_alive()
@@ -184,7 +185,7 @@ def test_an_engine_that_dies_ends_what_runs_and_nothing_more_is_taken(how: str, 
 
 
 def test_an_engine_that_dies_before_anyone_asks_is_missed_at_once() -> None:
-    llm = MPClient("embedded", **ENGINE)
+    llm = MPClient(EngineProcess("embedded", **ENGINE))
     llm._process.kill()
     llm._process.join()
     assert llm.is_closed
@@ -200,13 +201,13 @@ def test_an_engine_that_dies_before_anyone_asks_is_missed_at_once() -> None:
 
 def test_what_keeps_an_engine_from_being_made_is_raised_here(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadError, match=re.escape(str(tmp_path))):
-        MPClient(str(tmp_path), **ENGINE)
+        MPClient(EngineProcess(str(tmp_path), **ENGINE))
     with pytest.raises(ValueError, match="num_kv_blocks must be"):
-        MPClient("embedded", num_kv_blocks=-1)
+        MPClient(EngineProcess("embedded", num_kv_blocks=-1))
 
 
 def test_after_a_shutdown_nothing_is_taken_and_differences_are_not_offered() -> None:
-    llm = MPClient("embedded", **ENGINE)
+    llm = MPClient(EngineProcess("embedded", **ENGINE))
 
     async def run() -> None:
         with pytest.raises(ValueError, match="output_kind must be CUMULATIVE or FINAL_ONLY"):

@@ -32,6 +32,7 @@ from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.engine_client import EngineClient
 from folovllm.sampling_params import SamplingParams
+from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.mp_client import MPClient
 
 COLUMNS = ["way", "seconds", "output_tokens_per_s", "of_offline", "events"]
@@ -92,7 +93,7 @@ def run(
                 **(options or {}),
             }
             engine = LLMEngine(config_for_llm(model.path, **given))
-            served = MPClient(model.path, **given)
+            served = MPClient(EngineProcess(model.path, **given))
         address = stack.enter_context(serve_in_thread(served))
         client = stack.enter_context(
             Pipe("the client", [sys.executable, "-m", "workshop.bench.serve_client"], env=dict(os.environ))

@@ -25,6 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from folovllm.engine.async_llm import AsyncLLM
 from folovllm.entrypoints.engine_client import EngineClient
+from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.front_engine import RemoteFacts
 from folovllm.serving.mp_client import MPClient
 from folovllm.serving.openai.app import ServerOptions, make_app
@@ -116,8 +117,8 @@ class DrainingServer(uvicorn.Server):
             cast(TimedH11, connection).transport.abort()
 
 
-def serve(options: ServerOptions, engine_options: dict[str, Any], notes: Console, *, apart: bool = True) -> int:
-    """Until a signal ends it; `notes` gets the start line. `apart`: the engine is in a process of its own.
+def serve(options: ServerOptions, engine_options: dict[str, Any] | EngineProcess, notes: Console) -> int:
+    """Until a signal ends it; `notes` gets the start line. The engine is in a process that makes it, or here.
 
     Raises:
         OSError: the address is taken. Then no model has been loaded.
@@ -126,7 +127,7 @@ def serve(options: ServerOptions, engine_options: dict[str, Any], notes: Console
         if not notes.is_terminal:  # where no spinner shows it
             notes.print(f"loading {options.model} …")
         with notes.status(f"loading {options.model} …"):
-            llm, facts = _start(options.model, engine_options, apart)
+            llm, facts = _start(options.model, engine_options)
         cache = facts.config.cache_config
         num_blocks = cache.num_kv_blocks or 0
         said = [
@@ -142,9 +143,9 @@ def serve(options: ServerOptions, engine_options: dict[str, Any], notes: Console
         return run_app(app, listener)
 
 
-def _start(model: str, options: dict[str, Any], apart: bool) -> tuple[EngineClient, RemoteFacts]:
-    if apart:
-        client = MPClient(model, **options)
+def _start(model: str, options: dict[str, Any] | EngineProcess) -> tuple[EngineClient, RemoteFacts]:
+    if isinstance(options, EngineProcess):
+        client = MPClient(options)
         return client, client.engine.facts
     llm = AsyncLLM(model, **options)
     return llm, RemoteFacts.of(llm.engine)

@@ -1,0 +1,49 @@
+"""Starts the process of an engine. Nothing heavy is imported here: it imports torch and loads the model while the front
+imports what it needs itself.
+
+vLLM: v1/engine/utils.py (CoreEngineProcManager)
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import socket
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+
+class EngineProcess:
+    """It belongs to this object: it ends with the `with` block, with Python, or when this process is killed.
+
+    Args: as for AsyncLLM; observers are shown the engine in its process, so each must be a function that a module has.
+    """
+
+    def __init__(self, model: str, *, observers: Sequence[Any] = (), **options: Any) -> None:
+        self.connection, theirs = socket.socketpair()
+        # Not a fork: torch's threads and CUDA do not live on in one.
+        self.process = multiprocessing.get_context("spawn").Process(
+            target=_run, args=(theirs, model, options, observers), name="folovllm-engine", daemon=True
+        )
+        self.process.start()
+        theirs.close()
+        atexit.register(self.process.kill)
+
+    def kill(self) -> None:
+        atexit.unregister(self.process.kill)
+        self.connection.close()
+        self.process.kill()
+        self.process.join()
+
+    def __enter__(self) -> EngineProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.kill()
+
+
+def _run(*args: Any) -> None:
+    from folovllm.serving.engine_proc import run_engine  # loads torch
+
+    run_engine(*args)
