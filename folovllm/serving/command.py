@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from contextlib import closing, nullcontext
 from dataclasses import fields
 from typing import Any
 
@@ -119,16 +120,12 @@ def run(args: argparse.Namespace) -> int:
         from folovllm.serving.replicas.launch import serve_replicas
 
         return serve_replicas(_options(args, ceilings), engine, replicas, notes)
-    if args.trace is not None or args.nvtx:  # a recording is an open file, or a profiler's ranges, in this process
-        return _serve(args, ceilings, observed)
-    with EngineProcess(args.model, **observed) as process:  # loads the model while this one imports the server
-        return _serve(args, ceilings, process)
+    # A recording is an open file, or a profiler's ranges, in this process: the engine then is here, too.
+    is_here = args.trace is not None or args.nvtx
+    with nullcontext(observed) if is_here else closing(EngineProcess(args.model, **observed)) as made:
+        from folovllm.serving.openai.launch import serve  # while the process loads the model
 
-
-def _serve(args: argparse.Namespace, ceilings: Ceilings, engine: dict[str, Any] | EngineProcess) -> int:
-    from folovllm.serving.openai.launch import serve
-
-    return serve(_options(args, ceilings), engine, notes)
+        return serve(_options(args, ceilings), made, notes)
 
 
 def _options(args: argparse.Namespace, ceilings: Ceilings) -> Any:

@@ -71,17 +71,12 @@ def read(connection: socket.socket) -> Any:
     return pickle.loads(_read_exactly(connection, int.from_bytes(_read_exactly(connection, LENGTH), "big")))
 
 
-def _read_exactly(connection: socket.socket, count: int) -> bytearray:
-    data = bytearray(count)
-    there = 0
-    while there < count:
-        try:
-            num = connection.recv_into(memoryview(data)[there:])
-        except OSError:
-            num = 0
-        if num == 0:
-            raise EOFError("the other side has gone")
-        there += num
+def _read_exactly(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    with suppress(OSError):
+        data = connection.recv(count, socket.MSG_WAITALL)
+    if len(data) < count:
+        raise EOFError("the other side has gone")
     return data
 
 

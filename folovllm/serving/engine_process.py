@@ -10,12 +10,11 @@ import atexit
 import multiprocessing
 import socket
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 
 class EngineProcess:
-    """It belongs to this object: it ends with the `with` block, with Python, or when this process is killed.
+    """It belongs to this object: it ends with close(), with Python, or when this process is killed.
 
     Args: as for AsyncLLM; observers are shown the engine in its process, so each must be a function that a module has.
     """
@@ -30,17 +29,12 @@ class EngineProcess:
         theirs.close()
         atexit.register(self.process.kill)
 
-    def kill(self) -> None:
+    def close(self) -> None:
+        """End it, whatever it is doing."""
         atexit.unregister(self.process.kill)
         self.connection.close()
         self.process.kill()
         self.process.join()
-
-    def __enter__(self) -> EngineProcess:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.kill()
 
 
 def _run(*args: Any) -> None:

@@ -52,7 +52,7 @@ class MPClient:
             self._process.join()
             raise self._dead("before it was ready") from None
         except BaseException:
-            process.kill()
+            process.close()
             raise
         self._load = Load(facts.config.scheduler_config.max_num_seqs, 0, 0, 0)
         self._request_ids = count()
@@ -129,7 +129,7 @@ class MPClient:
             self._writer.close()
         self._connection.close()
         await asyncio.to_thread(self._process.join, PATIENCE)
-        self._engine.kill()
+        self._engine.close()
 
     async def _open(self) -> None:
         """The connection belongs to the event loop that asks first."""

@@ -24,7 +24,6 @@ from rich.text import Text
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from folovllm.engine.async_llm import AsyncLLM
-from folovllm.entrypoints.engine_client import EngineClient
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.front_engine import RemoteFacts
 from folovllm.serving.mp_client import MPClient
@@ -33,9 +32,6 @@ from folovllm.serving.openai.heads import is_loopback
 
 READ_SECONDS = 60.0
 """From a request's first byte, or from the connection, to the end of its body."""
-
-BACKLOG = 2048
-"""Connections that may wait to be accepted; uvicorn's own number."""
 
 
 class TimedH11(H11Protocol):
@@ -117,17 +113,19 @@ class DrainingServer(uvicorn.Server):
             cast(TimedH11, connection).transport.abort()
 
 
-def serve(options: ServerOptions, engine_options: dict[str, Any] | EngineProcess, notes: Console) -> int:
-    """Until a signal ends it; `notes` gets the start line. The engine is in a process that makes it, or here.
+def serve(options: ServerOptions, engine: EngineProcess | dict[str, Any], notes: Console) -> int:
+    """Until a signal ends it; `notes` gets the start line. `engine`: the process that makes it, or its options if it is
+    to be made here.
 
     Raises:
-        OSError: the address is taken. Then no model has been loaded.
+        OSError: the address is taken.
     """
     with listen(options.host, options.port) as listener:
         if not notes.is_terminal:  # where no spinner shows it
             notes.print(f"loading {options.model} …")
         with notes.status(f"loading {options.model} …"):
-            llm, facts = _start(options.model, engine_options)
+            llm = MPClient(engine) if isinstance(engine, EngineProcess) else AsyncLLM(options.model, **engine)
+        facts = llm.engine.facts if isinstance(llm, MPClient) else RemoteFacts.of(llm.engine)
         cache = facts.config.cache_config
         num_blocks = cache.num_kv_blocks or 0
         said = [
@@ -143,16 +141,8 @@ def serve(options: ServerOptions, engine_options: dict[str, Any] | EngineProcess
         return run_app(app, listener)
 
 
-def _start(model: str, options: dict[str, Any] | EngineProcess) -> tuple[EngineClient, RemoteFacts]:
-    if isinstance(options, EngineProcess):
-        client = MPClient(options)
-        return client, client.engine.facts
-    llm = AsyncLLM(model, **options)
-    return llm, RemoteFacts.of(llm.engine)
-
-
 def say_where(notes: Console, options: ServerOptions, listener: socket.socket, facts: list[str]) -> None:
-    listener.listen(BACKLOG)  # who reads the line may connect, and waits until the event loop runs
+    listener.listen(2048)  # as uvicorn does: who reads the line may connect, and waits until the event loop runs
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     parts = ("FoloVLLM ", "bold"), "serves ", (options.name, "bold"), " at ", (address, "bold cyan")
