@@ -193,18 +193,73 @@ class SchedulerConfig:
 
 
 @dataclass
+class SpeculativeConfig:
+    """What guesses the next tokens, which the model then checks in one step.
+
+    `method` "ngram" looks for the last tokens in the request's own text: at most `prompt_lookup_max` of them, at least
+    `prompt_lookup_min`. "ngram_table" looks them up in a table that was made of a corpus, and "draft_model" asks a
+    smaller model; `model` is the file of the one and the folder of the other, None: those of the embedded model.
+    At most `num_speculative_tokens` are guessed a step, and fewer where checking more would cost time.
+    `rejection_sample_method` "strict" draws as without guesses and keeps a guess that is what was drawn; "probabilistic"
+    lets a draft model draw its guesses, and keeps each with a probability that leaves the distribution as it was.
+    """
+
+    method: Literal["ngram", "ngram_table", "draft_model"]
+    num_speculative_tokens: int
+    prompt_lookup_max: int = 4
+    prompt_lookup_min: int = 2
+    model: str | None = None
+    rejection_sample_method: Literal["strict", "probabilistic"] = "strict"
+
+    def __post_init__(self) -> None:
+        check_choice("method", self.method, ("ngram", "ngram_table", "draft_model"))
+        check_int("num_speculative_tokens", self.num_speculative_tokens, 1)
+        check_int("prompt_lookup_min", self.prompt_lookup_min, 1)
+        check_int("prompt_lookup_max", self.prompt_lookup_max, self.prompt_lookup_min)
+        check_choice("rejection_sample_method", self.rejection_sample_method, ("strict", "probabilistic"))
+        if self.rejection_sample_method == "probabilistic" and self.method != "draft_model":
+            raise ValueError(
+                f"rejection_sample_method must be 'strict' with method {self.method!r}, which has no probabilities, "
+                f"got 'probabilistic'"
+            )
+        if self.model is not None:
+            if self.method == "ngram":
+                raise wrong("model", "be None with method 'ngram', which needs none", self.model)
+            self.model = _path_or_name("model", self.model)
+
+    @classmethod
+    def of(cls, value: object) -> SpeculativeConfig:
+        """`value`: one, or a dict of its fields."""
+        if isinstance(value, dict):
+            names = {f.name for f in fields(cls)}
+            for name in value:
+                if name not in names:
+                    hint = did_you_mean(str(name), names) or "valid ones: " + ", ".join(sorted(names))
+                    raise ValueError(f"speculative_config has an unknown key {name!r}; {hint}")
+            for name in ("method", "num_speculative_tokens"):
+                if name not in value:
+                    raise ValueError(f"speculative_config must have {name!r}, got {value!r}")
+            return cls(**value)
+        if not isinstance(value, cls):
+            raise wrong("speculative_config", "be a dict or a SpeculativeConfig", value)
+        return value
+
+
+@dataclass
 class EngineConfig:
     """All of it. `max_model_len` is one number: given in either layer, it holds in both."""
 
     model_config: ModelConfig
     cache_config: CacheConfig = field(default_factory=CacheConfig)
     scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
+    speculative_config: SpeculativeConfig | None = None
 
     def __post_init__(self) -> None:
-        for layer in fields(self):
-            expected = _LAYERS[layer.name]
-            if not isinstance(getattr(self, layer.name), expected):
-                raise wrong(layer.name, f"be a {expected.__name__}", getattr(self, layer.name))
+        for name, expected in _LAYERS.items():
+            if not isinstance(getattr(self, name), expected):
+                raise wrong(name, f"be a {expected.__name__}", getattr(self, name))
+        if self.speculative_config is not None:
+            self.speculative_config = SpeculativeConfig.of(self.speculative_config)
         from_model, from_scheduler = self.model_config.max_model_len, self.scheduler_config.max_model_len
         if from_model is not None and from_scheduler is not None and from_model != from_scheduler:
             raise ValueError(
@@ -228,15 +283,18 @@ class EngineConfig:
         were accepted and ignored, finding out why it does nothing would take hours.
         """
         layers: dict[str, dict[str, Any]] = {layer: {} for layer in _LAYERS}
+        speculative = kwargs.pop("speculative_config", None)
         for name, value in kwargs.items():
             layer = _FIELD_LAYER.get(name)
             if layer is None:
-                hint = did_you_mean(name, _FIELD_LAYER) or "valid ones: " + ", ".join(sorted(_FIELD_LAYER))
+                names = {*_FIELD_LAYER, "speculative_config"}
+                hint = did_you_mean(name, names) or "valid ones: " + ", ".join(sorted(names))
                 raise TypeError(f"unknown keyword {name!r}; {hint}")
             layers[layer][name] = value
         if layers["model_config"].get("model") is None:
             layers["model_config"]["model"] = EMBEDDED_MODEL
-        return cls(**{layer: _LAYERS[layer](**values) for layer, values in layers.items()})
+        made = {layer: _LAYERS[layer](**values) for layer, values in layers.items()}
+        return cls(**made, speculative_config=speculative)
 
 
 _LAYERS: dict[str, type[Any]] = {
