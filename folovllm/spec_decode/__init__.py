@@ -1,0 +1,1 @@
+"""What guesses the next tokens; worker/speculation.py has them checked."""
