@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from folovllm.speculative_config import SpeculativeConfig
 from folovllm.utils.checks import (
     MAX_SEED,
     check_bool,
@@ -199,12 +200,14 @@ class EngineConfig:
     model_config: ModelConfig
     cache_config: CacheConfig = field(default_factory=CacheConfig)
     scheduler_config: SchedulerConfig = field(default_factory=SchedulerConfig)
+    speculative_config: SpeculativeConfig | None = None
 
     def __post_init__(self) -> None:
-        for layer in fields(self):
-            expected = _LAYERS[layer.name]
-            if not isinstance(getattr(self, layer.name), expected):
-                raise wrong(layer.name, f"be a {expected.__name__}", getattr(self, layer.name))
+        for name, expected in _LAYERS.items():
+            if not isinstance(getattr(self, name), expected):
+                raise wrong(name, f"be a {expected.__name__}", getattr(self, name))
+        if self.speculative_config is not None:
+            self.speculative_config = SpeculativeConfig.of(self.speculative_config)
         from_model, from_scheduler = self.model_config.max_model_len, self.scheduler_config.max_model_len
         if from_model is not None and from_scheduler is not None and from_model != from_scheduler:
             raise ValueError(
@@ -228,15 +231,18 @@ class EngineConfig:
         were accepted and ignored, finding out why it does nothing would take hours.
         """
         layers: dict[str, dict[str, Any]] = {layer: {} for layer in _LAYERS}
+        speculative = kwargs.pop("speculative_config", None)
         for name, value in kwargs.items():
             layer = _FIELD_LAYER.get(name)
             if layer is None:
-                hint = did_you_mean(name, _FIELD_LAYER) or "valid ones: " + ", ".join(sorted(_FIELD_LAYER))
+                names = {*_FIELD_LAYER, "speculative_config"}
+                hint = did_you_mean(name, names) or "valid ones: " + ", ".join(sorted(names))
                 raise TypeError(f"unknown keyword {name!r}; {hint}")
             layers[layer][name] = value
         if layers["model_config"].get("model") is None:
             layers["model_config"]["model"] = EMBEDDED_MODEL
-        return cls(**{layer: _LAYERS[layer](**values) for layer, values in layers.items()})
+        made = {layer: _LAYERS[layer](**values) for layer, values in layers.items()}
+        return cls(**made, speculative_config=speculative)
 
 
 _LAYERS: dict[str, type[Any]] = {

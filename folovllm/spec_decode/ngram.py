@@ -1,0 +1,53 @@
+"""Prompt lookup: the last tokens have occurred before, so what followed them then may follow now.
+
+    … the  cat  sat  on  the  mat  .  the  cat          the last two occurred at the beginning: guess  sat on the mat
+      └───────┘                       └───────┘
+
+It costs no model and no memory. It guesses well where a text repeats itself or its prompt: code that is edited, answers
+that quote. Where nothing was said before, it guesses nothing.
+
+Saxena, "Prompt Lookup Decoding", 2023 (github.com/apoorvumang/prompt-lookup-decoding). vLLM:
+v1/spec_decode/ngram_proposer.py
+"""
+
+from __future__ import annotations
+
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.request import Sequence
+from folovllm.worker.input_batch import StepInputs
+
+
+def find_continuation(token_ids: list[int], shortest: int, longest: int, count: int) -> list[int]:
+    """What followed the last tokens when they occurred before, at most `count` tokens.
+
+    The most of them that occurred before count, `longest` at most; fewer than `shortest` say nothing. Of several
+    occurrences it is the latest, for the text may have changed its subject.
+    """
+    for size in range(min(longest, len(token_ids) - 1), shortest - 1, -1):
+        tail, last = token_ids[-size:], token_ids[-1]
+        for end in range(len(token_ids) - 1, size - 1, -1):  # the end of an occurrence, which is before the last one
+            if token_ids[end - 1] == last and token_ids[end - size : end] == tail:
+                return token_ids[end : end + count]
+    return []
+
+
+class NgramProposer:
+    """Keeps nothing: a sequence's own tokens are all that it reads."""
+
+    def __init__(self, shortest: int, longest: int) -> None:
+        self.shortest, self.longest = shortest, longest
+
+    def propose(self, seqs: list[Sequence], counts: list[int]) -> list[list[int]]:
+        return [
+            find_continuation(seq.get_token_ids(), self.shortest, self.longest, count)
+            for seq, count in zip(seqs, counts, strict=True)
+        ]
+
+    def computed(self, seqs: list[Sequence], inputs: StepInputs) -> None:
+        """It has nothing to compute."""
+
+    def move(self, scheduled: SchedulerOutput) -> None:
+        """It has no blocks."""
+
+    def forget(self, seq_id: str) -> None:
+        """It knows no sequence."""

@@ -1,0 +1,34 @@
+"""What a proposer is: it guesses the tokens that come next.
+
+A guess costs time when it is wrong and changes nothing else, since each is checked (verify.py). So a proposer may be as
+rough as it likes: it may name fewer tokens than it is asked for, or none.
+
+vLLM: v1/spec_decode/ (ngram_proposer.py, draft_model.py)
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.request import Sequence
+from folovllm.worker.input_batch import StepInputs
+
+
+class Proposer(Protocol):
+    def propose(self, seqs: list[Sequence], counts: list[int]) -> list[list[int]]:
+        """At most counts[i] token ids that may follow the last token of seqs[i], for each of them.
+
+        Each sequence lacks its last token's keys and values only, and its block_ids have slots for that token and for
+        the guesses.
+        """
+
+    def computed(self, seqs: list[Sequence], inputs: StepInputs) -> None:
+        """The model has computed these tokens of `seqs`, in a step with parts of prompts. A proposer that keeps keys
+        and values of its own computes them, too."""
+
+    def move(self, scheduled: SchedulerOutput) -> None:
+        """Before the step: blocks of the KV cache are swapped and copied. Keys and values of its own move along."""
+
+    def forget(self, seq_id: str) -> None:
+        """This sequence has ended, or was preempted. It may never have been seen."""
