@@ -21,6 +21,7 @@ from folovllm.core.cached_block_pool import CachedBlockPool
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.stats import EngineStats
+from folovllm.spec_decode.metrics import SpecDecodingStats
 from folovllm.tracing.observer import EngineObserver
 
 CELLS = 384
@@ -114,10 +115,14 @@ def together(looks: Sequence[EngineLook]) -> tuple[EngineStats, str]:
     """
     if not looks:
         raise ValueError("looks must be at least one, got none")
-    names = [field.name for field in dataclasses.fields(EngineStats)]
-    total = EngineStats(**{name: sum(getattr(look.stats, name) for look in looks) for name in names})
     if len(looks) == 1:
-        return total, looks[0].block_map
+        return looks[0].stats, looks[0].block_map
+    names = [field.name for field in dataclasses.fields(EngineStats) if field.name != "spec_decode"]
+    guesses = [look.stats.spec_decode for look in looks if look.stats.spec_decode is not None]
+    total = EngineStats(
+        **{name: sum(getattr(look.stats, name) for look in looks) for name in names},
+        spec_decode=sum(guesses, SpecDecodingStats()) if guesses else None,
+    )
     share = max(1, CELLS // len(looks))
     states = [np.array([_LETTERS.index(letter) for letter in look.block_map]) for look in looks]
     return total, "".join(_bar(state, share) for state in states)
