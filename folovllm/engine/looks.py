@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from folovllm import request
 from folovllm.core.cached_block_pool import CachedBlockPool
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.llm_engine import LLMEngine
@@ -57,20 +58,29 @@ class EngineLook:
 class Steps(EngineObserver):
     """The newest steps of an engine, from its first look on. Of each: `time` in seconds since 1970, when it was
     scheduled; `running` requests; `used` blocks; and `rows`, each (sequence, tokens computed before, tokens in this
-    step, tokens of the prompt, blocks, whether it draws)."""
+    step, tokens of the prompt, blocks, tokens that it draws)."""
 
     def __init__(self, engine: LLMEngine) -> None:
         self._scheduler = engine.scheduler
         self.newest: deque[dict[str, Any]] = deque(maxlen=STEPS)
+        self._guessing: list[tuple[list[Any], request.Sequence, int]] = []
+        """Of a step with guesses: its rows, their sequences, and how long these were."""
 
     def scheduled(self, output: SchedulerOutput) -> None:
         rows = [
-            (seq.seq_id, start := seq.num_computed_tokens, num, seq.data.num_prompt_tokens, len(seq.block_ids),
-             start + num >= seq.get_len())
+            [seq.seq_id, start := seq.num_computed_tokens, num, seq.data.num_prompt_tokens, len(seq.block_ids),
+             int(start + num >= seq.get_len())]
             for seq, num in zip(output.scheduled_seqs[:ROWS], output.num_scheduled_tokens, strict=False)
         ]  # fmt: skip
+        if output.num_drafts:
+            self._guessing = [(row, seq, seq.get_len()) for row, seq in zip(rows, output.scheduled_seqs, strict=False)]
         used, running = self._scheduler.kv.pool.num_used, len(self._scheduler.running)
         self.newest.append({"time": time.time(), "running": running, "used": used, "rows": rows})
+
+    def step_ended(self, outputs: list[Any]) -> None:
+        for row, seq, length in self._guessing:
+            row[5] = seq.get_len() - length
+        self._guessing = []
 
 
 def look_at(engine: LLMEngine, replica: str | None = None) -> EngineLook:

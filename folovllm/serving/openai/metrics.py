@@ -62,7 +62,6 @@ class _EngineState(Collector):
         info.add_metric([*facts.values()], 1)
         yield info
 
-
     def _guesses(self, names: list[str]) -> Iterator[PrometheusMetric]:
         """Of engines with speculative_config."""
         guesses = [([self.model_name, look.replica or ""][: len(names)], look.stats.spec_decode) for look in self.looks]
