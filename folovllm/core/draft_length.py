@@ -19,6 +19,7 @@ from itertools import accumulate
 
 MEMORY = 0.995  # what a guess still counts once another was looked at: the last 200 decide
 OPTIMISM = (6.0, 8.0)  # (right, looked at) before the first guess
+WORTH = 1.05  # guesses must make a step so much quicker: to verify them costs time that is not measured
 # Of 64 choices in a row that find no guess worth while, the last 3 make one nevertheless, for guesses may have become
 # better. 3, since an engine that runs ahead asks twice a step.
 PROBE_EVERY, PROBES = 64, 3
@@ -58,13 +59,14 @@ class StepCosts:
 
 
 def best_length(num_seqs: int, alpha: float, most: int, costs: StepCosts) -> int:
-    """The k of 0 to `most` with the most tokens a second; the smallest, where several have."""
+    """The k of 0 to `most` with the most tokens a second; 0 where none is WORTH it."""
     draft = costs.draft_seconds_for(num_seqs)
 
     def rate(k: int) -> float:
         return expected_tokens(alpha, k) / (costs.seconds_for(num_seqs * (k + 1)) + k * draft)
 
-    return max(range(most + 1), key=rate)
+    best = max(range(most + 1), key=rate)
+    return best if rate(best) >= WORTH * rate(0) else 0
 
 
 class DraftLength:

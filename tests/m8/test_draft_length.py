@@ -49,8 +49,10 @@ def test_better_guesses_get_longer_drafts() -> None:
     assert found[-1] == 8
 
 
-def test_equal_rates_go_to_the_shorter_draft() -> None:
-    assert best_length(1, 1.0, 3, StepCosts([1, 5], [1.0, 5.0], [0.0, 0.0])) == 0
+def test_what_gains_less_than_a_twentieth_is_left() -> None:
+    assert best_length(1, 1.0, 3, StepCosts([1, 4], [1.0, 4.0], [0.0, 0.0])) == 0  # a token takes as long
+    assert best_length(1, 1.0, 1, StepCosts([1, 2], [1.0, 1.92], [0.0, 0.0])) == 0  # 2/1.92 = 1.042
+    assert best_length(1, 1.0, 1, StepCosts([1, 2], [1.0, 1.88], [0.0, 0.0])) == 1  # 2/1.88 = 1.064
 
 
 def test_costs_between_and_behind_the_measured_points_lie_on_lines() -> None:
