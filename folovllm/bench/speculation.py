@@ -4,8 +4,8 @@
     bound    gain * plain step / (step that checks + drafts), by what the engine measured when it started
 
 Two engines take turns on the same prompts: one with speculative_config, one without. Random weights say nothing that a
-draft could guess. For a shape, guesses are therefore drawn beside the answers of a plain run, which are known: each is
-right with a probability that is given, and costs nothing.
+draft could guess. There an oracle guesses, which knows the answers of a plain run: each guess is right with a
+probability that is given, and costs nothing.
 
 vLLM: benchmarks/benchmark_throughput.py with --speculative-config
 """
@@ -37,7 +37,7 @@ from folovllm.sampling_params import SamplingParams
 from folovllm.spec_decode.metrics import SpecDecodingStats
 from folovllm.spec_decode.ngram import NgramProposer
 
-METHODS = ("draft_model", "ngram", "ngram_table")
+METHODS = ("draft_model", "ngram", "ngram_table", "oracle")
 COLUMNS = [
     "method", "dtype", "requests", "plain_tokens_per_s", "tokens_per_s", "ratio", "bound", "gain", "drafted",
     "kept_per_pos",
@@ -94,9 +94,9 @@ class Decoding:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Decoding with guesses against decoding without, in turn, at several batch sizes."
     add_model(command)
-    text = "what guesses (default: draft_model for --model embedded; for a shape, the known answers)"
+    text = "what guesses (default: draft_model for --model embedded, else an oracle that knows the answers)"
     command.add_argument("--method", choices=METHODS, help=text)
-    text = "of the known answers, the share that is guessed right"
+    text = "share of the oracle's guesses that are right"
     command.add_argument("--acceptance", type=float, metavar="P", default=0.8, help=text)
     text = "guesses of a step at most"
     command.add_argument("--num-speculative-tokens", type=int, metavar="K", default=4, help=text)
@@ -129,11 +129,10 @@ def run(
         require_at_least(1, batch_sizes=batch)
     if not 0 <= acceptance <= 1:
         raise ValueError(f"acceptance must be from 0 to 1, got {acceptance}")
-    if method is None and model.path == EMBEDDED_MODEL:
-        method = "draft_model"
+    method = method or ("draft_model" if model.path == EMBEDDED_MODEL else "oracle")
     vocab = vocab_size(model)
-    oracle = None if method else OracleProposer(acceptance, vocab, seed)
-    speculative = {"method": method or "ngram", "num_speculative_tokens": num_speculative_tokens}
+    oracle = OracleProposer(acceptance, vocab, seed) if method == "oracle" else None
+    speculative = {"method": "ngram" if oracle else method, "num_speculative_tokens": num_speculative_tokens}
     room = max(batch_sizes) * (-(-(input_len + output_len) // 16) + 1)
     make = partial(
         config_for_llm, model.path, dtype=dtype, device=device, load_format=model.load_format, num_kv_blocks=room,
@@ -158,7 +157,7 @@ def run(
                     if oracle is not None:
                         oracle.learn(prompts[:batch], pair[-1].answers)
                 pairs.append((pair[0], pair[1]))
-    what = method or f"{acceptance:.0%} of the answers"
+    what = f"oracle, {acceptance:.0%} right" if oracle else method
     rows = [_row(what, dtype, batch, guessing, pairs[1:]) for batch, pairs in found.items()]
     notes = [
         f"{medians(rounds, 'round')} after a warm-up, with guesses and without in turn; greedy, prompts of {input_len} "

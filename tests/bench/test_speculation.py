@@ -55,7 +55,7 @@ def test_gain_counts_the_tokens_behind_the_prompts(tmp_path: Path) -> None:
 def test_report(tmp_path: Path) -> None:
     options = ["--shape", "qwen3-tiny", "--dtype", "float32", "--batch-sizes", "1", "2", "--rounds", "1"]
     rows = bench(["speculation", *options, "--output-len", "8"], tmp_path / "speculation-x.json")
-    assert [(row["method"], row["requests"]) for row in rows] == [("80% of the answers", 1), ("80% of the answers", 2)]
+    assert [(row["method"], row["requests"]) for row in rows] == [("oracle, 80% right", 1), ("oracle, 80% right", 2)]
     for row in rows:
         assert row["ratio"] == pytest.approx(row["tokens_per_s"] / row["plain_tokens_per_s"])
         assert 1 <= row["gain"] <= 5
