@@ -1,7 +1,7 @@
 """Decoding with guesses against decoding without, at several batch sizes.
 
     gain     tokens of a sequence in a step: the guesses that were kept, and one more
-    bound    gain * plain step / (step that checks + drafts), by what the engine measured when it started
+    bound    gain * plain step / step with guesses, by what the engine measured when it started
 
 Two engines take turns on the same prompts: one with speculative_config, one without. Random weights say nothing that a
 draft could guess. There an oracle guesses, which knows the answers of a plain run: each guess is right with a
@@ -163,7 +163,7 @@ def run(
         f"{medians(rounds, 'round')} after a warm-up, with guesses and without in turn; greedy, prompts of {input_len} "
         f"tokens, {output_len} new ones, from when the last prompt was computed.",
         "gain: tokens of a sequence in a step. drafted: guesses of a sequence in a step. kept_per_pos: share of the "
-        "drafts of which this guess was kept. bound: the ratio by gain and the model's times alone.",
+        "drafts of which this guess was kept. bound: the ratio by gain and the times that the engine measured first.",
     ]
     samples = [_samples(pairs[1:]) for pairs in found.values()]
     return Report("speculation", f"Guesses against none, {model.label}", command, COLUMNS, rows, notes, samples=samples)
@@ -215,8 +215,8 @@ def _row(method: str, dtype: str, batch: int, engine: LLMEngine, pairs: list[tup
     costs = engine.scheduler.draft_length and engine.scheduler.draft_length.costs
     bound = None
     if costs:
-        checking = costs.seconds_for(round(batch * (1 + drafted))) + drafted * costs.draft_seconds_for(batch)
-        bound = gain * costs.seconds_for(batch) / checking
+        plain, checking = costs.seconds_of_step(batch, 1, 0), costs.seconds_of_step(batch, gain, drafted)
+        bound = gain * plain / checking
     kept = " ".join(f"{share:.2f}" for share in guesses.acceptance_per_pos) if guesses.num_drafts else None
     row |= {"method": method, "dtype": dtype, "requests": batch, "gain": gain, "drafted": drafted, "bound": bound}
     return {column: ({"kept_per_pos": kept} | row)[column] for column in COLUMNS}
