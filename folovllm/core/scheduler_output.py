@@ -36,6 +36,8 @@ class SchedulerOutput:
     """All are read before any is written."""
     num_prompt_tokens: int = 0
     """How many of the scheduled tokens belong to prompts."""
+    num_drafts: dict[str, int] = field(default_factory=dict)
+    """By sequence id: how many of its scheduled tokens are guesses at what comes behind its last token."""
     is_assumed: bool = False
     """Its sequences were advanced before its tokens were known."""
 

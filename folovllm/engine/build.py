@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from folovllm.config import EngineConfig, SchedulerConfig
+from folovllm.core.draft_length import DraftLength
 from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.engine.core import EngineCore
 from folovllm.engine.kernel_check import check_kernels
@@ -22,6 +23,8 @@ from folovllm.engine.parts import Parts, choose_parts
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
 from folovllm.models.weights import build_model, weights_folder
+from folovllm.spec_decode.choose import make_proposer
+from folovllm.spec_decode.proposer import Proposer
 from folovllm.tracing.observer import ObservedScheduler, Observers
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
@@ -61,12 +64,16 @@ def build_engine_core(
         size = _size_cache(config, model, parts, limits, dtype, device)
         limits = _within_cache(limits, size)
         kv = parts.kv_manager(size.num_blocks, size.block_size, size.num_swap_blocks)
-        scheduler = ObservedScheduler(limits, kv, eos_token_ids, observers)
-        runner = _build_runner(model, parts, limits, size, dtype, device, eos_token_ids)
+        speculative = config.speculative_config
+        proposer = None if speculative is None else make_proposer(speculative, config, model, dtype, device, size)
+        runner = _build_runner(model, parts, limits, size, dtype, device, eos_token_ids, proposer)
+        draft_length = None if speculative is None else DraftLength(speculative.num_speculative_tokens, None)
+        scheduler = ObservedScheduler(limits, kv, eos_token_ids, draft_length, observers)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),
         dataclasses.replace(cache_config, kv_cache_memory_bytes=None, num_kv_blocks=size.num_blocks),
         limits,
+        config.speculative_config,
     )
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
     return EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
@@ -131,6 +138,7 @@ def _build_runner(
     dtype: torch.dtype,
     device: torch.device,
     eos_token_ids: frozenset[int],
+    proposer: Proposer | None,
 ) -> ModelRunner:
     """The runner, with everything compiled and recorded that would make a first request wait."""
     longest, block_size = limits.max_model_len, size.block_size
@@ -161,4 +169,5 @@ def _build_runner(
         max_num_seqs=limits.max_num_seqs,
         max_model_len=longest,
         device=device,
+        proposer=proposer,
     )

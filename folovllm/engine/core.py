@@ -14,8 +14,8 @@ import torch
 
 from folovllm.config import EngineConfig
 from folovllm.core.run_ahead import assume, can_run_ahead
-from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.speculative_scheduler import SpeculativeScheduler
 from folovllm.errors import EngineDeadError
 from folovllm.request import Sequence, SequenceStatus
 from folovllm.worker.async_output import AsyncModelRunnerOutput
@@ -45,7 +45,7 @@ class EngineCore:
 
     def __init__(
         self,
-        scheduler: Scheduler,
+        scheduler: SpeculativeScheduler,
         runner: ModelRunner,
         config: EngineConfig,
         cache_size: CacheSize,
@@ -73,7 +73,7 @@ class EngineCore:
         self._taking_part = [] if launched is None else list(launched[0].scheduled_seqs)
         try:
             scheduled, pending = launched or self._launch()
-            if self.run_ahead and can_run_ahead(self.scheduler, scheduled):
+            if self.run_ahead and not self.scheduler.waits_for_tokens() and can_run_ahead(self.scheduler, scheduled):
                 assume(self.scheduler, scheduled)
                 self._launched = self._launch()
             output = pending.get_output()

@@ -41,7 +41,7 @@ SPELLINGS = {"scheduling_policy": "policy", "num_gpu_blocks_override": "num_kv_b
 
 # vLLM's options that the engine does not have -> the values that say so.
 _WITHOUT = (
-    "revision", "code_revision", "tokenizer_revision", "speculative_config", "hf_overrides",
+    "revision", "code_revision", "tokenizer_revision", "hf_overrides",
     "distributed_executor_backend", "download_dir", "compilation_config", "kv_transfer_config", "limit_mm_per_prompt",
     "hf_token", "logits_processors",
 )  # fmt: skip
@@ -61,7 +61,9 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "disable_log_stats": (None, False, True),  # statistics are there when they are asked for, and are never logged
     "max_lora_rank": (None, 16),
 }
-_OURS = {field.name for layer in (ModelConfig, CacheConfig, SchedulerConfig) for field in fields(layer)}
+_OURS = {field.name for layer in (ModelConfig, CacheConfig, SchedulerConfig) for field in fields(layer)} | {
+    "speculative_config"
+}
 
 
 def engine_options(given: dict[str, Any]) -> dict[str, Any]:

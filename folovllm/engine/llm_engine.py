@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.core.prefix_caching_manager import PrefixCachingManager
+from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.input_processor import InputProcessor, Prompt
@@ -38,6 +39,7 @@ from folovllm.utils.checks import check_int, check_str, wrong
 from folovllm.utils.common import set_random_seed
 from folovllm.utils.ids import next_unused
 from folovllm.utils.turns import Turns
+from folovllm.worker.model_runner_output import ModelRunnerOutput
 
 
 class LLMEngine:
@@ -265,6 +267,8 @@ class LLMEngine:
             if seq.seq_id in output.failures and not seq.is_finished():
                 self._fail({seq.request_id}, output.failures[seq.seq_id])
         changed, num_tokens = self.output_processor.process_outputs(self.requests, rows, output, gained)
+        if scheduled.num_drafts:
+            num_tokens += self._take_later(scheduled, output)
         made = [self._make_output(request) for request in changed if self.observers or request.is_finished()]
         for observer in self.observers:
             observer.step_ended(made)
@@ -274,6 +278,16 @@ class LLMEngine:
             if request_output.finished:
                 del self.requests[request_output.request_id]
         self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
+
+    def _take_later(self, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> int:
+        """Further tokens of sequences whose guesses were right, as if each had come in a step of its own. A sequence
+        that has ended meanwhile is passed over. Returns how many tokens came."""
+        num_tokens = 0
+        for part, later in output.later:
+            gained = self.scheduler.update_from_output(part, later.token_ids)
+            num_tokens += self.output_processor.process_outputs(self.requests, part.rows, later, gained)[1]
+        self.scheduler.end_drafts(scheduled, [len(part.scheduled_seqs) for part, _ in output.later])
+        return num_tokens
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:
         """These requests end in `error`, which is raised where their outputs are asked for."""

@@ -12,6 +12,7 @@ v1/spec_decode/ngram_proposer.py
 
 from __future__ import annotations
 
+from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Sequence
 from folovllm.worker.input_batch import StepInputs
 
@@ -44,6 +45,9 @@ class NgramProposer:
 
     def computed(self, seqs: list[Sequence], inputs: StepInputs) -> None:
         """It has nothing to compute."""
+
+    def move(self, scheduled: SchedulerOutput) -> None:
+        """It has no blocks."""
 
     def forget(self, seq_id: str) -> None:
         """It knows no sequence."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Sequence
 from folovllm.worker.input_batch import StepInputs
 
@@ -25,6 +26,9 @@ class Proposer(Protocol):
     def computed(self, seqs: list[Sequence], inputs: StepInputs) -> None:
         """The model has computed these tokens of `seqs`, in a step with parts of prompts. A proposer that keeps keys
         and values of its own computes them, too."""
+
+    def move(self, scheduled: SchedulerOutput) -> None:
+        """Before the step: blocks of the KV cache are swapped and copied. Keys and values of its own move along."""
 
     def forget(self, seq_id: str) -> None:
         """This sequence has ended, or was preempted. It may never have been seen."""

@@ -17,10 +17,11 @@ from typing import Any
 
 from folovllm.config import SchedulerConfig
 from folovllm.core.cached_block_pool import CachedBlockPool
+from folovllm.core.draft_length import DraftLength
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.prefix_caching_manager import PrefixCachingManager
-from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.speculative_scheduler import SpeculativeScheduler
 from folovllm.request import Request, Sequence, SequenceStatus
 
 
@@ -84,11 +85,16 @@ class PartObserver(EngineObserver):
 Observers = list[EngineObserver]
 
 
-class ObservedScheduler(Scheduler):
+class ObservedScheduler(SpeculativeScheduler):
     def __init__(
-        self, config: SchedulerConfig, kv: KVCacheManager, eos_token_ids: frozenset[int], observers: Observers
+        self,
+        config: SchedulerConfig,
+        kv: KVCacheManager,
+        eos_token_ids: frozenset[int],
+        draft_length: DraftLength | None,
+        observers: Observers,
     ) -> None:
-        super().__init__(config, kv, eos_token_ids)
+        super().__init__(config, kv, eos_token_ids, draft_length)
         self.observers = observers
 
     def add_request(self, request: Request) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields
 
 import torch
 
+from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import LogprobsTensors
 from folovllm.sample.sampler import SamplerOutput
@@ -62,6 +63,37 @@ class LogprobsCopy:
         return to_rows(self._type(*(part.get() for part in self._parts)))
 
 
+class LaterTokens:
+    """The tokens at one position of the runs that some sequences have gained, behind their first one."""
+
+    def __init__(
+        self,
+        seqs: list[Sequence],
+        fine: list[bool],
+        token_ids: list[int],
+        logprobs: LogprobsTensors | None,
+        reported: list[int | None],
+    ) -> None:
+        """fine: whether the sequence has gained its token. The other lists are parallel, too; see set_drawn()."""
+        self.seqs, self.fine, self.token_ids = seqs, fine, token_ids
+        self._logprobs = None if logprobs is None else LogprobsCopy(logprobs)
+        self._reported = reported
+
+    def get_output(self) -> tuple[SchedulerOutput, ModelRunnerOutput]:
+        """As if it had been a step of its own, in which each of them computed one token and drew one."""
+        scheduled, output = SchedulerOutput(), ModelRunnerOutput([], [])
+        rows = [None] * len(self.seqs) if self._logprobs is None else self._logprobs.rows()
+        reported = self._reported or [None] * len(self.seqs)
+        for seq, is_fine, token_id, row, count in zip(
+            self.seqs, self.fine, self.token_ids, rows, reported, strict=True
+        ):
+            if is_fine:
+                scheduled.add(seq, 1)
+                output.token_ids.append(token_id)
+                output.logprobs.append(None if row is None or count is None else row.cut(count))
+        return scheduled, output
+
+
 @dataclass(slots=True)
 class AsyncModelRunnerOutput:
     """What execute_model returns. Steps are asked for their outputs in the order in which they were launched."""
@@ -75,7 +107,9 @@ class AsyncModelRunnerOutput:
     draws: list[int] = field(default_factory=list)
     """Which of `rows` draw a token."""
     expected: Expected | None = None
-    """Where the tokens belong in the batch; None: this step draws none."""
+    """Where the tokens belong in the batch; None: this step draws none, or they are there already."""
+    later: list[LaterTokens] = field(default_factory=list)
+    """Of a step with guesses: the second tokens of the sequences that gained two, and so on."""
     _token_ids: HostCopy | None = None
     _is_bad: HostCopy | None = None
     """Which of `rows` came out of the model as NaN or infinity, where some of them draw nothing that would tell."""
@@ -107,12 +141,13 @@ class AsyncModelRunnerOutput:
         if self.prompt_logprobs:
             output.prompt_logprobs = {seq_id: copy.rows() for seq_id, copy in self.prompt_logprobs.items()}
             self.failures |= find_nan_prompts(self.rows, output.prompt_logprobs)
-        if self._token_ids is None or self.expected is None:
+        if self._token_ids is None:
             return output
         try:
             with interrupts_allowed():
                 arrived = self._token_ids.get()
-            self.batch.fill(self.expected, arrived.numpy())
+            if self.expected is not None:
+                self.batch.fill(self.expected, arrived.numpy())
         except BaseException:
             self.batch.clear()
             raise
@@ -128,4 +163,5 @@ class AsyncModelRunnerOutput:
             for place, row, count in zip(self.draws, self._logprobs.rows(), self._reported, strict=True):
                 if count is not None and self.rows[place].seq_id not in self.failures:
                     output.logprobs[place] = row.cut(count)
+        output.later = [tokens.get_output() for tokens in self.later]
         return output

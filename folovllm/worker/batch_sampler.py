@@ -18,11 +18,13 @@ import numpy as np
 import torch
 
 from folovllm.request import Sequence
+from folovllm.sample.draw import mark_undrawable
 from folovllm.sample.groups import RowGroup, group_rows, sample_groups, spread_logprobs
 from folovllm.sample.gumbel import NUM_SETTINGS, GumbelParams, GumbelRows, draw_seed, host_params, takes_raw_logits
+from folovllm.sample.logits_processors import processors_for
 from folovllm.sample.metadata import SamplingMetadata, num_reported
 from folovllm.sample.row import SamplingRow, make_generator
-from folovllm.sample.sampler import Sampler, SamplerOutput
+from folovllm.sample.sampler import Sampler, SamplerOutput, greedy
 from folovllm.utils.upload import upload
 from folovllm.worker.model_runner_output import Failures
 
@@ -109,6 +111,19 @@ class BatchSampler:
             with contextlib.suppress(Exception):
                 self._groups_of(others)
         return None if batch is None else batch.params
+
+    def greedy_tokens(self, seqs: list[Sequence], logits: torch.Tensor) -> torch.Tensor | None:
+        """What all of `seqs` draw from any logits of theirs, whatever came before: None where one of them may not draw
+        the likeliest token as it is, or tells log-probabilities.
+
+        logits: any number of rows. Returns one token for each, or a code of sample/draw.py.
+        """
+        if any(
+            not row.params.is_greedy or row.params.use_beam_search or num_reported(row) is not None or processors_for(row)
+            for row in map(self._rows.__getitem__, [seq.seq_id for seq in seqs])
+        ):
+            return None
+        return mark_undrawable(greedy(logits), logits, logits, is_greedy=True)
 
     def draw(
         self, seqs: list[Sequence], logits: torch.Tensor, positions: torch.Tensor, drawn: torch.Tensor | None = None

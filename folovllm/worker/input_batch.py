@@ -50,8 +50,10 @@ class StepInputs:
     """Which of the step's rows draw a token: numbers into [*scheduled sequences, *forked children]."""
     drawn_rows: torch.Tensor
     """[num_draws] the rows of the batch that these have."""
+    num_drawn: np.ndarray
+    """[num_draws] from how many tokens' logits each of them may draw: one, and one for each guess."""
     logits_at: torch.Tensor | None
-    """[num_draws] the flat token from whose logits each of them draws. None: each token is drawn from, in order."""
+    """[sum of num_drawn] the flat tokens from whose logits is drawn. None: each token is drawn from, in order."""
     packed: torch.Tensor | None = None
     """Of a padded step: [4, pad_to] int64, of which input_ids, positions and slot_mapping are rows, and seq_lens, in
     int32, the first half of the last row. So a CUDA graph's inputs are one copy, and the block tables another."""
@@ -151,15 +153,21 @@ class InputBatch:
         blocks = self.block_table[flat_rows, positions // self.block_size]
         max_seq_len = int(seq_lens.max())
         max_blocks = -(-max_seq_len // self.block_size)
-        draws = np.flatnonzero(seq_lens == self.num_tokens[rows])
-        drawn_at, drawn_rows, in_order = ends[draws] - 1, rows[draws], False
+        num_behind = seq_lens - self.num_tokens[rows]  # guesses, where it is not negative
+        draws = np.flatnonzero(num_behind >= 0)
+        num_drawn, drawn_rows, in_order = num_behind[draws] + 1, rows[draws], False
+        drawn_at = ends[draws] - num_drawn
+        if len(num_drawn) and num_drawn.max() > 1:
+            firsts = num_drawn.cumsum() - num_drawn
+            drawn_at = (drawn_at - firsts).repeat(num_drawn) + np.arange(num_drawn.sum())
         if forks:
             place_of = {seq.seq_id: place for place, seq in enumerate(seqs)}
             parents = [place_of[parent.seq_id] for parent, _ in forks]
             draws = np.concatenate([draws, np.arange(len(seqs), len(seqs) + len(forks))])
             drawn_at = np.concatenate([drawn_at, ends[parents] - 1])
             drawn_rows = np.concatenate([drawn_rows, [self._row_of[child.seq_id] for _, child in forks]])
-        elif len(drawn_at) == ends[-1]:  # a pure decode step: one token each, and each of them draws
+            num_drawn = np.concatenate([num_drawn, np.ones(len(forks), np.int64)])
+        elif len(drawn_at) == ends[-1]:  # a pure decode step: each token is drawn from
             drawn_at, in_order = drawn_at[:0], True
         unknown = np.flatnonzero(positions >= self.num_known[flat_rows])
         token_ids = self.token_ids[flat_rows, positions]
@@ -205,6 +213,7 @@ class InputBatch:
             num_new=num_new,
             draws=draws,
             drawn_rows=device_drawn_rows,
+            num_drawn=num_drawn,
             logits_at=None if in_order else logits_at,
             packed=packed,
         )
@@ -224,3 +233,20 @@ class InputBatch:
         rows, places = expected.rows[same], expected.places[same]
         self.token_ids[rows, places] = token_ids[same]
         self.num_known[rows] = places + 1
+
+    def set_drafts(self, seq: Sequence, draft: list[int]) -> None:
+        """Guesses lie behind a row's tokens, of which all are known, until settle() says which of them were right."""
+        row = self._row_of[seq.seq_id]
+        end = self.num_tokens[row] + len(draft)
+        self.token_ids[row, self.num_tokens[row] : end] = draft
+        self.num_known[row] = end
+
+    def settle(self, inputs: StepInputs, seqs: list[Sequence], gained: list[list[int]]) -> None:
+        """advance() and fill() of a step with guesses, whose tokens are here: seqs[i], which drew, gained these."""
+        self.num_computed[inputs.rows] += inputs.num_new
+        for seq, num_drawn, token_ids in zip(seqs, inputs.num_drawn, gained, strict=True):
+            row = self._row_of[seq.seq_id]
+            start, end = self.num_tokens[row], self.num_tokens[row] + len(token_ids)
+            self.token_ids[row, start:end] = token_ids
+            self.num_tokens[row] = self.num_known[row] = end
+            self.num_computed[row] -= max(0, num_drawn - len(token_ids))

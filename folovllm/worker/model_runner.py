@@ -21,6 +21,8 @@ import torch
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
+from folovllm.spec_decode.proposer import Proposer
+from folovllm.spec_decode.speculation import Speculation
 from folovllm.utils.turns import interrupts_allowed
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
@@ -46,6 +48,7 @@ class ModelRunner:
         max_num_seqs: int,
         max_model_len: int,
         device: torch.device,
+        proposer: Proposer | None = None,
     ) -> None:
         self.model, self.kv_cache, self.sampling, self.graphs = model, kv_cache, sampling, graphs
         self.device, self.vocab_size = device, model.decoder_spec.vocab_size
@@ -53,6 +56,7 @@ class ModelRunner:
         self.mover = mover(kv_cache, num_swap_blocks)
         self.batch = InputBatch(max_num_seqs, max_model_len, kv_cache.block_size, device)
         self.prompt_logprobs = PromptLogprobs(model, device)
+        self.speculation = None if proposer is None else Speculation(proposer, self.batch, sampling)
 
     @torch.inference_mode()
     def execute_model(self, scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:
@@ -73,33 +77,45 @@ class ModelRunner:
         self._update_batch(scheduled)
         if scheduled.moves_blocks:
             self.mover.move(scheduled)
+            if self.speculation is not None:
+                self.speculation.proposer.move(scheduled)
         step = AsyncModelRunnerOutput(self.batch, scheduled.rows)
         if scheduled.is_empty:  # blocks were moved, nothing is computed
             return step
         seqs, nums, forks = scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, scheduled.forks
+        drafts = None
+        if self.speculation is not None and scheduled.num_drafts:
+            drafts = self.speculation.guess(scheduled)
         size = None
         if self.graphs is not None and scheduled.total_num_scheduled_tokens == len(seqs):
             size = self.graphs.size_for(len(seqs))
         inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
         step.draws = inputs.draws.tolist()
         drawing = [step.rows[place] for place in step.draws]
-        gumbel_params = self.sampling.prepare(drawing) if drawing else None
+        gumbel_params = self.sampling.prepare(drawing) if drawing and drafts is None else None
         logits = drawn = None
         if self.graphs is None or size is None:
             if scheduled.total_num_scheduled_tokens > len(seqs):  # else every row is a last one
-                inputs.metadata.last_rows_only = all(seq.sampling_params.prompt_logprobs is None for seq in seqs)
+                wants_all = drafts is not None or any(seq.sampling_params.prompt_logprobs is not None for seq in seqs)
+                inputs.metadata.last_rows_only = not wants_all
             hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
+            if self.speculation is not None and scheduled.num_prompt_tokens:
+                self.speculation.proposer.computed(seqs, inputs)
         else:
             if inputs.logits_at is not None:
                 gumbel_params = None  # not every row draws, or one draws that has none: the graph cannot know
             hidden, logits, tokens = self.graphs.replay(inputs, size, gumbel_params)
             drawn = None if gumbel_params is None else tokens[: len(drawing)]
         if drawing:
+            num_logits = int(inputs.num_drawn.sum())
             if logits is None:
-                logits = self.model.compute_logits(_at(hidden, inputs.logits_at, len(drawing)))
+                logits = self.model.compute_logits(_at(hidden, inputs.logits_at, num_logits))
             else:
-                logits = _at(logits, inputs.logits_at, len(drawing))
-            self._draw(step, drawing, inputs, logits, drawn)
+                logits = _at(logits, inputs.logits_at, num_logits)
+            if self.speculation is None or drafts is None:
+                self._draw(step, drawing, inputs, logits, drawn)
+            else:
+                self.speculation.verify(step, drawing, drafts, inputs, logits)
         else:
             self.batch.advance(inputs, [])
         if len(step.draws) < len(step.rows):
@@ -128,6 +144,9 @@ class ModelRunner:
             self.sampling.remove(seq_id)
         for seq_id in scheduled.stale_seq_ids:
             self.batch.remove(seq_id)
+        if self.speculation is not None:
+            for seq_id in (*scheduled.finished_seq_ids, *scheduled.stale_seq_ids):
+                self.speculation.proposer.forget(seq_id)
         for seq in scheduled.rows:
             if seq.seq_id not in self.batch:
                 self.batch.add(seq)

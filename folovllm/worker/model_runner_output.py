@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Sequence
 from folovllm.sample.beam_logprobs import BeamLogprobs
 from folovllm.sample.draw import NOT_FINITE, undrawable
@@ -80,6 +81,9 @@ class ModelRunnerOutput:
     """By sequence id, after a prefill that asked for them: one row for each prompt token but the first."""
     failures: Failures = field(default_factory=dict)
     """What a request's own logits processor raised, and what is found below."""
+    later: list[tuple[SchedulerOutput, ModelRunnerOutput]] = field(default_factory=list)
+    """Of a step with guesses: further tokens of the sequences that gained some, each as a step of its own would have
+    brought it."""
 
 
 def find_undrawable(seqs: list[Sequence], token_ids: list[int]) -> Failures:

@@ -1,0 +1,99 @@
+"""How many tokens a step lets the draft guess for each sequence: as many as pay in a batch of this size.
+
+    tokens of a sequence in a step    1 + alpha + alpha^2 + ... + alpha^k      alpha: a guess that is looked at is right
+    seconds of the step               step(b * (1 + k)) + k * draft(b)         b sequences
+
+    b = 1    weights are read once, whatever the rows: 2 tokens cost hardly more than 1, and k is large
+    b = 64   a row more costs a row's arithmetic, and each refused guess was a row for nothing: k falls to 0
+
+Plain Python, and no clock: seconds are measured once, when the engine starts.
+
+vLLM: v1/spec_decode/dynamic
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import accumulate
+
+MEMORY = 0.995  # what a guess still counts once another was looked at: the last 200 decide
+OPTIMISM = (6.0, 8.0)  # (right, looked at) before the first guess
+PROBE_EVERY = 64  # steps without drafts between two looks at whether guesses have become better
+
+
+def expected_tokens(alpha: float, k: int) -> float:
+    """Tokens that a sequence gains by k drafts: guess i counts if all before it are right, too."""
+    return sum(alpha**i for i in range(k + 1))
+
+
+@dataclass(slots=True)
+class StepCosts:
+    """What was measured: a step of rows[i] tokens takes seconds[i], and drafting one token for each of rows[i]
+    sequences draft_seconds[i]. `rows` rises. More rows never cost less: where they seemed to, that was noise."""
+
+    rows: list[int]
+    seconds: list[float]
+    draft_seconds: list[float]
+
+    def __post_init__(self) -> None:
+        self.seconds = list(accumulate(self.seconds, max))
+        self.draft_seconds = list(accumulate(self.draft_seconds, max))
+
+    def seconds_for(self, rows: int) -> float:
+        return self._between(self.seconds, rows)
+
+    def draft_seconds_for(self, num_seqs: int) -> float:
+        return self._between(self.draft_seconds, num_seqs)
+
+    def _between(self, seconds: list[float], rows: int) -> float:
+        """On the line through the two measured points around `rows`, or through the last two behind the last."""
+        if len(self.rows) == 1 or rows <= self.rows[0]:
+            return seconds[0]
+        right = min(bisect_left(self.rows, rows), len(self.rows) - 1)
+        x0, x1, y0, y1 = self.rows[right - 1], self.rows[right], seconds[right - 1], seconds[right]
+        return y0 + (y1 - y0) * (rows - x0) / (x1 - x0)
+
+
+def best_length(num_seqs: int, alpha: float, most: int, costs: StepCosts) -> int:
+    """The k of 0 to `most` with the most tokens a second; the smallest, where several have."""
+    draft = costs.draft_seconds_for(num_seqs)
+
+    def rate(k: int) -> float:
+        return expected_tokens(alpha, k) / (costs.seconds_for(num_seqs * (k + 1)) + k * draft)
+
+    return max(range(most + 1), key=rate)
+
+
+class DraftLength:
+    """Chooses k for each step, and learns from what came of it. costs None: `most`, always."""
+
+    def __init__(self, most: int, costs: StepCosts | None) -> None:
+        self.most, self.costs = most, costs
+        self._right, self._looked_at = OPTIMISM
+        self._steps_without = 0
+
+    @property
+    def alpha(self) -> float:
+        """The share of right ones among the guesses that were looked at lately."""
+        return self._right / self._looked_at
+
+    def choose(self, num_seqs: int) -> int:
+        """For a step that decodes so many sequences, at least 1."""
+        if self.costs is None:
+            return self.most
+        best = best_length(num_seqs, self.alpha, self.most, self.costs)
+        if best > 0:
+            self._steps_without = 0
+            return best
+        self._steps_without += 1
+        if self._steps_without % PROBE_EVERY or best_length(num_seqs, 1.0, self.most, self.costs) == 0:
+            return 0  # the latter: not even guesses that are always right would pay
+        return 1
+
+    def record(self, drafted: int, accepted: int) -> None:
+        """One sequence's guesses of a step. Behind the first wrong one, none was looked at."""
+        looked_at = accepted + (accepted < drafted)
+        fade = MEMORY**looked_at
+        self._right = self._right * fade + accepted
+        self._looked_at = self._looked_at * fade + looked_at

@@ -1,0 +1,117 @@
+"""The scheduler's part of speculative decoding: room for guesses in a step that is decided already.
+
+    budget of 12       decodes  A 1 · B 1 · C 1      a prompt  D 5      4 are left: A, B and C get one guess each, A another
+
+A guess never takes what is needed. Decodes come first, then prompts, and guesses get what is left of the step's tokens
+and of the blocks; no request gives way for one. Which tokens are guessed is not known here: only how many.
+
+What is computed for a guess counts when the guess was kept. Until then it is beyond the sequence's last token: it is
+not in num_computed_tokens, it is never put into the prefix cache, and the blocks that only guesses needed are given
+back at the end of the step.
+
+vLLM: v1/core/sched/scheduler.py (num_scheduled_spec_tokens), v1/core/kv_cache_manager.py (num_lookahead_tokens)
+"""
+
+from __future__ import annotations
+
+from folovllm.config import SchedulerConfig
+from folovllm.core.draft_length import DraftLength
+from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.scheduler import Scheduler
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_state import UNKNOWN
+from folovllm.core.sequence_group import in_prefill
+from folovllm.request import Sequence, SequenceStatus
+
+
+class SpeculativeScheduler(Scheduler):
+    """draft_length: how many tokens are guessed for each sequence of a step; None: there are no guesses."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        kv: KVCacheManager,
+        eos_token_ids: frozenset[int],
+        draft_length: DraftLength | None = None,
+    ) -> None:
+        super().__init__(config, kv, eos_token_ids)
+        self.draft_length = draft_length
+        self.num_drafts = self.num_draft_tokens = 0  # runs of guesses, and guesses
+        self.num_accepted_per_pos: list[int] = []
+        """Guesses that were kept, by their position in the run."""
+
+    def schedule(self) -> SchedulerOutput:
+        output = super().schedule()
+        if self.draft_length is not None:
+            self._add_drafts(output, self.draft_length)
+        return output
+
+    def waits_for_tokens(self) -> bool:
+        """Whether the next step may have guesses, which follow tokens that must be known."""
+        return self.draft_length is not None and self.draft_length.choose(self.num_running_seqs) > 0
+
+    def _add_drafts(self, output: SchedulerOutput, draft_length: DraftLength) -> None:
+        places = [place for place, seq in enumerate(output.scheduled_seqs) if may_have_drafts(seq)]
+        if not places or (most := draft_length.choose(len(output.scheduled_seqs))) == 0:
+            return
+        for number, place in enumerate(places):
+            share = -(-self._left(output) // (len(places) - number))  # what is left for each that is to come
+            seq = output.scheduled_seqs[place]
+            count = self._take_blocks(seq, min(most, share, self._most_drafts(seq)), output)
+            if count > 0:
+                output.num_drafts[seq.seq_id] = count
+                output.num_scheduled_tokens[place] += count
+                output.total_num_scheduled_tokens += count
+
+    def _most_drafts(self, seq: Sequence) -> int:
+        """A step brings one token without any guess; no more than this many others can be wanted."""
+        most, max_tokens = self.max_model_len - seq.get_len(), seq.sampling_params.max_tokens
+        return (most if max_tokens is None else min(most, max_tokens - seq.get_output_len())) - 1
+
+    def _take_blocks(self, seq: Sequence, count: int, output: SchedulerOutput) -> int:
+        """Blocks for `count` guesses, if there are enough to spare. Returns for how many there is room."""
+        has = len(seq.block_ids)
+        needed = self.kv.blocks_for(seq.get_len() + count) - has
+        if needed > 0:
+            if self.kv.pool.num_free - needed < self._watermark + self._owed_blocks:
+                return min(count, has * self.kv.block_size - seq.get_len())
+            seq.block_ids += self.kv.pool.get_new_blocks(needed, after=seq.block_ids[-1])
+            output.grown_seqs.append(seq)
+        return count
+
+    def advance(self, output: SchedulerOutput) -> None:
+        super().advance(output)
+        for seq in output.scheduled_seqs if output.num_drafts else ():
+            if seq.status is SequenceStatus.RUNNING:
+                seq.num_computed_tokens -= output.num_drafts.get(seq.seq_id, 0)
+
+    def end_drafts(self, output: SchedulerOutput, accepted: list[int]) -> None:
+        """All tokens of a step with guesses have come in. accepted[i]: of how many sequences the guess i was kept."""
+        for seq in output.scheduled_seqs:
+            if seq.seq_id in output.num_drafts and seq.status is SequenceStatus.RUNNING:
+                self.give_back(seq)
+        num_tokens = sum(output.num_drafts.values())
+        self.num_drafts += sum(count > 0 for count in output.num_drafts.values())
+        self.num_draft_tokens += num_tokens
+        self.num_accepted_per_pos += [0] * (len(accepted) - len(self.num_accepted_per_pos))
+        for position, count in enumerate(accepted):
+            self.num_accepted_per_pos[position] += count
+        if self.draft_length is not None and num_tokens > 0:
+            self.draft_length.record(num_tokens, sum(accepted))
+
+    def give_back(self, seq: Sequence) -> None:
+        """Free the blocks beyond what the tokens of a running sequence need, the last one first."""
+        num_needed = self.kv.blocks_for(seq.get_len())
+        self.kv.pool.free_blocks(reversed(seq.block_ids[num_needed:]))
+        del seq.block_ids[num_needed:]
+
+
+def may_have_drafts(seq: Sequence) -> bool:
+    """Whether guesses can follow: its last token is known, and is all that this step computes of it. Beams draw
+    together, one token a step."""
+    return (
+        seq.get_len() - seq.num_computed_tokens == 1
+        and not in_prefill(seq)
+        and not seq.sampling_params.use_beam_search
+        and seq.get_last_token_id() != UNKNOWN
+    )

@@ -1,0 +1,101 @@
+"""A step with guesses, as the worker does it: ask for the guesses, compute them, keep those that are drawn as well.
+
+    guess()      the proposer names tokens      they lie in the batch, behind the sequence's own
+    forward      last token and guesses         one row of logits for each
+    verify()     draws, position by position    what is gained goes to the scheduler in rounds, one token each
+
+The sampler reads what a sequence has said so far: penalties count it, grammars follow it, bad words end in it. So while
+a run is drawn, each token that is gained stands at the end of its sequence, and all of them are taken away again before
+the step is over: appending them for good is the scheduler's business, as it always is.
+
+vLLM: v1/worker/gpu_model_runner.py (propose_draft_token_ids, _calc_spec_decode_metadata)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.request import Sequence
+from folovllm.sample.sampler import SamplerOutput
+from folovllm.spec_decode.proposer import Proposer
+from folovllm.spec_decode.verify import verify
+from folovllm.utils.upload import upload
+from folovllm.worker.async_output import AsyncModelRunnerOutput, LaterTokens
+from folovllm.worker.batch_sampler import BatchSampler
+from folovllm.worker.input_batch import InputBatch, StepInputs
+
+
+class Speculation:
+    """Shares the runner's batch and sampler."""
+
+    def __init__(self, proposer: Proposer, batch: InputBatch, sampling: BatchSampler) -> None:
+        self.proposer, self.batch, self.sampling = proposer, batch, sampling
+
+    def guess(self, scheduled: SchedulerOutput) -> dict[str, list[int]]:
+        """The guesses by sequence id, which the batch then has. Where the proposer names fewer than there is room for,
+        `scheduled` says so."""
+        seqs = [seq for seq in scheduled.scheduled_seqs if seq.seq_id in scheduled.num_drafts]
+        counts = [scheduled.num_drafts[seq.seq_id] for seq in seqs]
+        drafts = {}
+        for seq, draft in zip(seqs, self.proposer.propose(seqs, counts), strict=True):
+            drafts[seq.seq_id] = draft
+            self.batch.set_drafts(seq, draft)
+        for place, seq in enumerate(scheduled.scheduled_seqs):
+            if (draft := drafts.get(seq.seq_id)) is not None:
+                unused = scheduled.num_drafts[seq.seq_id] - len(draft)
+                scheduled.num_drafts[seq.seq_id] -= unused
+                scheduled.num_scheduled_tokens[place] -= unused
+                scheduled.total_num_scheduled_tokens -= unused
+        return drafts
+
+    def verify(
+        self,
+        step: AsyncModelRunnerOutput,
+        seqs: list[Sequence],
+        drafts: dict[str, list[int]],
+        inputs: StepInputs,
+        logits: torch.Tensor,
+    ) -> None:
+        """Draw for `seqs`, each from the rows of `logits` that are its own, and put all that comes of it into `step`.
+
+        logits: [sum of inputs.num_drawn, vocab].
+        """
+        firsts = inputs.num_drawn.cumsum() - inputs.num_drawn
+        positions = inputs.positions if inputs.logits_at is None else inputs.positions[inputs.logits_at]
+        greedy = self.sampling.greedy_tokens(seqs, logits)
+        rows = None if greedy is None else greedy.tolist()
+
+        def draw(places: list[int], position: int) -> list[int | None]:
+            some, at = [seqs[place] for place in places], firsts[places] + position
+            if greedy is not None and rows is not None:
+                sampled, failures = SamplerOutput(greedy[at]), {}
+                token_ids = [rows[row] for row in at]
+            else:
+                if len(at) == len(logits):
+                    part, part_positions = logits, positions
+                else:
+                    (device_at,) = upload(logits.device, at)
+                    part, part_positions = logits[device_at], positions[device_at]
+                sampled, failures = self.sampling.draw(some, part, part_positions)
+                token_ids = sampled.token_ids.tolist()
+            reported = self.sampling.reported(some) if sampled.logprobs is not None else []
+            if position == 0:
+                step.failures = failures
+                step.set_drawn(sampled, reported)
+            fine = [token_id >= 0 and seq.seq_id not in failures for seq, token_id in zip(some, token_ids, strict=True)]
+            if position > 0 and any(fine):
+                step.later.append(LaterTokens(some, fine, token_ids, sampled.logprobs, reported))
+            for seq, token_id, is_fine in zip(some, token_ids, fine, strict=True):
+                if is_fine:
+                    seq.data.output_token_ids.append(token_id)
+            return [token_id if is_fine else None for token_id, is_fine in zip(token_ids, fine, strict=True)]
+
+        lengths = [len(seq.data.output_token_ids) for seq in seqs]
+        try:
+            gained = verify([drafts.get(seq.seq_id, []) for seq in seqs], draw)
+        finally:
+            for seq, length in zip(seqs, lengths, strict=True):
+                del seq.data.output_token_ids[length:]
+        self.batch.settle(inputs, seqs, gained)

@@ -1,0 +1,66 @@
+"""SpeculativeConfig: whether the next tokens are guessed, and by what.
+
+vLLM: vllm/config/speculative.py
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from folovllm.utils.checks import check_choice, check_int, check_str, did_you_mean, wrong
+
+
+@dataclass
+class SpeculativeConfig:
+    """What guesses the next tokens, which the model then checks in one step.
+
+    `method` "ngram" looks for the last tokens in the request's own text: at most `prompt_lookup_max` of them, at least
+    `prompt_lookup_min`. "ngram_table" looks them up in a table that was made of a corpus, and "draft_model" asks a
+    smaller model; `model` is the file of the one and the folder of the other, None: those of the embedded model.
+    At most `num_speculative_tokens` are guessed a step, and fewer where checking more would cost time.
+    `rejection_sample_method` "strict" draws as without guesses and keeps a guess that is what was drawn; "probabilistic"
+    lets a draft model draw its guesses, and keeps each with a probability that leaves the distribution as it was.
+    """
+
+    method: Literal["ngram", "ngram_table", "draft_model"]
+    num_speculative_tokens: int
+    prompt_lookup_max: int = 4
+    prompt_lookup_min: int = 2
+    model: str | None = None
+    rejection_sample_method: Literal["strict", "probabilistic"] = "strict"
+
+    def __post_init__(self) -> None:
+        check_choice("method", self.method, ("ngram", "ngram_table", "draft_model"))
+        check_int("num_speculative_tokens", self.num_speculative_tokens, 1)
+        check_int("prompt_lookup_min", self.prompt_lookup_min, 1)
+        check_int("prompt_lookup_max", self.prompt_lookup_max, self.prompt_lookup_min)
+        check_choice("rejection_sample_method", self.rejection_sample_method, ("strict", "probabilistic"))
+        if self.rejection_sample_method == "probabilistic" and self.method != "draft_model":
+            raise ValueError(
+                f"rejection_sample_method must be 'strict' with method {self.method!r}, which has no probabilities, "
+                f"got 'probabilistic'"
+            )
+        if self.model is not None:
+            if self.method == "ngram":
+                raise wrong("model", "be None with method 'ngram', which needs none", self.model)
+            self.model = os.fspath(self.model) if isinstance(self.model, os.PathLike) else self.model
+            check_str("model", self.model)
+
+    @classmethod
+    def of(cls, value: object) -> SpeculativeConfig:
+        """`value`: one, or a dict of its fields."""
+        if isinstance(value, dict):
+            names = {f.name for f in fields(cls)}
+            for name in value:
+                if name not in names:
+                    hint = did_you_mean(str(name), names) or "valid ones: " + ", ".join(sorted(names))
+                    raise ValueError(f"speculative_config has an unknown key {name!r}; {hint}")
+            for name in ("method", "num_speculative_tokens"):
+                if name not in value:
+                    raise ValueError(f"speculative_config must have {name!r}, got {value!r}")
+            return cls(**value)
+        if not isinstance(value, cls):
+            raise wrong("speculative_config", "be a dict or a SpeculativeConfig", value)
+        return value
