@@ -86,7 +86,7 @@ def likeliest(count: int) -> list[Path]:
 def tree() -> str:
     paper = Paper(860, 300, ("Six guesses as a chain bring 2.43 tokens a step, as a tree 2.63",
                              "六个猜测排成链，一步 2.43 个 token；长成树，2.63 个"))  # fmt: skip
-    step, width, height = 112, 74, 36
+    step, width, height = 104, 74, 36
 
     def draw(paths: list[Path], top: float, words: tuple[str, str]) -> None:
         paper.text(26, top + 24, words, bold=True)
@@ -96,7 +96,7 @@ def tree() -> str:
         paper.rect(150, top, width - 22, height, EMPTY, LINE)
         paper.text(150 + (width - 22) / 2, top + 23, ("last", "末"), anchor="middle", size=13)
         for path in sorted(paths, key=lambda path: (len(path), path)):
-            x = 120 + len(path) * step
+            x = 128 + len(path) * step
             # Branches hang below the chain of best guesses: one line for each second guess, by where it leaves it.
             y = top + (0 if not any(path) else 58 * (2 - path.index(1)))
             px, py = places[path[:-1]]
