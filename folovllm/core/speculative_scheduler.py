@@ -85,19 +85,22 @@ class SpeculativeScheduler(Scheduler):
             if seq.status is SequenceStatus.RUNNING:
                 seq.num_computed_tokens -= output.num_drafts.get(seq.seq_id, 0)
 
-    def end_drafts(self, output: SchedulerOutput, accepted: list[int]) -> None:
-        """All tokens of a step with guesses have come in. accepted[i]: of how many sequences the guess i was kept."""
+    def end_drafts(self, output: SchedulerOutput, later: list[SchedulerOutput]) -> None:
+        """All tokens of a step with guesses have come in. later[i]: the sequences of which guess i was kept."""
         for seq in output.scheduled_seqs:
             if seq.seq_id in output.num_drafts and seq.status is SequenceStatus.RUNNING:
                 self.give_back(seq)
-        num_tokens = sum(output.num_drafts.values())
-        self.num_drafts += sum(count > 0 for count in output.num_drafts.values())
-        self.num_draft_tokens += num_tokens
-        self.num_accepted_per_pos += [0] * (len(accepted) - len(self.num_accepted_per_pos))
-        for position, count in enumerate(accepted):
-            self.num_accepted_per_pos[position] += count
-        if self.draft_length is not None and num_tokens > 0:
-            self.draft_length.record(num_tokens, sum(accepted))
+        self.num_accepted_per_pos += [0] * (len(later) - len(self.num_accepted_per_pos))
+        accepted = dict.fromkeys(output.num_drafts, 0)
+        for position, part in enumerate(later):
+            self.num_accepted_per_pos[position] += len(part.scheduled_seqs)
+            for seq in part.scheduled_seqs:
+                accepted[seq.seq_id] += 1
+        for seq_id, count in output.num_drafts.items():
+            if count > 0 and self.draft_length is not None:
+                self.num_drafts += 1
+                self.num_draft_tokens += count
+                self.draft_length.record(count, accepted[seq_id])
 
     def give_back(self, seq: Sequence) -> None:
         """Free the blocks beyond what the tokens of a running sequence need, the last one first."""

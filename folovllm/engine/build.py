@@ -32,6 +32,7 @@ from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token
 from folovllm.worker.memory import CacheSize, size_kv_cache
 from folovllm.worker.model_runner import ModelRunner, current_device
 from folovllm.worker.profile import peak_bytes, run_full_step
+from folovllm.worker.step_costs import measure_step_costs
 
 logger = init_logger(__name__)
 
@@ -67,7 +68,11 @@ def build_engine_core(
         speculative = config.speculative_config
         proposer = None if speculative is None else make_proposer(speculative, config, model, dtype, device, size)
         runner = _build_runner(model, parts, limits, size, dtype, device, eos_token_ids, proposer)
-        draft_length = None if speculative is None else DraftLength(speculative.num_speculative_tokens, None)
+        draft_length = None
+        if speculative is not None and proposer is not None:
+            most = speculative.num_speculative_tokens
+            costs = measure_step_costs(model, proposer, limits.max_num_seqs * (1 + most), device)
+            draft_length = DraftLength(most, costs)
         scheduler = ObservedScheduler(limits, kv, eos_token_ids, draft_length, observers)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),

@@ -61,9 +61,8 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "disable_log_stats": (None, False, True),  # statistics are there when they are asked for, and are never logged
     "max_lora_rank": (None, 16),
 }
-_OURS = {field.name for layer in (ModelConfig, CacheConfig, SchedulerConfig) for field in fields(layer)} | {
-    "speculative_config"
-}
+_OURS = {field.name for layer in (ModelConfig, CacheConfig, SchedulerConfig) for field in fields(layer)}
+_OURS.add("speculative_config")
 
 
 def engine_options(given: dict[str, Any]) -> dict[str, Any]:

@@ -286,7 +286,7 @@ class LLMEngine:
         for part, later in output.later:
             gained = self.scheduler.update_from_output(part, later.token_ids)
             num_tokens += self.output_processor.process_outputs(self.requests, part.rows, later, gained)[1]
-        self.scheduler.end_drafts(scheduled, [len(part.scheduled_seqs) for part, _ in output.later])
+        self.scheduler.end_drafts(scheduled, [part for part, _ in output.later])
         return num_tokens
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import random
 import sys
 import typing
@@ -82,10 +83,24 @@ def add_options(parser: argparse.ArgumentParser, *configs: Any) -> None:
             default = parser.get_default(field.name) or field.default
             text = f"default: {default}" if type(default) in (int, float) else None
             parser.add_argument("--" + field.name.replace("_", "-"), default=argparse.SUPPRESS, help=text, **how)
+    if ModelConfig in configs:
+        example = """guess tokens and check several a step: '{"method": "ngram", "num_speculative_tokens": 4}'"""
+        parser.add_argument(
+            "--speculative-config", type=_json, metavar="JSON", default=argparse.SUPPRESS, help=example
+        )
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be JSON, got {text!r}: {error}") from error
 
 
 def given(args: argparse.Namespace, *configs: Any) -> dict[str, Any]:
     names = {field.name for config in configs for field in fields(config)}
+    if ModelConfig in configs:
+        names.add("speculative_config")
     return {name: value for name, value in vars(args).items() if name in names}
 
 

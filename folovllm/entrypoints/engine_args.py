@@ -44,7 +44,7 @@ class _Args:
 
 _NAMES = dict.fromkeys(
     [*(field.name for layer in (ModelConfig, CacheConfig, SchedulerConfig) for field in fields(layer)),
-     *SPELLINGS, *NEUTRAL]
+     "speculative_config", *SPELLINGS, *NEUTRAL]
 )  # fmt: skip
 EngineArgs = make_dataclass("EngineArgs", [(name, Any, None) for name in _NAMES], bases=(_Args,))
 AsyncEngineArgs = make_dataclass("AsyncEngineArgs", [], bases=(EngineArgs,))
