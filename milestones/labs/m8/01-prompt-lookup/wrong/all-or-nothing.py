@@ -2,6 +2,6 @@ def find_continuation(token_ids: list[int], shortest: int, longest: int, count: 
     for size in range(longest, shortest - 1, -1):
         tail = token_ids[-size:]
         for end in range(len(token_ids) - 1, size - 1, -1):
-            if token_ids[end - size : end] == tail and len(token_ids) - end >= min(count, 4):
-                return token_ids[end : end + count] if len(token_ids) - end >= count else []
+            if token_ids[end - size : end] == tail:
+                return token_ids[end : end + count] if end + count <= len(token_ids) else []
     return []
