@@ -19,7 +19,9 @@ from itertools import accumulate
 
 MEMORY = 0.995  # what a guess still counts once another was looked at: the last 200 decide
 OPTIMISM = (6.0, 8.0)  # (right, looked at) before the first guess
-PROBE_EVERY = 64  # steps without drafts between two looks at whether guesses have become better
+# Of 64 choices in a row that find no guess worth while, the last 3 make one nevertheless, for guesses may have become
+# better. 3, since an engine that runs ahead asks twice a step.
+PROBE_EVERY, PROBES = 64, 3
 
 
 def expected_tokens(alpha: float, k: int) -> float:
@@ -71,7 +73,7 @@ class DraftLength:
     def __init__(self, most: int, costs: StepCosts | None) -> None:
         self.most, self.costs = most, costs
         self._right, self._looked_at = OPTIMISM
-        self._steps_without = 0
+        self._num_without = 0
 
     @property
     def alpha(self) -> float:
@@ -84,12 +86,12 @@ class DraftLength:
             return self.most
         best = best_length(num_seqs, self.alpha, self.most, self.costs)
         if best > 0:
-            self._steps_without = 0
+            self._num_without = 0
             return best
-        self._steps_without += 1
-        if self._steps_without % PROBE_EVERY or best_length(num_seqs, 1.0, self.most, self.costs) == 0:
-            return 0  # the latter: not even guesses that are always right would pay
-        return 1
+        self._num_without = (self._num_without + 1) % PROBE_EVERY
+        if self._num_without < PROBE_EVERY - PROBES:
+            return 0
+        return min(1, best_length(num_seqs, 1.0, self.most, self.costs))  # 0: not even perfect guesses would pay
 
     def record(self, drafted: int, accepted: int) -> None:
         """One sequence's guesses of a step. Behind the first wrong one, none was looked at."""

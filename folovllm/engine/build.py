@@ -73,7 +73,7 @@ def build_engine_core(
             most = speculative.num_speculative_tokens
             costs = measure_step_costs(model, proposer, limits.max_num_seqs * (1 + most), device)
             draft_length = DraftLength(most, costs)
-        scheduler = ObservedScheduler(limits, kv, eos_token_ids, draft_length, observers)
+        scheduler = ObservedScheduler(limits, kv, eos_token_ids, observers, draft_length)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),
         dataclasses.replace(cache_config, kv_cache_memory_bytes=None, num_kv_blocks=size.num_blocks),

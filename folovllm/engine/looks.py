@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from folovllm import request
 from folovllm.core.cached_block_pool import CachedBlockPool
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.stats import EngineStats
+from folovllm.spec_decode.metrics import SpecDecodingStats
 from folovllm.tracing.observer import EngineObserver
 
 CELLS = 384
@@ -56,20 +58,29 @@ class EngineLook:
 class Steps(EngineObserver):
     """The newest steps of an engine, from its first look on. Of each: `time` in seconds since 1970, when it was
     scheduled; `running` requests; `used` blocks; and `rows`, each (sequence, tokens computed before, tokens in this
-    step, tokens of the prompt, blocks, whether it draws)."""
+    step, tokens of the prompt, blocks, tokens that it draws)."""
 
     def __init__(self, engine: LLMEngine) -> None:
         self._scheduler = engine.scheduler
         self.newest: deque[dict[str, Any]] = deque(maxlen=STEPS)
+        self._guessing: list[tuple[list[Any], request.Sequence, int]] = []
+        """Of a step with guesses: its rows, their sequences, and how long these were."""
 
     def scheduled(self, output: SchedulerOutput) -> None:
         rows = [
-            (seq.seq_id, start := seq.num_computed_tokens, num, seq.data.num_prompt_tokens, len(seq.block_ids),
-             start + num >= seq.get_len())
+            [seq.seq_id, start := seq.num_computed_tokens, num, seq.data.num_prompt_tokens, len(seq.block_ids),
+             int(start + num >= seq.get_len())]
             for seq, num in zip(output.scheduled_seqs[:ROWS], output.num_scheduled_tokens, strict=False)
         ]  # fmt: skip
+        if output.num_drafts:
+            self._guessing = [(row, seq, seq.get_len()) for row, seq in zip(rows, output.scheduled_seqs, strict=False)]
         used, running = self._scheduler.kv.pool.num_used, len(self._scheduler.running)
         self.newest.append({"time": time.time(), "running": running, "used": used, "rows": rows})
+
+    def step_ended(self, outputs: list[Any]) -> None:
+        for row, seq, length in self._guessing:
+            row[5] = seq.get_len() - length
+        self._guessing = []
 
 
 def look_at(engine: LLMEngine, replica: str | None = None) -> EngineLook:
@@ -114,10 +125,14 @@ def together(looks: Sequence[EngineLook]) -> tuple[EngineStats, str]:
     """
     if not looks:
         raise ValueError("looks must be at least one, got none")
-    names = [field.name for field in dataclasses.fields(EngineStats)]
-    total = EngineStats(**{name: sum(getattr(look.stats, name) for look in looks) for name in names})
     if len(looks) == 1:
-        return total, looks[0].block_map
+        return looks[0].stats, looks[0].block_map
+    names = [field.name for field in dataclasses.fields(EngineStats) if field.name != "spec_decode"]
+    guesses = [look.stats.spec_decode for look in looks if look.stats.spec_decode is not None]
+    total = EngineStats(
+        **{name: sum(getattr(look.stats, name) for look in looks) for name in names},
+        spec_decode=sum(guesses, SpecDecodingStats()) if guesses else None,
+    )
     share = max(1, CELLS // len(looks))
     states = [np.array([_LETTERS.index(letter) for letter in look.block_map]) for look in looks]
     return total, "".join(_bar(state, share) for state in states)

@@ -10,7 +10,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from folovllm.core.prefix_caching_manager import PrefixCachingManager
-from folovllm.core.scheduler import Scheduler
+from folovllm.core.speculative_scheduler import SpeculativeScheduler
+from folovllm.spec_decode.metrics import SpecDecodingStats
 
 WINDOW_SECONDS = 5.0
 
@@ -43,9 +44,11 @@ class EngineStats:
     output_tokens: int
     tokens_per_s: float
     """Output tokens of the last seconds, per second; 0 when nothing runs."""
+    spec_decode: SpecDecodingStats | None = None
+    """None: without speculative_config."""
 
     @classmethod
-    def of(cls, scheduler: Scheduler, tokens: TokenCounter) -> EngineStats:
+    def of(cls, scheduler: SpeculativeScheduler, tokens: TokenCounter) -> EngineStats:
         kv, pool = scheduler.kv, scheduler.kv.pool
         cache = kv if isinstance(kv, PrefixCachingManager) else None
         return cls(
@@ -66,12 +69,21 @@ class EngineStats:
             prompt_tokens=tokens.prompt_tokens,
             output_tokens=tokens.output_tokens,
             tokens_per_s=tokens.tokens_per_s if scheduler.has_unfinished_requests() else 0.0,
+            spec_decode=_guesses(scheduler),
         )
 
     @property
     def prefix_hit_rate(self) -> float:
         """Share of prompt tokens that did not have to be computed; 0 before any came."""
         return self.prefix_cache_hits / self.prefix_cache_queries if self.prefix_cache_queries else 0.0
+
+
+def _guesses(scheduler: SpeculativeScheduler) -> SpecDecodingStats | None:
+    if scheduler.draft_length is None:
+        return None
+    kept = list(scheduler.num_accepted_per_pos)
+    kept += [0] * (scheduler.draft_length.most - len(kept))
+    return SpecDecodingStats(scheduler.num_drafts, scheduler.num_draft_tokens, tuple(kept))
 
 
 class TokenCounter:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from folovllm.engine.stats import EngineStats
+from folovllm.spec_decode.metrics import SpecDecodingStats
 
 
 @dataclass
@@ -31,6 +32,13 @@ class Counter(Metric):
     value: int
 
 
+@dataclass
+class Vector(Metric):
+    """Counters in an order of their own. Prometheus knows none: there each has a label more."""
+
+    values: list[int]
+
+
 STATE: list[tuple[type[Gauge] | type[Counter], str, str, Callable[[EngineStats], float]]] = [
     (Gauge, "num_requests_running", "Requests in the batch.", lambda stats: stats.running),
     (Gauge, "num_requests_waiting", "Requests that wait for room, in the engine or before it.",
@@ -48,7 +56,23 @@ STATE: list[tuple[type[Gauge] | type[Counter], str, str, Callable[[EngineStats],
 ]  # fmt: skip
 
 
+SPEC_DECODE: list[tuple[str, str, Callable[[SpecDecodingStats], int]]] = [
+    ("spec_decode_num_drafts", "Runs of guesses.", lambda stats: stats.num_drafts),
+    ("spec_decode_num_draft_tokens", "Tokens that were guessed.", lambda stats: stats.num_draft_tokens),
+    ("spec_decode_num_accepted_tokens", "Guesses that were kept.", lambda stats: stats.num_accepted_tokens),
+]
+"""Only there where tokens are guessed."""
+PER_POS = "spec_decode_num_accepted_tokens_per_pos"
+
+
 def metrics_of(stats: EngineStats, model_name: str) -> list[Metric]:
     """Under vLLM's names, for a program looks them up by these."""
     labels = {"model_name": model_name}
-    return [kind(f"vllm:{name}", value_of(stats), labels=labels) for kind, name, _, value_of in STATE]  # type: ignore[arg-type]
+    found: list[Metric] = [
+        kind(f"vllm:{name}", value_of(stats), labels=labels)  # type: ignore[arg-type]
+        for kind, name, _, value_of in STATE
+    ]
+    if (guesses := stats.spec_decode) is not None:
+        found += [Counter(f"vllm:{name}", value_of(guesses), labels=labels) for name, _, value_of in SPEC_DECODE]
+        found.append(Vector(f"vllm:{PER_POS}", list(guesses.num_accepted_tokens_per_pos), labels=labels))
+    return found

@@ -36,7 +36,7 @@ def find_tokenizer(trace: Trace, name: str | None = None) -> Any:
     """
     if not trace.header.texts:
         raise NoTextsError(f"trace {trace.name} was written without texts: --trace-texts writes them")
-    num_tokens = sum(len(step.tokens) + len(step.first) for step in trace.steps)
+    num_tokens = sum(len(step.tokens) + len(step.first) + len(step.later) for step in trace.steps)
     if num_tokens > MOST_TOKENS:
         raise NoTextsError(f"trace {trace.name} has {num_tokens:,} tokens; a page shows texts of {MOST_TOKENS:,}")
     name = name or trace.header.tokenizer or trace.header.model
@@ -71,8 +71,9 @@ def texts_of(trace: Trace, tokenizer: SupportsDecode) -> Texts:
                 context = arrived.context if arrived else []
                 decoder = open_[number] = IncrementalDetokenizer(tokenizer, context, skip_special_tokens=True)
                 texts.said[number] = Said()
-            texts.said[number].steps.append(place)
-            texts.said[number].pieces.append(decoder.add(row.token))
+            for token in (row.token, *row.later):
+                texts.said[number].steps.append(place)
+                texts.said[number].pieces.append(decoder.add(token))
         for number, _ in (*record.left, *record.ended):
             if number in open_:
                 texts.said[number].pieces[-1] += open_.pop(number).finish()

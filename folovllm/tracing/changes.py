@@ -158,6 +158,20 @@ class Changes(EngineObserver):
                 first.append((self._number(seq), token_id if self._tells_texts else UNTOLD))
         return {"first": first} if first else {}
 
+    def guesses(self, output: SchedulerOutput, lengths: dict[str, int]) -> News:
+        """Of a step with guesses, all of whose tokens have come. lengths: of its sequences, when it was scheduled."""
+        drafted, later = [], []
+        for seq in output.scheduled_seqs:
+            if count := output.num_drafts.get(seq.seq_id, 0):
+                number = self._number(seq)
+                drafted.append((number, count))
+                tokens = seq.get_token_ids()[lengths[seq.seq_id] + 1 :]
+                later += [(number, token_id if self._tells_texts else UNTOLD) for token_id in tokens]
+            if seq.seq_id in lengths:
+                self._moved.append(seq)  # blocks that only guesses needed were given back
+        news: News = {"drafted": drafted} if drafted else {}
+        return news | {"later": later} if later else news
+
     def _tell(self, name: str, what: Any) -> None:
         self.told.setdefault(name, []).append(what)
 
@@ -177,6 +191,7 @@ class Changes(EngineObserver):
         back = {*self.told.get("resumed", ()), *(child for _, child in self.told.get("branched", ()))}
         decoders = self._decoders
         for row, (seq, num_tokens) in enumerate(zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True)):
+            num_tokens -= output.num_drafts.get(seq.seq_id, 0)
             if num_tokens == 1 and seq in decoders:  # it goes on: most rows
                 decoding.append(seq)
                 decode_rows.append(row)

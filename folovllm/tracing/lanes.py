@@ -101,8 +101,11 @@ def _extend(lane: Lane, place: int, row: Row | None, replay: Replay) -> None:
         kind = "prefill" if row.kind == "fork" else row.kind
         start, num_tokens = row.start, row.num_tokens
     last = lane.segments[-1] if lane.segments else None
-    # Chunks of a prompt stay apart, so that each is seen.
-    if last is not None and last.kind == kind and last.last == place - 1 and kind != "prefill":
+    # Chunks of a prompt stay apart, so that each is seen, and so does a step that brought several tokens.
+    is_apart = (
+        kind == "prefill" or num_tokens > 1 or (last is not None and last.num_tokens > last.last - last.first + 1)
+    )
+    if last is not None and last.kind == kind and last.last == place - 1 and not is_apart:
         last.last = place
         last.num_tokens += num_tokens
     else:

@@ -91,8 +91,8 @@ class ObservedScheduler(SpeculativeScheduler):
         config: SchedulerConfig,
         kv: KVCacheManager,
         eos_token_ids: frozenset[int],
-        draft_length: DraftLength | None,
         observers: Observers,
+        draft_length: DraftLength | None = None,
     ) -> None:
         super().__init__(config, kv, eos_token_ids, draft_length)
         self.observers = observers

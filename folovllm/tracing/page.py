@@ -25,14 +25,14 @@ from typing import Any
 from folovllm.tracing.lanes import KINDS, Lane, lanes_of
 from folovllm.tracing.reader import Trace
 from folovllm.tracing.schema import StepRecord
-from folovllm.tracing.summary import Latency, latencies, percentile
+from folovllm.tracing.summary import Latency, latencies, num_drawn, percentile
 
 SCRIPTS = ("data", "words", "paint", "timeline", "charts", "blocks", "texts", "latencies", "main")
 
 # Of a record, what the page needs beyond the columns of `steps`: the names as in the record.
 _NEWS = (
     "seqs", "left", "preempted", "resumed", "branched", "found", "prefill", "forks", "tables", "copies", "swapped_out",
-    "swapped_in", "kept", "evicted", "forgotten", "restarted", "first", "ended", "failed",
+    "swapped_in", "kept", "evicted", "forgotten", "restarted", "first", "drafted", "later", "ended", "failed",
 )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def page_data(trace: Trace, texts: Texts | None = None) -> dict[str, Any]:
             "findable": [step.findable for step in steps],
             "waiting": [step.waiting for step in steps],
             "swapped": [step.swapped for step in steps],
-            "drawn": [sum(token is not None for token in step.tokens) + len(step.first) for step in steps],
+            "drawn": [num_drawn(step) for step in steps],
         },
         "news": [_news(step) for step in steps],
     }

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from folovllm.tracing.lanes import lanes_of
 from folovllm.tracing.reader import Trace
 from folovllm.tracing.schema import PARTS, StepRecord
+from folovllm.tracing.summary import num_drawn
 
 ENGINE, SEQUENCES = 1, 2
 
@@ -58,7 +59,7 @@ def _step(record: StepRecord, num_blocks: int, track: int) -> Iterator[Event]:
     begin, end = record.t, record.t + sum(record.times)
     facts = {
         "prefill tokens": sum(num for _, _, num in record.prefill),
-        "drawn": sum(token is not None for token in record.tokens) + len(record.first),
+        "drawn": num_drawn(record),
     }
     yield _span(f"step {record.step}", ENGINE, track, begin, end, facts)
     at = record.t

@@ -39,6 +39,14 @@ class Row:
     start: int
     num_tokens: int
     token: int | None = None
+    drafted: int = 0
+    """Guesses that it computes besides num_tokens; those that are right are among num_tokens."""
+    later: list[int] = field(default_factory=list)
+    """Tokens behind `token`."""
+
+    @property
+    def num_drawn(self) -> int:
+        return (self.token is not None) + len(self.later)
 
 
 class Replay:
@@ -117,8 +125,14 @@ class Replay:
         for _, child in record.forks:
             seq = self.seqs[child]
             rows.append(Row(seq, "fork", seq.computed, 0, first.get(child)))
+        drafted = dict(record.drafted)
+        row_of = {row.seq.number: row for row in rows} if drafted else {}
+        for number, token in record.later:
+            row_of[number].later.append(token)
+            row_of[number].num_tokens += 1
         for row in rows:
             row.seq.status = RUNNING
+            row.drafted = drafted.get(row.seq.number, 0)
         return rows
 
     def finish(self, record: StepRecord, rows: list[Row]) -> None:

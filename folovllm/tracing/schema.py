@@ -1,6 +1,6 @@
 """What the lines of a trace mean: a header, then one record a step. JSON Lines, UTF-8, one object a line.
 
-    {"type":"header","version":2, ...}
+    {"type":"header","version":3, ...}
     {"type":"step","step":1,"t":1520,"times":[210,4130,0,38,160],"arrived":[...],"prefill":[[0,0,57]],...}
     {"type":"step","step":2,"t":6100,"times":[60,3900,0,30,110],"decode":[0],"tokens":[1184],"free":507,...}
     {"type":"end","t":99120, ...}                             only where the trace was closed
@@ -21,9 +21,9 @@ from typing import Any, Literal, get_args
 
 from folovllm.utils.checks import describe
 
-VERSION = 2
-READABLE = (1, 2)
-"""Version 1 lacks fields that have a default here."""
+VERSION = 3
+READABLE = (1, 2, 3)
+"""Earlier ones lack fields that have a default here."""
 
 UNTOLD = -1
 """In the place of a token id, where Header.texts is false."""
@@ -116,7 +116,7 @@ class StepRecord:
     prefill: list[tuple[int, int, int]] = field(default_factory=list)
     """(sequence, from which token on, how many): a prompt or a chunk of one, or what is computed once more."""
     decode: list[int] | None = None
-    """Sequences that compute their newest token alone. None: those of the record before."""
+    """Sequences that compute their newest token alone, or with guesses. None: those of the record before."""
     forks: list[tuple[int, int]] = field(default_factory=list)
     """(parent, child): the child has all that the parent computes in this step, and draws from its logits."""
     tables: list[tuple[int, int, list[int]]] = field(default_factory=list)
@@ -148,6 +148,10 @@ class StepRecord:
     where Header.texts is false."""
     first: list[tuple[int, int]] = field(default_factory=list)
     """(sequence, token id) drawn by sequences of `prefill` and by children of `forks`."""
+    drafted: list[tuple[int, int]] = field(default_factory=list)
+    """(sequence, guesses) of those of `decode` that computed guesses at what comes next, too."""
+    later: list[tuple[int, int]] = field(default_factory=list)
+    """(sequence, token id) drawn behind its token in `tokens`, in order: for each guess that was right, one more."""
     ended: list[tuple[int, str]] = field(default_factory=list)
     """(sequence, reason) of those that ended by this step. "ignored": it ended and is not returned."""
     failed: bool = False

@@ -43,6 +43,10 @@ def when_drawn(record: StepRecord) -> int:
     return record.t + sum(record.times[:4])
 
 
+def num_drawn(record: StepRecord) -> int:
+    return sum(token is not None for token in record.tokens) + len(record.first) + len(record.later)
+
+
 def latencies(trace: Trace) -> dict[int, Latency]:
     """By request, of those whose arrival is in the trace."""
     replay, found = Replay(), dict[int, Latency]()
@@ -54,7 +58,7 @@ def latencies(trace: Trace) -> dict[int, Latency]:
             # A beam's token is chosen later, but its time is this step's.
             is_beam = row.token is None and row.kind == "decode" and not record.failed
             if (row.token is not None or is_beam) and row.seq.request in found:
-                found[row.seq.request].drawn[row.seq.number].append(at)
+                found[row.seq.request].drawn[row.seq.number] += [at] * (1 + len(row.later))
     return found
 
 
@@ -62,6 +66,11 @@ def percentile(values: list[int], percent: int) -> int:
     """The nearest rank: one of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * percent // 100) - 1))]
+
+
+def _guesses(steps: list[StepRecord]) -> dict[str, Any]:
+    guesses = sum(num for step in steps for _, num in step.drafted)
+    return {"guesses": guesses, "guesses_kept": sum(len(step.later) for step in steps)} if guesses else {}
 
 
 def summarize(trace: Trace) -> dict[str, Any]:
@@ -80,7 +89,8 @@ def summarize(trace: Trace) -> dict[str, Any]:
         "sequences": sum(len(step.seqs) for step in steps),
         "prefill_tokens": sum(num for step in steps for _, _, num in step.prefill),
         "found_tokens": sum(num for step in steps for _, num in step.found),
-        "output_tokens": sum(sum(t is not None for t in step.tokens) + len(step.first) for step in steps),
+        "output_tokens": sum(num_drawn(step) for step in steps),
+        **_guesses(steps),
         "preempted": sum(len(step.preempted) for step in steps),
         "copies": sum(len(step.copies) for step in steps),
         "evicted": sum(len(step.evicted) for step in steps),

@@ -38,7 +38,7 @@ Clock = Callable[[], float]
 class _Step:
     """A step that was scheduled and has not been finished."""
 
-    __slots__ = ("counts", "decode_rows", "news", "output", "readings", "token_ids")
+    __slots__ = ("counts", "decode_rows", "lengths", "news", "output", "readings", "token_ids")
 
     def __init__(self, output: SchedulerOutput, readings: list[float]) -> None:
         self.output = output
@@ -50,6 +50,8 @@ class _Step:
         self.decode_rows: list[int] | None = None
         """Which rows decode; None: all."""
         self.token_ids: list[int | None] | None = None
+        self.lengths: dict[str, int] = {}
+        """Of the sequences with guesses, by their ids."""
 
 
 class Tracer(EngineObserver):
@@ -89,6 +91,9 @@ class Tracer(EngineObserver):
             step.news, step.decode_rows = self.changes.take(output)
             self._counts = self._count()
         step.counts = self._counts
+        if output.num_drafts:
+            lengths = {seq.seq_id: seq.get_len() for seq in output.scheduled_seqs}
+            step.lengths = {seq_id: lengths[seq_id] for seq_id in output.num_drafts}
         self._steps.append(step)
 
     def launched(self) -> None:
@@ -114,6 +119,8 @@ class Tracer(EngineObserver):
             if step.decode_rows is not None:
                 assert step.token_ids is not None
                 more |= self.changes.first_tokens(step.output, step.token_ids, step.decode_rows)
+            if step.lengths:
+                more |= self.changes.guesses(step.output, step.lengths)
             self._write(step, more)
 
     def close(self) -> None:

@@ -16,6 +16,11 @@ def draw_case(seed: int, number: int) -> Case:
     # Of engines with one seed all unseeded requests would draw with the same noise, and their draws, taken together,
     # would follow no distribution.
     case.engine["seed"] = random.Random(f"{seed}/{number}/engine").randrange(2**31)
+    rng = random.Random(f"{seed}/{number}/speculation")
+    if rng.random() < 0.4:  # one token that occurred before is enough for a guess: there are many, right and wrong
+        case.engine["speculative_config"] = {
+            "method": "ngram", "num_speculative_tokens": rng.choice([1, 2, 4, 8]), "prompt_lookup_min": 1
+        }  # fmt: skip
     return case
 
 

@@ -34,17 +34,31 @@ class Watch:
             self._follow(ShadowCache(engine.config.cache_config.block_size))
 
     def _follow(self, shadow: ShadowCache) -> None:
-        execute = self.engine.runner.execute_model
+        runner = self.engine.runner
+        execute, speculation = runner.execute_model, runner.speculation
 
-        def following(scheduled: SchedulerOutput) -> Any:
+        def look(scheduled: SchedulerOutput, drafts: dict[str, list[int]]) -> None:
             try:
-                shadow.execute(scheduled)
+                shadow.execute(scheduled, drafts)
             except AssertionError as error:
                 # Not as it is: the engine would take it for a failure of the model.
                 self._not_its_own = self._not_its_own or str(error)
+
+        def following(scheduled: SchedulerOutput) -> Any:
+            if not scheduled.num_drafts:
+                look(scheduled, {})
             return execute(scheduled)
 
-        self.engine.runner.execute_model = following  # type: ignore[method-assign]
+        runner.execute_model = following  # type: ignore[method-assign]
+        if speculation is not None:
+            guess = speculation.guess
+
+            def guessing(scheduled: SchedulerOutput) -> dict[str, list[int]]:
+                drafts = guess(scheduled)
+                look(scheduled, drafts)
+                return drafts
+
+            speculation.guess = guessing  # type: ignore[method-assign]
 
     def look(self, open_ids: set[str], outputs: list[RequestOutput]) -> None:
         """open_ids: the requests that have come and have not ended."""

@@ -138,4 +138,7 @@ def _build(case: Case, model: Model) -> LLMEngine:
     kwargs["swap_space"] = (case.swap_blocks + 0.5) * block_bytes / GIB if case.swap_blocks else 0.0
     if spec.quantized:
         kwargs["quantization"] = "w4a16"
-    return make_engine(model.folder, **kwargs)
+    engine = make_engine(model.folder, **kwargs)
+    if engine.scheduler.draft_length is not None:
+        engine.scheduler.draft_length.costs = None  # as many guesses as there is room for, on every machine
+    return engine

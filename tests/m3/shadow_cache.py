@@ -7,6 +7,9 @@ very sequence: a copy that was forgotten, or made in the wrong order, cannot sta
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
 from folovllm.core.kv_cache_manager import BlockPairs
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Sequence
@@ -21,22 +24,25 @@ class ShadowCache:
         self.device: Blocks = {}
         self.swap: Blocks = {}
 
-    def execute(self, output: SchedulerOutput) -> None:
-        """One step in the worker's order. Raises AssertionError where somebody would read what is not his."""
+    def execute(self, output: SchedulerOutput, behind: Mapping[str, list[int]] = MappingProxyType({})) -> None:
+        """One step in the worker's order. Raises AssertionError where somebody would read what is not his.
+
+        behind: tokens that are computed behind a sequence's own, by its id.
+        """
         _copy(self.device, self.swap, output.blocks_to_swap_out)
         _copy(self.swap, self.device, output.blocks_to_swap_in)
         _copy(self.device, self.device, output.blocks_to_copy)
         written: set[tuple[int, int]] = set()
         computed = list(zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True))
         for seq, num_tokens in computed:  # a layer first writes all new keys and values, then attends
-            hashes = prefix_hashes(seq)
+            hashes = prefix_hashes(seq, behind.get(seq.seq_id, ()))
             for position in range(seq.num_computed_tokens, seq.num_computed_tokens + num_tokens):
                 block, offset = self._slot(seq, position)
                 assert (block, offset) not in written, f"two sequences write to block {block}, offset {offset}"
                 written.add((block, offset))
                 self.device.setdefault(block, {})[offset] = hashes[position]
         for seq, num_tokens in computed:
-            hashes = prefix_hashes(seq)
+            hashes = prefix_hashes(seq, behind.get(seq.seq_id, ()))
             for position in range(seq.num_computed_tokens + num_tokens):
                 block, offset = self._slot(seq, position)
                 assert self.device.get(block, {}).get(offset) == hashes[position], (
@@ -53,10 +59,10 @@ class ShadowCache:
         return block, position % self.block_size
 
 
-def prefix_hashes(seq: Sequence) -> list[int]:
+def prefix_hashes(seq: Sequence, behind: Iterable[int] = ()) -> list[int]:
     """One per token: of all tokens up to it."""
     hashes, value = [], 0
-    for token_id in seq.get_token_ids():
+    for token_id in (*seq.get_token_ids(), *behind):
         value = hash((value, token_id))
         hashes.append(value)
     return hashes

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from folovllm.core.draft_length import PROBE_EVERY, DraftLength, StepCosts, best_length, expected_tokens
+from folovllm.core.draft_length import PROBE_EVERY, PROBES, DraftLength, StepCosts, best_length, expected_tokens
 
 # A step takes 8 ms for its weights and 1 ms more for each 4 rows; a draft is free.
 COSTS = StepCosts([1, 5, 65], [8.0, 9.0, 24.0], [0.0, 0.0, 0.0])
@@ -99,9 +99,10 @@ def test_without_costs_it_is_always_the_most() -> None:
 def test_bad_guesses_are_looked_at_again_now_and_then() -> None:
     length = feed(DraftLength(4, StepCosts([1, 5], [8.0, 16.0], [1.0, 1.0])), 4, 0)
     chosen = [length.choose(1) for _ in range(3 * PROBE_EVERY)]
-    assert sum(chosen) == 3
+    assert sum(chosen) == 3 * PROBES
     assert max(chosen) == 1
-    assert chosen[PROBE_EVERY - 1] == 1  # and not at once
+    assert sum(chosen[: PROBE_EVERY // 2]) == 0  # and not at once
+    assert feed(length, 1, 1).choose(1) == 4
 
 
 def test_where_even_perfect_guesses_lose_none_is_made() -> None:

@@ -54,8 +54,8 @@ def test_a_wrong_line_is_named_with_its_field(tmp_path, line: str, text: str) ->
 def test_another_version_is_refused_by_its_number(tmp_path) -> None:
     path = tmp_path / "sim.jsonl"
     Simulated(path)
-    path.write_text(path.read_text().replace('"version":2', '"version":3'))
-    with pytest.raises(TraceFormatError, match="version must be 1 or 2, got 3"):
+    path.write_text(path.read_text().replace('"version":3', '"version":4'))
+    with pytest.raises(TraceFormatError, match="version must be 1 or 2 or 3, got 4"):
         read_trace(path)
 
 

@@ -169,6 +169,8 @@ def summary_line(stats: EngineStats) -> str:
         text += f", {stats.kv_blocks_shared:,} shared"
     if stats.prefix_cache_queries:
         text += f" · found {stats.prefix_hit_rate:.0%}"
+    if stats.spec_decode is not None:
+        text += f" · {stats.spec_decode.acceptance_length:.2f} tokens a draft"
     return text + (f" · preempted {stats.preemptions}" if stats.preemptions else "")
 
 

@@ -23,7 +23,7 @@ from folovllm.config import CacheConfig
 from folovllm.engine.looks import EngineLook
 from folovllm.entrypoints import metrics_reader as reader
 from folovllm.entrypoints.engine_client import EngineClient
-from folovllm.entrypoints.metrics_reader import STATE, Gauge, Metric
+from folovllm.entrypoints.metrics_reader import PER_POS, SPEC_DECODE, STATE, Gauge, Metric
 from folovllm.outputs import RequestOutput
 from folovllm.serving.openai.gate import Gate
 
@@ -55,11 +55,29 @@ class _EngineState(Collector):
                 value = self.gate.num_waiting() if waits_here else value_of(look.stats)
                 metric.add_metric([self.model_name, look.replica or ""][: len(names)], value)
             yield metric
+        yield from self._guesses(names)
         facts = {name: str(value) for name, value in dataclasses.asdict(self.cache).items()}
         facts["num_gpu_blocks"] = str(sum(look.stats.kv_blocks_total for look in self.looks))
         info = GaugeMetricFamily(f"{self.prefix}cache_config_info", "How the KV cache is laid out.", labels=[*facts])
         info.add_metric([*facts.values()], 1)
         yield info
+
+    def _guesses(self, names: list[str]) -> Iterator[PrometheusMetric]:
+        """Of engines with speculative_config."""
+        guesses = [([self.model_name, look.replica or ""][: len(names)], look.stats.spec_decode) for look in self.looks]
+        there = [(labels, stats) for labels, stats in guesses if stats is not None]
+        for name, text, value_of in SPEC_DECODE if there else ():
+            metric = CounterMetricFamily(f"{self.prefix}{name}", text, labels=names)
+            for labels, stats in there:
+                metric.add_metric(labels, value_of(stats))
+            yield metric
+        if there:
+            text = "Guesses that were kept, by their place in the run."
+            metric = CounterMetricFamily(f"{self.prefix}{PER_POS}", text, labels=[*names, "position"])
+            for labels, stats in there:
+                for position, count in enumerate(stats.num_accepted_tokens_per_pos):
+                    metric.add_metric([*labels, str(position)], count)
+            yield metric
 
 
 class _Histogram(Collector):

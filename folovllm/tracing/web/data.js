@@ -44,9 +44,9 @@ class TraceData {
   tokensAt(lane, step) {
     const at = this.segmentAt(lane, step);
     if (at < 0) return null;
-    const [kind, first, , start, num] = lane.segments.slice(at, at + FIELDS);
+    const [kind, first, last, start, num] = lane.segments.slice(at, at + FIELDS);
     const name = KINDS[kind];
-    if (name === "decode") return { kind: name, start: start + step - first, num: 1 };
+    if (name === "decode" && last > first) return { kind: name, start: start + step - first, num: 1 };
     return { kind: name, start, num };
   }
 

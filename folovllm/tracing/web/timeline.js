@@ -100,7 +100,8 @@ class Timeline {
         pen.fillStyle = COLOURS.found;
         pen.fillRect(x0, top + height - 4, x1 - x0 - gap, 4);
       }
-      if (kind === "prefill" && x1 - x0 > 26 && segments[at + 4]) {
+      const isRun = segments[at + 4] > segments[at + 2] - first + 1 && kind === "decode"; // guesses were right
+      if (segments[at + 4] && x1 - x0 > (isRun ? 9 : 26) && (isRun || kind === "prefill")) {
         pen.fillStyle = COLOURS["on-light"];
         pen.textAlign = "center";
         pen.fillText(String(segments[at + 4]), (x0 + x1) / 2, top + height / 2 - (found ? 2 : 0));

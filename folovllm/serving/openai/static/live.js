@@ -59,6 +59,9 @@ function show(look) {
   $("v-hits").textContent = whole(look.prefix_hit_rate * 100) + "%";
   $("v-preemptions").textContent = whole(look.preemptions);
   $("v-steps").textContent = whole(look.steps);
+  const guesses = look.spec_decode, kept = guesses ? guesses.num_accepted_tokens_per_pos.reduce((a, b) => a + b, 0) : 0;
+  $("guesses").hidden = !guesses;
+  $("v-gained").textContent = guesses && guesses.num_drafts ? (1 + kept / guesses.num_drafts).toFixed(2) : "–";
   $("v-blocks").textContent = `${whole(look.used)} / ${whole(look.kv_blocks_total)}`;
   const first = look.first_block, cell = look.blocks_per_cell;
   const last = first && Math.min(look.kv_blocks_total, first + look.block_map.length * cell - 1);

@@ -13,7 +13,7 @@ function beginWalk(answers, isSlow) {
   showWalk();
 }
 
-// What comes from /live: each step has `rows` of [sequence, tokens before, tokens in it, of the prompt, blocks, draws].
+// What comes from /live: each step has `rows` of [sequence, tokens before, tokens in it, of the prompt, blocks, tokens drawn].
 function takeSteps(steps) {
   walk.steps.push(...steps);
   for (const { rows } of walk.steps) {
@@ -43,7 +43,8 @@ function goTo(at) {
   const steps = ownSteps();
   walk.at = Math.max(-1, Math.min(steps.length - 1, at));
   for (const answer of walk.answers) {
-    const drawn = steps.slice(0, walk.at + 1).filter(({ rows }) => rows.some(([seq, , , , , draws]) => seq === answer.seq && draws)).length;
+    const drawn = steps.slice(0, walk.at + 1).flatMap(({ rows }) => rows)
+      .reduce((count, [seq, , , , , draws]) => count + (seq === answer.seq ? draws : 0), 0);
     answer.draw(walk.isDone && walk.at === steps.length - 1 ? Infinity : drawn);
   }
   showWalk();
@@ -88,12 +89,12 @@ function showWalk() {
 }
 
 function rowsOf(step) {
-  const items = step.rows.slice(0, MOST_ROWS).map(([seq, start, num, prompt, blocks]) => {
+  const items = step.rows.slice(0, MOST_ROWS).map(([seq, start, num, prompt, blocks, draws]) => {
     const place = walk.answers.findIndex((answer) => answer.seq === seq), isPrefill = start < prompt;
     const item = document.createElement("li"), name = document.createElement("b"), said = document.createElement("span"), bar = document.createElement("i");
     item.className = isPrefill ? "prefill" : "decode";
     name.textContent = place < 0 ? text("others") : walk.answers.length > 1 ? place + 1 : "";
-    said.textContent = isPrefill ? text("prefill", num) + (start ? text("found_row", start) : "") : text("decode", start - prompt + 2);
+    said.textContent = isPrefill ? text("prefill", num) + (start ? text("found_row", start) : "") : text("decode", start - prompt + 2) + (num > 1 ? text("guesses", num - 1, draws - 1) : "");
     bar.style.setProperty("--blocks", Math.min(blocks, 24));
     bar.title = text("row_blocks", blocks);
     item.append(name, said, bar);

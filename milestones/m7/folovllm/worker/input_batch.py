@@ -1,0 +1,226 @@
+"""The persistent batch: arrays that live across steps, one row per running sequence.
+
+    row   token_ids                      num_tokens  num_computed  block_table
+    0     5 17 9 4 31 …                  5           4             [3]
+    1     –                              free
+    2     8 8 2 …                        3           0             [0]
+
+A step's inputs are cut out of these arrays by a few vectorised operations, for any number of sequences. What changes
+from step to step is little: a row is written when a sequence joins, and grows by one token per step.
+
+The next step may be prepared before this one's tokens have come to the host. Their places here are then still empty,
+but the device has the tokens, in last_tokens[row], and puts them into the inputs.
+
+    row   token_ids        num_tokens  num_known        host     input_ids  9 ?
+    0     5 17 9           3           3                            ▲
+    1     8 8 2 ?          4           3                device   last_tokens[1] = 31 ─▶ input_ids  9 31
+
+vLLM: v1/worker/gpu_input_batch.py, v1/worker/block_table.py, v1/worker/gpu_model_runner.py (_prepare_input_ids),
+v1/worker/gpu/input_batch.py, v1/worker/gpu/states.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from folovllm.attention.metadata import AttentionMetadata
+from folovllm.request import Sequence
+from folovllm.utils.upload import longest_first, pack_inputs, unpack_inputs, upload
+
+Forks = list[tuple[Sequence, Sequence]]
+
+
+@dataclass(slots=True)
+class StepInputs:
+    """What one forward needs; tensors on the model's device."""
+
+    input_ids: torch.Tensor
+    """[num_tokens] int64."""
+    positions: torch.Tensor
+    """[num_tokens] int64."""
+    metadata: AttentionMetadata
+    rows: np.ndarray
+    """[num_seqs] the rows of the batch that compute tokens, in the order of the step."""
+    num_new: np.ndarray
+    """[num_seqs] how many each of them computes."""
+    draws: np.ndarray
+    """Which of the step's rows draw a token: numbers into [*scheduled sequences, *forked children]."""
+    drawn_rows: torch.Tensor
+    """[num_draws] the rows of the batch that these have."""
+    logits_at: torch.Tensor | None
+    """[num_draws] the flat token from whose logits each of them draws. None: each token is drawn from, in order."""
+    packed: torch.Tensor | None = None
+    """Of a padded step: [4, pad_to] int64, of which input_ids, positions and slot_mapping are rows, and seq_lens, in
+    int32, the first half of the last row. So a CUDA graph's inputs are one copy, and the block tables another."""
+
+
+@dataclass(slots=True)
+class Expected:
+    """Where tokens belong that have been drawn and have not come to the host yet."""
+
+    rows: np.ndarray
+    places: np.ndarray
+    serials: np.ndarray
+    """Serial numbers of the sequences that had these rows: when the tokens come, a row may be another sequence's."""
+
+
+class InputBatch:
+    """Args:
+    max_num_seqs: rows.
+    max_model_len: tokens that a row can hold.
+    block_size: tokens per block of the KV cache.
+    """
+
+    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, device: torch.device) -> None:
+        self.block_size, self.device = block_size, device
+        max_blocks = -(-max_model_len // block_size)
+        # Zeros of this size cost no memory until they are written: the system hands out pages at first touch.
+        self.token_ids = np.zeros((max_num_seqs, max_model_len), np.int64)
+        self.block_table = np.zeros((max_num_seqs, max_blocks), np.int64)
+        self.num_tokens = np.zeros(max_num_seqs, np.int64)
+        self.num_known = np.zeros(max_num_seqs, np.int64)  # tokens that the host knows: all, or all but the last
+        self.num_computed = np.zeros(max_num_seqs, np.int64)
+        self.last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
+        self._serials = np.zeros(max_num_seqs, np.int64)
+        self._num_added = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._row_of: dict[str, int] = {}
+        self._free_rows = list(range(len(self.num_tokens) - 1, -1, -1))
+
+    def __contains__(self, seq_id: str) -> bool:
+        return seq_id in self._row_of
+
+    def add(self, seq: Sequence) -> None:
+        """Give a sequence a row and write all that is known of it."""
+        row = self._row_of[seq.seq_id] = self._free_rows.pop()
+        num_prompt, num_tokens = seq.get_prompt_len(), seq.get_len()
+        self.token_ids[row, :num_prompt] = seq.data.prompt_token_ids
+        self.token_ids[row, num_prompt:num_tokens] = seq.data.output_token_ids
+        self.block_table[row, : len(seq.block_ids)] = seq.block_ids
+        self.num_tokens[row] = self.num_known[row] = num_tokens
+        self._num_added += 1
+        self._serials[row] = self._num_added
+        self.num_computed[row] = seq.num_computed_tokens
+
+    def remove(self, seq_id: str) -> None:
+        """Free a row. An id without a row is no error: the sequence may have ended before its first step."""
+        row = self._row_of.pop(seq_id, None)
+        if row is not None:
+            self._free_rows.append(row)
+
+    def _rows_of(self, seqs: list[Sequence]) -> np.ndarray:
+        return np.array([self._row_of[seq.seq_id] for seq in seqs], np.int64)
+
+    def set_blocks(self, seq: Sequence) -> None:
+        """Copy a sequence's block table, which has changed. One without a row is no error: add() copies its table."""
+        row = self._row_of.get(seq.seq_id)
+        if row is not None:
+            self.block_table[row, : len(seq.block_ids)] = seq.block_ids
+
+    def prepare(
+        self, seqs: list[Sequence], num_scheduled_tokens: list[int], forks: Forks, pad_to: int | None = None
+    ) -> StepInputs:
+        """Make the inputs of a step in which sequence i computes num_scheduled_tokens[i] tokens.
+
+        Two sequences, of which the first computes 3 tokens from position 0 and the second 1 token from position 7:
+
+            start 0 7 · num_new 3 1 ─▶ flat rows 0 0 0 1 · positions 0 1 2 7 ─▶ token_ids[row, position], slots
+
+        A sequence draws from the logits of its last token, if the step gets that far; a forked child from its
+        parent's.
+
+        pad_to: for steps of one token each, the number of sequences that the arrays shall have. The added ones read and
+        write slot 0: it lies in the null block, which no sequence uses.
+        """
+        rows = self._rows_of(seqs)
+        num_new = np.array(num_scheduled_tokens)
+        start = self.num_computed[rows]
+        seq_lens = start + num_new
+        ends = num_new.cumsum()
+        if ends[-1] == len(seqs):  # one token each: nothing to repeat
+            flat_rows, positions = rows, start
+        else:
+            flat_rows = rows.repeat(num_new)
+            positions = np.arange(ends[-1]) + (seq_lens - ends).repeat(num_new)
+        blocks = self.block_table[flat_rows, positions // self.block_size]
+        max_seq_len = int(seq_lens.max())
+        max_blocks = -(-max_seq_len // self.block_size)
+        draws = np.flatnonzero(seq_lens == self.num_tokens[rows])
+        drawn_at, drawn_rows, in_order = ends[draws] - 1, rows[draws], False
+        if forks:
+            place_of = {seq.seq_id: place for place, seq in enumerate(seqs)}
+            parents = [place_of[parent.seq_id] for parent, _ in forks]
+            draws = np.concatenate([draws, np.arange(len(seqs), len(seqs) + len(forks))])
+            drawn_at = np.concatenate([drawn_at, ends[parents] - 1])
+            drawn_rows = np.concatenate([drawn_rows, [self._row_of[child.seq_id] for _, child in forks]])
+        elif len(drawn_at) == ends[-1]:  # a pure decode step: one token each, and each of them draws
+            drawn_at, in_order = drawn_at[:0], True
+        unknown = np.flatnonzero(positions >= self.num_known[flat_rows])
+        token_ids = self.token_ids[flat_rows, positions]
+        slots = blocks * self.block_size + positions % self.block_size
+        tables = self.block_table[rows, :max_blocks].astype(np.int32)
+        others = (drawn_rows, unknown, flat_rows[unknown], drawn_at)
+        padding, packed = 0 if pad_to is None else pad_to - len(seqs), None
+        several = np.flatnonzero(num_new > 1)
+        num_decodes = int(several[0]) if len(several) else len(seqs) + padding
+        order = longest_first(seq_lens[:num_decodes], padding if not len(several) else 0)
+        if pad_to is None:
+            starts, lens = np.concatenate([[0], ends]).astype(np.int32), seq_lens.astype(np.int32)
+            arrays = (token_ids, positions, slots, lens, order, starts, tables, *others)
+            input_ids, device_positions, device_slots, device_lens, device_order, *uploaded = upload(
+                self.device, *arrays
+            )
+        else:
+            starts = np.arange(pad_to + 1, dtype=np.int32)
+            tables = np.concatenate([tables, np.zeros((padding, max_blocks), np.int32)])
+            block = pack_inputs(pad_to, token_ids, positions, slots, seq_lens, order)
+            packed, *uploaded = upload(self.device, block, starts, tables, *others)
+            input_ids, device_positions, device_slots, device_lens, device_order = unpack_inputs(packed)
+        device_starts, device_tables, device_drawn_rows, unknown_at, unknown_rows, logits_at = uploaded
+        if len(unknown) == len(token_ids):
+            torch.index_select(self.last_tokens, 0, unknown_rows, out=input_ids[: len(token_ids)])
+        elif len(unknown):
+            input_ids.index_copy_(0, unknown_at, self.last_tokens.index_select(0, unknown_rows))
+        metadata = AttentionMetadata(
+            query_start_loc=device_starts,
+            seq_lens=device_lens,
+            slot_mapping=device_slots,
+            block_tables=device_tables,
+            max_query_len=int(num_new.max()),
+            max_seq_len=max_seq_len,
+            num_decodes=num_decodes,
+            decode_order=device_order,
+        )
+        return StepInputs(
+            input_ids=input_ids,
+            positions=device_positions,
+            metadata=metadata,
+            rows=rows,
+            num_new=num_new,
+            draws=draws,
+            drawn_rows=device_drawn_rows,
+            logits_at=None if in_order else logits_at,
+            packed=packed,
+        )
+
+    def advance(self, inputs: StepInputs, drawn: list[Sequence]) -> Expected:
+        """After the step: what was computed is in the cache, and the sequences of `drawn` are one token longer each.
+        last_tokens has the tokens; fill() gets them later, with what is returned here."""
+        self.num_computed[inputs.rows] += inputs.num_new
+        rows = self._rows_of(drawn)
+        expected = Expected(rows, self.num_tokens[rows], self._serials[rows])
+        self.num_tokens[rows] += 1
+        return expected
+
+    def fill(self, expected: Expected, token_ids: np.ndarray) -> None:
+        """The tokens have come: write them where they belong."""
+        same = self._serials[expected.rows] == expected.serials
+        rows, places = expected.rows[same], expected.places[same]
+        self.token_ids[rows, places] = token_ids[same]
+        self.num_known[rows] = places + 1
