@@ -20,8 +20,9 @@ class SpeculativeConfig:
     `prompt_lookup_min`. "ngram_table" looks them up in a table that was made of a corpus, and "draft_model" asks a
     smaller model; `model` is the file of the one and the folder of the other, None: those of the embedded model.
     At most `num_speculative_tokens` are guessed a step, and fewer where checking more would cost time.
-    `rejection_sample_method` "strict" draws as without guesses and keeps a guess that is what was drawn; "probabilistic"
-    lets a draft model draw its guesses, and keeps each with a probability that leaves the distribution as it was.
+    `rejection_sample_method` "strict" draws as without guesses and keeps a guess that is what was drawn;
+    "probabilistic" lets a draft model draw its guesses, and keeps each with a probability that leaves the distribution
+    as it was.
     """
 
     method: Literal["ngram", "ngram_table", "draft_model"]

@@ -1,1 +1,1 @@
-"""Speculative decoding: what guesses the next tokens, and which of the guesses are kept."""
+"""What guesses the next tokens; worker/speculation.py has them checked."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from folovllm.spec_decode.ngram import NgramProposer
-from folovllm.spec_decode.proposer import Proposer
 from folovllm.speculative_config import SpeculativeConfig
+from folovllm.worker.proposer import Proposer
 
 
 def make_proposer(speculative: SpeculativeConfig, *more: object) -> Proposer:

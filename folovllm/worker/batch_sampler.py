@@ -21,8 +21,7 @@ from folovllm.request import Sequence
 from folovllm.sample.draw import mark_undrawable
 from folovllm.sample.groups import RowGroup, group_rows, sample_groups, spread_logprobs
 from folovllm.sample.gumbel import NUM_SETTINGS, GumbelParams, GumbelRows, draw_seed, host_params, takes_raw_logits
-from folovllm.sample.logits_processors import processors_for
-from folovllm.sample.metadata import SamplingMetadata, num_reported
+from folovllm.sample.metadata import SamplingMetadata, Way, num_reported
 from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import Sampler, SamplerOutput, greedy
 from folovllm.utils.upload import upload
@@ -118,10 +117,8 @@ class BatchSampler:
 
         logits: any number of rows. Returns one token for each, or a code of sample/draw.py.
         """
-        if any(
-            not row.params.is_greedy or row.params.use_beam_search or num_reported(row) is not None or processors_for(row)
-            for row in map(self._rows.__getitem__, [seq.seq_id for seq in seqs])
-        ):
+        plain = Way("greedy", 1, (), None, "raw")
+        if any(Way.of(self._rows[seq.seq_id], self.vocab_size) != plain for seq in seqs):
             return None
         return mark_undrawable(greedy(logits), logits, logits, is_greedy=True)
 

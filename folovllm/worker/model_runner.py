@@ -21,8 +21,6 @@ import torch
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
-from folovllm.spec_decode.proposer import Proposer
-from folovllm.spec_decode.speculation import Speculation
 from folovllm.utils.turns import interrupts_allowed
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
@@ -32,6 +30,8 @@ from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.pinned_mover import PinnedBlockMover
 from folovllm.worker.prompt_logprobs import PromptLogprobs
+from folovllm.worker.proposer import Proposer
+from folovllm.worker.speculation import Speculation
 
 
 class ModelRunner:

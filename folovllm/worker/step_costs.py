@@ -13,7 +13,7 @@ from folovllm.core.draft_length import StepCosts
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence, SequenceData
 from folovllm.sampling_params import SamplingParams
-from folovllm.spec_decode.proposer import Proposer
+from folovllm.worker.proposer import Proposer
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 RUNS = 3

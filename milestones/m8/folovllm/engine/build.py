@@ -22,13 +22,13 @@ from folovllm.engine.parts import Parts, choose_parts
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.spec_decode.choose import make_proposer
-from folovllm.spec_decode.proposer import Proposer
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
 from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token
 from folovllm.worker.memory import CacheSize, size_kv_cache
 from folovllm.worker.model_runner import ModelRunner, current_device
 from folovllm.worker.profile import peak_bytes, run_full_step
+from folovllm.worker.proposer import Proposer
 from folovllm.worker.step_costs import measure_step_costs
 
 logger = init_logger(__name__)

@@ -13,18 +13,18 @@ vLLM: v1/worker/gpu_model_runner.py (propose_draft_token_ids, _calc_spec_decode_
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Sequence
 from folovllm.sample.sampler import SamplerOutput
-from folovllm.spec_decode.proposer import Proposer
-from folovllm.spec_decode.verify import verify
 from folovllm.utils.upload import upload
 from folovllm.worker.async_output import AsyncModelRunnerOutput, LaterTokens
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.input_batch import InputBatch, StepInputs
+from folovllm.worker.model_runner_output import Failures
+from folovllm.worker.proposer import Proposer
+from folovllm.worker.verify import verify
 
 
 class Speculation:
@@ -38,13 +38,13 @@ class Speculation:
         `scheduled` says so."""
         seqs = [seq for seq in scheduled.scheduled_seqs if seq.seq_id in scheduled.num_drafts]
         counts = [scheduled.num_drafts[seq.seq_id] for seq in seqs]
-        drafts = {}
+        drafts: dict[str, list[int]] = {}
         for seq, draft in zip(seqs, self.proposer.propose(seqs, counts), strict=True):
             drafts[seq.seq_id] = draft
             self.batch.set_drafts(seq, draft)
         for place, seq in enumerate(scheduled.scheduled_seqs):
-            if (draft := drafts.get(seq.seq_id)) is not None:
-                unused = scheduled.num_drafts[seq.seq_id] - len(draft)
+            if seq.seq_id in drafts:
+                unused = scheduled.num_drafts[seq.seq_id] - len(drafts[seq.seq_id])
                 scheduled.num_drafts[seq.seq_id] -= unused
                 scheduled.num_scheduled_tokens[place] -= unused
                 scheduled.total_num_scheduled_tokens -= unused
@@ -69,9 +69,9 @@ class Speculation:
 
         def draw(places: list[int], position: int) -> list[int | None]:
             some, at = [seqs[place] for place in places], firsts[places] + position
+            failures: Failures = {}
             if greedy is not None and rows is not None:
-                sampled, failures = SamplerOutput(greedy[at]), {}
-                token_ids = [rows[row] for row in at]
+                sampled, token_ids = SamplerOutput(greedy[at]), [rows[row] for row in at]
             else:
                 if len(at) == len(logits):
                     part, part_positions = logits, positions
