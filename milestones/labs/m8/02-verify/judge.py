@@ -1,4 +1,4 @@
-from folovllm.spec_decode.verify import verify
+from folovllm.worker.verify import verify
 from lab_judge import expect, invariant
 
 
