@@ -1,6 +1,6 @@
 """The scheduler's part of speculative decoding: room for guesses in a step that is decided already.
 
-    budget of 12       decodes  A 1 · B 1 · C 1      a prompt  D 5      4 are left: A, B and C get one guess each, A another
+    budget of 12      decodes  A 1 · B 1 · C 1      a prompt  D 5      4 are left: A gets two guesses, B and C get one
 
 A guess never takes what is needed. Decodes come first, then prompts, and guesses get what is left of the step's tokens
 and of the blocks; no request gives way for one. Which tokens are guessed is not known here: only how many.
