@@ -1,7 +1,7 @@
 """How many tokens a step lets the draft guess for each sequence: as many as pay in a batch of this size.
 
     tokens of a sequence in a step    1 + alpha + alpha^2 + ... + alpha^k      alpha: a guess that is looked at is right
-    seconds of the step               step(b * (1 + k)) + k * draft(b)         b sequences
+    seconds of the step               step(b * (1 + k)) + k * draft(b) + host   b sequences
 
     b = 1    weights are read once, whatever the rows: 2 tokens cost hardly more than 1, and k is large
     b = 64   a row more costs a row's arithmetic, and each refused guess was a row for nothing: k falls to 0
@@ -14,11 +14,12 @@ vLLM: v1/spec_decode/dynamic
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
 MEMORY = 0.995  # what a guess still counts once another was looked at: the last 200 decide
 OPTIMISM = (6.0, 8.0)  # (right, looked at) before the first guess
+WORTH = 1.05  # guesses must make a step so much quicker: to verify them costs time that is not measured
 # Of 64 choices in a row that find no guess worth while, the last 3 make one nevertheless, for guesses may have become
 # better. 3, since an engine that runs ahead asks twice a step.
 PROBE_EVERY, PROBES = 64, 3
@@ -30,6 +31,16 @@ def expected_tokens(alpha: float, k: int) -> float:
 
 
 @dataclass(slots=True)
+class HostCosts:
+    """Seconds of the host's work in a step: whatever it brings, and more for each token."""
+
+    fixed: float = 0.0
+    per_token: float = 0.0
+    hidden: bool = False
+    """The engine runs ahead: without guesses the host works while the device does."""
+
+
+@dataclass(slots=True)
 class StepCosts:
     """What was measured: a step of rows[i] tokens takes seconds[i], and drafting one token for each of rows[i]
     sequences draft_seconds[i]. `rows` rises. More rows never cost less: where they seemed to, that was noise."""
@@ -37,18 +48,27 @@ class StepCosts:
     rows: list[int]
     seconds: list[float]
     draft_seconds: list[float]
+    host: HostCosts = field(default_factory=HostCosts)
 
     def __post_init__(self) -> None:
         self.seconds = list(accumulate(self.seconds, max))
         self.draft_seconds = list(accumulate(self.draft_seconds, max))
 
-    def seconds_for(self, rows: int) -> float:
+    def seconds_for(self, rows: float) -> float:
         return self._between(self.seconds, rows)
 
     def draft_seconds_for(self, num_seqs: int) -> float:
         return self._between(self.draft_seconds, num_seqs)
 
-    def _between(self, seconds: list[float], rows: int) -> float:
+    def seconds_of_step(self, num_seqs: int, tokens: float, k: float) -> float:
+        """All of a step with k guesses for each sequence, of which each gains so many tokens."""
+        model, host = self.seconds_for(num_seqs * (k + 1)), self.host
+        on_host = host.fixed + host.per_token * num_seqs * tokens
+        if k == 0 and host.hidden:
+            return max(model, on_host)
+        return model + k * self.draft_seconds_for(num_seqs) + on_host
+
+    def _between(self, seconds: list[float], rows: float) -> float:
         """On the line through the two measured points around `rows`, or through the last two behind the last."""
         if len(self.rows) == 1 or rows <= self.rows[0]:
             return seconds[0]
@@ -58,13 +78,14 @@ class StepCosts:
 
 
 def best_length(num_seqs: int, alpha: float, most: int, costs: StepCosts) -> int:
-    """The k of 0 to `most` with the most tokens a second; the smallest, where several have."""
-    draft = costs.draft_seconds_for(num_seqs)
+    """The k of 0 to `most` with the most tokens a second; 0 where none is WORTH it."""
 
     def rate(k: int) -> float:
-        return expected_tokens(alpha, k) / (costs.seconds_for(num_seqs * (k + 1)) + k * draft)
+        tokens = expected_tokens(alpha, k)
+        return tokens / costs.seconds_of_step(num_seqs, tokens, k)
 
-    return max(range(most + 1), key=rate)
+    best = max(range(most + 1), key=rate)
+    return best if rate(best) >= WORTH * rate(0) else 0
 
 
 class DraftLength:

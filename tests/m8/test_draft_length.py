@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from folovllm.core.draft_length import PROBE_EVERY, PROBES, DraftLength, StepCosts, best_length, expected_tokens
+from folovllm.core.draft_length import (
+    PROBE_EVERY,
+    PROBES,
+    DraftLength,
+    HostCosts,
+    StepCosts,
+    best_length,
+    expected_tokens,
+)
 
 # A step takes 8 ms for its weights and 1 ms more for each 4 rows; a draft is free.
 COSTS = StepCosts([1, 5, 65], [8.0, 9.0, 24.0], [0.0, 0.0, 0.0])
@@ -49,8 +57,21 @@ def test_better_guesses_get_longer_drafts() -> None:
     assert found[-1] == 8
 
 
-def test_equal_rates_go_to_the_shorter_draft() -> None:
-    assert best_length(1, 1.0, 3, StepCosts([1, 5], [1.0, 5.0], [0.0, 0.0])) == 0
+def test_a_step_that_is_mostly_the_hosts_leaves_room_for_guesses() -> None:
+    """Of the model alone 4 rows cost 4 ms. With 10 ms of the host in each step it is 11 ms for 1 token, 14 for 4."""
+    costs = StepCosts([1, 4], [1.0, 4.0], [0.0, 0.0], HostCosts(fixed=10.0))
+    assert best_length(1, 1.0, 3, costs) == 3
+    costs.host.hidden = True  # while the device computes: then 10 ms without guesses, 12 for 2 tokens with one
+    assert costs.seconds_of_step(1, 1, 0) == 10
+    assert costs.seconds_of_step(1, 2, 1) == 12
+    costs.host = HostCosts(per_token=10.0)  # a token costs it as much, whichever way it comes
+    assert best_length(1, 1.0, 3, costs) == 0
+
+
+def test_what_gains_less_than_a_twentieth_is_left() -> None:
+    assert best_length(1, 1.0, 3, StepCosts([1, 4], [1.0, 4.0], [0.0, 0.0])) == 0  # a token takes as long
+    assert best_length(1, 1.0, 1, StepCosts([1, 2], [1.0, 1.92], [0.0, 0.0])) == 0  # 2/1.92 = 1.042
+    assert best_length(1, 1.0, 1, StepCosts([1, 2], [1.0, 1.88], [0.0, 0.0])) == 1  # 2/1.88 = 1.064
 
 
 def test_costs_between_and_behind_the_measured_points_lie_on_lines() -> None:

@@ -1,0 +1,222 @@
+"""Decoding with guesses against decoding without, at several batch sizes.
+
+    gain     tokens of a sequence in a step: the guesses that were kept, and one more
+    bound    gain * plain step / step with guesses, by what the engine measured when it started
+
+Two engines take turns on the same prompts: one with speculative_config, one without. Random weights say nothing that a
+draft could guess. There an oracle guesses, which knows the answers of a plain run: each guess is right with a
+probability that is given, and costs nothing.
+
+vLLM: benchmarks/benchmark_throughput.py with --speculative-config
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from folovllm import request
+from folovllm.bench.options import add_model, add_output, add_rounds, add_seed
+from folovllm.bench.report import Report, Row, medians
+from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least, vocab_size
+from folovllm.config import EMBEDDED_MODEL
+from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.llm_engine import LLMEngine
+from folovllm.engine.parts import Parts, choose_parts
+from folovllm.quantize.calibration import read_texts
+from folovllm.sampling_params import SamplingParams
+from folovllm.spec_decode.metrics import SpecDecodingStats
+from folovllm.spec_decode.ngram import NgramProposer
+
+METHODS = ("draft_model", "ngram", "ngram_table", "oracle")
+COLUMNS = [
+    "method", "dtype", "requests", "plain_tokens_per_s", "tokens_per_s", "ratio", "bound", "gain", "drafted",
+    "kept_per_pos",
+]  # fmt: skip
+
+
+class OracleProposer(NgramProposer):
+    """Knows answers by their prompts, and names each of their tokens with probability `alpha`, else another one.
+
+    In bfloat16 two tokens can be equally likely but for rounding, and a step of another size rounds otherwise. So a
+    prompt has each answer that any run has given, and the one counts that begins as the sequence does.
+    """
+
+    def __init__(self, alpha: float, vocab_size: int, seed: int) -> None:
+        super().__init__(1, 1)
+        self.alpha, self.vocab_size, self.random = alpha, vocab_size, random.Random(seed)
+        self.answers: dict[tuple[int, ...], list[list[int]]] = {}
+
+    def learn(self, prompts: list[list[int]], answers: list[list[int]]) -> None:
+        for prompt, answer in zip(map(tuple, prompts), answers, strict=True):
+            known = self.answers.setdefault(prompt, [])
+            known += [answer] if answer not in known else []
+
+    def propose(self, seqs: list[request.Sequence], counts: list[int]) -> list[list[int]]:
+        drafts = []
+        for seq, count in zip(seqs, counts, strict=True):
+            said, start = seq.data.output_token_ids, seq.get_output_len()
+            known = self.answers.get(tuple(seq.data.prompt_token_ids), [])
+            true = next((each[start : start + count] for each in known if each[:start] == said), [])
+            drafts.append([one if self.random.random() < self.alpha else (one + 1) % self.vocab_size for one in true])
+        return drafts
+
+    def choose(self, *args: Any) -> Parts:
+        """choose_parts(), with a runner that asks this proposer."""
+        parts = choose_parts(*args)
+        return replace(parts, runner=partial(self._make_runner, parts.runner))
+
+    def _make_runner(self, make: Callable[..., Any], *parts: Any, **options: Any) -> Any:
+        return make(*parts, **options | {"proposer": self})
+
+
+@dataclass
+class Decoding:
+    """What an engine did after the step in which the last prompt was computed."""
+
+    seconds: float
+    num_tokens: int
+    steps: int
+    """Of a sequence, all together."""
+    guesses: SpecDecodingStats
+    answers: list[list[int]] = field(repr=False)
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.description = "Decoding with guesses against decoding without, in turn, at several batch sizes."
+    add_model(command)
+    text = "what guesses (default: draft_model for --model embedded, else an oracle that knows the answers)"
+    command.add_argument("--method", choices=METHODS, help=text)
+    text = "share of the oracle's guesses that are right"
+    command.add_argument("--acceptance", type=float, metavar="P", default=0.8, help=text)
+    text = "guesses of a step at most"
+    command.add_argument("--num-speculative-tokens", type=int, metavar="K", default=4, help=text)
+    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 32], metavar="N", help="requests")
+    command.add_argument("--input-len", type=int, metavar="N", default=32, help="prompt tokens of a request")
+    command.add_argument("--output-len", type=int, metavar="N", default=96, help="new tokens of a request")
+    add_rounds(command, default=5)
+    add_seed(command)
+    add_output(command)
+
+
+def run(
+    model: BenchModel,
+    *,
+    command: str,
+    dtype: str,
+    method: str | None = None,
+    acceptance: float = 0.8,
+    num_speculative_tokens: int = 4,
+    batch_sizes: Sequence[int] = (1, 8, 32),
+    input_len: int = 32,
+    output_len: int = 96,
+    device: str | None = None,
+    rounds: int = 5,
+    seed: int = 0,
+) -> Report:
+    require_at_least(1, input_len=input_len, rounds=rounds, num_speculative_tokens=num_speculative_tokens)
+    require_at_least(2, output_len=output_len)
+    for batch in batch_sizes:
+        require_at_least(1, batch_sizes=batch)
+    if not 0 <= acceptance <= 1:
+        raise ValueError(f"acceptance must be from 0 to 1, got {acceptance}")
+    method = method or ("draft_model" if model.path == EMBEDDED_MODEL else "oracle")
+    vocab = vocab_size(model)
+    oracle = OracleProposer(acceptance, vocab, seed) if method == "oracle" else None
+    speculative = {"method": "ngram" if oracle else method, "num_speculative_tokens": num_speculative_tokens}
+    room = max(batch_sizes) * (-(-(input_len + output_len) // 16) + 1)
+    make = partial(
+        config_for_llm, model.path, dtype=dtype, device=device, load_format=model.load_format, num_kv_blocks=room,
+        max_model_len=input_len + output_len, max_num_seqs=max(batch_sizes), enable_prefix_caching=False,
+        max_num_batched_tokens=max(2048, max(batch_sizes) * (input_len + num_speculative_tokens)),
+        skip_tokenizer_init=model.path != EMBEDDED_MODEL,
+    )  # fmt: skip
+    with progress_bar(1 + (rounds + 1) * len(batch_sizes)) as tick:
+        tick("loading")
+        plain = LLMEngine(make())
+        guessing = LLMEngine(make(speculative_config=speculative), choose=oracle.choose if oracle else choose_parts)
+        for observe in model.observers:
+            observe(guessing)
+        prompts = _prompts(plain, max(batch_sizes), input_len, vocab, seed)
+        found: dict[int, list[tuple[Decoding, Decoding]]] = {batch: [] for batch in batch_sizes}
+        for number in range(rounds + 1):  # the first warms up
+            for batch, pairs in found.items():
+                tick(f"round {number}/{rounds}: {batch} requests")
+                pair = []
+                for engine in (plain, guessing):
+                    pair.append(_decode(engine, prompts[:batch], output_len))
+                    if oracle is not None:
+                        oracle.learn(prompts[:batch], pair[-1].answers)
+                pairs.append((pair[0], pair[1]))
+    what = f"oracle, {acceptance:.0%} right" if oracle else method
+    rows = [_row(what, dtype, batch, guessing, pairs[1:]) for batch, pairs in found.items()]
+    notes = [
+        f"{medians(rounds, 'round')} after a warm-up, with guesses and without in turn; greedy, prompts of {input_len} "
+        f"tokens, {output_len} new ones, from when the last prompt was computed.",
+        "gain: tokens of a sequence in a step. drafted: guesses of a sequence in a step. kept_per_pos: share of the "
+        "drafts of which this guess was kept. bound: the ratio by gain and the times that the engine measured first.",
+    ]
+    samples = [_samples(pairs[1:]) for pairs in found.values()]
+    return Report("speculation", f"Guesses against none, {model.label}", command, COLUMNS, rows, notes, samples=samples)
+
+
+def _prompts(engine: LLMEngine, count: int, length: int, vocab: int, seed: int) -> list[list[int]]:
+    """The embedded model's are beginnings of texts that it can go on with; others are random."""
+    if engine.tokenizer is None:
+        return random_prompts(count, length, vocab, seed)
+    texts = read_texts(Path(str(files("folovllm") / "assets" / "embedded" / "calibration.jsonl")))
+    ids: list[int] = engine.tokenizer.encode("".join(prompt + text for prompt, text in texts), add_special_tokens=False)
+    stride = max(1, (len(ids) - length) // count)
+    return [ids[(seed + number) % count * stride :][:length] for number in range(count)]
+
+
+def _decode(engine: LLMEngine, prompts: list[list[int]], output_len: int) -> Decoding:
+    params = SamplingParams(temperature=0, max_tokens=output_len, ignore_eos=True)
+    for number, prompt in enumerate(prompts):
+        engine.add_request(str(number), prompt, params)
+    answers: dict[str, list[int]] = {}
+    steps = 0
+    gc.collect()  # here, and not in the middle of a step
+    while len(answers) < len(prompts):
+        answers |= {output.request_id: output.outputs[0].token_ids for output in engine.step()}
+    before, began = engine.stats(), time.perf_counter()
+    while engine.has_unfinished_requests():
+        steps += len(engine.requests)
+        answers |= {output.request_id: output.outputs[0].token_ids for output in engine.step()}
+    seconds, after = time.perf_counter() - began, engine.stats()
+    none = SpecDecodingStats()
+    guesses = (after.spec_decode or none) - (before.spec_decode or none)
+    num_tokens = after.output_tokens - before.output_tokens
+    return Decoding(seconds, num_tokens, steps, guesses, [answers[str(number)] for number in range(len(prompts))])
+
+
+def _samples(pairs: list[tuple[Decoding, Decoding]]) -> dict[str, list[float]]:
+    return {
+        "plain_tokens_per_s": [plain.num_tokens / plain.seconds for plain, _ in pairs],
+        "tokens_per_s": [guessing.num_tokens / guessing.seconds for _, guessing in pairs],
+        "ratio": [plain.seconds / guessing.seconds for plain, guessing in pairs],
+    }
+
+
+def _row(method: str, dtype: str, batch: int, engine: LLMEngine, pairs: list[tuple[Decoding, Decoding]]) -> Row:
+    row: Row = {name: statistics.median(values) for name, values in _samples(pairs).items()}
+    runs = [guessing for _, guessing in pairs]
+    guesses, steps = sum((one.guesses for one in runs), SpecDecodingStats()), sum(one.steps for one in runs)
+    gain, drafted = sum(one.num_tokens for one in runs) / steps, guesses.num_draft_tokens / steps
+    costs = engine.scheduler.draft_length and engine.scheduler.draft_length.costs
+    bound = None
+    if costs:
+        plain, checking = costs.seconds_of_step(batch, 1, 0), costs.seconds_of_step(batch, gain, drafted)
+        bound = gain * plain / checking
+    kept = " ".join(f"{share:.2f}" for share in guesses.acceptance_per_pos) if guesses.num_drafts else None
+    row |= {"method": method, "dtype": dtype, "requests": batch, "gain": gain, "drafted": drafted, "bound": bound}
+    return {column: ({"kept_per_pos": kept} | row)[column] for column in COLUMNS}
