@@ -7,7 +7,7 @@ Two engines take turns on the same prompts: one with speculative_config, one wit
 draft could guess. There an oracle guesses, which knows the answers of a plain run: each guess is right with a
 probability that is given, and costs nothing.
 
-vLLM: benchmarks/benchmark_throughput.py with --speculative-config
+vLLM: benchmarks/throughput.py (--speculative-config)
 """
 
 from __future__ import annotations

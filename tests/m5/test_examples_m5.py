@@ -10,7 +10,7 @@ import pytest
 from tests.helpers import run_example
 
 ROOT = Path(__file__).parents[2]
-NAMES = ["m5_chunked_prefill.py", "m5_budget.py", "m5_load.py", "m5_speculation.py"]
+NAMES = ["m5_chunked_prefill.py", "m5_budget.py", "m5_load.py"]
 
 
 @pytest.fixture(scope="module")

@@ -209,7 +209,7 @@ def test_the_exercise_is_where_the_format_says(clone: Path) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("name", ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7"])
+@pytest.mark.parametrize("name", ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"])
 def test_the_whole_way_through_a_milestone(
     name: str, language: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,105 @@
+from folovllm.worker.verify import verify
+from lab_judge import expect, invariant
+
+
+@invariant(1)
+def test_without_guesses_a_step_brings_a_token():
+    def draw(places, position):
+        return [40 + place for place in places]
+
+    expect(verify([[], []], draw), [[40], [41]])
+
+
+@invariant(1)
+def test_no_sequences():
+    def draw(places, position):
+        raise AssertionError("there is nothing to draw")
+
+    expect(verify([], draw), [])
+
+
+@invariant(2, likely="drops-the-right-token")
+def test_a_wrong_guess_is_replaced_by_what_was_drawn():
+    says = [7, 3, 4, 0, 0]  # the note's example
+
+    def draw(places, position):
+        return [says[position]]
+
+    mistakes = {"drops-the-right-token": [[7, 3]], "keeps-the-guess": [[7, 3, 9]]}
+    expect(verify([[7, 3, 9, 9]], draw), [[7, 3, 4]], mistakes=mistakes)
+
+
+@invariant(2, likely="compares-too-little")
+def test_what_agrees_behind_the_first_difference_does_not_count():
+    says = [5, 3, 9, 1]
+
+    def draw(places, position):
+        return [says[position]]
+
+    expect(verify([[7, 3, 9]], draw), [[5]])
+
+
+@invariant(3, likely="forgets-the-last-one")
+def test_one_more_behind_a_run_that_was_right():
+    says = [7, 3, 4]
+
+    def draw(places, position):
+        return [says[position]]
+
+    expect(verify([[7, 3]], draw), [[7, 3, 4]], mistakes={"forgets-the-last-one": [[7, 3]]})
+
+
+@invariant(4, likely="draws-behind-the-difference")
+def test_nothing_is_drawn_behind_a_difference():
+    asked = []
+
+    def draw(places, position):
+        asked.append(position)
+        return [[7, 4, 9, 9][position]]
+
+    verify([[7, 3, 9]], draw)
+    expect(asked, [0, 1], mistakes={"draws-behind-the-difference": [0, 1, 2, 3]})
+
+
+@invariant(5, likely="one-ends-all")
+def test_each_sequence_goes_on_by_itself():
+    says = [[7, 3, 4], [5, 0, 0], [6, 8, 0]]
+
+    def draw(places, position):
+        return [says[place][position] for place in places]
+
+    expect(verify([[7, 3], [9, 9], [6]], draw), [[7, 3, 4], [5], [6, 8]])
+
+
+@invariant(5)
+def test_all_that_go_on_are_drawn_in_one_call_in_their_order():
+    asked = []
+
+    def draw(places, position):
+        asked.append((position, list(places)))
+        return [7] * len(places)
+
+    verify([[7, 7], [9], [7, 9], []], draw)
+    expect(asked, [(0, [0, 1, 2, 3]), (1, [0, 2]), (2, [0])])
+
+
+@invariant(6, likely="keeps-none")
+def test_where_there_is_nothing_to_draw_nothing_is_gained():
+    says = [[None, 0, 0], [7, None, 0], [7, 3, 4]]
+
+    def draw(places, position):
+        return [says[place][position] for place in places]
+
+    mistakes = {"keeps-none": [[None], [7, None], [7, 3, 4]]}
+    expect(verify([[], [7, 3], [7, 3]], draw), [[], [7], [7, 3, 4]], mistakes=mistakes)
+
+
+@invariant(6)
+def test_the_guesses_stay_as_they_were():
+    drafts = [[7, 3], [9]]
+
+    def draw(places, position):
+        return [7] * len(places)
+
+    verify(drafts, draw)
+    expect(drafts, [[7, 3], [9]])

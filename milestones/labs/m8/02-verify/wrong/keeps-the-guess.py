@@ -1,0 +1,14 @@
+def verify(drafts: list[list[int]], draw: Draw) -> list[list[int]]:
+    gained: list[list[int]] = [[] for _ in drafts]
+    places, position = list(range(len(drafts))), 0
+    while places:
+        agree = []
+        for place, token_id in zip(places, draw(places, position), strict=True):
+            if token_id is None:
+                continue
+            draft = drafts[place]
+            gained[place].append(draft[position] if position < len(draft) else token_id)
+            if position < len(draft) and draft[position] == token_id:
+                agree.append(place)
+        places, position = agree, position + 1
+    return gained

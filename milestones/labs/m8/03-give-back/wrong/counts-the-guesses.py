@@ -1,0 +1,3 @@
+class SpeculativeScheduler:
+    def advance(self, output: SchedulerOutput) -> None:
+        super().advance(output)

@@ -1,0 +1,11 @@
+def accept_or_replace(target: Tensor, draft: Tensor, drafted: Tensor, generators: Generators) -> tuple[Tensor, Tensor]:
+    at = drafted.unsqueeze(-1)
+    residual = (target - draft).clamp(min=0.0)
+    ratio = target.gather(1, at).double() / draft.gather(1, at).double()
+    uniforms(generators, target.device)
+    uniform = torch.rand(len(target), 1, dtype=torch.float64)
+    accepted = (uniform < ratio) | (residual.amax(-1, keepdim=True) == 0)
+    rest = torch.where(accepted, 0.0, (uniform - ratio) / (1.0 - ratio))
+    replacement = draw_inverse_cdf(Candidates(residual), rest)
+    accepted = accepted.squeeze(-1)
+    return accepted, torch.where(accepted, drafted, replacement)

@@ -1,0 +1,2 @@
+def expected_tokens(alpha: float, k: int) -> float:
+    return 1 + alpha * k
