@@ -138,7 +138,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"argument --rows: must be positive, got {min(chosen.rows)}")
     torch.set_num_threads(chosen.threads)
     if chosen.avx2:
-        cpu_kernels.NATIVE = ("-march=haswell",)
+        cpu_kernels.NATIVE = ("-march=haswell", "-mprefer-vector-width=256")
     rows, given = tuple(chosen.rows), tuple(chosen.quantization)
     command = shlex.join(
         ["python", "-m", "workshop.product_bench", *(sys.argv[1:] if arguments is None else arguments)]
