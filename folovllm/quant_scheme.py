@@ -5,6 +5,7 @@
     compressed-tensors   pack-quantized: 4 or 8 bits, symmetric or not, in groups or a row at a time
                          int-quantized: 8 bits on both sides, a scale for each output and one for each token
                          either of them with weights of 4 bits beside such activations (W4A8)
+                         the head, by its name, in a group of its own
 
 Everything else is refused here by name, before a weight is read.
 
@@ -51,7 +52,7 @@ class QuantScheme:
     def of_layer(self, name: str) -> QuantScheme | None:
         """That of the layer `name`, "model.layers.0.mlp.down_proj"; None: it is not quantised. A tied head is
         TIED_HEAD, and no checkpoint holds codes for it."""
-        if self.head is not None and name in ("lm_head", TIED_HEAD):
+        if self.head is not None and (name == "lm_head" or (name == TIED_HEAD and self.head.format == "plain")):
             return self.head
         left_out = name == TIED_HEAD or any(_matches(pattern, name) for pattern in self.ignore)
         return None if left_out else self
@@ -72,6 +73,7 @@ ONLINE = {
 """By the value of ModelConfig.quantization: what becomes of a checkpoint that is not quantised."""
 HEAD = QuantScheme("plain", 8, 128, True)
 """Of its head, where ModelConfig.quantize_head says so. What goes into it stays as it is: a logit is a sum of that."""
+HEAD_TARGETS = (["lm_head"], ["re:.*lm_head"], ["re:.*lm_head$"])
 
 
 def select_scheme(model_config: ModelConfig, settings: Any) -> QuantScheme | None:
@@ -95,8 +97,11 @@ def select_scheme(model_config: ModelConfig, settings: Any) -> QuantScheme | Non
         is_ = "is not quantised" if method is None else f"is quantised with {method!r}"
         raise ValueError(f"quantization must fit the checkpoint, which {is_}, got {wanted!r}; leave it out")
     scheme = read_scheme(settings)
+    if model_config.load_format != "dummy":
+        return scheme
     # Made-up weights have nothing to be unpacked: only their number and their bits matter.
-    return replace(scheme, format="plain") if model_config.load_format == "dummy" else scheme
+    head = scheme.head and replace(scheme.head, format="plain")
+    return replace(scheme, format="plain", head=head)
 
 
 def read_scheme(settings: Any) -> QuantScheme:
@@ -141,11 +146,23 @@ def _awq(settings: dict[str, Any]) -> QuantScheme:
 
 def _compressed_tensors(settings: dict[str, Any]) -> QuantScheme:
     groups = settings.get("config_groups")
-    if not isinstance(groups, dict) or len(groups) != 1:
-        raise _refused("config_groups", groups, "one group, for all linear layers, is supported")
-    (group,) = groups.values()
-    if not isinstance(group, dict) or group.get("targets") != ["Linear"] or not isinstance(group.get("weights"), dict):
-        raise _refused("config_groups", group, 'its one group must have weights, and ["Linear"] for targets')
+    if not isinstance(groups, dict) or len(groups) not in (1, 2):
+        raise _refused("config_groups", groups, "one group, for all linear layers, and one for the head are supported")
+    found: dict[bool, QuantScheme] = {}  # by whether it is the head's
+    for group in groups.values():
+        targets = group.get("targets") if isinstance(group, dict) else None
+        of_head = targets in HEAD_TARGETS
+        if not (of_head or targets == ["Linear"]) or of_head in found or not isinstance(group.get("weights"), dict):
+            why = 'a group must have weights, and ["Linear"] for targets, or ["lm_head"] for one beside it'
+            raise _refused("config_groups", group, why)
+        found[of_head] = _group_scheme(group, settings)
+    if False not in found:
+        raise _refused("config_groups", groups, 'one of them must have ["Linear"] for targets')
+    ignored = any(_matches(pattern, "lm_head") for pattern in found[False].ignore)
+    return replace(found[False], head=None if ignored else found.get(True))
+
+
+def _group_scheme(group: dict[str, Any], settings: dict[str, Any]) -> QuantScheme:
     weights, inputs = group["weights"], group.get("input_activations")
     stored = group.get("format") or settings.get("format")
     for name, part in (("output_activations", group.get("output_activations")), ("kv_cache_scheme", None)):

@@ -3,6 +3,8 @@
     python -m workshop.product_bench --dtype bfloat16 --rows 1 8 128
     python -m workshop.product_bench --quantization w4a16 w4a8 w8a8 --threads 1 --rows 1 8 256
 
+--avx2 compiles the kernels as a CPU with AVX2 and nothing wider gets them, which computes in float32.
+
 Times are the process's own, over its threads: what other programs do in between does not count.
 
 The weights are those of several layers, more than a core's caches hold, and each is read once a round: as in a step.
@@ -30,11 +32,12 @@ from rich.progress import track
 
 from folovllm.bench.report import Report
 from folovllm.bench.workload import shape_config
-from folovllm.layers.compiled_ops import CompiledLinear, compiled_unavailable_reason
+from folovllm.layers.compiled_ops import CompiledLinear, compiled_unavailable_reason, multiplies_pairs
 from folovllm.layers.linear import PLAIN, Linear
 from folovllm.layers.quantization.codes import round_to_nearest
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
 from folovllm.quant_scheme import HEAD, ONLINE
+from folovllm.utils import cpu_kernels
 
 SHAPE, LAYERS, ROUNDS = "qwen3-0.6b", 6, 7
 ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -86,7 +89,8 @@ def measure(
         ways[name] = _multiply([quantized(weight, name) for weight in weights])
     if not quantizations:
         ways["torch"] = lambda number, x: F.linear(x, weights[number])
-    inputs = {size: torch.randn(max(rows), size).to(dtype) for size in {weight.shape[1] for weight in weights}}
+    flowing = dtype if quantizations == () or multiplies_pairs(dtype) else torch.float32
+    inputs = {size: torch.randn(max(rows), size).to(flowing) for size in {weight.shape[1] for weight in weights}}
     found = []
     with torch.inference_mode():
         for count in track(rows, "measuring"):
@@ -126,18 +130,22 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--shape", default=SHAPE)
     parser.add_argument("--quantization", choices=QUANTIZATIONS, nargs="+", default=[])
+    parser.add_argument("--avx2", action="store_true", help="kernels for a CPU that has no wider vectors")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args(arguments)
     if min(chosen.rows) < 1:
         parser.error(f"argument --rows: must be positive, got {min(chosen.rows)}")
     torch.set_num_threads(chosen.threads)
+    if chosen.avx2:
+        cpu_kernels.NATIVE = ("-march=haswell", "-mprefer-vector-width=256")
     rows, given = tuple(chosen.rows), tuple(chosen.quantization)
     command = shlex.join(
         ["python", "-m", "workshop.product_bench", *(sys.argv[1:] if arguments is None else arguments)]
     )
     found = measure(DTYPES[chosen.dtype], rows, chosen.shape, given)
-    made = report(command, rows, *found, f"{chosen.shape} shape, {chosen.dtype}")
+    label = f"{chosen.shape} shape, {chosen.dtype}" + (", kernels for AVX2" if chosen.avx2 else "")
+    made = report(command, rows, *found, label)
     made.show(Console())
     if chosen.json:
         made.name = chosen.json.stem

@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils.quantization_config import CompressedTensorsConfig
 how = CompressedTensorsConfig(dequantize=True)
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.float32, quantization_config=how)
-weights = {name: each for name, each in model.state_dict().items() if name.endswith("_proj.weight")}
+weights = {name: each for name, each in model.state_dict().items() if name.endswith(("_proj.weight", "head.weight"))}
 save_file(weights, sys.argv[2])
 """
 
@@ -75,12 +75,14 @@ def weights_that_are_equal(python: str, folder: Path, out: Path) -> tuple[int, i
     checkpoint, expected = Checkpoint(str(folder)), load_file(out)
     scheme = read_scheme((read_settings(str(folder), "config.json") or {})["quantization_config"])
     equal = 0
-    for name, weight in expected.items():
-        layer = name.removesuffix(".weight")
-        kinds = FORMATS[scheme.format].tensors(len(weight), weight.shape[1], scheme)
-        codes = FORMATS[scheme.format].read({kind: checkpoint.read(f"{layer}.{kind}") for kind in kinds}, scheme, layer)
+    layers = [name.removesuffix(".weight") for name in expected]
+    schemes = {layer: found for layer in layers if (found := scheme.of_layer(layer)) is not None}
+    for layer, own in schemes.items():
+        weight, how = expected[f"{layer}.weight"], FORMATS[own.format]
+        kinds = how.tensors(len(weight), weight.shape[1], own)
+        codes = how.read({kind: checkpoint.read(f"{layer}.{kind}") for kind in kinds}, own, layer)
         equal += torch.equal(codes.dequantize(), weight)
-    return equal, len(expected)
+    return equal, len(schemes)
 
 
 def tokens_that_are_the_same(python: str, folder: Path, out: Path) -> tuple[int, str]:

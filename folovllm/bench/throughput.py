@@ -83,7 +83,9 @@ def run(
     require_peers(peers)
     lengths = make_lengths(num_requests, input_len, output_len, mixed=mixed, seed=seed)
     max_model_len = input_len + output_len
-    setup = PeerSetup(model, dtype, device, max_model_len, num_requests, peer_batch_size, peer_python, gguf)
+    setup = PeerSetup(
+        model, dtype, device, max_model_len, num_requests, peer_batch_size, peer_python, gguf, quantization
+    )
     vocab = vocab_size(model)
 
     def work(number: int) -> tuple[list[list[int]], list[int]]:

@@ -6,8 +6,9 @@
 //     panel   | scale[WIDTH] sums[WIDTH] | w[WIDTH][4] of k = 0..3 | w[WIDTH][4] of k = 4..7 | ...
 //
 // Four products of 8 bits and their sum are one instruction with VNNI. It takes the left side without a sign, so x goes in
-// as q + 128, and 128 times the sum of an output's weights is taken off at the end. AVX2 has an instruction that adds two
-// such products in 16 bits; there the sign moves from the weight to q, and two products stay within 16 bits.
+// as q + 128, and 128 times the sum of an output's weights is taken off at the end. Tiles (tiles.h) are multiplied in the
+// same way. AVX2 has an instruction that adds two such products in 16 bits; there the sign moves from the weight to q, and
+// two products stay within 16 bits.
 //
 // vLLM: csrc/cpu/dnnl_kernels.cpp (onednn_scaled_mm)
 
@@ -15,6 +16,7 @@
 #include "panels.h"
 #include "pool.h"
 #include "rounding.h"
+#include "tiles.h"
 
 namespace {
 
@@ -87,10 +89,12 @@ void tile(int rows, const int32_t *x, const uint32_t *w, int64_t size, int32_t *
     }
 }
 
-// A block of rows: their scales, and their codes four at a time, word by word, the rows' words side by side.
+// A block of rows: their scales, and their codes four at a time, word by word, the rows' words side by side; or as tiles.
+// A row has `size` words.
 template <typename T>
-void quantize(const T *x, int32_t *codes, float *scales, int64_t rows, int64_t in, int64_t per_block, int64_t block) {
-    const int64_t first = block * per_block, count = std::min(per_block, rows - first), size = (in + 3) / 4;
+void quantize(const T *x, int32_t *codes, float *scales, int64_t rows, int64_t in, int64_t size, int64_t per_block,
+              bool tiled, int64_t block) {
+    const int64_t first = block * per_block, count = std::min(per_block, rows - first);
     int32_t *to = codes + first * size;
     for (int64_t r = 0; r < count; r++) {
         const T *row = x + (first + r) * in;
@@ -98,7 +102,9 @@ void quantize(const T *x, int32_t *codes, float *scales, int64_t rows, int64_t i
         scales[first + r] = scale;
         for (int64_t k = 0; k < in; k += LANES) {
             const vec v = scale > 0 ? load_up_to(row + k, in - k) / scale : vec{};
-            put_words<int8_t>(nearest(v) + OFFSET, in - k, to + k / 4 * count + r, count);
+            const int64_t in_tile = (k / 64 * per_block + r) * 16 + k / 4 % 16;
+            int32_t *place = to + (tiled ? in_tile : k / 4 * count + r);
+            put_words<int8_t>(nearest(v) + OFFSET, in - k, place, tiled ? 1 : count);
         }
     }
 }
@@ -111,13 +117,36 @@ struct Linear {
     const float *panels, *bias;
     T *out;
     int64_t size, outs;  // size: words of a row
+    bool tiled;
 
     void compute(int64_t task, const pool::Task &state) const {
         const int64_t begin = tasks.first_row(task), count = tasks.num_rows(task), per_block = tasks.per_block;
         const int64_t next_panel = (2 + size) * WIDTH, pairs = tasks.num_panels(task);
+        const int64_t blocks = (count + per_block - 1) / per_block;
         const float *scales = panels + tasks.first_panel(task) * next_panel;
         const uint32_t *w = (const uint32_t *)scales + 2 * WIDTH;
-        float *sums = results(tasks.pair * count * WIDTH);
+        float *sums = results(std::max(tasks.pair, blocks) * per_block * WIDTH);
+#ifdef __AMX_BF16__
+        if (tiled)
+            multiply_blocks<int8_t>((const uint32_t *)codes + begin * size, blocks, per_block, w, pairs, next_panel, size,
+                                    sums, state);
+        else
+#endif
+            multiply(task, w, next_panel, sums, state);
+        if (state.settled()) return;
+        for (int64_t p = 0; p < pairs; p++, scales += next_panel)
+            for (int64_t r = 0; r < count; r++)
+                for (int half = 0; half < WIDTH; half += LANES) {
+                    float *to = sums + (p * count + r) * WIDTH + half;
+                    const ints over = *(const ints *)((const int32_t *)scales + WIDTH + half) * OFFSET;
+                    const vec total = __builtin_convertvector(*(const ints *)to - over, vec);
+                    store(to, total * load(scales + half) * x_scales[begin + r]);
+                }
+    }
+
+    void multiply(int64_t task, const uint32_t *w, int64_t next_panel, float *sums, const pool::Task &state) const {
+        const int64_t begin = tasks.first_row(task), count = tasks.num_rows(task), per_block = tasks.per_block;
+        const int64_t pairs = tasks.num_panels(task);
         // The last piece of two panels asks for the two that come after them, each for its own.
         const int64_t last = pairs == 2 ? std::max<int64_t>(0, size - AHEAD / WIDTH) : size;
         const int64_t piece = count > per_block ? PIECE : size;
@@ -134,15 +163,6 @@ struct Linear {
                     tile<1>(rows, x, w + k * WIDTH, end - k, to, k > 0, 0, ahead);
             }
         }
-        if (state.settled()) return;
-        for (int64_t p = 0; p < pairs; p++, scales += next_panel)
-            for (int64_t r = 0; r < count; r++)
-                for (int half = 0; half < WIDTH; half += LANES) {
-                    float *to = sums + (p * count + r) * WIDTH + half;
-                    const ints over = *(const ints *)((const int32_t *)scales + WIDTH + half) * OFFSET;
-                    const vec total = __builtin_convertvector(*(const ints *)to - over, vec);
-                    store(to, total * load(scales + half) * x_scales[begin + r]);
-                }
     }
 
     void commit(int64_t task) const {
@@ -156,15 +176,17 @@ struct Linear {
 template <typename T>
 void linear(const T *x, const void *weight, const float *bias, T *out, int64_t rows, int64_t in, int64_t outs) {
     if (rows == 0) return;
-    const int64_t blocks = (rows + MAX_ROWS - 1) / MAX_ROWS, per_block = (rows + blocks - 1) / blocks;
-    const int64_t size = (in + 3) / 4;
+    const bool tiled = has_tiles();
+    const int64_t most = tiled ? 16 : MAX_ROWS, together = tiled ? 64 : 4;
+    const int64_t blocks = (rows + most - 1) / most, per_block = (rows + blocks - 1) / blocks;
+    const int64_t size = (in + together - 1) / together * together / 4;
     static thread_local pool::Buffer quantized, scaled;
-    int32_t *codes = (int32_t *)quantized.reserve(rows * size * sizeof(int32_t));
+    int32_t *codes = (int32_t *)quantized.reserve(blocks * per_block * size * sizeof(int32_t));
     float *scales = (float *)scaled.reserve(rows * sizeof(float));
     pool::each(blocks, rows * in > ENOUGH / 8,
-               [=](int64_t block) { quantize(x, codes, scales, rows, in, per_block, block); });
-    const Tasks tasks(rows, outs, rows <= TWO_PANELS ? 2 : 1, per_block, CHUNK / (size * sizeof(int32_t) * per_block));
-    const Linear<T> body = {tasks, codes, scales, (const float *)weight, bias, out, size, outs};
+               [=](int64_t block) { quantize(x, codes, scales, rows, in, size, per_block, tiled, block); });
+    const Tasks tasks(rows, outs, rows <= (tiled ? 16 : TWO_PANELS) ? 2 : 1, per_block, CHUNK / (size * sizeof(int32_t) * per_block));
+    const Linear<T> body = {tasks, codes, scales, (const float *)weight, bias, out, size, outs, tiled};
     pool::each_twice(tasks.count(), rows * in * outs > ENOUGH, body);
 }
 

@@ -37,7 +37,7 @@ from folovllm.utils.devices import cpu_has_bf16_units
 from folovllm.utils.memory import release_freed_memory
 from folovllm.utils.recycled_memory import RESULTS, empty_in_huge_pages
 
-TILE_STEPS = 16  # TILE_PAIRS of csrc/tiles.h
+TILE_STEPS = 16  # TILE_WORDS of csrc/tiles.h
 
 
 @cache

@@ -126,9 +126,9 @@ def new_folder(out: Path) -> Iterator[Path]:
         raise
 
 
-def copy_rest(source: Path, target: Path, quantization_config: dict[str, Any]) -> None:
+def copy_rest(source: Path, target: Path, changes: dict[str, Any]) -> None:
     """config.json, with what it has to say of the weights, and what stands beside it."""
-    write_json(target / "config.json", read_json(source / "config.json") | {"quantization_config": quantization_config})
+    write_json(target / "config.json", read_json(source / "config.json") | changes)
     for name in COPIED:
         if (source / name).is_file():
             shutil.copyfile(source / name, target / name)

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.hf_config import load_hf_config, read_settings
 from folovllm.layers.ops import LayerOps
+from folovllm.layers.quantization.codes import stack
 from folovllm.layers.quantization.formats import FORMATS
 from folovllm.model_files import EMBEDDED_FOLDER, resolve_model_path
 from folovllm.model_loader import load_tokenizer, resolve_max_model_len
@@ -33,6 +34,7 @@ from folovllm.quantize.folder import Checkpoint, ShardWriter, check_target, copy
 from folovllm.quantize.layer import Rounded, quantize_layer
 from folovllm.quantize.recipe import Recipe, quantization_config
 from folovllm.quantize.report import LayerError, Report
+from folovllm.quantize.rounding import Grid
 from folovllm.utils.checks import describe, wrong
 from folovllm.utils.devices import default_device
 from folovllm.utils.memory import release_freed_memory
@@ -76,7 +78,10 @@ def quantize(
             run.layer(number)
             on_layer(number + 1, total)
         losses = run.finish()
-        copy_rest(run.checkpoint.folder, folder, quantization_config(recipe.scheme))
+        changes: dict[str, Any] = {"quantization_config": quantization_config(recipe.scheme)}
+        if recipe.scheme.head is not None:
+            changes["tie_word_embeddings"] = False  # its codes are its own, and the embedding stays
+        copy_rest(run.checkpoint.folder, folder, changes)
     scheme = recipe.scheme
     return Report(
         model=model,
@@ -86,6 +91,7 @@ def quantize(
         group_size=scheme.group_size,
         symmetric=scheme.symmetric,
         activation_bits=scheme.activation_bits,
+        head_bits=None if scheme.head is None else scheme.head.bits,
         smoothquant=recipe.smoothquant,
         calibration_tokens=sum(len(batch.ids) for batch in run.calibration),
         held_out_tokens=sum(len(batch.ids) for batch in run.held_out),
@@ -159,17 +165,29 @@ class LayerwiseQuantizer:
         """Write what lies before and behind the layers. The held-out text's losses, before and after."""
         norm = self.shell.model.norm.to_empty(device=self.device)
         self._load("model.norm.weight", norm.weight)
-        head = self._end(HEAD, EMBEDDING).float()
-        losses = [
-            torch.cat([each for batch in batches for each in self._losses(norm(batch.states)[0], batch, head)])
-            for batches in (self.held_out, self.held_out_after)
-        ]
-        del head
+        before = self._loss(norm, self.held_out, self._end(HEAD, EMBEDDING).float())
+        after = self._loss(norm, self.held_out_after, self._head_after())
+        in_codes = [HEAD] if self.recipe.scheme.head is not None else []
         for name in (EMBEDDING, "model.norm.weight", HEAD):
-            if name in self.checkpoint.heads:
+            if name in self.checkpoint.heads and name not in in_codes:
                 self.writer.add(name, self.checkpoint.read(name))
         self.writer.finish()
-        return losses[0].mean().item(), losses[1].mean().item()
+        return before, after
+
+    def _head_after(self) -> torch.Tensor:
+        """Float32 [vocabulary, hidden], as it is after quantising; its codes are written."""
+        head, scheme = self._end(HEAD, EMBEDDING), self.recipe.scheme.head
+        if scheme is None:
+            return head.float()
+        parts = (part.float() for part in head.split(64 * ROWS))  # in float32, it would be in memory several times
+        codes = stack([Grid.of(part, scheme, head.dtype).round(part) for part in parts])
+        for kind, tensor in FORMATS[scheme.format].write(codes, scheme, head.dtype).items():
+            self.writer.add(HEAD.replace("weight", kind), tensor)
+        return codes.dequantize()
+
+    def _loss(self, norm: Callable[..., Any], batches: list[Batch], head: torch.Tensor) -> float:
+        found = [each for batch in batches for each in self._losses(norm(batch.states)[0], batch, head)]
+        return torch.cat(found).mean().item()
 
     def _losses(self, hidden: torch.Tensor, batch: Batch, head: torch.Tensor) -> Iterator[torch.Tensor]:
         """Of each token that counts: what the hidden state before it says of it."""

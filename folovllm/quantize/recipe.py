@@ -5,7 +5,7 @@ vLLM: none; llm-compressor's recipes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from folovllm.models.decoder import DecoderSpec
@@ -33,8 +33,10 @@ class Recipe:
         symmetric: bool = False,
         w8a8: bool = False,
         smoothquant: float | None = None,
+        head: bool = False,
     ) -> Recipe:
-        """bits None: 4, and 8 with w8a8. group_size None: 128, and a whole row with w8a8.
+        """bits None: 4, and 8 with w8a8. group_size None: 128, and a whole row with w8a8. head: 8 bits for it, too, in
+        groups of that size, each weight to its nearest code.
 
         Raises:
             ValueError: a value is not allowed, or does not go with another one.
@@ -49,8 +51,8 @@ class Recipe:
         if not w8a8:
             if smoothquant is not None:
                 raise wrong("smoothquant", "be left out without w8a8: it is for activations", smoothquant)
-            bits, group_size = bits or 4, group_size or 128
-            return cls(method, QuantScheme("pack-quantized", bits, group_size, symmetric, ignore=("lm_head",)))
+            scheme = QuantScheme("pack-quantized", bits or 4, group_size or 128, symmetric)
+            return cls(method, _and_head(scheme, head))
         if method == "awq":
             raise wrong("method", "be rtn or gptq with w8a8", method, "smoothquant scales channels there")
         if bits not in (None, 8):
@@ -59,7 +61,7 @@ class Recipe:
             raise wrong("group_size", "be -1 with w8a8, a scale for each output", group_size, "leave it out")
         if smoothquant is not None and not 0 <= check_float("smoothquant", smoothquant) <= 1:
             raise wrong("smoothquant", "be in [0, 1]", smoothquant)
-        return cls(method, QuantScheme("int-quantized", 8, -1, True, 8, ignore=("lm_head",)), smoothquant)
+        return cls(method, _and_head(QuantScheme("int-quantized", 8, -1, True, 8), head), smoothquant)
 
     def check_fits(self, spec: DecoderSpec) -> None:
         """Raises ValueError: the inputs of a layer do not come out even in groups."""
@@ -72,8 +74,29 @@ class Recipe:
             raise wrong("group_size", f"divide the inputs of each layer ({of})", size, f"{ways} would do")
 
 
+def _and_head(scheme: QuantScheme, head: bool) -> QuantScheme:
+    if not head:
+        return replace(scheme, ignore=("lm_head",))
+    return replace(scheme, head=QuantScheme("pack-quantized", 8, scheme.group_size, True))
+
+
 def quantization_config(scheme: QuantScheme) -> dict[str, Any]:
     """What config.json has to say of weights that lie as `scheme` says: read_scheme() reads it back."""
+    groups = {"group_0": _config_group(scheme, "Linear")}
+    if scheme.head is not None:
+        groups["group_1"] = _config_group(scheme.head, "lm_head")
+    formats = {group["format"] for group in groups.values()}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": scheme.format if len(formats) == 1 else "mixed-precision",
+        "quantization_status": "compressed",
+        "config_groups": groups,
+        "ignore": list(scheme.ignore),
+        "kv_cache_scheme": None,
+    }
+
+
+def _config_group(scheme: QuantScheme, target: str) -> dict[str, Any]:
     weights = {
         "num_bits": scheme.bits,
         "type": "int",
@@ -85,18 +108,10 @@ def quantization_config(scheme: QuantScheme) -> dict[str, Any]:
     tokens = {
         "num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "group_size": None, "dynamic": True,
     }  # fmt: skip
-    group = {
-        "targets": ["Linear"],
+    return {
+        "targets": [target],
         "weights": weights,
         "input_activations": None if scheme.activation_bits is None else tokens,
         "output_activations": None,
         "format": scheme.format,
-    }
-    return {
-        "quant_method": "compressed-tensors",
-        "format": scheme.format,
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": group},
-        "ignore": list(scheme.ignore),
-        "kv_cache_scheme": None,
     }

@@ -29,11 +29,12 @@ class Report:
     group_size: int
     symmetric: bool
     activation_bits: int | None
+    head_bits: int | None
     smoothquant: float | None
     calibration_tokens: int
     held_out_tokens: int
     linear_bytes_before: int
-    """Of the linear layers, with their scales; the embedding, the head and the norms stay as they are."""
+    """Of the linear layers, with their scales; the embedding, the head and the norms do not count."""
     linear_bytes_after: int
     bytes_before: int
     bytes_after: int

@@ -7,10 +7,12 @@ that the pipe, the counting and the errors are run. What nano-vLLM itself makes 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -201,7 +203,8 @@ def llama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PeerSetup:
 
 
 @pytest.mark.parametrize(
-    ("file_type", "dtype"), [("0", "float32"), ("1", "float16"), ("32", "bfloat16"), ("15", "GGUF file type 15")]
+    ("file_type", "dtype"),
+    [("0", "float32"), ("1", "float16"), ("32", "bfloat16"), ("2", "Q4_0"), ("15", "GGUF file type 15")],
 )
 def test_a_gguf_files_own_dtype_is_shown(file_type: str, dtype: str, llama: PeerSetup) -> None:
     Path(llama.gguf or "").write_text(file_type)
@@ -225,14 +228,46 @@ def test_llama_cpp_without_a_gguf_file_says_how_to_give_one(llama: PeerSetup) ->
         make_llama_cpp(llama)
 
 
-def test_the_workshop_writes_the_file_where_none_is_given(llama: PeerSetup, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path(llama.gguf or "").write_text("32")
-    wrote, llama.gguf = llama.gguf, None
-    monkeypatch.setattr(exported, "write_gguf", lambda folder, python: wrote)
+@pytest.mark.parametrize(
+    ("quantization", "kind", "dtype"), [(None, None, "bfloat16"), ("w4a16", "Q4_0", "Q4_0"), ("w8a8", "Q8_0", "Q8_0")]
+)
+def test_the_workshop_writes_the_file_where_none_is_given(
+    quantization: str | None, kind: str | None, dtype: str, llama: PeerSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, llama.gguf, llama.quantization = Path(llama.gguf or ""), None, quantization
+
+    def write(folder: Path, python: str, wanted: str | None) -> str:
+        assert wanted == kind
+        file.write_text({"bfloat16": "32", "Q4_0": "2", "Q8_0": "7"}[dtype])
+        return str(file)
+
+    monkeypatch.setattr(exported, "write_gguf", write)
     with llama.cleanup:
         (peer,) = PEERS["llama-cpp"](llama)
         assert isinstance(peer, Apart)
-        assert (peer.dtype, llama.gguf) == ("bfloat16", wrote)
+        assert (peer.dtype, llama.gguf) == (dtype, str(file))
+
+
+def test_llama_cpp_makes_the_quantised_file_and_the_first_one_goes(tmp_path: Path, monkeypatch: Any) -> None:
+    asked = []
+
+    def make(source: bytes, out: bytes, settings: Any) -> int:
+        asked.append((Path(source.decode()).read_text(), settings._obj.ftype))
+        Path(out.decode()).write_text("four bits")
+        return 0
+
+    class Settings(ctypes.Structure):
+        _fields_ = (("ftype", ctypes.c_int),)
+
+    lib = SimpleNamespace(llama_model_quantize=make, llama_model_quantize_default_params=Settings)
+    monkeypatch.setattr(gguf_file, "import_module", lambda name: lib)
+    (tmp_path / "model.gguf").write_text("sixteen")
+    assert gguf_file.quantize(str(tmp_path / "model.gguf"), "Q4_0") == str(tmp_path / "Q4_0.gguf")
+    assert asked == [("sixteen", 2)]
+    assert [file.name for file in tmp_path.iterdir()] == ["Q4_0.gguf"]
+    lib.llama_model_quantize = lambda *arguments: 1
+    with pytest.raises(RuntimeError, match=r"could not make Q8_0 of .*Q4_0\.gguf"):
+        gguf_file.quantize(str(tmp_path / "Q4_0.gguf"), "Q8_0")
 
 
 def test_a_model_that_gguf_lacks_is_told_by_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,8 +56,6 @@ def oracle(folder: Path) -> torch.nn.Module:
     """Hugging Face's model in float32 with the weights that the codes mean. Where activations are rounded, it rounds
     what goes into each quantised layer."""
     config = AutoConfig.from_pretrained(folder)
-    groups = config.quantization_config.get("config_groups", {})
-    rounds = any(group.get("input_activations") for group in groups.values())
     del config.quantization_config
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     stored, ours = load_file(folder / "model.safetensors"), read(folder)
@@ -68,7 +66,7 @@ def oracle(folder: Path) -> torch.nn.Module:
             for part, weight in zip(layer.parts, parts, strict=True):
                 name = f"{path.rpartition('.')[0]}.{part}" if part else path
                 weights[f"{name}.weight"] = weight
-                if rounds:
+                if layer.method.scheme.activation_bits is not None:
                     model.get_submodule(name).register_forward_pre_hook(_round_input)
     if config.tie_word_embeddings:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]

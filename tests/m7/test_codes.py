@@ -62,3 +62,12 @@ def test_stacked_layers_mean_what_they_meant():
 
 def test_codes_know_their_group():
     assert Codes(torch.zeros(2, 64, dtype=torch.int8), torch.ones(2, 4), None).group_size == 16
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("group_size", [8, 64, -1])
+def test_codes_are_multiplied_as_the_weight_that_they_mean(group_size, symmetric):
+    codes = round_to_nearest(torch.randn(5, 128) + 1, bits=8, group_size=group_size, symmetric=symmetric)
+    x = torch.randn(3, 128)
+    expected = x.double() @ codes.dequantize().double().T
+    assert (codes.multiply(x) - expected).abs().max() < 1e-5 * expected.abs().max()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
     compiled_unavailable_reason(torch.float32) is not None, reason="the compiled kernels cannot run here"
 )
 DTYPES = [torch.float32] + [torch.bfloat16] * multiplies_pairs(torch.bfloat16)
-ROWS = [1, 2, 3, 5, 6, 7, 12, 13, 40]
+ROWS = [1, 2, 3, 5, 6, 7, 12, 13, 40, 80]
 W8A8 = QuantScheme("plain", 8, -1, True, 8)
 W4A8 = QuantScheme("plain", 4, 32, True, 8)
 
@@ -42,7 +42,7 @@ def layer_of(codes, scheme, bias=None):
 @pytest.mark.parametrize("bits", [4, 8])
 def test_products_with_codes(bits, outs, size, group, symmetric, dtype):
     codes = round_to_nearest(torch.randn(outs, size), bits=bits, group_size=group, symmetric=symmetric)
-    bias, x = torch.randn(outs), torch.randn(40, size).to(dtype)
+    bias, x = torch.randn(outs), torch.randn(80, size).to(dtype)
     out = layer_of(codes, QuantScheme("plain", bits, group, symmetric), bias)(x)
     expected = x.double() @ codes.dequantize().double().T + bias
     # The sums are float32; a result is rounded once, to the type of x.
@@ -55,7 +55,7 @@ def test_products_of_8_bits_are_exact(outs, size, dtype):
     values = torch.randint(-128, 128, (outs, size), dtype=torch.int8)
     values[0], values[1] = -128, 127  # the largest sums that there are
     codes = Codes(values, torch.rand(outs, 1) + 0.5, None)
-    x = torch.randn(40, size).to(dtype)
+    x = torch.randn(80, size).to(dtype)
     x[0], x[1] = 1, -1
     numbers, scale = round_rows(x)
     sums = numbers.long() @ values.long().T
@@ -76,7 +76,7 @@ def test_products_of_4_by_8_bits_are_exact(outs, size, group, dtype):
     values = torch.randint(-8, 8, (outs, size), dtype=torch.int8)
     values[0], values[1] = -8, 7  # the largest sums that there are
     codes = Codes(values, torch.ones(outs, 1 if group == -1 else size // group), None)
-    x = whole_numbers(40, size)
+    x = whole_numbers(80, size)
     expected = x.long() @ values.long().T  # below 2^24: a float32 holds it
     assert torch.equal(layer_of(codes, W4A8)(x.to(dtype)), expected.to(dtype))
 
@@ -84,7 +84,7 @@ def test_products_of_4_by_8_bits_are_exact(outs, size, group, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_products_of_4_by_8_bits_are_those_of_rounded_rows(dtype):
     codes = round_to_nearest(torch.randn(100, 256), bits=4, group_size=32, symmetric=True)
-    x = torch.randn(40, 256).to(dtype)
+    x = torch.randn(80, 256).to(dtype)
     numbers, scale = round_rows(x)
     expected = (numbers * scale).double() @ codes.dequantize().double().T
     out = layer_of(codes, W4A8)(x)
@@ -126,7 +126,7 @@ def test_a_rows_bits_do_not_depend_on_the_others(scheme, dtype):
     codes = round_to_nearest(
         torch.randn(100, 256), bits=scheme.bits, group_size=scheme.group_size, symmetric=scheme.symmetric
     )
-    layer, x = layer_of(codes, scheme), torch.randn(40, 256).to(dtype)
+    layer, x = layer_of(codes, scheme), torch.randn(80, 256).to(dtype)
     together = layer(x)
     for rows in ROWS:
         assert torch.equal(layer(x[:rows]), together[:rows]), rows

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from folovllm import LLM
 from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.formats import FORMATS
-from folovllm.quant_scheme import read_scheme
+from folovllm.quant_scheme import QuantScheme, read_scheme
 from folovllm.quantize import folder as folders
 from folovllm.quantize.calibration import make_windows
 from folovllm.quantize.layerwise import EMBEDDED_TEXT, quantize
@@ -27,8 +27,11 @@ RECIPES = {
     "rows": {"method": "gptq", "bits": 8, "group_size": -1},
     "w8a8": {"method": "rtn", "w8a8": True},
     "smoothquant": {"method": "gptq", "w8a8": True, "smoothquant": 0.5},
+    "head": {"method": "rtn", "group_size": 32, "head": True},
+    "w8a8 and head": {"method": "rtn", "w8a8": True, "head": True},
 }
-KINDS = {"rtn": "qwen3", "gptq": "qwen2", "awq": "qwen2", "rows": "llama", "w8a8": "qwen3", "smoothquant": "llama"}
+KINDS = {"gptq": "qwen2", "awq": "qwen2", "rows": "llama", "smoothquant": "llama"}
+TIED = ("rtn", "w8a8", "head")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +59,7 @@ def made(tmp_path_factory, text):
     def of(name):
         if name not in done:
             place = tmp_path_factory.mktemp(name)
-            source = model(place, KINDS[name], tie_word_embeddings=name in ("rtn", "w8a8"))
+            source = model(place, KINDS.get(name, "qwen3"), tie_word_embeddings=name in TIED)
             report = quantize(str(source), place / "out", Recipe.from_options(**RECIPES[name]), text)
             done[name] = source, place / "out", report
         return done[name]
@@ -112,9 +115,25 @@ def test_config_json_says_how_weights_lie(name, made):
     recipe = Recipe.from_options(**RECIPES[name])
     before, after = (json.loads((each / "config.json").read_text()) for each in (source, out))
     assert read_scheme(after.pop("quantization_config")) == recipe.scheme
-    assert after == before
+    assert after == before | ({"tie_word_embeddings": False} if "head" in name else {})
     assert (out / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
     assert (out / "generation_config.json").read_bytes() == (source / "generation_config.json").read_bytes()
+
+
+def test_a_tied_head_gets_codes_of_its_own_and_the_embedding_stays(made):
+    source, out, report = made("head")
+    stored, was = load_file(out / "model.safetensors"), load_file(source / "model.safetensors")
+    table = was["model.embed_tokens.weight"]
+    assert "lm_head.weight" not in was
+    assert torch.equal(stored["model.embed_tokens.weight"], table)
+    codes = FORMATS["pack-quantized"].read(
+        {kind: stored[f"lm_head.{kind}"] for kind in ("weight_packed", "weight_scale", "weight_shape")},
+        QuantScheme("pack-quantized", 8, 32, True),
+        "lm_head",
+    )
+    off = (codes.dequantize() - table.float()).abs().unflatten(1, (-1, 32)) / codes.scale[..., None]
+    assert off.max() < 0.501 + 127 * 2**-9  # half a code, and at the group's end what bfloat16 takes off the scale
+    assert report.head_bits == 8
 
 
 def test_errors_of_all_layers_are_reported_the_largest_first(made):
@@ -196,6 +215,15 @@ def test_gptq_costs_the_embedded_model_less_than_round_to_nearest(tmp_path):
         rises[method] = report.loss_rise
         assert report.loss_before == pytest.approx(0.24, abs=0.01)
     assert 0 < rises["gptq"] < 0.75 * rises["rtn"] < 0.01
+
+
+@pytest.mark.slow
+def test_the_embedded_models_head_in_8_bits_says_what_hugging_face_says(tmp_path):
+    report = quantize("embedded", tmp_path / "out", Recipe.from_options(method="rtn", symmetric=True, head=True))
+    assert 0 < report.loss_rise < 0.02
+    assert generate(LLM(tmp_path / "out", dtype="float32", device="cpu")) == [
+        hf_greedy(oracle(tmp_path / "out"), ids, 16) for ids in PROMPTS
+    ]
 
 
 @pytest.mark.slow

@@ -27,11 +27,21 @@ def packed(weights=WEIGHTS, inputs=None, **fields):
     return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"g": group}, **fields}
 
 
+def two(first, second, **fields):
+    """Groups with these targets: weights of 4 bits, and of 8."""
+    eight = WEIGHTS | {"num_bits": 8}
+    groups = {"a": {"targets": first, "weights": WEIGHTS}, "b": {"targets": second, "weights": eight}}
+    return packed(config_groups=groups, **fields)
+
+
 def test_schemes_are_read():
     assert read_scheme(GPTQ) == QuantScheme("gptq", 4, 128, True, ignore=("lm_head",))
     assert read_scheme(AWQ) == QuantScheme("awq", 4, 128, False, ignore=("lm_head",))
     assert read_scheme(packed(ignore=["lm_head"])) == QuantScheme("pack-quantized", 4, 128, True, ignore=("lm_head",))
     assert read_scheme(packed(inputs=INPUTS)) == QuantScheme("pack-quantized", 4, 128, True, 8)
+    head = QuantScheme("pack-quantized", 8, 128, True)
+    assert read_scheme(two(["Linear"], ["lm_head"])) == QuantScheme("pack-quantized", 4, 128, True, head=head)
+    assert read_scheme(two(["Linear"], ["re:.*lm_head"], ignore=["lm_head"])).head is None
     assert read_scheme(packed(inputs=INPUTS, format="int-quantized")) == QuantScheme("int-quantized", 4, 128, True, 8)
 
 
@@ -69,6 +79,10 @@ def test_schemes_are_read():
         (packed(WEIGHTS | {"symmetric": False}, INPUTS), "weights"),
         (packed(inputs=INPUTS, format="marlin-24"), "format 'marlin-24'"),
         (packed(config_groups={}), "config_groups"),
+        (two(["Linear"], ["Linear"]), "config_groups"),
+        (two(["lm_head"], ["lm_head"]), "config_groups"),
+        (two(["Linear"], ["re:.*down_proj"]), "config_groups"),
+        (packed(config_groups={"g": {"targets": ["lm_head"], "weights": WEIGHTS}}), "config_groups"),
         (packed(kv_cache_scheme={"num_bits": 8}), "kv_cache_scheme"),
     ],
 )

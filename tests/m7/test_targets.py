@@ -41,7 +41,7 @@ def assert_rows_are_apart(layer, x):
 @pytest.mark.parametrize("bits", [4, 8])
 def test_products_with_codes(bits, symmetric):
     codes = round_to_nearest(torch.randn(100, 256), bits=bits, group_size=32, symmetric=symmetric)
-    x = torch.randn(40, 256)
+    x = torch.randn(80, 256)
     out = assert_rows_are_apart(layer_of(codes, QuantScheme("plain", bits, 32, symmetric)), x)
     expected = x.double() @ codes.dequantize().double().T
     assert (out - expected).abs().max() < 2e-6 * expected.abs().max()
@@ -50,7 +50,7 @@ def test_products_with_codes(bits, symmetric):
 def test_products_of_8_bits_are_exact():
     values = torch.randint(-128, 128, (100, 258), dtype=torch.int8)
     values[0], values[1] = -128, 127  # the largest sums that there are
-    x = torch.randn(40, 258)
+    x = torch.randn(80, 258)
     x[0], x[1] = 1, -1
     codes, (numbers, scale) = Codes(values, torch.rand(100, 1) + 0.5, None), round_rows(x)
     expected = (numbers.long() @ values.long().T).float() * codes.scale.T * scale
@@ -60,6 +60,6 @@ def test_products_of_8_bits_are_exact():
 def test_products_of_4_by_8_bits_are_exact():
     values = torch.randint(-8, 8, (100, 256), dtype=torch.int8)
     values[0], values[1] = -8, 7  # the largest sums that there are
-    x, codes = whole_numbers(40, 256), Codes(values, torch.ones(100, 8), None)
+    x, codes = whole_numbers(80, 256), Codes(values, torch.ones(100, 8), None)
     expected = (x.long() @ values.long().T).float()
     assert torch.equal(assert_rows_are_apart(layer_of(codes, W4A8), x), expected)

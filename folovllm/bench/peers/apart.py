@@ -51,6 +51,8 @@ class PeerSetup:
     """What --peer-python says: the Python that has vLLM."""
     gguf: str | None = None
     """What --gguf says: the model as llama.cpp reads it."""
+    quantization: str | None = None
+    """What --quantization says, for peers that can do alike."""
     cleanup: ExitStack = field(default_factory=ExitStack)
 
 

@@ -37,6 +37,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--w8a8", action="store_true", help=text)
     text = "with --w8a8: move outliers into the weights first, 0 not at all, 1 altogether (default: not done)"
     parser.add_argument("--smoothquant", metavar="ALPHA", type=float, help=text)
+    parser.add_argument("--head", action="store_true", help="8 bits for the LM head, too; what goes into it stays")
     text = (
         'text to calibrate with and to measure the loss on: a text file, or .jsonl with "text", or "prompt" and '
         '"completion", on each line (default: the embedded model\'s own; another model needs one)'
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not args.out.name:
         raise wrong("out", "be the name of a new folder", str(args.out))
-    options = ("method", "bits", "group_size", "symmetric", "w8a8", "smoothquant")
+    options = ("method", "bits", "group_size", "symmetric", "w8a8", "smoothquant", "head")
     recipe = Recipe.from_options(**{name: getattr(args, name) for name in options})
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=notes, transient=True) as progress:
@@ -99,6 +100,8 @@ def show(report: Report) -> None:
     how = [f"{report.bits} bits", groups, "symmetric" if report.symmetric else "asymmetric", report.method]
     if report.activation_bits is not None:
         how.append(f"activations in {report.activation_bits} bits")
+    if report.head_bits is not None:
+        how.append(f"the head in {report.head_bits} bits")
     if report.smoothquant is not None:
         how.append(f"smoothquant {report.smoothquant}")
     tokens = f"{report.calibration_tokens:,} tokens to calibrate, {report.held_out_tokens:,} held out"

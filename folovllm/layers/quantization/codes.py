@@ -35,6 +35,15 @@ class Codes:
             grouped = grouped - self.zero[..., None]
         return (grouped * self.scale[..., None]).flatten(1)
 
+    def multiply(self, x: torch.Tensor) -> torch.Tensor:
+        """x [num_tokens, in] by the weight that is meant, [num_tokens, out], in float32. As kernels do it: no weight is
+        made. The codes of a group are multiplied as they are, and their sum is scaled."""
+        grouped = x.float().unflatten(1, (-1, self.group_size))  # [num_tokens, groups, group_size]
+        sums = torch.einsum("tgk,ogk->tog", grouped, self.values.float().unflatten(1, (-1, self.group_size)))
+        if self.zero is not None:
+            sums = sums - self.zero * grouped.sum(2)[:, None]  # what each code has too much, times the group's inputs
+        return (sums * self.scale).sum(2)
+
 
 def stack(parts: list[Codes]) -> Codes:
     """Layers side by side in one: their outputs follow each other. Their groups are alike."""

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from folovllm.errors import ModelLoadError
-from folovllm.layers.compiled_ops import panel_width
+from folovllm.layers.compiled_ops import TILE_STEPS, has_tiles, panel_width
 from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.linear import QuantizedLinear
@@ -58,10 +58,14 @@ def pack_codes(codes: Codes, bits: int, columns: int = 2) -> torch.Tensor:
 
 
 def pack_int8(codes: Codes) -> torch.Tensor:
-    """For linear_int8.cpp, one group a row and no zeros: panels, with their scales and sums first. uint8, 1-D."""
+    """For linear_int8.cpp, one group a row and no zeros: panels, with their scales and sums first. uint8, 1-D.
+
+    A row has a whole number of words, or of 16 where the CPU multiplies tiles.
+    """
     width, outs = panel_width(), len(codes.values)
     panels = -(-outs // width)
-    words = F.pad(codes.values, (0, -codes.values.shape[1] % 4)).view(torch.int32)
+    together = 4 * TILE_STEPS if has_tiles() else 4
+    words = F.pad(codes.values, (0, -codes.values.shape[1] % together)).view(torch.int32)
     sums = codes.values.sum(1, dtype=torch.int32)
     lines = torch.cat([codes.scale.view(torch.int32), sums[:, None], words], 1)
     lines = F.pad(lines, (0, 0, 0, panels * width - outs))

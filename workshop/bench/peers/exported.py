@@ -5,6 +5,8 @@
 
     python -m workshop.bench.peers.exported --shape qwen3-mini --dtype bfloat16 FILE.gguf    a file for --gguf
 
+With --quantization llama.cpp's weights have as many bits as ours. It rounds them itself, in groups of 32.
+
 vLLM: none
 """
 
@@ -35,6 +37,7 @@ WORKERS = Path(__file__).parent / "workers"
 OPENVINO = Kind(
     "openvino", WORKERS / "openvino_engine.py", ("openvino_genai", "gguf", "numpy"), "openvino-genai gguf numpy"
 )
+GGUF_TYPES = {"w4a16": "Q4_0", "w4a8": "Q4_0", "w8a8": "Q8_0"}
 # In the Python that has llama.cpp.
 GGUF = Kind("llama-cpp", WORKERS / "gguf_file.py", ("gguf", "numpy"), "llama-cpp-python gguf numpy")
 
@@ -66,13 +69,17 @@ def _make_openvino(setup: PeerSetup) -> list[Contestant]:
 def _make_llama_cpp(setup: PeerSetup) -> list[Contestant]:
     """The user's, with a file of our own where none is given."""
     if setup.gguf is None:
-        setup.gguf = write_gguf(exported(GGUF, setup), GGUF.find_python())
+        kind = GGUF_TYPES.get(setup.quantization or "")
+        setup.gguf = write_gguf(exported(GGUF, setup), GGUF.find_python(), kind)
     return make_llama_cpp(setup)
 
 
-def write_gguf(folder: Path, python: str) -> str:
-    """Raises PeerMissingError: there is no gguf in that Python. ValueError: the model has no counterpart there."""
-    done = subprocess.run([python, str(GGUF.engine), str(folder)], text=True, capture_output=True, check=False)
+def write_gguf(folder: Path, python: str, kind: str | None = None) -> str:
+    """kind: what llama.cpp makes of it, "Q4_0"; None: nothing.
+
+    Raises PeerMissingError: there is no gguf in that Python. ValueError: the model has no counterpart there."""
+    command = [python, str(GGUF.engine), str(folder), *([kind] if kind else [])]
+    done = subprocess.run(command, text=True, capture_output=True, check=False)
     if done.returncode:
         *_, error = done.stderr.strip().splitlines()
         if error.startswith("ModuleNotFoundError"):
@@ -111,6 +118,9 @@ def export_weights(model: BenchModel, dtype: str, folder: Path) -> None:
 def build_parser() -> Parser:
     parser = Parser(prog="python -m workshop.bench.peers.exported", description="Weights as a GGUF file for --gguf.")
     add_model(parser)
+    parser.add_argument(
+        "--quantization", choices=list(GGUF_TYPES), help="weights of as few bits (default: as they are)"
+    )
     parser.add_argument("file", metavar="FILE", type=Path, help="where to write it")
     parser.set_defaults(run=_run)
     return parser
@@ -119,7 +129,8 @@ def build_parser() -> Parser:
 def _run(args: Any) -> int:
     with bench_model(args.model, args.shape, args.load_format) as model, tempfile.TemporaryDirectory() as folder:
         export_weights(model, dtype_of(model, args.dtype, "cpu"), Path(folder))
-        shutil.move(write_gguf(Path(folder), GGUF.find_python()), args.file)
+        kind = GGUF_TYPES.get(args.quantization)
+        shutil.move(write_gguf(Path(folder), GGUF.find_python(), kind), args.file)
     return 0
 
 

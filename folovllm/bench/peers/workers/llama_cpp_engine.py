@@ -20,7 +20,7 @@ NEEDS = ("numpy", "llama_cpp")
 BATCH = 2048  # tokens of a step, llama.cpp's own default
 KV_UNIT = 256  # llama.cpp rounds a sequence's share of the cache up to this many tokens
 GGML_TYPES = {"float32": 0, "float16": 1, "bfloat16": 30}
-FILE_TYPES = {"0": "float32", "1": "float16", "32": "bfloat16"}  # others are quantised
+FILE_TYPES = {"0": "float32", "1": "float16", "32": "bfloat16", "2": "Q4_0", "7": "Q8_0"}
 Step = tuple[float, int, bool]
 
 

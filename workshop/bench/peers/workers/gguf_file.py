@@ -8,6 +8,8 @@ neighbours, so there the rows of q and k change places:
 
     checkpoint   0 1 2 3 | 4 5 6 7        GGUF of a Llama   0 4 1 5 2 6 3 7
 
+`python gguf_file.py FOLDER Q4_0` lets llama.cpp quantise that file: 4 or 8 bits, a scale for each 32 weights.
+
 The file holds no text of a vocabulary: prompts come as token ids.
 
 vLLM: none
@@ -15,6 +17,7 @@ vLLM: none
 
 from __future__ import annotations
 
+import ctypes
 import json
 import re
 import sys
@@ -40,6 +43,7 @@ PARTS = {
     "mlp.down_proj": "ffn_down",
 }
 TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+QUANTIZED = {"Q4_0": 2, "Q8_0": 7}  # llama_ftype
 
 
 def write_gguf(folder: str) -> str:
@@ -74,6 +78,17 @@ def write_gguf(folder: str) -> str:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def quantize(path: str, kind: str) -> str:
+    """The path of another file, beside it, in which llama.cpp has made the matrices `kind`; the head is its choice."""
+    lib: Any = import_module("llama_cpp")
+    settings, out = lib.llama_model_quantize_default_params(), str(Path(path).with_name(f"{kind}.gguf"))
+    settings.ftype = QUANTIZED[kind]
+    if lib.llama_model_quantize(path.encode(), out.encode(), ctypes.byref(settings)) != 0:
+        raise RuntimeError(f"llama.cpp could not make {kind} of {path}")
+    Path(path).unlink()
+    return out
 
 
 def architecture(config: dict[str, Any]) -> str:
@@ -133,4 +148,5 @@ def _describe(writer: Any, config: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    print(write_gguf(sys.argv[1]))
+    written = write_gguf(sys.argv[1])
+    print(quantize(written, sys.argv[2]) if len(sys.argv) > 2 else written)
