@@ -27,7 +27,7 @@ from folovllm.serving.front_engine import FrontEngine, RemoteFacts
 from folovllm.serving.openai.errors import APIError
 from folovllm.serving.replicas.scaling import Scaling
 from folovllm.serving.routing import Router, prefix_hashes
-from folovllm.serving.wire import Arriving, Ask, Growing
+from folovllm.serving.wire import Arriving, Ask, Gained, Growing
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
@@ -50,7 +50,7 @@ class Fleet(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
 
-    def generate(self, name: str, ask: Ask) -> AsyncGenerator[RequestOutput, None]: ...
+    def generate(self, name: str, ask: Ask) -> AsyncGenerator[Gained, None]: ...
 
     async def abort(self, name: str, request_id: str) -> None: ...
 
@@ -135,15 +135,14 @@ class ReplicatedLLM:
             raise ValueError("output_kind must be CUMULATIVE or FINAL_ONLY where replicas serve, got DELTA")
         self._watch()
         request_id = request_id or uuid.uuid4().hex
-        request = self.engine.input_processor.process(request_id, prompt, sampling_params)
-        token_ids = request.prompt_token_ids
+        checked = self.engine.checked(prompt, sampling_params)
         if not self.router.replicas:
             raise no_replica()
-        hashes = prefix_hashes(token_ids, self.block_size, request.cache_salt)
+        hashes = prefix_hashes(checked.token_ids, self.block_size, checked.cache_salt)
         name = self.router.choose(hashes, self._requests)
-        ask = Ask.of(request, priority)
+        ask = Ask.of(request_id, checked, priority)
         self._requests[name] += 1
-        stream = _Stream(self.fleet.generate(name, ask), Growing(request.prompt, token_ids))
+        stream = _Stream(self.fleet.generate(name, ask), self.engine.growing(checked))
         try:
             async with aclosing(stream.outputs()) as outputs:
                 async for output in outputs:
@@ -244,7 +243,7 @@ def no_replica() -> APIError:
 class _Stream(Arriving):
     """Reads a replica as fast as it sends."""
 
-    def __init__(self, differences: AsyncGenerator[RequestOutput, None], growing: Growing) -> None:
+    def __init__(self, differences: AsyncGenerator[Gained, None], growing: Growing) -> None:
         super().__init__(growing)
         self.differences = differences
 

@@ -25,11 +25,10 @@ from typing import Any
 
 import folovllm
 from folovllm.engine.looks import EngineLook
-from folovllm.outputs import RequestOutput
 from folovllm.serving.front_engine import RemoteFacts
 from folovllm.serving.replicas.client import ReplicaDiedError
 from folovllm.serving.replicas.replica import EngineReplica
-from folovllm.serving.wire import Ask
+from folovllm.serving.wire import Ask, Gained
 from folovllm.utils.checks import wrong
 
 MANY = 100_000
@@ -76,7 +75,7 @@ class RayFleet:
         found: RemoteFacts = await self._handles[name].facts.remote()
         return found
 
-    async def generate(self, name: str, ask: Ask) -> AsyncGenerator[RequestOutput, None]:
+    async def generate(self, name: str, ask: Ask) -> AsyncGenerator[Gained, None]:
         from ray.exceptions import RayActorError, RayTaskError
 
         stream = self._handles[name].options(stream=True).generate.remote(ask)

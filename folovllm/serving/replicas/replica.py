@@ -12,9 +12,8 @@ from typing import Any
 
 from folovllm.engine.async_llm import AsyncLLM
 from folovllm.engine.looks import EngineLook, look_at
-from folovllm.outputs import RequestOutput
 from folovllm.serving.front_engine import RemoteFacts
-from folovllm.serving.wire import Ask, differences
+from folovllm.serving.wire import Ask, Gained, differences
 
 
 class EngineReplica:
@@ -26,13 +25,13 @@ class EngineReplica:
     async def facts(self) -> RemoteFacts:
         return RemoteFacts.of(self.llm.engine)
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[RequestOutput, None]:
+    async def generate(self, ask: Ask) -> AsyncGenerator[Gained, None]:
         """What each output gained. Raises: as AsyncLLM.generate."""
         params = ask.params
         if params.structured_outputs is not None:  # compiled here, and kept: the step that takes it in need not wait
             grammars = self.llm.engine.input_processor.grammars
             await asyncio.to_thread(grammars.compile, params.structured_outputs)
-        outputs = self.llm.generate(ask.prompt, params, ask.request_id, priority=ask.priority)
+        outputs = self.llm.generate(*ask.given(), ask.request_id, priority=ask.priority)
         async with aclosing(differences(outputs, params)) as each:
             async for gained in each:
                 yield gained
