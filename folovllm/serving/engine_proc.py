@@ -32,8 +32,9 @@ from typing import Any
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.looks import Load, load_of, look_at
+from folovllm.outputs import RequestOutput
 from folovllm.serving.front_engine import RemoteFacts
-from folovllm.serving.wire import Ask, Gained, Shrinking
+from folovllm.serving.wire import Ask, Shrinking
 from folovllm.structured_outputs import StructuredOutputsParams
 from folovllm.tracing.attach import Attach, make_engine
 
@@ -55,7 +56,7 @@ class News:
     """What came of a step. `wants_ready`: streams wait until the front says READY."""
 
     load: Load
-    gained: list[Gained] = field(default_factory=list)
+    gained: list[RequestOutput] = field(default_factory=list)
     failures: dict[str, Exception] = field(default_factory=dict)
     wants_ready: bool = False
 

@@ -13,8 +13,9 @@ import pytest
 from folovllm import LLMEngine, SamplingParams, StructuredOutputsParams
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.looks import EngineLook, Load
+from folovllm.outputs import RequestOutput
 from folovllm.serving.engine_proc import EngineProc, News, Order, packed, portable, read
-from folovllm.serving.wire import Ask, Gained, Growing
+from folovllm.serving.wire import Ask, Growing
 
 PROMPT = [5, 6, 7]
 
@@ -41,8 +42,8 @@ class Front:
             pass
         return message
 
-    def all_gained(self, request_id: str) -> list[Gained]:
-        gained: list[Gained] = []
+    def all_gained(self, request_id: str) -> list[RequestOutput]:
+        gained: list[RequestOutput] = []
         while not gained or not gained[-1].finished:
             gained += [each for each in self.news().gained if each.request_id == request_id]
         return gained
@@ -64,7 +65,7 @@ def greedy(max_tokens: int, **more: Any) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
 
 
-def token_ids(gained: list[Gained]) -> list[list[int]]:
+def token_ids(gained: list[RequestOutput]) -> list[list[int]]:
     return [each.outputs[0].token_ids for each in gained]
 
 

@@ -11,9 +11,9 @@ import pytest
 from folovllm import AsyncLLM, SamplingParams, StructuredOutputsParams
 from folovllm.engine.input_processor import Checked
 from folovllm.engine.output_processor import fastest_decoder
-from folovllm.outputs import RequestOutput
+from folovllm.outputs import CompletionOutput, RequestOutput
 from folovllm.serving.replicas.scaling import Scaling
-from folovllm.serving.wire import Ask, Gained, Growing, Piece, Text, differences
+from folovllm.serving.wire import Ask, Growing, Text, differences
 
 PROMPT = "Once upon a time"
 
@@ -88,9 +88,9 @@ def test_where_the_winner_is_known_at_the_end_only_the_end_arrives() -> None:
 
 def test_what_has_been_handed_out_does_not_change_any_more() -> None:
     growing = Growing("p", [1])
-    growing.add(Gained("r", [Piece(0, "a", [5])]))
+    growing.add(RequestOutput("r", None, [], outputs=[CompletionOutput(0, "a", [5])]))
     first = growing.output()
-    growing.add(Gained("r", [Piece(0, "b", [6])], finished=True))
+    growing.add(RequestOutput("r", None, [], outputs=[CompletionOutput(0, "b", [6])], finished=True))
     assert (first.outputs[0].text, first.outputs[0].token_ids) == ("a", [5])
     assert (growing.output().outputs[0].text, growing.output().outputs[0].token_ids) == ("ab", [5, 6])
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from folovllm import LLMEngine
 from folovllm.engine.looks import EngineLook
+from folovllm.outputs import RequestOutput
 from folovllm.serving.replicas.client import ReplicaDiedError
 from folovllm.serving.replicas.replica import EngineReplica
-from folovllm.serving.wire import Ask, Gained
+from folovllm.serving.wire import Ask
 
 
 class LocalFleet:
@@ -39,7 +40,7 @@ class LocalFleet:
     def names(self) -> tuple[str, ...]:
         return tuple(self.replicas)
 
-    async def generate(self, name: str, ask: Ask) -> AsyncGenerator[Gained, None]:
+    async def generate(self, name: str, ask: Ask) -> AsyncGenerator[RequestOutput, None]:
         self.asked.append(name)
         async with aclosing(self.replicas[name].generate(ask)) as outputs:
             async for gained in outputs:

@@ -49,8 +49,7 @@ class Answering(ABC, Generic[B]):
         self.serving.check_model(body.model)
         return await self.serving.prepare(partial(self.make_work, body, key), is_quick=self.is_quick(body))
 
-    def is_quick(self, body: B) -> bool:
-        """Whether make_work takes microseconds."""
+    def is_quick(self, body: B) -> bool:  # whether make_work takes microseconds
         return False
 
     async def whole(self, body: B, work: Work) -> bytes:

@@ -79,7 +79,9 @@ class ChatServing(Answering[ChatRequest]):
         return chunk
 
 
-def _choice(body: ChatRequest, choice: CompletionOutput, reader: CallReader | None, check: Check) -> dict[str, Any]:
+def _choice(
+    body: ChatRequest, choice: CompletionOutput, reader: CallReader | None, check: Check
+) -> dict[str, Any]:
     return {
         "logprobs": _logprobs(choice, body, check),
         "finish_reason": reader.finish_reason(choice) if reader else choice.finish_reason,

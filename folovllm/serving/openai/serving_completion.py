@@ -13,7 +13,7 @@ from folovllm.serving.openai.sampling import to_sampling_params
 from folovllm.serving.openai.serving import Serving, Work
 
 Row = dict[int, Logprob] | None
-SHORT = 1000  # characters or tokens of a prompt, a microsecond each at most
+SHORT = 1000  # characters or tokens of a prompt that is ready before another thread wakes up
 LONG = {"structured_outputs", "response_format", "bad_words", "stop_token_ids", "allowed_token_ids", "logit_bias"}
 """Fields that take a time of their own, or hold thousands of entries."""
 

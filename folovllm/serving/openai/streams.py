@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -37,22 +37,18 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
     """What `work` returns. Raises ClientGoneError, having cancelled it, when the client goes away before.
 
     It runs here, not in a task of its own: what need not wait is done before another request gets its turn."""
-    here = asyncio.current_task()
-    assert here is not None  # for the type checker
-    has_gone = False
+    here = cast("asyncio.Task[Any]", asyncio.current_task())
 
     async def watch() -> None:
-        nonlocal has_gone
         while (await receive())["type"] != "http.disconnect":
             pass
-        has_gone = True
         here.cancel()
 
     watching = asyncio.create_task(watch())
     try:
         return await work
     except asyncio.CancelledError:
-        if has_gone and here.uncancel() == 0:  # nobody else has cancelled it
+        if watching.done() and here.uncancel() == 0:  # nobody else has cancelled it
             raise ClientGoneError from None
         raise
     finally:

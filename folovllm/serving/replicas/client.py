@@ -27,7 +27,7 @@ from folovllm.serving.front_engine import FrontEngine, RemoteFacts
 from folovllm.serving.openai.errors import APIError
 from folovllm.serving.replicas.scaling import Scaling
 from folovllm.serving.routing import Router, prefix_hashes
-from folovllm.serving.wire import Arriving, Ask, Gained, Growing
+from folovllm.serving.wire import Arriving, Ask, Growing
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
@@ -50,7 +50,7 @@ class Fleet(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
 
-    def generate(self, name: str, ask: Ask) -> AsyncGenerator[Gained, None]: ...
+    def generate(self, name: str, ask: Ask) -> AsyncGenerator[RequestOutput, None]: ...
 
     async def abort(self, name: str, request_id: str) -> None: ...
 
@@ -243,7 +243,7 @@ def no_replica() -> APIError:
 class _Stream(Arriving):
     """Reads a replica as fast as it sends."""
 
-    def __init__(self, differences: AsyncGenerator[Gained, None], growing: Growing) -> None:
+    def __init__(self, differences: AsyncGenerator[RequestOutput, None], growing: Growing) -> None:
         super().__init__(growing)
         self.differences = differences
 

@@ -25,10 +25,11 @@ from typing import Any
 
 import folovllm
 from folovllm.engine.looks import EngineLook
+from folovllm.outputs import RequestOutput
 from folovllm.serving.front_engine import RemoteFacts
 from folovllm.serving.replicas.client import ReplicaDiedError
 from folovllm.serving.replicas.replica import EngineReplica
-from folovllm.serving.wire import Ask, Gained
+from folovllm.serving.wire import Ask
 from folovllm.utils.checks import wrong
 
 MANY = 100_000
@@ -75,7 +76,7 @@ class RayFleet:
         found: RemoteFacts = await self._handles[name].facts.remote()
         return found
 
-    async def generate(self, name: str, ask: Ask) -> AsyncGenerator[Gained, None]:
+    async def generate(self, name: str, ask: Ask) -> AsyncGenerator[RequestOutput, None]:
         from ray.exceptions import RayActorError, RayTaskError
 
         stream = self._handles[name].options(stream=True).generate.remote(ask)

@@ -12,8 +12,9 @@ from typing import Any
 
 from folovllm.engine.async_llm import AsyncLLM
 from folovllm.engine.looks import EngineLook, look_at
+from folovllm.outputs import RequestOutput
 from folovllm.serving.front_engine import RemoteFacts
-from folovllm.serving.wire import Ask, Gained, differences
+from folovllm.serving.wire import Ask, differences
 
 
 class EngineReplica:
@@ -25,7 +26,7 @@ class EngineReplica:
     async def facts(self) -> RemoteFacts:
         return RemoteFacts.of(self.llm.engine)
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[Gained, None]:
+    async def generate(self, ask: Ask) -> AsyncGenerator[RequestOutput, None]:
         """What each output gained. Raises: as AsyncLLM.generate."""
         params = ask.params
         if params.structured_outputs is not None:  # compiled here, and kept: the step that takes it in need not wait
