@@ -41,7 +41,8 @@ LIMITS = {
     "m5": Size(lines=12_550, cpp=1_900),
     "m6": Size(lines=13_460, cpp=1_900, step_files=32, step_functions=90),
     "m7": Size(lines=15_964, cpp=2_684),
-    "root": Size(lines=31_318, cpp=2_684),
+    "m8": Size(lines=20_000, cpp=3_000),
+    "root": Size(lines=40_000, cpp=3_000),
 }
 
 

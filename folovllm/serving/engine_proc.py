@@ -3,7 +3,7 @@
     front's process                     engine's process
     event loop ── ADD a, ABORT b ─────▶ reader thread ─▶ inbox ─┐
        ▲                                                        ▼
-       └───────── News: tokens, text ◀── what is due ◀── step ◀─┘
+       └────────────── News: tokens ◀── what is due ◀── step ◀──┘
 
 The two share no interpreter lock: what the event loop does for its clients costs the steps nothing. Here nothing waits
 for the front. It says READY when its readers have what came last; until then streams wait, and several steps' tokens go
@@ -112,7 +112,9 @@ class EngineProc:
     def __init__(self, engine: LLMEngine, connection: socket.socket) -> None:
         self.engine, self.connection = engine, connection
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._asked: dict[str, _Asked] = {}  # unfinished
+        self._asked: dict[str, Shrinking] = {}  # unfinished; of these:
+        self._at_end: set[str] = set()  # have one output, the last
+        self._begun: set[str] = set()  # have had an output
         self._is_ready = True
         self._failures: dict[str, Exception] = {}
         self._told = load_of(engine)
@@ -161,7 +163,9 @@ class EngineProc:
         return True
 
     def _add(self, ask: Ask, final_only: bool) -> None:
-        asked = self._asked[ask.request_id] = _Asked(final_only, Shrinking(ask.params))
+        asked = self._asked[ask.request_id] = Shrinking(ask.params)
+        if final_only or asked.is_whole:
+            self._at_end.add(ask.request_id)
         if ask.params.structured_outputs is None:
             self._begin(ask, asked)
         else:  # what may take seconds must not hold up a step
@@ -173,34 +177,34 @@ class EngineProc:
             self.engine.input_processor.grammars.compile(form)
         self._inbox.put(then)
 
-    def _begin(self, ask: Ask, asked: _Asked) -> None:
+    def _begin(self, ask: Ask, asked: Shrinking) -> None:
         if self._asked.get(ask.request_id) is not asked:
             return  # aborted before it began
         try:
-            self.engine.add_request(ask.request_id, ask.prompt, ask.params, priority=ask.priority)
+            self.engine.add_request(ask.request_id, *ask.given(), priority=ask.priority)
         except Exception as error:
             self._failures[ask.request_id] = error
 
     def _abort(self, request_id: str) -> None:
-        self._asked.pop(request_id, None)
+        self._forget(request_id)
         self.engine.abort_request(request_id)
+
+    def _forget(self, request_id: str) -> None:
+        self._asked.pop(request_id, None)
+        self._at_end.discard(request_id)
+        self._begun.discard(request_id)
 
     def _ready(self) -> None:
         self._is_ready = True
 
     def _hand_out(self) -> None:
-        later = {name for name, asked in self._asked.items() if asked.waits(self._is_ready)}
-        outputs, failures = self.engine.drain(later)
+        outputs, failures = self.engine.drain(self._at_end if self._is_ready else self._at_end | self._begun)
         failures, self._failures = failures | self._failures, {}
-        gained, wants_ready = [], False
-        for output in outputs:
-            asked = self._asked[output.request_id]
-            wants_ready |= asked.shrinking.has_begun and not output.finished
-            gained.append(asked.shrinking.cut(output))
-            if output.finished:
-                del self._asked[output.request_id]
-        for request_id in failures:
-            self._asked.pop(request_id, None)
+        gained = [self._asked[output.request_id].cut(output) for output in outputs]
+        wants_ready = any(each.request_id in self._begun and not each.finished for each in gained)
+        self._begun.update(each.request_id for each in gained)
+        for request_id in [*failures, *(each.request_id for each in gained if each.finished)]:
+            self._forget(request_id)
         load = load_of(self.engine)
         if gained or failures or load != self._told:
             self._told = load
@@ -211,13 +215,3 @@ class EngineProc:
         data = packed(message)
         with suppress(OSError), self._sending:  # where the front has gone, the reader finds it, too
             self.connection.sendall(data)
-
-
-@dataclass(slots=True)
-class _Asked:
-    final_only: bool
-    shrinking: Shrinking
-
-    def waits(self, is_ready: bool) -> bool:
-        """Whether its next output can wait, if it is not the last."""
-        return self.final_only or self.shrinking.is_whole or (self.shrinking.has_begun and not is_ready)

@@ -28,7 +28,7 @@ from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.serving.engine_proc import LENGTH, News, Order, packed, read
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.front_engine import FrontEngine
-from folovllm.serving.wire import Arriving, Ask, Growing
+from folovllm.serving.wire import Arriving, Ask
 from folovllm.utils.ids import next_unused
 
 PATIENCE = 30.0
@@ -106,10 +106,10 @@ class MPClient:
         if output_kind is RequestOutputKind.DELTA:
             raise ValueError("output_kind must be CUMULATIVE or FINAL_ONLY where a process serves, got DELTA")
         request_id = request_id or next_unused("async", self._request_ids, self._arriving.__contains__)
-        request = self.engine.input_processor.process(request_id, prompt, sampling_params)
+        checked = self.engine.checked(prompt, sampling_params)
         await self._open()
-        arriving = self._arriving[request_id] = Arriving(Growing(request.prompt, request.prompt_token_ids))
-        self._send(Order.ADD, Ask.of(request, priority), output_kind is RequestOutputKind.FINAL_ONLY)
+        arriving = self._arriving[request_id] = Arriving(self.engine.growing(checked))
+        self._send(Order.ADD, Ask.of(request_id, checked, priority), output_kind is RequestOutputKind.FINAL_ONLY)
         try:
             async with aclosing(arriving.outputs()) as outputs:
                 async for output in outputs:

@@ -2,10 +2,12 @@
 
     front                                   engine
     Ask ──────────────────────────────────▶ a request
-    Arriving ◀── "A" ◀── " B" ◀── " C" ◀──  Shrinking: what is new of each output
+    Arriving ◀── [17] ◀── [52, 9] ◀── [30]  Shrinking: what is new of each output
+       └─ Text: " B C"
 
 An output holds everything so far, and sent as it is, n tokens would cost n²/2 of them on the wire. So the engine's side
 sends differences, and the front adds them up again. A slow reader gets the sum: the tokens wait once, on the front.
+There they also become text, while the engine computes. It makes the text itself only where it looks for stop strings.
 
 vLLM: v1/engine/__init__.py (EngineCoreRequest, EngineCoreOutput)
 """
@@ -13,17 +15,26 @@ vLLM: v1/engine/__init__.py (EngineCoreRequest, EngineCoreOutput)
 from __future__ import annotations
 
 import asyncio
+import copy
+import copyreg
 import dataclasses
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
+from folovllm.engine.detokenizer import IncrementalDetokenizer, SupportsDecode
+from folovllm.engine.input_processor import Checked, Prompt
 from folovllm.engine.stream import OutputDelta
-from folovllm.outputs import CompletionOutput, RequestOutput
-from folovllm.request import Request
+from folovllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from folovllm.sample.structured.processor import KEY
 from folovllm.sampling_params import SamplingParams
+
+# Of a dataclass pickle asks for each field by Python code. As calls with all fields they take a third of the time.
+for _kind in (RequestOutput, CompletionOutput, RequestMetrics, Logprob):
+    _values = attrgetter(*(each.name for each in dataclasses.fields(_kind)))
+    copyreg.pickle(_kind, lambda made, kind=_kind, values=_values: (kind, values(made)))  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +42,24 @@ class Ask:
     """A request that has been checked. A compiled form does not travel: what it was compiled from does."""
 
     request_id: str
-    prompt: dict[str, Any]
+    prompt: Prompt
     params: SamplingParams
     priority: int
 
     @classmethod
-    def of(cls, request: Request, priority: int) -> Ask:
-        prompt: dict[str, Any] = {"prompt_token_ids": request.prompt_token_ids}
-        if request.cache_salt is not None:
-            prompt["cache_salt"] = request.cache_salt
-        params = request.sampling_params
+    def of(cls, request_id: str, checked: Checked, priority: int) -> Ask:
+        params, salt = copy.copy(checked.params), checked.cache_salt
+        params.detokenize &= bool(params.stop)  # else Text makes it
         extra = dict(params.extra_args or {})
-        if extra.pop(KEY, None) is not None:
-            params = dataclasses.replace(params, extra_args=extra or None)
-        return cls(request.request_id, prompt, params, priority)
+        if extra.pop(KEY, None) is None:
+            return cls(request_id, Checked(None, checked.token_ids, params, salt), params, priority)
+        params.extra_args = extra or None
+        prompt: dict[str, Any] = {"prompt_token_ids": checked.token_ids}
+        return cls(request_id, prompt if salt is None else {**prompt, "cache_salt": salt}, params, priority)
+
+    def given(self) -> tuple[Prompt, SamplingParams | None]:
+        """Prompt and parameters, as an engine takes them: what has been checked is not checked again."""
+        return self.prompt, None if isinstance(self.prompt, Checked) else self.params
 
 
 class Shrinking:
@@ -77,17 +92,45 @@ async def differences(
                 yield shrinking.cut(output)
 
 
+class Text:
+    """The text of one request, made on the front."""
+
+    def __init__(self, decoder: SupportsDecode, checked: Checked) -> None:
+        self._decoder, self._checked = decoder, checked
+        self._detokenizers: dict[int, IncrementalDetokenizer] = {}  # by completion
+
+    @classmethod
+    def of(cls, decoder: SupportsDecode | None, checked: Checked) -> Text | None:
+        """None where the engine makes it, or nobody."""
+        is_ours = checked.params.detokenize and not checked.params.stop
+        return cls(decoder, checked) if decoder is not None and is_ours else None
+
+    def gained(self, piece: CompletionOutput) -> str:
+        params, token_ids = self._checked.params, piece.token_ids
+        if (detokenizer := self._detokenizers.get(piece.index)) is None:
+            detokenizer = self._detokenizers[piece.index] = IncrementalDetokenizer(
+                self._decoder, self._checked.token_ids, skip_special_tokens=params.skip_special_tokens
+            )
+        if piece.finish_reason == "stop" and not params.include_stop_str_in_output:
+            token_ids = token_ids[:-1]  # the stop token itself is not part of the text
+        text = detokenizer.add(*token_ids)
+        return text if piece.finish_reason is None else text + detokenizer.finish()
+
+
 @dataclass
 class Growing:
-    """Adds differences up to an output that holds everything so far."""
+    """Adds differences up to an output that holds everything so far. `text`: where it is to be made here."""
 
     prompt: str | None
     prompt_token_ids: list[int]
+    text: Text | None = None
     _newest: RequestOutput | None = None
     _choices: dict[int, CompletionOutput] = field(default_factory=dict)
 
     def add(self, gained: RequestOutput) -> None:
         for piece in gained.outputs:
+            if self.text is not None:
+                piece.text = self.text.gained(piece)
             known = self._choices.get(piece.index)
             if known is None:
                 self._choices[piece.index] = piece

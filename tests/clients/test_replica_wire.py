@@ -9,14 +9,16 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from folovllm import AsyncLLM, SamplingParams, StructuredOutputsParams
+from folovllm.engine.input_processor import Checked
+from folovllm.engine.output_processor import fastest_decoder
 from folovllm.outputs import CompletionOutput, RequestOutput
 from folovllm.serving.replicas.scaling import Scaling
-from folovllm.serving.wire import Ask, Growing, differences
+from folovllm.serving.wire import Ask, Growing, Text, differences
 
 PROMPT = "Once upon a time"
 
 
-def outputs_of(params: SamplingParams) -> tuple[list[RequestOutput], list[RequestOutput]]:
+def outputs_of(params: SamplingParams, *, text_here: bool = False) -> tuple[list[RequestOutput], list[RequestOutput]]:
     """What an engine hands out, and what is left of it after a pickled journey."""
 
     async def run() -> tuple[list[RequestOutput], list[RequestOutput]]:
@@ -28,7 +30,10 @@ def outputs_of(params: SamplingParams) -> tuple[list[RequestOutput], list[Reques
                 yield output
 
         async with AsyncLLM(dtype="float32", num_kv_blocks=64) as llm:
-            growing, arrived = Growing(PROMPT, llm.engine.tokenizer(PROMPT)["input_ids"]), []
+            checked = Checked(PROMPT, llm.engine.tokenizer(PROMPT)["input_ids"], params, None)
+            text = Text.of(fastest_decoder(llm.engine.tokenizer), checked) if text_here else None
+            assert (text is not None) is text_here
+            growing, arrived = Growing(PROMPT, checked.token_ids, text), []
             async for gained in differences(noted(llm), params):
                 growing.add(pickle.loads(pickle.dumps(gained)))
                 arrived.append(growing.output())
@@ -49,6 +54,31 @@ def outputs_of(params: SamplingParams) -> tuple[list[RequestOutput], list[Reques
 def test_every_output_arrives_as_it_was(params: SamplingParams) -> None:
     direct, arrived = outputs_of(params)
     assert arrived == direct
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(max_tokens=40, n=3, seed=1, temperature=3.0),  # half characters, too
+        SamplingParams(max_tokens=20, seed=2, temperature=3.0, stop_token_ids=[*range(0, 3000, 5)]),
+        SamplingParams(max_tokens=20, seed=2, temperature=3.0, stop_token_ids=[*range(0, 3000, 5)],
+                       include_stop_str_in_output=True, skip_special_tokens=False),
+        SamplingParams(max_tokens=8, n=2, best_of=4, seed=1),
+    ],
+    ids=["several", "without the stop token", "with it", "best_of"],
+)  # fmt: skip
+def test_the_text_that_the_front_makes_is_the_engine_s_after_each_token(params: SamplingParams) -> None:
+    direct, arrived = outputs_of(params, text_here=True)
+    assert any(choice.text for choice in arrived[-1].outputs)
+    assert not params.stop_token_ids or arrived[-1].outputs[0].finish_reason == "stop"
+    assert arrived == direct[-len(arrived) :]
+
+
+def test_the_engine_makes_the_text_where_it_looks_for_stop_strings_and_only_there() -> None:
+    for stop, is_engines in ((["girl"], True), ([], False)):
+        checked = Checked(PROMPT, [1], SamplingParams(stop=stop), None)
+        assert Ask.of("r", checked, 0).params.detokenize is is_engines
+        assert (Text.of(None, checked), checked.params.detokenize) == (None, True)
 
 
 def test_where_the_winner_is_known_at_the_end_only_the_end_arrives() -> None:
@@ -74,8 +104,8 @@ def test_a_compiled_form_stays_at_home_and_its_text_travels() -> None:
     pytest.importorskip("llguidance")
     llm = AsyncLLM(dtype="float32", num_kv_blocks=64)
     form = StructuredOutputsParams(choice=["yes", "no"])
-    request = llm.engine.input_processor.process("r", [1], SamplingParams(structured_outputs=form))
-    ask = Ask.of(request, 0)
+    (checked,) = llm.engine.input_processor.check([[1]], SamplingParams(structured_outputs=form))
+    ask = Ask.of("r", checked, 0)
     travelled = pickle.loads(pickle.dumps(ask))
     assert travelled.params.structured_outputs == form
     assert travelled.params.extra_args is None

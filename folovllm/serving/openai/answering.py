@@ -47,7 +47,10 @@ class Answering(ABC, Generic[B]):
     async def work(self, body: B, key: str) -> Work:
         """Raises APIError: what is wrong with the request, by the field's name."""
         self.serving.check_model(body.model)
-        return await self.serving.prepare(lambda check: self.make_work(body, key, check))
+        return await self.serving.prepare(partial(self.make_work, body, key), is_quick=self.is_quick(body))
+
+    def is_quick(self, body: B) -> bool:  # whether make_work takes microseconds
+        return False
 
     async def whole(self, body: B, work: Work) -> bytes:
         newest: dict[int, RequestOutput] = {}

@@ -128,9 +128,13 @@ class CompletionRequest(Sampling):
     add_special_tokens: bool = True
 
     @property
+    def is_one(self) -> bool:
+        """Whether it is one prompt, and no list of them."""
+        return isinstance(self.prompt, str) or bool(self.prompt and isinstance(self.prompt[0], int))
+
+    @property
     def num_prompts(self) -> int:
-        is_one = isinstance(self.prompt, str) or (self.prompt and isinstance(self.prompt[0], int))
-        return 1 if is_one else len(self.prompt)
+        return 1 if self.is_one else len(self.prompt)
 
 
 class TextPart(Body):

@@ -95,9 +95,10 @@ class Serving:
         self.aside = Aside()
         self.clock = time.monotonic
 
-    async def prepare(self, make: Callable[[Check], _T]) -> _T:
-        """Run `make` beside the event loop; its ValueError is the client's. It ends early when the client leaves, when
-        it takes too long, or when the server shuts down. Raises APIError."""
+    async def prepare(self, make: Callable[[Check], _T], *, is_quick: bool = False) -> _T:
+        """Run `make` beside the event loop, unless it takes less time than to wake another thread; its ValueError is
+        the client's. It ends early when the client leaves, when it takes too long, or when the server shuts down.
+        Raises APIError."""
         in_time = within(PREPARE_SECONDS, self.clock)
 
         def check() -> None:
@@ -106,7 +107,7 @@ class Serving:
             in_time()
 
         try:
-            return await self.aside.run(make, check)
+            return make(check) if is_quick else await self.aside.run(make, check)
         except ValueError as error:
             raise refused(error) from error
 

@@ -13,11 +13,17 @@ from folovllm.serving.openai.sampling import to_sampling_params
 from folovllm.serving.openai.serving import Serving, Work
 
 Row = dict[int, Logprob] | None
+SHORT = 1000  # characters or tokens of a prompt that is ready before another thread wakes up
+LONG = {"structured_outputs", "response_format", "bad_words", "stop_token_ids", "allowed_token_ids", "logit_bias"}
+"""Fields that take a time of their own, or hold thousands of entries."""
 
 
 class CompletionServing(Answering[CompletionRequest]):
     def __init__(self, serving: Serving) -> None:
         super().__init__(serving, "cmpl", "text_completion", "text_completion")
+
+    def is_quick(self, body: CompletionRequest) -> bool:
+        return body.is_one and len(body.prompt) <= SHORT and body.model_fields_set.isdisjoint(LONG)
 
     def make_work(self, body: CompletionRequest, key: str, check: Check) -> Work:
         prompts = _prompts(body)
@@ -124,9 +130,8 @@ class CompletionServing(Answering[CompletionRequest]):
 
 
 def _prompts(body: CompletionRequest) -> list[str | list[int]]:
-    prompt = body.prompt
-    if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
-        return [prompt]
-    if not prompt:
+    if body.is_one:
+        return [body.prompt]  # type: ignore[list-item]
+    if not body.prompt:
         raise ValueError("prompt must not be empty, got []")
-    return list(prompt)  # type: ignore[arg-type]
+    return list(body.prompt)  # type: ignore[arg-type]

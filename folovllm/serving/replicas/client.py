@@ -135,15 +135,14 @@ class ReplicatedLLM:
             raise ValueError("output_kind must be CUMULATIVE or FINAL_ONLY where replicas serve, got DELTA")
         self._watch()
         request_id = request_id or uuid.uuid4().hex
-        request = self.engine.input_processor.process(request_id, prompt, sampling_params)
-        token_ids = request.prompt_token_ids
+        checked = self.engine.checked(prompt, sampling_params)
         if not self.router.replicas:
             raise no_replica()
-        hashes = prefix_hashes(token_ids, self.block_size, request.cache_salt)
+        hashes = prefix_hashes(checked.token_ids, self.block_size, checked.cache_salt)
         name = self.router.choose(hashes, self._requests)
-        ask = Ask.of(request, priority)
+        ask = Ask.of(request_id, checked, priority)
         self._requests[name] += 1
-        stream = _Stream(self.fleet.generate(name, ask), Growing(request.prompt, token_ids))
+        stream = _Stream(self.fleet.generate(name, ask), self.engine.growing(checked))
         try:
             async with aclosing(stream.outputs()) as outputs:
                 async for output in outputs:

@@ -32,7 +32,7 @@ class EngineReplica:
         if params.structured_outputs is not None:  # compiled here, and kept: the step that takes it in need not wait
             grammars = self.llm.engine.input_processor.grammars
             await asyncio.to_thread(grammars.compile, params.structured_outputs)
-        outputs = self.llm.generate(ask.prompt, params, ask.request_id, priority=ask.priority)
+        outputs = self.llm.generate(*ask.given(), ask.request_id, priority=ask.priority)
         async with aclosing(differences(outputs, params)) as each:
             async for gained in each:
                 yield gained
