@@ -46,3 +46,18 @@ def test_tokens_are_those_without_guesses(folder: Path, fake_cuda: FakeCuda, par
         ]
     assert sum(llm.engine.scheduler.num_accepted_per_pos) >= 4
     assert fake_cuda.compiled == []
+
+
+@pytest.mark.exhaustive
+def test_a_draft_model_guesses_there_too(folder: Path, fake_cuda: FakeCuda) -> None:
+    """It is the model itself, so that all guesses are right: 1 token comes with the prompt, then 4, then 1."""
+    asked = SamplingParams(max_tokens=6, ignore_eos=True, temperature=0)
+    plain = LLM(str(folder), **SMALL).generate(PROMPTS[:1], asked, use_tqdm=False)
+    speculative = {"method": "draft_model", "num_speculative_tokens": 3, "model": str(folder)}
+    llm = LLM(str(folder), speculative_config=speculative, **SMALL)
+    guess_always(llm.engine)
+    fake_cuda.reset_counts()
+    guessed = llm.generate(PROMPTS[:1], asked, use_tqdm=False)
+    assert guessed[0].outputs[0].token_ids == plain[0].outputs[0].token_ids
+    assert llm.engine.stats().steps == 3
+    assert fake_cuda.compiled == []
