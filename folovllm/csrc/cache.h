@@ -14,9 +14,12 @@
 
 #include "rounding.h"
 
-static inline vec load(const int8_t *p) {
-    typedef int8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
-    return __builtin_convertvector(__builtin_convertvector(*(const bytes *)p, ints), vec);
+static inline vec load(const int8_t *p) {  // GCC converts bytes one by one, where it is not told
+#ifdef __AVX512F__
+    return (vec)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+#else
+    return (vec)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+#endif
 }
 
 template <typename C>
