@@ -1,6 +1,6 @@
 // The paged KV cache: storing new keys and values, and decode attention that reads them where they lie.
 //
-//     cache         [blocks, block_size, num_kv_heads, head_size], one for K, one for V
+//     cache         one for K, one for V; where a token lies in it, cache.h tells
 //     block_tables  [sequences, max_blocks], which blocks hold a sequence's tokens, in order
 //
 // The keys of a sequence are cut into parts of PART tokens, always at the same places. A thread takes one part of one KV
@@ -16,6 +16,7 @@
 #include <cmath>
 #include <vector>
 
+#include "cache.h"
 #include "kernels.h"
 #include "pool.h"
 #include "vector.h"
@@ -29,7 +30,8 @@ constexpr int LINE = 64;     // bytes of a cache line
 
 template <typename T, typename C>
 void store_kv(const T *k, const T *v, int64_t k_stride, int64_t v_stride, C *keys, C *values, const int64_t *slots,
-              int64_t tokens, int64_t row) {
+              int64_t tokens, int64_t block_size, int64_t num_kv_heads, int64_t size) {
+    const int64_t row = num_kv_heads * size;
     // K and V in turn. Pages that were never touched are cleared at the first store: so two threads wait for two pages,
     // and not both for the same one.
     constexpr int64_t RUN = 16;  // tokens
@@ -38,23 +40,35 @@ void store_kv(const T *k, const T *v, int64_t k_stride, int64_t v_stride, C *key
         C *to = task % 2 ? values : keys;
         const int64_t stride = task % 2 ? v_stride : k_stride, first = task / 2 * RUN;
         for (int64_t token = first; token < std::min(first + RUN, tokens); token++)
-            for (int64_t i = 0; i < row; i += LANES)
-                store(to + slots[token] * row + i, load(from + token * stride + i));
+            if constexpr (Place<C>::HAS_SCALE)
+                for (int64_t head = 0, slot = slots[token]; head < num_kv_heads; head++) {
+                    const Place<C> at(slot / block_size, slot % block_size, head, block_size, num_kv_heads, size);
+                    store_codes(from + token * stride + head * size, size, to + at.first, to + at.scale);
+                }
+            else
+                for (int64_t i = 0; i < row; i += LANES)
+                    store(to + slots[token] * row + i, load(from + token * stride + i));
     });
 }
 
-// One part for the query heads q [heads, size]: scores, then sum and maximum, then weighted values.
+// One part for the query heads q [heads, size]: scores, then sum and maximum, then weighted values. Scales of keys are
+// multiplied into the scores, and those of values into the weights.
 template <int HEADS, typename T, typename C>
 void attend(const T *q, const C *keys, const C *values, const int32_t *table, int64_t first, int64_t count,
-            int64_t block_size, int64_t token_stride, int64_t size, float scale, float *maximum, float *total,
-            float *weighted) {
-    alignas(64) float weights[HEADS][PART];
+            int64_t block_size, int64_t kv_head, int64_t num_kv_heads, int64_t size, float scale, float *maximum,
+            float *total, float *weighted) {
+    constexpr bool HAS_SCALE = Place<C>::HAS_SCALE;
+    alignas(64) float weights[HEADS][PART], key_scales[PART], value_scales[PART];
     int64_t rows[PART];
     const int32_t *block = table + first / block_size;
     for (int64_t i = 0, offset = first % block_size; i < count; i++) {
-        rows[i] = (*block * block_size + offset) * token_stride;
+        const Place<C> at(*block, offset, kv_head, block_size, num_kv_heads, size);
+        rows[i] = at.first;
+        if constexpr (HAS_SCALE) key_scales[i] = scale_at(keys, at.scale), value_scales[i] = scale_at(values, at.scale);
         if (++offset == block_size) block++, offset = 0;
     }
+    for (int64_t i = count; HAS_SCALE && i < (count + LANES - 1) / LANES * LANES; i++)
+        key_scales[i] = value_scales[i] = 0;
     float wide[HEADS * size];
     for (int64_t d = 0; d < HEADS * size; d += LANES) store(wide + d, load(q + d) * scale);
     // A row of K or V is short, and the next one lies far away: nothing but this asks for it in time. All values come
@@ -78,7 +92,10 @@ void attend(const T *q, const C *keys, const C *values, const int32_t *table, in
             }
             for (int h = 0; h < HEADS; h++) products[h][j] = of_key[h];
         }
-        for (int h = 0; h < HEADS; h++) store(weights[h] + first, sums(products[h]));
+        for (int h = 0; h < HEADS; h++) {
+            const vec scores = sums(products[h]);
+            store(weights[h] + first, HAS_SCALE ? scores * load(key_scales + first) : scores);
+        }
     }
     for (int h = 0; h < HEADS; h++) {
         float highest = -__builtin_inff();
@@ -87,7 +104,7 @@ void attend(const T *q, const C *keys, const C *values, const int32_t *table, in
         vec sums = {};
         for (int64_t i = 0; i < count; i += LANES) {
             vec e = exp_(load(weights[h] + i) - highest);
-            store(weights[h] + i, e);
+            store(weights[h] + i, HAS_SCALE ? e * load(value_scales + i) : e);
             sums += e;
         }
         maximum[h] = highest;
@@ -126,7 +143,7 @@ template <typename T, typename C>
 void decode(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *queries, const int64_t *seqs,
             const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks, int64_t entries, int64_t block_size,
             int64_t num_heads, int64_t num_kv_heads, int64_t size, float scale, T *out) {
-    const int64_t group = num_heads / num_kv_heads, token_stride = num_kv_heads * size;
+    const int64_t group = num_heads / num_kv_heads;
     std::vector<Task> tasks;
     std::vector<int64_t> first_task(entries + 1);
     int64_t keys_read = 0;
@@ -149,9 +166,9 @@ void decode(const T *q, int64_t q_stride, const C *keys, const C *values, const 
         for (int64_t h = 0; h < group; h += TOGETHER) {
             const int64_t head = kv_head * group + h, place = t * num_heads + head;
             const auto run = [&](auto function) {
-                function(q + queries[i] * q_stride + head * size, keys + kv_head * size, values + kv_head * size,
-                         tables + seq * max_blocks, first, count, block_size, token_stride, size, scale,
-                         maxima + place, totals + place, weighted + place * size);
+                function(q + queries[i] * q_stride + head * size, keys, values, tables + seq * max_blocks, first, count,
+                         block_size, kv_head, num_kv_heads, size, scale, maxima + place, totals + place,
+                         weighted + place * size);
             };
             switch (group - h) {
             case 1: run(attend<1, T, C>); break;
@@ -191,8 +208,9 @@ extern "C" {
 
 #define PAGED(NAME, T, C)                                                                                             \
     void store_kv_##NAME(const T *k, const T *v, int64_t k_stride, int64_t v_stride, C *keys, C *values,              \
-                         const int64_t *slots, int64_t tokens, int64_t row) {                                         \
-        store_kv(k, v, k_stride, v_stride, keys, values, slots, tokens, row);                                         \
+                         const int64_t *slots, int64_t tokens, int64_t block_size, int64_t num_kv_heads,              \
+                         int64_t size) {                                                                              \
+        store_kv(k, v, k_stride, v_stride, keys, values, slots, tokens, block_size, num_kv_heads, size);              \
     }                                                                                                                 \
     void decode_##NAME(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *queries,          \
                        const int64_t *seqs, const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks,       \

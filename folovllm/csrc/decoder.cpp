@@ -79,7 +79,8 @@ struct Decoder {
         Between<T>::norm_rotary(heads, layer.q_norm, layer.k_norm, step.cos, step.sin, step.tokens, all, s.num_heads,
                                 s.num_kv_heads, s.head_size, s.eps);
         C *keys = (C *)layer.keys, *values = (C *)layer.values;
-        Paged<T, C>::store_kv(heads + q, heads + q + kv, all, all, keys, values, step.slots, step.tokens, kv);
+        Paged<T, C>::store_kv(heads + q, heads + q + kv, all, all, keys, values, step.slots, step.tokens, s.block_size,
+                              s.num_kv_heads, s.head_size);
         if (step.num_decodes)
             Paged<T, C>::decode(heads, all, keys, values, step.queries, step.decodes, step.seq_lens, step.tables,
                                 step.max_blocks, step.num_decodes, s.block_size, s.num_heads, s.num_kv_heads,

@@ -36,21 +36,26 @@ struct int8s {};
     IF_PAIRS(APPLY(bfloat16_codes4, bf16, codes4) APPLY(bfloat16_codes8, bf16, codes8)                                \
              APPLY(bfloat16_codes4_int8, bf16, codes4_int8) APPLY(bfloat16_int8, bf16, int8s))
 #define EACH_ACTIVATION(APPLY) APPLY(float32, float) APPLY(bfloat16, bf16)
-#define EACH_CACHE(APPLY) \
-    APPLY(float32_float32, float, float) APPLY(float32_bfloat16, float, bf16) APPLY(bfloat16_bfloat16, bf16, bf16)
+#define EACH_CACHE(APPLY)                                                                                             \
+    APPLY(float32_float32, float, float) APPLY(float32_bfloat16, float, bf16) APPLY(bfloat16_bfloat16, bf16, bf16)    \
+    APPLY(float32_int8, float, int8_t) APPLY(bfloat16_int8, bf16, int8_t)
 #define EACH_LINEAR(APPLY)                                                                                            \
     APPLY(float32, float, float) APPLY(bfloat16, float, bf16) IF_PAIRS(APPLY(bf16_pairs, bf16, bf16_pair))            \
     IF_TILES(APPLY(bf16_tiles, bf16, bf16_tiled)) EACH_QUANTIZED(APPLY)
 #define EACH_DECODER(APPLY)                                                                                           \
     APPLY(float32_float32_float32, float, float, float) APPLY(float32_float32_bfloat16, float, float, bf16)           \
     APPLY(float32_bfloat16_float32, float, bf16, float) APPLY(float32_bfloat16_bfloat16, float, bf16, bf16)           \
-    IF_PAIRS(APPLY(bfloat16_bf16_pairs_bfloat16, bf16, bf16_pair, bf16))                                              \
-    IF_TILES(APPLY(bfloat16_bf16_tiles_bfloat16, bf16, bf16_tiled, bf16))                                             \
+    APPLY(float32_float32_int8, float, float, int8_t) APPLY(float32_bfloat16_int8, float, bf16, int8_t)               \
+    IF_PAIRS(APPLY(bfloat16_bf16_pairs_bfloat16, bf16, bf16_pair, bf16)                                               \
+             APPLY(bfloat16_bf16_pairs_int8, bf16, bf16_pair, int8_t))                                                \
+    IF_TILES(APPLY(bfloat16_bf16_tiles_bfloat16, bf16, bf16_tiled, bf16)                                              \
+             APPLY(bfloat16_bf16_tiles_int8, bf16, bf16_tiled, int8_t))                                               \
     QUANTIZED_DECODER(APPLY, codes4, codes4) QUANTIZED_DECODER(APPLY, codes8, codes8)                                 \
     QUANTIZED_DECODER(APPLY, codes4_int8, codes4_int8) QUANTIZED_DECODER(APPLY, int8, int8s)
 #define QUANTIZED_DECODER(APPLY, NAME, W)                                                                             \
     APPLY(float32_##NAME##_float32, float, W, float) APPLY(float32_##NAME##_bfloat16, float, W, bf16)                 \
-    IF_PAIRS(APPLY(bfloat16_##NAME##_bfloat16, bf16, W, bf16))
+    APPLY(float32_##NAME##_int8, float, W, int8_t)                                                                    \
+    IF_PAIRS(APPLY(bfloat16_##NAME##_bfloat16, bf16, W, bf16) APPLY(bfloat16_##NAME##_int8, bf16, W, int8_t))
 
 extern "C" {  // layers.cpp, attention.cpp and prefill.cpp, linear.cpp and linear_tiles.cpp
 #define DECLARE_LAYERS(NAME, T)                                                                                       \
@@ -63,7 +68,8 @@ extern "C" {  // layers.cpp, attention.cpp and prefill.cpp, linear.cpp and linea
 EACH_ACTIVATION(DECLARE_LAYERS)
 #define DECLARE_PAGED(NAME, T, C)                                                                                     \
     void store_kv_##NAME(const T *k, const T *v, int64_t k_stride, int64_t v_stride, C *keys, C *values,              \
-                         const int64_t *slots, int64_t tokens, int64_t row);                                          \
+                         const int64_t *slots, int64_t tokens, int64_t block_size, int64_t num_kv_heads,              \
+                         int64_t size);                                                                               \
     void decode_##NAME(const T *q, int64_t q_stride, const C *keys, const C *values, const int64_t *queries,          \
                        const int64_t *seqs, const int32_t *seq_lens, const int32_t *tables, int64_t max_blocks,       \
                        int64_t entries, int64_t block_size, int64_t num_heads, int64_t num_kv_heads, int64_t size,    \

@@ -1,6 +1,6 @@
 // Attention of a sequence's new tokens over its paged cache, K and V read where they lie.
 //
-//     cache         [blocks, block_size, num_kv_heads, head_size], one for K, one for V
+//     cache         one for K, one for V; where a token lies in it, cache.h tells
 //     block_tables  [sequences, max_blocks], which blocks hold a sequence's tokens, in order
 //
 // A task takes some queries of one sequence, for all heads that share a KV head: `rows` of them. It walks along the keys,
@@ -16,6 +16,9 @@
 // Keys that no row of a block sees are left out. Tiles of keys lie at the same places of every sequence, and no row knows
 // how many others there are. So its bits are the same however a prompt is cut.
 //
+// Codes of 8 bits are widened by the copy, to bfloat16 or float; both hold them exactly. Scales of keys are multiplied into
+// the scores, and those of values into the exponentials before these are rounded.
+//
 // Slots that no token has written are never read.
 //
 // vLLM: csrc/cpu/cpu_attn_impl.hpp; Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018); Dao et
@@ -25,6 +28,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "cache.h"
 #include "kernels.h"
 #include "panels.h"
 #include "pool.h"
@@ -47,10 +51,11 @@ struct Prefill {
     T *out;
 
 #ifdef __AVX512BF16__
-    static constexpr bool IN_PAIRS = std::is_same_v<T, bf16> && std::is_same_v<C, bf16>;
+    static constexpr bool IN_PAIRS = std::is_same_v<T, bf16> && !std::is_same_v<C, float>;
 #else
     static constexpr bool IN_PAIRS = false;
 #endif
+    static constexpr bool HAS_SCALE = Place<C>::HAS_SCALE;
     using Step = std::conditional_t<IN_PAIRS, bf16_pair, float>;  // what a row has for one step of a product
     static constexpr int64_t KEYS_OF_STEP = IN_PAIRS ? 2 : 1;     // in the second one
     static constexpr int64_t TILE_STEPS = TILE / KEYS_OF_STEP;
@@ -73,12 +78,13 @@ struct Prefill {
         Step *weights;  // [BLOCK, TILE_STEPS], the exponentials; where they are floats, they are written over scores
         float *sums;    // [rows, padded]
         float *highest, *total;  // [rows]
+        float *key_scales, *value_scales;  // [TILE]
     };
 
     Memory memory(int64_t rows) const {
         static_assert(sizeof(Step) == sizeof(float));
         Memory m;
-        m.q = (Step *)results(rows * (steps() + padded() + 2) + TILE * (steps() + padded() + 2 * BLOCK) + LANES);
+        m.q = (Step *)results(rows * (steps() + padded() + 2) + TILE * (steps() + padded() + 2 * BLOCK + 2) + LANES);
         m.k = m.q + rows * steps();
         m.v = m.k + TILE * steps();
         m.scores = (float *)(m.v + TILE_STEPS * padded());
@@ -86,6 +92,8 @@ struct Prefill {
         m.sums = m.scores + 2 * TILE * BLOCK;
         m.highest = m.sums + rows * padded();
         m.total = m.highest + rows;
+        m.key_scales = m.total + rows;
+        m.value_scales = m.key_scales + TILE;
         return m;
     }
 
@@ -94,7 +102,10 @@ struct Prefill {
     words take(const N *head, int64_t step, float scale) const {
         if constexpr (!IN_PAIRS) return (words)(load(head + step) * scale);
         words found = {};
-        if (step + LANES <= numbers())
+        if constexpr (std::is_same_v<N, int8_t>) {
+            store((bf16 *)&found, load(head + 2 * step));
+            if (step + LANES <= numbers()) store((bf16 *)&found + LANES, load(head + 2 * step + LANES));
+        } else if (step + LANES <= numbers())
             memcpy(&found, head + 2 * step, sizeof found);
         else
             memcpy(&found, head + 2 * step, sizeof found / 2);  // heads are multiples of 16
@@ -106,7 +117,12 @@ struct Prefill {
         int64_t at[TILE];
         const int32_t *block = tables + seq * max_blocks + first / block_size;
         for (int64_t j = 0, offset = first % block_size; j < count; j++) {
-            at[j] = ((*block * block_size + offset) * num_kv_heads + kv_head) * size;
+            const Place<C> place(*block, offset, kv_head, block_size, num_kv_heads, size);
+            at[j] = place.first;
+            if constexpr (HAS_SCALE) {
+                m.key_scales[j] = scale_at(keys, place.scale);
+                m.value_scales[j] = scale_at(values, place.scale);
+            }
             if (++offset == block_size) block++, offset = 0;
             // A row is short and the next lies far away: so all are asked for, into the second cache.
             for (int64_t byte = 0; byte < size * (int64_t)sizeof(C); byte += LINE) {
@@ -114,6 +130,7 @@ struct Prefill {
                 __builtin_prefetch((const char *)(values + at[j]) + byte, 0, 2);
             }
         }
+        if constexpr (HAS_SCALE) std::fill(m.value_scales + count, m.value_scales + TILE, 0.0f);
         const int64_t used = (count + WIDTH - 1) / WIDTH * WIDTH;  // what the products read
         // By squares: tokens lie a power of two apart, so a column of all of them would not fit into the first cache.
         for (int64_t j = 0; j < used; j += LANES)
@@ -181,6 +198,8 @@ struct Prefill {
             const int64_t seen = position + (row % group() + r) / group() - first + 1;  // keys of this tile
             if constexpr (IN_PAIRS)
                 for (int64_t j = 0; j < whole; j += LANES) store(scores + j, load(scores + j) * scale);
+            if constexpr (HAS_SCALE)
+                for (int64_t j = 0; j < whole; j += LANES) store(scores + j, load(scores + j) * load(m.key_scales + j));
             for (int64_t j = std::max<int64_t>(seen, 0); j < whole; j++) scores[j] = -__builtin_inff();
             vec each = splat(before[r] = m.highest[row + r]);
             for (int64_t j = 0; j < whole; j += LANES) each = load(scores + j) > each ? load(scores + j) : each;
@@ -193,10 +212,11 @@ struct Prefill {
             vec total = {};
             for (int64_t j = 0; j < whole; j += LANES) {
                 const vec e = exp_(load(m.scores + r * TILE + j) - highest[r]);
+                const vec weight = HAS_SCALE ? e * load(m.value_scales + j) : e;
                 if constexpr (IN_PAIRS)
-                    store((bf16 *)(m.weights + r * TILE_STEPS) + j, e);
+                    store((bf16 *)(m.weights + r * TILE_STEPS) + j, weight);
                 else
-                    store(m.weights + r * TILE_STEPS + j, e);
+                    store(m.weights + r * TILE_STEPS + j, weight);
                 total += e;
             }
             m.total[row + r] = m.total[row + r] * keep[r] + sum(total);
@@ -292,9 +312,12 @@ extern "C" {
 
 PREFILL(float32_float32, float, float)
 PREFILL(float32_bfloat16, float, bf16)
+PREFILL(float32_int8, float, int8_t)
 #ifdef __AMX_BF16__
 PREFILL(bfloat16_bfloat16, bf16, bf16, if (has_tiles()) return attend(std::true_type());)
+PREFILL(bfloat16_int8, bf16, int8_t, if (has_tiles()) return attend(std::true_type());)
 #else
 PREFILL(bfloat16_bfloat16, bf16, bf16)
+PREFILL(bfloat16_int8, bf16, int8_t)
 #endif
 }

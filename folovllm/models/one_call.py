@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from folovllm.attention.backend import Attention
-from folovllm.attention.backends.cpu import DTYPES, HEAD_SIZE_STEP, CPUBackend
+from folovllm.attention.backends.cpu import HEAD_SIZE_STEP, CPUBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.layers.compiled_ops import CompiledOps, PackedMethod
 from folovllm.layers.linear import Linear, LinearMethod
@@ -149,7 +149,7 @@ def _prepared(layers: list[DecoderLayer], eps: float, flowing: torch.dtype) -> P
     backend, cache = attention.backend, attention.kv_cache
     if not isinstance(backend, CPUBackend) or cache is None:
         return None
-    if (flowing, cache.dtype) not in DTYPES or attention.head_size % HEAD_SIZE_STEP:
+    if (flowing, cache.dtype) not in backend.dtypes or attention.head_size % HEAD_SIZE_STEP:
         return None
     shape = Shape(
         hidden=down.out_features, intermediate=down.in_features, num_heads=attention.num_heads,

@@ -52,7 +52,7 @@ WAYS_OUT = (
 # What a function takes, as ctypes has it.
 POINTER, INT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 # How the dtypes are called in the functions' names.
-DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
 
 
 def unavailable_reason() -> str | None:

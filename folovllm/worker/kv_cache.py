@@ -1,7 +1,7 @@
 """The KV cache: per layer one tensor [2, num_blocks, block_size, num_kv_heads, head_size], reserved before any request.
 
 A token costs 2 * num_layers * num_kv_heads * head_size * itemsize bytes: 2 * 28 * 8 * 128 * 2 = 114,688 for
-Qwen3-0.6B in bfloat16, so 1,000 tokens are 115 MB.
+Qwen3-0.6B in bfloat16, so 1,000 tokens are 115 MB. In int8, a scale comes to each token and head.
 
 vLLM: v1/worker/gpu_model_runner.py (initialize_kv_cache)
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from folovllm.attention.backend import AttentionBackend
+from folovllm.attention.backends.int8 import SCALE_BYTES
 from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
 from folovllm.utils.recycled_memory import empty_in_huge_pages
 
@@ -51,4 +52,5 @@ class KVCache:
 
 def kv_bytes_per_token(spec: DecoderSpec, dtype: torch.dtype) -> int:
     """Keys and values of one token in all layers."""
-    return 2 * spec.num_layers * spec.num_kv_heads * spec.head_size * dtype.itemsize
+    head_bytes = spec.head_size * dtype.itemsize + (SCALE_BYTES if dtype == torch.int8 else 0)
+    return 2 * spec.num_layers * spec.num_kv_heads * head_bytes

@@ -18,7 +18,7 @@ from folovllm import SamplingParams
 @dataclass(frozen=True)
 class ModelSpec:
     """A random model. `text`: it has a tokenizer whose token i is byte i, EOS 256 and BOS 257. `quantized`: the engine
-    rounds its layers' weights to 4 bits when it loads them."""
+    rounds its layers' weights to 4 bits when it loads them. `int8_cache`: keys and values are codes of 8 bits."""
 
     kind: str = "llama"
     vocab_size: int = 32
@@ -30,6 +30,7 @@ class ModelSpec:
     eos: tuple[int, ...] = ()
     text: bool = False
     quantized: bool = False
+    int8_cache: bool = False
 
 
 @dataclass

@@ -56,7 +56,7 @@ class _Drawing:
     def _engine(self, case: Case) -> None:
         rng, engine = self.rng, case.engine
         engine["max_model_len"] = longest = rng.choice([24, 40, 64])
-        if self.often(0.08):  # it reads a sequence from a single block
+        if self.often(0.08) and not case.model.int8_cache:  # it reads a sequence from a single block
             engine.update(attention_backend="dense", block_size=longest, num_kv_blocks=rng.randint(1, 5))
         else:
             engine["block_size"] = block_size = rng.choice([1, 2, 3, 4, 4, 8, 16])

@@ -12,7 +12,7 @@ from folovllm import SamplingParams
 from folovllm.outputs import CompletionOutput, Logprob, RequestOutput
 from tests.campaign.case import Asked, Case, Tally, Wrong
 from tests.campaign.models import Model
-from tests.campaign.reference import TIE, Answer, Reference, log_softmax
+from tests.campaign.reference import Answer, Reference, log_softmax
 from tests.campaign.reference_beams import Beam, BeamReference, is_plain
 
 # Log-probabilities in float32, and sums of some dozens of them.
@@ -74,7 +74,7 @@ class Judge:
         if not params.needs_logprobs:
             _same("logprobs", asked, (said.logprobs, said.cumulative_logprob), (None, None))
             return
-        _close(asked, "cumulative_logprob", said.cumulative_logprob, answer.total(mode))
+        self._close(asked, "cumulative_logprob", said.cumulative_logprob, answer.total(mode))
         rows = answer.raw if mode == "raw" else answer.processed
         if params.logprobs is None:
             _same("logprobs", asked, said.logprobs, None)
@@ -102,9 +102,9 @@ class Judge:
                 raise Wrong("logprobs", f"{asked.name}: {list(entry)} for token {token} and the {count} likeliest")
             best = np.sort(row)[::-1]
             for place, (token_id, told) in enumerate(entry.items()):
-                _close(asked, f"log-probability of {token_id}", told.logprob, float(row[token_id]))
+                self._close(asked, f"log-probability of {token_id}", told.logprob, float(row[token_id]))
                 assert told.rank is not None
-                _close(asked, f"rank of {token_id}", told.logprob, float(best[told.rank - 1]))
+                self._close(asked, f"rank of {token_id}", told.logprob, float(best[told.rank - 1]))
                 if place > 0 and told.rank > count:
                     raise Wrong("logprobs", f"{asked.name}: {token_id} is of rank {told.rank}, asked were {count}")
             self.tally.logprobs += len(entry)
@@ -126,7 +126,7 @@ class Judge:
             if mine := exact or [completion for completion in left if self._fits(asked, index, completion)]:
                 left.remove(mine[0])
                 self._sequence(asked, index, mine[0], finished=True)
-            elif free.total(params.logprobs_mode) > totals[-1] + CLOSE:
+            elif free.total(params.logprobs_mode) > totals[-1] + CLOSE * self.model.slack:
                 raise Wrong("best_of", f"{asked.name} leaves out sequence {index}: {free.token_ids}")
         if left:
             raise Wrong("token", f"{asked.name} says what none of its seeds stands for: {left[0].token_ids}")
@@ -145,12 +145,12 @@ class Judge:
         expected = search.run()
         said = [(c.token_ids, c.finish_reason, c.stop_reason) for c in output.outputs]
         if said != [self._told(beam, params) for beam in expected]:
-            if search.margin > TIE:
+            if search.margin > self.reference.tie:
                 raise Wrong("beams", f"{asked.name} finds {said}, the reference {[b.token_ids for b in expected]}")
             self.tally.ties += 1
             return
         for beam, completion in zip(expected, output.outputs, strict=True):
-            _close(asked, "beam's score", completion.cumulative_logprob, beam.score)
+            self._close(asked, "beam's score", completion.cumulative_logprob, beam.score)
             if params.logprobs is not None:
                 rows = [
                     log_softmax(self.model.after(asked.prompt + beam.token_ids[:place]))
@@ -183,7 +183,7 @@ class Judge:
         place = _first_difference(said.token_ids, expected)
         row = self.model.after(asked.prompt + expected[:place])
         is_end = place == min(len(said.token_ids), len(expected))
-        if is_end or abs(row[said.token_ids[place]] - row[expected[place]]) > 2 * TIE:
+        if is_end or abs(row[said.token_ids[place]] - row[expected[place]]) > 2 * self.reference.tie:
             raise Wrong("token", f"{asked.name} says {said.token_ids}, Hugging Face {expected}")
         self.tally.ties += 1
 
@@ -204,10 +204,16 @@ class Judge:
         said = [completion.token_ids for completion in output.outputs]
         if len(said) == len(rows) and all(row[: len(s)] == s for s, row in zip(said, rows, strict=True)):
             self.tally.hf_tokens += sum(map(len, said))
-        elif search.margin > TIE:
+        elif search.margin > self.reference.tie:
             raise Wrong("beams", f"{asked.name} finds {said}, Hugging Face {rows}")
         else:
             self.tally.ties += 1
+
+    def _close(self, asked: Asked, what: str, said: float | None, expected: float) -> None:
+        """Below FAINT float32 may have nothing left to tell."""
+        close = CLOSE * self.model.slack
+        if said is None or not (abs(said - expected) <= close or said == expected or max(said, expected) < FAINT):
+            raise Wrong("logprobs", f"{asked.name}: {what} is {said}, it has to be {expected}")
 
 
 def check_cached_tokens(case: Case, outputs: dict[str, RequestOutput], seen: Callable[[str], list[list[int]]]) -> None:
@@ -239,9 +245,3 @@ def _first_difference(a: list[int], b: list[int]) -> int:
 def _same(what: str, asked: Asked, said: object, expected: object) -> None:
     if said != expected:
         raise Wrong(what, f"{asked.name} says {said!r}, it has to be {expected!r}")
-
-
-def _close(asked: Asked, what: str, said: float | None, expected: float) -> None:
-    """Below FAINT float32 may have nothing left to tell."""
-    if said is None or not (abs(said - expected) <= CLOSE or said == expected or max(said, expected) < FAINT):
-        raise Wrong("logprobs", f"{asked.name}: {what} is {said}, it has to be {expected}")

@@ -134,10 +134,13 @@ def _most_steps(case: Case) -> int:
 def _build(case: Case, model: Model) -> LLMEngine:
     kwargs: dict[str, Any] = {"skip_tokenizer_init": model.tokenizer is None, **case.engine}
     spec = case.model
-    block_bytes = 2 * 4 * spec.num_layers * spec.num_kv_heads * spec.head_dim * case.engine["block_size"]
+    head_bytes = spec.head_dim + 4 if spec.int8_cache else 4 * spec.head_dim
+    block_bytes = 2 * spec.num_layers * spec.num_kv_heads * head_bytes * case.engine["block_size"]
     kwargs["swap_space"] = (case.swap_blocks + 0.5) * block_bytes / GIB if case.swap_blocks else 0.0
     if spec.quantized:
         kwargs["quantization"] = "w4a16"
+    if spec.int8_cache:
+        kwargs["kv_cache_dtype"] = "int8"
     engine = make_engine(model.folder, **kwargs)
     if engine.scheduler.draft_length is not None:
         engine.scheduler.draft_length.costs = None  # as many guesses as there is room for, on every machine

@@ -79,7 +79,7 @@ class Reference:
     """
 
     def __init__(self, model: Model, longest: int, seed: int) -> None:
-        self.model, self.longest = model, longest
+        self.model, self.longest, self.tie = model, longest, TIE * model.slack
         self._rng = np.random.default_rng(seed)
 
     def answer(self, asked: Asked, index: int, said: list[int] | None = None) -> Answer:
@@ -171,7 +171,7 @@ class Reference:
 
     def _is_tie(self, edited: np.ndarray, params: SamplingParams, uniform: float | None, said: int) -> bool:
         if uniform is None:
-            return bool(edited[said] > edited.max() - 2 * TIE)
+            return bool(edited[said] > edited.max() - 2 * self.tie)
         return any(
             draw(self._shaken(edited), params, uniform + delta) == said
             for delta in (0.0, 1e-7, -1e-7)
@@ -179,7 +179,7 @@ class Reference:
         )
 
     def _shaken(self, edited: np.ndarray) -> np.ndarray:
-        return edited + self._rng.uniform(-TIE, TIE, len(edited))
+        return edited + self._rng.uniform(-self.tie, self.tie, len(edited))
 
     def _end(self, answer: Answer, params: SamplingParams, prompt: list[int]) -> None:
         """Whether the newest token ends the sequence, and the text up to there."""

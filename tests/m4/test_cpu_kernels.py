@@ -89,7 +89,7 @@ def test_swiglu_and_its_exponential_far_out(dtype):
     assert cpu.silu_mul(torch.tensor([[torch.nan, 1.0]], dtype=dtype)).isnan().all()
 
 
-@pytest.mark.parametrize(("dtype", "cache_dtype"), attention.DTYPES)
+@pytest.mark.parametrize(("dtype", "cache_dtype"), CPUBackend.dtypes)
 @pytest.mark.parametrize(("num_heads", "num_kv_heads", "head_size"), [(2, 2, 16), (7, 1, 48), (12, 2, 128)])
 @pytest.mark.usefixtures("target")
 def test_decode_reads_scattered_blocks_and_nothing_else(dtype, cache_dtype, num_heads, num_kv_heads, head_size):

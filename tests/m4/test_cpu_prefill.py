@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from folovllm.attention.backends.cpu import DTYPES, attend
+from folovllm.attention.backends.cpu import CPUBackend, attend
 from tests.m4.cpu_target import target  # noqa: F401
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("target")]
@@ -53,7 +53,7 @@ class Sequences:
         return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
 
 
-@pytest.mark.parametrize(("dtype", "cache_dtype"), DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "cache_dtype"), CPUBackend.dtypes, ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads", "size"), [(4, 2, 64), (3, 1, 48), (2, 2, 16), (16, 1, 128)])
 def test_prompts_of_any_length(heads, kv_heads, size, dtype, cache_dtype):
     lens = [2, 17, 64, 65, 150]
@@ -64,7 +64,7 @@ def test_prompts_of_any_length(heads, kv_heads, size, dtype, cache_dtype):
         assert ((got.double() - want).norm() / want.norm()).item() < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize(("dtype", "cache_dtype"), DTYPES, ids=str)
+@pytest.mark.parametrize(("dtype", "cache_dtype"), CPUBackend.dtypes, ids=str)
 def test_a_query_has_the_same_bits_however_its_prompt_is_cut(dtype, cache_dtype):
     sequences = Sequences([150, 90], 6, 2, 32, cache_dtype)
     whole, other = sequences.attend([(0, 0, 150), (1, 0, 90)], dtype)

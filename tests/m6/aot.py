@@ -46,7 +46,8 @@ VARIANTS = [
 ]
 
 
-def compile_variant(variant: Variant) -> dict[str, Any]:
+def compile_variant(variant: Variant, cache: dict[str, str] = BYTES) -> dict[str, Any]:
+    """cache: the types of keys and values."""
     if variant.kernel == "linear":
         block_m, block_n, block_k = matmul.tiles(4 if variant.dtype == "fp32" else 2)
         tiles = {"BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP_ROWS": matmul.GROUP_ROWS}
@@ -68,10 +69,10 @@ def compile_variant(variant: Variant) -> dict[str, Any]:
             "GROUP_PAD": 16, "BLOCK_N": tile_tokens(head_pad, itemsize), "SPLIT": variant.detail > 1, "ORDERED": True,
         }  # fmt: skip
         warps = paged_decode.decode_warps(16, head_pad, itemsize, from_8_bits=True)
-        return compile_kernel(paged_decode._paged_decode, variant.dtype, constants, warps, **BYTES)
+        return compile_kernel(paged_decode._paged_decode, variant.dtype, constants, warps, **cache)
     block_m, block_n, warps = paged_prefill.choose_tiles(variant.detail, head_pad, itemsize, from_8_bits=True)
     constants |= {"BLOCK_M": block_m, "BLOCK_N": block_n, "BY_POSITION": False}
-    return compile_kernel(paged_prefill._paged_prefill, variant.dtype, constants, warps, **BYTES)
+    return compile_kernel(paged_prefill._paged_prefill, variant.dtype, constants, warps, **cache)
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from tests.m0.test_config import assert_refused
 
 REFUSED: list[tuple[type[Any], dict[str, Any], str]] = [
     (ModelConfig, {"batch_invariant": 1}, "batch_invariant must be True or False, got 1 (int)"),
-    (CacheConfig, {"kv_cache_dtype": "int8"}, "kv_cache_dtype must be one of 'auto', 'fp8', 'fp8_e4m3', got 'int8'"),
+    (CacheConfig, {"kv_cache_dtype": "int4"}, "kv_cache_dtype must be one of 'auto', 'fp8', 'fp8_e4m3'"),
     (SchedulerConfig, {"performance_mode": "fast"}, "performance_mode must be one of 'interactivity', "),
 ]
 

@@ -16,8 +16,6 @@ from folovllm.attention.metadata import AttentionMetadata
 from folovllm.utils.cpu_kernels import DTYPE_NAMES, function, unavailable_reason
 from folovllm.utils.recycled_memory import RESULTS
 
-# (dtype of the queries, dtype of the cache)
-DTYPES = ((torch.float32, torch.float32), (torch.float32, torch.bfloat16), (torch.bfloat16, torch.bfloat16))
 HEAD_SIZE_STEP = 16  # what a register holds
 NONE = torch.empty(0, dtype=torch.int64)
 
@@ -55,6 +53,9 @@ class CPUBackend(PagedTorchBackend):
 
     name = "cpu"
     lists_class = Lists
+    dtypes: tuple[tuple[torch.dtype, torch.dtype], ...] = (  # of the queries, of the cache
+        (torch.float32, torch.float32), (torch.float32, torch.bfloat16), (torch.bfloat16, torch.bfloat16)
+    )  # fmt: skip
 
     def __init__(self, num_heads: int, num_kv_heads: int, head_size: int, scale: float) -> None:
         super().__init__(num_heads, num_kv_heads, head_size, scale)
@@ -89,14 +90,15 @@ class CPUBackend(PagedTorchBackend):
 
     def _suits(self, x: torch.Tensor, kv_cache: torch.Tensor) -> bool:
         whole_heads = x.stride(2) == 1 and x.stride(1) == self.head_size
-        return whole_heads and self.head_size % HEAD_SIZE_STEP == 0 and (x.dtype, kv_cache.dtype) in DTYPES
+        return whole_heads and self.head_size % HEAD_SIZE_STEP == 0 and (x.dtype, kv_cache.dtype) in self.dtypes
 
 
 def store_kv(k: torch.Tensor, v: torch.Tensor, kv_cache: torch.Tensor, slots: torch.Tensor) -> None:
     """Write k and v [num_tokens, num_kv_heads, head_size] to their slots, [num_tokens] int64, in the cache's dtype."""
+    num_tokens, num_kv_heads, head_size = k.shape
     function(f"store_kv_{DTYPE_NAMES[k.dtype]}_{DTYPE_NAMES[kv_cache.dtype]}")(
         k.data_ptr(), v.data_ptr(), k.stride(0), v.stride(0), kv_cache[0].data_ptr(), kv_cache[1].data_ptr(),
-        slots.data_ptr(), len(k), k.shape[1] * k.shape[2],
+        slots.data_ptr(), num_tokens, kv_cache.shape[2], num_kv_heads, head_size,
     )  # fmt: skip
 
 
@@ -116,9 +118,9 @@ def attend(
             `block_tables` [num_seqs, max_blocks], both int32. All integer tensors are contiguous.
         out: like q and contiguous; its rows that are computed are written.
     """
-    _, _, block_size, num_kv_heads, head_size = kv_cache.shape
+    _, _, block_size, num_kv_heads, _ = kv_cache.shape
     function(f"{name}_{DTYPE_NAMES[q.dtype]}_{DTYPE_NAMES[kv_cache.dtype]}")(
         q.data_ptr(), q.stride(0), kv_cache[0].data_ptr(), kv_cache[1].data_ptr(), queries.data_ptr(), seqs.data_ptr(),
         seq_lens.data_ptr(), block_tables.data_ptr(), block_tables.stride(0), len(seqs), block_size, q.shape[1],
-        num_kv_heads, head_size, scale, out.data_ptr(),
+        num_kv_heads, q.shape[2], scale, out.data_ptr(),
     )  # fmt: skip

@@ -53,7 +53,10 @@ class PagedFp8Backend(PagedTorchBackend):
             used, tables = metadata.block_tables.unique(return_inverse=True)
             self._moved = metadata, used, replace(metadata, block_tables=tables.to(torch.int32))
         _, used, of_used = self._moved
-        return super().forward(q, kv_cache.index_select(1, used).view(FP8).to(q.dtype), of_used)
+        return super().forward(q, self.numbers(kv_cache.index_select(1, used), q.dtype), of_used)
+
+    def numbers(self, blocks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        return blocks.view(FP8).to(dtype)
 
 
 class TritonFp8Backend(TritonBackend):

@@ -142,8 +142,8 @@ def paged_prefill(
 
     q and out may be strided views, contiguous inside a head; their dtype may differ from the cache's.
     key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_size], contiguous inside a head; float32,
-        float16, bfloat16 or float8_e4m3fn, which is multiplied in q's dtype. Any block_size. head_size up to 256,
-        padded to a power of two.
+        float16, bfloat16, or 8 bits that tile.py reads and multiplies in q's dtype. Any block_size. head_size up to
+        256, padded to a power of two.
     block_tables: [num_seqs, max_blocks] int32.  seq_lens: [num_seqs] int32.
     query_start_loc: [num_seqs + 1] int32; tokens before its first or behind its last entry are left alone.
     max_query_len: no sequence has more queries.  out: where to write; made if None.

@@ -12,6 +12,9 @@ numbers in 16 bits are 64 reads of 256 contiguous bytes, two whole cache lines e
 The addresses are int64, because a cache of 2^31 numbers has only 4 GiB in 16 bits. A position at or behind `end` is not
 read at all: NaN may lie there, and zero times NaN is NaN.
 
+In int8, a block of a head has its codes, then a float32 scale for each token. The products are of codes. Scores are
+multiplied by the scales of keys, and the softmax's weights by those of values.
+
 vLLM: v1/attention/ops/triton_unified_attention.py
 """
 # mypy: allow-incomplete-defs
@@ -111,6 +114,13 @@ def rows_mask(rows, HEAD_SIZE: tl.constexpr, HEAD_PAD: tl.constexpr):
 
 
 @triton.jit
+def load_scales(ptr, blocks, offsets, exists, stride_b, BLOCK_SIZE: tl.constexpr, HEAD_SIZE: tl.constexpr):
+    """Of a tile's tokens, [BLOCK_N]. ptr: to the codes of a KV head in block 0."""
+    scales = (ptr + blocks * stride_b + BLOCK_SIZE * HEAD_SIZE).to(tl.pointer_type(tl.float32))
+    return tl.load(scales + offsets, mask=exists, other=0.0)
+
+
+@triton.jit
 def attend_tile(
     q, running_max, running_sum, acc,
     start, end, last_seen, scale,
@@ -141,14 +151,18 @@ def attend_tile(
     # tf32x3: as two numbers of 10 bits, whose products are added up: 20 bits and matrix units. A number of 8 bits is
     # one of 10 already; converted to float32 for the threads to multiply, K and V would take more registers than there
     # are.
-    PRECISION: tl.constexpr = "tf32x3" if k_ptr.dtype.element_ty.is_fp8() else "ieee"
+    PRECISION: tl.constexpr = "tf32x3" if k_ptr.dtype.element_ty.primitive_bitwidth == 8 else "ieee"
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+    if k_ptr.dtype.element_ty.is_int8():
+        scores *= load_scales(k_ptr, blocks, offsets, exists, stride_kb, BLOCK_SIZE, HEAD_SIZE)[None, :]
     visible = exists[None, :] & (positions[None, :] <= last_seen[:, None])
     scores = tl.where(visible, scores, -float("inf"))
     new_max = tl.maximum(running_max, tl.max(scores, 1))
     weights = tl.exp2(scores - new_max[:, None])
     rescale = tl.exp2(running_max - new_max)
     running_sum = running_sum * rescale + tl.sum(weights, 1)
+    if v_ptr.dtype.element_ty.is_int8():
+        weights *= load_scales(v_ptr, blocks, offsets, exists, stride_vb, BLOCK_SIZE, HEAD_SIZE)[None, :]
     acc = tl.dot(weights.to(v.dtype), v, acc * rescale[:, None], input_precision=PRECISION)
     return new_max, running_sum, acc
 
@@ -162,7 +176,7 @@ def attend_keys(
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """(running_max, running_sum, acc) of the rows of q over the keys from `start` up to `end`, tile by tile."""
-    if not k_ptr.dtype.element_ty.is_fp8():  # attention is computed in the dtype in which K and V are kept
+    if k_ptr.dtype.element_ty.primitive_bitwidth > 8:  # attention is computed in the dtype in which K and V are kept
         q = q.to(k_ptr.dtype.element_ty)
     if INTERPRETED:
         q = q.to(tl.float32)

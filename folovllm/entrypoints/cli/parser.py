@@ -40,7 +40,7 @@ HELP = {
     "gpu_memory_utilization": "share of a GPU's memory that all of it may take",
     "swap_space": "GiB of CPU memory for the blocks of preempted sequences; 0: none",
     "enable_prefix_caching": "find what earlier prompts have computed, where a prompt begins alike",
-    "kv_cache_dtype": "auto: keys and values are kept in the model's dtype; fp8: in 8 bits",
+    "kv_cache_dtype": "auto: keys and values are kept in the model's dtype; fp8, int8: in 8 bits",
     "max_num_seqs": "most in a step",
     "max_num_batched_tokens": "most tokens in a step (default: by device and --performance-mode)",
     "enable_chunked_prefill": "let a long prompt come in over several steps",

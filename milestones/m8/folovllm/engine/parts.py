@@ -26,7 +26,7 @@ from folovllm.config import EngineConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.engine.batch_invariance import invariant_products, select_invariant_backend
-from folovllm.engine.kv_cache_dtype import cache_dtype, select_fp8_backend
+from folovllm.engine.kv_cache_dtype import cache_dtype, select_8_bit_backend
 from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps, compiled_unavailable_reason
 from folovllm.layers.linear import PLAIN, LinearMethod
 from folovllm.layers.ops import LayerOps
@@ -59,7 +59,7 @@ def choose_parts(config: EngineConfig, hf_config: Any, dtype: torch.dtype, devic
     scheme = select_scheme(model_config, getattr(hf_config, "quantization_config", None))
     invariant, eager = model_config.batch_invariant, model_config.enforce_eager
     if kv_dtype != dtype:
-        backend = select_fp8_backend(config, device)
+        backend = select_8_bit_backend(config, hf_config, dtype, device)
     elif invariant:
         backend = select_invariant_backend(model_config, hf_config, dtype, device)
     else:
