@@ -36,6 +36,9 @@ class HostCosts:
 
     fixed: float = 0.0
     per_token: float = 0.0
+    guessing: float = 0.0
+    guessing_per_seq: float = 0.0
+    """What a step with guesses costs more, and more for each sequence."""
     hidden: bool = False
     """The engine runs ahead: without guesses the host works while the device does."""
 
@@ -66,7 +69,8 @@ class StepCosts:
         on_host = host.fixed + host.per_token * num_seqs * tokens
         if k == 0 and host.hidden:
             return max(model, on_host)
-        return model + k * self.draft_seconds_for(num_seqs) + on_host
+        guessing = host.guessing + host.guessing_per_seq * num_seqs if k else 0.0
+        return model + k * self.draft_seconds_for(num_seqs) + on_host + guessing
 
     def _between(self, seconds: list[float], rows: float) -> float:
         """On the line through the two measured points around `rows`, or through the last two behind the last."""

@@ -2,6 +2,7 @@
 
     step of 1 sequence     model + fixed +      per_token       the same for 16, and two unknowns are found
     step of 16 sequences   model + fixed + 16 * per_token
+    the same with guesses, all of them wrong: what is more than the model's part is the price of guessing
 
 With a small model the host's part is the larger one. Guesses save it, and without it they would seem not to pay.
 
@@ -14,38 +15,59 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from folovllm.core.draft_length import HostCosts
+from folovllm.core.draft_length import DraftLength, HostCosts
 from folovllm.core.prefix_caching_manager import PrefixCachingManager
+from folovllm.request import Sequence
 from folovllm.sampling_params import SamplingParams
+from folovllm.spec_decode.ngram import NgramProposer
 
 STEPS, MANY = 12, 16
 LONG = 0.02  # seconds of a model's step, beside which the host's are nothing
 
 
+class Wrong(NgramProposer):
+    """Guesses at once, and hardly ever right."""
+
+    def propose(self, seqs: list[Sequence], counts: list[int]) -> list[list[int]]:
+        return [[0] * count for count in counts]
+
+
 def measure_host_costs(engine: Any, clock: Callable[[], float] = time.perf_counter) -> None:
-    """Tell an LLMEngine's DraftLength, by real steps without guesses, and leave the engine as if it had made none."""
-    scheduler, draft_length = engine.scheduler, engine.scheduler.draft_length
-    costs = draft_length.costs
-    most = min(MANY, scheduler.max_num_seqs, scheduler.kv.pool.num_free)
-    if costs is None or costs.seconds[0] > LONG or most < 2 or engine.max_model_len < STEPS + 2:
+    """Tell an LLMEngine's DraftLength, by real steps, and leave the engine as if it had made none."""
+    core, scheduler, speculation = engine.core, engine.scheduler, engine.runner.speculation
+    draft_length, proposer, runs_ahead = scheduler.draft_length, speculation.proposer, core.run_ahead
+    costs, longest = draft_length.costs, 2 * STEPS + 4
+    most = min(MANY, scheduler.max_num_seqs, scheduler.kv.pool.num_free // scheduler.kv.blocks_for(longest))
+    if costs is None or costs.seconds[0] > LONG or most < 2 or engine.max_model_len < longest:
         return
-    core, runs_ahead = engine.core, engine.core.run_ahead
-    scheduler.draft_length, core.run_ahead = None, False
+    core.run_ahead = False
     try:
-        one, many = (_quickest_step(engine, count, clock) - costs.seconds_for(count) for count in (1, most))
+        scheduler.draft_length = None
+        plain = [_quickest_step(engine, count, clock) - costs.seconds_for(count) for count in (1, most)]
+        scheduler.draft_length, speculation.proposer = DraftLength(1, None), Wrong(1, 1)
+        guessing = [_quickest_step(engine, count, clock) - costs.seconds_for(2 * count) for count in (1, most)]
     finally:
-        scheduler.draft_length, core.run_ahead = draft_length, runs_ahead
-    per_token = max(0.0, many - one) / (most - 1)
-    costs.host = HostCosts(max(0.0, one - per_token), per_token, hidden=runs_ahead)
+        scheduler.draft_length, speculation.proposer, core.run_ahead = draft_length, proposer, runs_ahead
+    fixed, per_token = _line(*plain, most)
+    more = _line(guessing[0] - plain[0], guessing[1] - plain[1], most)
+    costs.host = HostCosts(fixed, per_token, *more, hidden=runs_ahead)
     scheduler.start_over()  # nothing can be found of what was computed
+    scheduler.num_drafts = scheduler.num_draft_tokens = 0
+    scheduler.num_accepted_per_pos = []
     if isinstance(scheduler.kv, PrefixCachingManager):
         scheduler.kv.num_queries = scheduler.kv.num_hits = 0
+
+
+def _line(one: float, many: float, count: int) -> tuple[float, float]:
+    """What is there in any case, and what comes with each of so many. Neither is negative: that would be noise."""
+    each = max(0.0, many - one) / (count - 1)
+    return max(0.0, one - each), each
 
 
 def _quickest_step(engine: Any, count: int, clock: Callable[[], float]) -> float:
     names = [f"cost-{number}" for number in range(count)]
     for name in names:
-        engine.add_request(name, [0], SamplingParams(temperature=0, max_tokens=STEPS + 1, ignore_eos=True))
+        engine.add_request(name, [0], SamplingParams(temperature=0, max_tokens=2 * STEPS + 2, ignore_eos=True))
     seconds = []
     for _ in range(STEPS):
         began = clock()
