@@ -2,6 +2,9 @@
 
     documents -> token stream cut into rows -> Qwen3 -> loss on what the assistant says
 
+A draft model for it is made in the same way: one layer, and the embedded model's own tokenizer, since a guess must mean
+to the model what it meant to the draft.
+
 Matrices learn with Muon and the rest with AdamW. Rows are packed with documents that do not see each other: what
 stands earlier in a row is another conversation, not an earlier turn.
 """
@@ -14,7 +17,7 @@ import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -54,22 +57,37 @@ class Recipe:
     max_length: int = 1024
 
 
+DRAFT = Recipe(steps=2000, hidden_size=64, intermediate_size=192, layers=1, heads=2, kv_heads=1)
+
+
 def main() -> None:
     default = Recipe()
     parser = argparse.ArgumentParser(prog="python -m workshop.train", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("tiny-model"), help="folder to write (default: ./tiny-model)")
-    parser.add_argument("--steps", type=int, default=default.steps)
+    parser.add_argument("--draft", action="store_true", help="the shape of a draft model: one layer, half as wide")
+    parser.add_argument(
+        "--tokenizer", type=Path, metavar="FOLDER", help="whose tokenizer.json to use (default: one is trained)"
+    )
+    parser.add_argument("--steps", type=int, help=f"default: {default.steps}, of a draft {DRAFT.steps}")
     parser.add_argument("--seed", type=int, default=default.seed)
     parser.add_argument("--save-every", type=int, default=0, help="also export every so many steps (0: only the end)")
     args = parser.parse_args()
-    train(Recipe(seed=args.seed, steps=args.steps), args.out, args.save_every)
+    recipe = DRAFT if args.draft else default
+    recipe = replace(recipe, seed=args.seed, steps=args.steps or recipe.steps)
+    train(recipe, args.out, args.save_every, args.tokenizer)
 
 
-def train(recipe: Recipe, out: Path, save_every: int = 0) -> dict[str, float]:
-    """Train, export to `out`, and return the figures that are also in out/training.json."""
+def train(recipe: Recipe, out: Path, save_every: int = 0, tokenizer_of: Path | None = None) -> dict[str, float]:
+    """Train, export to `out`, and return the figures that are also in out/training.json.
+
+    tokenizer_of: a folder whose tokenizer is used. `out` then gets none of its own.
+    """
     torch.manual_seed(recipe.seed)
     start = time.time()
-    tokenizer = train_tokenizer(recipe.seed, recipe.vocab_size)
+    if tokenizer_of is None:
+        tokenizer = train_tokenizer(recipe.seed, recipe.vocab_size)
+    else:
+        tokenizer = Tokenizer.from_file(str(tokenizer_of / "tokenizer.json"))
     model = TinyQwen3(model_config(recipe, tokenizer))
     optimizers = make_optimizers(model, recipe)
     workers = Workers(model)
@@ -100,6 +118,8 @@ def train(recipe: Recipe, out: Path, save_every: int = 0) -> dict[str, float]:
                     "held_out_story_loss": held_out_loss(model, held_out_stories),
                 }
                 export(model, tokenizer, recipe, figures, out)
+                if tokenizer_of is None:
+                    save_tokenizer(tokenizer, out, recipe.max_length)
                 print(json.dumps(figures), flush=True)
     return figures
 
@@ -211,7 +231,7 @@ def set_rates(optimizers: list[torch.optim.Optimizer], factor: float) -> None:
 
 
 def export(model: TinyQwen3, tokenizer: Tokenizer, recipe: Recipe, figures: dict[str, float], out: Path) -> None:
-    """The folder as transformers reads it: bf16 weights, tokenizer with chat template, generation defaults."""
+    """The folder as transformers reads it, but for the tokenizer: bf16 weights, generation defaults, figures."""
     out.mkdir(parents=True, exist_ok=True)
     twin = to_transformers(model)
     twin.bfloat16()
@@ -219,7 +239,6 @@ def export(model: TinyQwen3, tokenizer: Tokenizer, recipe: Recipe, figures: dict
     twin.generation_config = GenerationConfig(eos_token_id=ends, pad_token_id=ends[1], max_new_tokens=200)
     twin.save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)
-    save_tokenizer(tokenizer, out, recipe.max_length)
     (out / "training.json").write_text(json.dumps({"recipe": asdict(recipe), "figures": figures}, indent=2) + "\n")
 
 

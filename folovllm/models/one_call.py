@@ -92,10 +92,8 @@ class OneCallOps(CompiledOps):
         self, layers: Iterable[nn.Module], norm: RMSNorm, x: torch.Tensor, rotary: Rotary, metadata: AttentionMetadata
     ) -> torch.Tensor:
         """Where metadata.last_rows_only says so, a row that is not the last one of its sequence is zero."""
-        if not self._is_prepared_for(layers):
-            self._prepare(cast(list[DecoderLayer], layers), norm)
-        prepared = self.prepared
-        if prepared is None or any(self._hooks):
+        prepared = self.prepared_for(layers, norm)
+        if prepared is None:
             return super().run_layers(layers, norm, x, rotary, metadata)
         residual, num_layers = x.to(self.flowing), len(prepared.layers)
         out = RESULTS.empty(residual.shape, residual.dtype)
@@ -112,6 +110,12 @@ class OneCallOps(CompiledOps):
                 num_layers, norm.weight.data_ptr(), residual.data_ptr(), scratch.data_ptr(), out.data_ptr(),
             )  # fmt: skip
         return out
+
+    def prepared_for(self, layers: Iterable[nn.Module], norm: RMSNorm) -> Prepared | None:
+        """None: these have to run one by one."""
+        if not self._is_prepared_for(layers):
+            self._prepare(cast(list[DecoderLayer], layers), norm)
+        return None if any(self._hooks) else self.prepared
 
     def _is_prepared_for(self, layers: Iterable[nn.Module]) -> bool:
         for attention, backend, cache in self._bound:

@@ -17,6 +17,7 @@ from folovllm.worker.proposer import Proposer
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 RUNS = 3
+GUESSES = 2
 
 
 @torch.inference_mode()
@@ -47,7 +48,7 @@ def measure_step_costs(
     return StepCosts(
         rows,
         [seconds(lambda count=count: _step(model, count, device)) for count in rows],  # type: ignore[misc]
-        [seconds(lambda count=count: _guess(proposer, count)) for count in rows],  # type: ignore[misc]
+        [seconds(lambda count=count: _guess(proposer, count)) / GUESSES for count in rows],  # type: ignore[misc]
     )
 
 
@@ -68,11 +69,11 @@ def _step(model: DecoderForCausalLM, count: int, device: torch.device) -> object
 
 
 def _guess(proposer: Proposer, count: int) -> None:
-    """One guess for each of so many sequences, of two tokens each. Whatever it writes, it writes to the null block."""
+    """GUESSES for each of so many sequences, of one token each. Whatever it writes, it writes to the null block."""
     seqs = [
-        Sequence(f"cost-{number}", "cost", SequenceData([0], [0]), SamplingParams(), block_ids=[0, 0, 0])
+        Sequence(f"cost-{number}", "cost", SequenceData([0]), SamplingParams(), block_ids=[0, 0, 0])
         for number in range(count)
     ]
-    proposer.propose(seqs, [1] * count)
+    proposer.propose(seqs, [GUESSES] * count)
     for seq in seqs:
         proposer.forget(seq.seq_id)
