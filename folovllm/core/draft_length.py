@@ -95,6 +95,8 @@ class DraftLength:
         self.most, self.costs = most, costs
         self._right, self._looked_at = OPTIMISM
         self._num_without = 0
+        self._best: dict[tuple[int, int], int] = {}
+        """What best_length() said, by sequences and by alpha in hundredths: it is asked in each step."""
 
     @property
     def alpha(self) -> float:
@@ -105,7 +107,10 @@ class DraftLength:
         """For a step that decodes so many sequences, at least 1."""
         if self.costs is None:
             return self.most
-        best = best_length(num_seqs, self.alpha, self.most, self.costs)
+        key = num_seqs, round(self.alpha * 100)
+        best = self._best.get(key)
+        if best is None:
+            best = self._best[key] = best_length(num_seqs, key[1] / 100, self.most, self.costs)
         if best > 0:
             self._num_without = 0
             return best

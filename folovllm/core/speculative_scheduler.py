@@ -51,9 +51,10 @@ class SpeculativeScheduler(Scheduler):
         return self.draft_length is not None and self.draft_length.choose(self.num_running_seqs) > 0
 
     def _add_drafts(self, output: SchedulerOutput, draft_length: DraftLength) -> None:
-        places = [place for place, seq in enumerate(output.scheduled_seqs) if may_have_drafts(seq)]
-        if not places or (most := draft_length.choose(len(output.scheduled_seqs))) == 0:
+        most = draft_length.choose(len(output.scheduled_seqs))
+        if most == 0:
             return
+        places = [place for place, seq in enumerate(output.scheduled_seqs) if may_have_drafts(seq)]
         for number, place in enumerate(places):
             share = -(-self._left(output) // (len(places) - number))  # what is left for each that is to come
             seq = output.scheduled_seqs[place]

@@ -1,7 +1,7 @@
 """What a step costs besides the model: the host's part, measured when an engine that guesses is made.
 
-    step of 1 sequence     model + fixed +     per_token        the same for 8, and two unknowns are found
-    step of 8 sequences    model + fixed + 8 * per_token
+    step of 1 sequence     model + fixed +      per_token       the same for 16, and two unknowns are found
+    step of 16 sequences   model + fixed + 16 * per_token
 
 With a small model the host's part is the larger one. Guesses save it, and without it they would seem not to pay.
 
@@ -18,7 +18,7 @@ from folovllm.core.draft_length import HostCosts
 from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.sampling_params import SamplingParams
 
-STEPS, MANY = 6, 8
+STEPS, MANY = 12, 16
 LONG = 0.02  # seconds of a model's step, beside which the host's are nothing
 
 

@@ -12,7 +12,7 @@ GUESSES = {"method": "ngram", "num_speculative_tokens": 3}
 
 
 class Clock:
-    """A step of one sequence takes 5 ms, and one of 8 takes 12; the fastest of them, for others are held up."""
+    """A step of one sequence takes 5 ms, and one of 16 takes 12; the fastest of them, for others are held up."""
 
     def __init__(self) -> None:
         taken = [[0.009, *[0.007] * (STEPS - 2), 0.005], [0.020, 0.012, *[0.030] * (STEPS - 2)]]
@@ -23,13 +23,13 @@ class Clock:
 
 
 def test_two_batches_tell_what_a_step_and_what_a_token_costs(text_model_folder) -> None:
-    """The model takes 1 ms for one and 1.5 for 8, so the host takes 4 and 10.5: 3.07 and .93 for each token."""
+    """The model takes 1 ms for one and 1.5 for 16, so the host takes 4 and 10.5: 3.57 and .43 for each token."""
     engine = caching_engine(text_model_folder, speculative_config=GUESSES)
-    costs = StepCosts([1, 8], [0.001, 0.0015], [0.0, 0.0])
+    costs = StepCosts([1, 16], [0.001, 0.0015], [0.0, 0.0])
     engine.scheduler.draft_length = DraftLength(3, costs)
     measure_host_costs(engine, Clock())
-    assert costs.host.per_token == pytest.approx(0.0065 / 7)
-    assert costs.host.fixed == pytest.approx(0.004 - 0.0065 / 7)
+    assert costs.host.per_token == pytest.approx(0.0065 / 15)
+    assert costs.host.fixed == pytest.approx(0.004 - 0.0065 / 15)
     assert not costs.host.hidden
     assert engine.scheduler.draft_length.costs is costs
 
