@@ -12,6 +12,7 @@
 // vLLM: none, each forward of a draft model is launched from Python (v1/spec_decode/llm_base_proposer.py)
 
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "kernels.h"
@@ -55,7 +56,8 @@ void guess(const Run &r) {
     const auto decoder = (void (*)(const Shape *, const Step *, const Layer *, int64_t, int64_t, int64_t, const float *,
                                    T *, T *, T *))r.decoder;
     const auto head = (void (*)(const T *, const void *, const float *, T *, int64_t, int64_t, int64_t))r.head;
-    std::vector<T> x(n * hidden), out(n * hidden), scratch(n * r.scratch), logits(n * r.vocab);
+    std::vector<T> x(n * hidden), out(n * hidden), scratch(n * r.scratch);
+    const std::unique_ptr<T[]> logits(new T[n * r.vocab]);  // not cleared
     std::vector<float> cos(n * s.head_size), sin(n * s.head_size);
     std::vector<int64_t> slots(n), queries(n), seqs(n);
     std::vector<int32_t> lens(n);
@@ -87,7 +89,7 @@ void guess(const Run &r) {
         decoder(&s, &step, r.layers, 0, r.num_layers, r.num_layers, r.norm, x.data(), scratch.data(), out.data());
         const int64_t place = forward - (r.most_known - 1);
         if (place < 0) continue;
-        head(out.data(), r.head_weight, nullptr, logits.data(), rows, hidden, r.vocab);
+        head(out.data(), r.head_weight, nullptr, logits.get(), rows, hidden, r.vocab);
         for (int64_t row = 0; row < rows; row++)
             r.guesses[seqs[row] * r.most + place] = largest(&logits[row * r.vocab], r.vocab);
     }

@@ -36,7 +36,7 @@ from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.pinned_mover import PinnedBlockMover
 
 FEW = 4
-"""So many tokens without keys are computed one after the other, as part of the run; more of them in a forward before."""
+"""So many tokens without keys are computed one after the other, as part of the run; more of them in one forward."""
 MAX_ROWS = 1024
 """Tokens of such a forward. A sequence that it does not bring up to date gets no guess; it is further on next time."""
 

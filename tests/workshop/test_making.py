@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
 
+from folovllm.model_files import EMBEDDED_FOLDER
 from workshop import glossary_page
 from workshop.corpus import documents, question
 from workshop.glossary import LANGS, Lang, Name, ask, judge_questions, load_glossary
+from workshop.guesses import tokens_per_step
 from workshop.muon import orthogonalise
 from workshop.network import TinyQwen3, to_transformers
 from workshop.stories import make_story, names_in, sentence_patterns, split_sentences
 from workshop.tokenizer import train_tokenizer
-from workshop.train import Recipe, Workers, answer_loss, model_config, packed_rows
+from workshop.train import DRAFT, Recipe, Workers, answer_loss, model_config, packed_rows, train
 
 
 def test_glossary_has_sixty_terms_with_ids_and_names_of_their_own() -> None:
@@ -134,3 +140,18 @@ def test_orthogonalised_update_moves_every_direction_alike(shape: tuple[int, int
     assert before.max() / before.min() > 1.5
     assert after.min() > 0.5
     assert after.max() < 1.5
+
+
+def test_a_draft_is_trained_with_the_tokenizer_of_another_folder(tmp_path: Path) -> None:
+    train(replace(DRAFT, steps=1, rows=2, length=32), tmp_path, tokenizer_of=EMBEDDED_FOLDER)
+    draft = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert draft.config.vocab_size == Tokenizer.from_file(str(EMBEDDED_FOLDER / "tokenizer.json")).get_vocab_size()
+    assert draft.config.num_hidden_layers == 1
+    assert not (tmp_path / "tokenizer.json").exists()
+
+
+def test_tokens_a_step_are_counted_by_hand() -> None:
+    """With 2 guesses: 4 5 6 come at once, 7 alone since its guess is wrong, and 8 is all that is left."""
+    guesses = {(1,): [4, 5], (1, 4, 5, 6): [9, 8], (1, 4, 5, 6, 7): [8, 9]}
+    answer = (1, [1, 4, 5, 6, 7, 8])
+    assert tokens_per_step([answer], lambda text, count: guesses[tuple(text)], 2) == 5 / 3
