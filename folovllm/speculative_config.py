@@ -21,8 +21,8 @@ class SpeculativeConfig:
     smaller model; `model` is the file of the one and the folder of the other, None: those of the embedded model.
     At most `num_speculative_tokens` are guessed a step, and fewer where checking more would cost time.
     `rejection_sample_method` "strict" draws as without guesses and keeps a guess that is what was drawn;
-    "probabilistic" lets a draft model draw its guesses, and keeps each with a probability that leaves the distribution
-    as it was.
+    "probabilistic", on a CPU, lets a draft model draw its guesses, and keeps each with a probability that leaves the
+    distribution as it was; requests that are greedy or have a seed are checked as by "strict".
     """
 
     method: Literal["ngram", "ngram_table", "draft_model"]

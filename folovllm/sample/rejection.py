@@ -15,11 +15,16 @@ vLLM: v1/sample/rejection_sampler.py. Leviathan et al. 2022 (arXiv 2211.17192), 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from folovllm.sample.draw import Generators, draw_inverse_cdf, uniforms
-from folovllm.sample.filters import Candidates
+from folovllm.sample.draw import Generators, draw_inverse_cdf, mark_undrawable, uniforms
+from folovllm.sample.filters import Candidates, Pool, find_candidates
+from folovllm.sample.logprobs import candidate_logprobs
+from folovllm.sample.metadata import SamplingMetadata
+from folovllm.sample.sampler import greedy
 
 
 def accept_or_replace(target: Tensor, draft: Tensor, drafted: Tensor, generators: Generators) -> tuple[Tensor, Tensor]:
@@ -41,3 +46,32 @@ def accept_or_replace(target: Tensor, draft: Tensor, drafted: Tensor, generators
     replacement = draw_inverse_cdf(Candidates(residual), rest)
     accepted = accepted.squeeze(-1)
     return accepted, torch.where(accepted, drafted, replacement)
+
+
+@dataclass(slots=True)
+class DraftedRows:
+    """Rows for which a draft model has drawn a token: the sampler lets them draw here (as in gumbel.GumbelRows)."""
+
+    drafted: Tensor
+    """[b] int64; -1 where there is none, or where the row draws from its own generator: it is drawn as always."""
+    probs: Tensor
+    """[b, vocab] what the token was drawn from."""
+
+    def take(self, rows: Tensor | slice) -> DraftedRows:
+        return DraftedRows(self.drafted[rows], self.probs[rows])
+
+    def draw(self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tuple[Tensor, list[Pool]]:
+        """Token ids [b], or codes of draw.py; and what they were drawn from."""
+        if metadata.way.path == "greedy":
+            return mark_undrawable(greedy(edited), raw, edited, is_greedy=True), []
+        pools = find_candidates(edited, metadata.filters, metadata.way.path, metadata.way.width)
+        tokens, drafted = torch.empty_like(self.drafted), self.drafted.tolist()
+        for rows, candidates in pools:
+            generators = [metadata.generators[row] for row in rows]
+            tokens[rows] = draw_inverse_cdf(candidates, uniforms(generators, raw.device))
+            places = [place for place, row in enumerate(rows) if drafted[row] >= 0]
+            if places:
+                target = candidate_logprobs(candidates.take(places), raw.shape[-1]).exp()
+                at, unseeded = [rows[place] for place in places], [None] * len(places)
+                _, tokens[at] = accept_or_replace(target, self.probs[at], self.drafted[at], unseeded)
+        return mark_undrawable(tokens, raw, edited), pools

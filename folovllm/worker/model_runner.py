@@ -49,6 +49,7 @@ class ModelRunner:
         max_model_len: int,
         device: torch.device,
         proposer: Proposer | None = None,
+        rejects: bool = False,
     ) -> None:
         self.model, self.kv_cache, self.sampling, self.graphs = model, kv_cache, sampling, graphs
         self.device, self.vocab_size = device, model.decoder_spec.vocab_size
@@ -56,7 +57,7 @@ class ModelRunner:
         self.mover = mover(kv_cache, num_swap_blocks)
         self.batch = InputBatch(max_num_seqs, max_model_len, kv_cache.block_size, device)
         self.prompt_logprobs = PromptLogprobs(model, device)
-        self.speculation = None if proposer is None else Speculation(proposer, self.batch, sampling)
+        self.speculation = None if proposer is None else Speculation(proposer, self.batch, sampling, rejects=rejects)
 
     @torch.inference_mode()
     def execute_model(self, scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import torch
+
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Sequence
 from folovllm.worker.input_batch import StepInputs
@@ -32,3 +34,10 @@ class Proposer(Protocol):
 
     def forget(self, seq_id: str) -> None:
         """This sequence has ended, or was preempted. It may never have been seen."""
+
+
+class DrawingProposer(Proposer, Protocol):
+    def propose_with_probabilities(
+        self, seqs: list[Sequence], counts: list[int]
+    ) -> tuple[list[list[int]], list[torch.Tensor]]:
+        """As propose(), with guesses that are drawn; and what they were drawn from, [len(guesses[i]), vocab] each."""

@@ -13,25 +13,33 @@ vLLM: v1/worker/gpu_model_runner.py (propose_draft_token_ids, _calc_spec_decode_
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Sequence
+from folovllm.sample.gumbel import GumbelRows
+from folovllm.sample.rejection import DraftedRows
 from folovllm.sample.sampler import SamplerOutput
 from folovllm.utils.upload import upload
 from folovllm.worker.async_output import AsyncModelRunnerOutput, LaterTokens
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.model_runner_output import Failures
-from folovllm.worker.proposer import Proposer
+from folovllm.worker.proposer import DrawingProposer, Proposer
 from folovllm.worker.verify import verify
 
 
 class Speculation:
     """Shares the runner's batch and sampler."""
 
-    def __init__(self, proposer: Proposer, batch: InputBatch, sampling: BatchSampler) -> None:
-        self.proposer, self.batch, self.sampling = proposer, batch, sampling
+    def __init__(self, proposer: Proposer, batch: InputBatch, sampling: BatchSampler, *, rejects: bool = False) -> None:
+        """rejects: the proposer draws its guesses, and rejection sampling keeps them or not. Greedy sequences and those
+        with a seed are checked as ever."""
+        self.proposer, self.batch, self.sampling, self.rejects = proposer, batch, sampling, rejects
+        self._probs: dict[str, torch.Tensor] = {}
+        """By sequence id: what this step's guesses were drawn from, [guesses, vocab]."""
 
     def guess(self, scheduled: SchedulerOutput) -> dict[str, list[int]]:
         """The guesses by sequence id, which the batch then has. Where the proposer names fewer than there is room for,
@@ -39,7 +47,12 @@ class Speculation:
         seqs = [seq for seq in scheduled.scheduled_seqs if seq.seq_id in scheduled.num_drafts]
         counts = [scheduled.num_drafts[seq.seq_id] for seq in seqs]
         drafts: dict[str, list[int]] = {}
-        for seq, draft in zip(seqs, self.proposer.propose(seqs, counts), strict=True):
+        if self.rejects:
+            named, probs = cast("DrawingProposer", self.proposer).propose_with_probabilities(seqs, counts)
+            self._probs = {seq.seq_id: of_seq for seq, of_seq in zip(seqs, probs, strict=True)}
+        else:
+            named = self.proposer.propose(seqs, counts)
+        for seq, draft in zip(seqs, named, strict=True):
             drafts[seq.seq_id] = draft
             self.batch.set_drafts(seq, draft)
         for place, seq in enumerate(scheduled.scheduled_seqs):
@@ -78,7 +91,11 @@ class Speculation:
                 else:
                     (device_at,) = upload(logits.device, at)
                     part, part_positions = logits[device_at], positions[device_at]
-                sampled, failures = self.sampling.draw(some, part, part_positions)
+                if self.rejects:
+                    rows_drafted = self._drafted(some, drafts, position, logits)
+                    sampled, failures = self.sampling.sample(some, part, cast("GumbelRows", rows_drafted))
+                else:
+                    sampled, failures = self.sampling.draw(some, part, part_positions)
                 token_ids = sampled.token_ids.tolist()
             reported = self.sampling.reported(some) if sampled.logprobs is not None else []
             if position == 0:
@@ -99,3 +116,15 @@ class Speculation:
             for seq, length in zip(seqs, lengths, strict=True):
                 del seq.data.output_token_ids[length:]
         self.batch.settle(inputs, seqs, gained)
+
+    def _drafted(
+        self, seqs: list[Sequence], drafts: dict[str, list[int]], position: int, logits: torch.Tensor
+    ) -> DraftedRows:
+        """The guesses at this position, of sequences that have one there."""
+        drafted = torch.full((len(seqs),), -1)
+        probs = torch.zeros(len(seqs), logits.shape[-1])
+        for row, seq in enumerate(seqs):
+            draft = drafts.get(seq.seq_id, [])
+            if position < len(draft) and seq.sampling_params.seed is None:
+                drafted[row], probs[row] = draft[position], self._probs[seq.seq_id][position]
+        return DraftedRows(drafted, probs)

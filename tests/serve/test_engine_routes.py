@@ -31,6 +31,23 @@ def sample(text: str, name: str, labels: str = r"[^}]*") -> float:
     return float(value)
 
 
+def test_guesses_are_counted_under_vllms_names(vllms: Running) -> None:
+    assert "spec_decode" not in httpx.get(f"{vllms.url}/metrics").text
+    guesses = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
+    with running(metrics_prefix="vllm:", engine={"speculative_config": guesses}) as made:
+        made.llm.engine.scheduler.draft_length.costs = None  # as many as there is room for
+        ask = {"prompt": "a cat and a cat and a cat", "max_tokens": 30, "temperature": 0, "ignore_eos": True}
+        assert httpx.post(f"{made.url}/v1/completions", json=ask, timeout=120).status_code == 200
+        text = httpx.get(f"{made.url}/metrics").text
+        counted = made.llm.engine.stats().spec_decode
+    assert sample(text, "vllm:spec_decode_num_drafts_total") == counted.num_drafts > 0
+    assert sample(text, "vllm:spec_decode_num_draft_tokens_total") == counted.num_draft_tokens
+    assert sample(text, "vllm:spec_decode_num_accepted_tokens_total") == counted.num_accepted_tokens
+    for place, count in enumerate(counted.num_accepted_tokens_per_pos):
+        name = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+        assert sample(text, name, rf'[^}}]*position="{place}"[^}}]*') == count
+
+
 def test_a_dashboard_for_vllm_fills(vllms: Running) -> None:
     ask = {"prompt": ["Once upon", "A"], "n": 2, "max_tokens": 5, "ignore_eos": True}
     assert httpx.post(f"{vllms.url}/v1/completions", json=ask, timeout=120).status_code == 200
