@@ -6,8 +6,9 @@
 It costs no model and no memory. It guesses well where a text repeats itself or its prompt: code that is edited, answers
 that quote. Where nothing was said before, it guesses nothing.
 
-Saxena, "Prompt Lookup Decoding", 2023 (github.com/apoorvumang/prompt-lookup-decoding). vLLM:
-v1/spec_decode/ngram_proposer.py
+Saxena, "Prompt Lookup Decoding", 2023 (github.com/apoorvumang/prompt-lookup-decoding).
+
+vLLM: v1/spec_decode/ngram_proposer.py
 """
 
 from __future__ import annotations

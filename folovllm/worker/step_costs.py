@@ -1,5 +1,8 @@
 """What a step costs by the number of its tokens, measured when the engine starts: guesses are worth it where a token
-more costs little."""
+more costs little.
+
+vLLM: none
+"""
 
 from __future__ import annotations
 

@@ -48,9 +48,9 @@ def rollback() -> str:
             if after and block == 3:
                 label = ("given back", "归还")
             paper.text(x, y + 8, label, size=13, fill=ACCENT if after and block == 3 else MUTED)
-    x = left + (LENGTH + GAINED - 1) * width + 2 * 12 + width / 2 - 2
-    paper.line(x, 226, x, 214, ACCENT, arrow=True)
-    paper.text(x, 242, ("the key of a wrong guess: block 2 must not be cached", "错误猜测的键：块 2 不能进缓存"),
+    arrow = left + (LENGTH + GAINED - 1) * width + 2 * 12 + width / 2 - 2
+    paper.line(arrow, 226, arrow, 214, ACCENT, arrow=True)
+    paper.text(arrow, 242, ("the key of a wrong guess: block 2 must not be cached", "错误猜测的键：块 2 不能进缓存"),
                anchor="middle", size=13, fill=ACCENT)  # fmt: skip
     legend = ((LIGHT_GREEN, ("computed, kept", "已算，留下")), (LIGHT_BLUE, ("the last token", "最后一个 token")),
               (LIGHT_ORANGE, ("a guess, or void", "猜测，或作废")))  # fmt: skip
@@ -73,7 +73,7 @@ def reached(path: Path) -> float:
 def likeliest(count: int) -> list[Path]:
     """The paths of the `count` guesses that are reached most often."""
     found: list[Path] = []
-    open_paths = [(-reached((rank,)), (rank,)) for rank in range(len(RIGHT))]
+    open_paths: list[tuple[float, Path]] = [(-reached((rank,)), (rank,)) for rank in range(len(RIGHT))]
     heapify(open_paths)
     while len(found) < count:
         _, path = heappop(open_paths)

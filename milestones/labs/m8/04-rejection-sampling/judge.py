@@ -10,9 +10,7 @@ COUNT = 20_000
 @invariant(1)
 def test_what_the_target_wants_as_much_is_kept():
     drafted = torch.tensor([2, 3]).repeat(COUNT // 2)
-    accepted, token_ids = accept_or_replace(
-        TARGET.expand(COUNT, -1), DRAFT.expand(COUNT, -1), drafted, [None] * COUNT
-    )
+    accepted, token_ids = accept_or_replace(TARGET.expand(COUNT, -1), DRAFT.expand(COUNT, -1), drafted, [None] * COUNT)
     expect((accepted.dtype, accepted.all().item()), (torch.bool, True))
     expect(token_ids[:4].tolist(), [2, 3, 2, 3])
 
@@ -40,9 +38,7 @@ def test_what_the_target_never_says_is_refused():
 def test_a_replacement_is_what_the_target_has_more_of():
     torch.manual_seed(0)
     drafted = torch.ones(COUNT, dtype=torch.int64)
-    accepted, token_ids = accept_or_replace(
-        TARGET.expand(COUNT, -1), DRAFT.expand(COUNT, -1), drafted, [None] * COUNT
-    )
+    accepted, token_ids = accept_or_replace(TARGET.expand(COUNT, -1), DRAFT.expand(COUNT, -1), drafted, [None] * COUNT)
     instead = token_ids[~accepted].bincount(minlength=4).double()
     mistakes = {"draws-from-the-target": TARGET.double(), "not-stretched": torch.tensor([0, 0, 0.5, 0.5]).double()}
     right = torch.tensor([0, 0, 2 / 3, 1 / 3]).double()
@@ -53,9 +49,7 @@ def test_a_replacement_is_what_the_target_has_more_of():
 def test_the_targets_distribution_comes_out():
     torch.manual_seed(0)
     drafted = torch.multinomial(DRAFT, COUNT, replacement=True)
-    accepted, token_ids = accept_or_replace(
-        TARGET.expand(COUNT, -1), DRAFT.expand(COUNT, -1), drafted, [None] * COUNT
-    )
+    accepted, token_ids = accept_or_replace(TARGET.expand(COUNT, -1), DRAFT.expand(COUNT, -1), drafted, [None] * COUNT)
     expect_close(token_ids.bincount(minlength=4).double() / COUNT, TARGET.double(), atol=0.015)
     expect_close(accepted.double().mean().item(), 0.7, atol=0.015)
 

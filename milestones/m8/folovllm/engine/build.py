@@ -19,9 +19,9 @@ from folovllm.core.speculative_scheduler import SpeculativeScheduler
 from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.engine.core import EngineCore
 from folovllm.engine.parts import Parts, choose_parts
+from folovllm.engine.proposers import load_draft_model, make_proposer
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.weights import build_model, weights_folder
-from folovllm.spec_decode.choose import make_proposer
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
 from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token
@@ -51,11 +51,16 @@ def build_engine_core(
         parts = choose_parts(config, hf_config, dtype, device)
         weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
         model = build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=parts.ops)
-        size = _size_cache(config, model, parts, limits, dtype, device)
+        vocab_size = model.decoder_spec.vocab_size
+        draft = load_draft_model(config, vocab_size, dtype, device)
+        token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
+        if draft is not None:
+            token_bytes += kv_bytes_per_token(draft.decoder_spec, dtype)
+        size = _size_cache(config, model, parts, limits, token_bytes, dtype, device)
         limits = _within_cache(limits, size)
         kv = parts.kv_manager(size.num_blocks, size.block_size, size.num_swap_blocks)
         speculative = config.speculative_config
-        proposer = None if speculative is None else make_proposer(speculative, config, model, dtype, device, size)
+        proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
         runner = _build_runner(model, parts, limits, size, dtype, device, eos_token_ids, proposer)
         draft_length = None
         if speculative is not None and proposer is not None:
@@ -78,6 +83,7 @@ def _size_cache(
     model: DecoderForCausalLM,
     parts: Parts,
     limits: SchedulerConfig,
+    token_bytes: int,
     dtype: torch.dtype,
     device: torch.device,
 ) -> CacheSize:
@@ -99,7 +105,6 @@ def _size_cache(
             block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
         )  # fmt: skip
 
-    token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
     size = size_kv_cache(token_bytes, config.cache_config, limits, device, measure_step)
     logger.info("KV cache: %s", size)
     return size

@@ -4,7 +4,8 @@ def expected_tokens(alpha: float, k: int) -> float:
 
 def best_length(num_seqs: int, alpha: float, most: int, costs: StepCosts) -> int:
     def seconds_a_token(k: int) -> float:
-        seconds = costs.seconds_for(num_seqs * (k + 1)) + k * costs.draft_seconds_for(num_seqs)
-        return seconds / expected_tokens(alpha, k)
+        tokens = expected_tokens(alpha, k)
+        return costs.seconds_of_step(num_seqs, tokens, k) / tokens
 
-    return sorted(range(most + 1), key=seconds_a_token)[0]
+    best = sorted(range(most + 1), key=seconds_a_token)[0]
+    return best * (seconds_a_token(best) * WORTH <= seconds_a_token(0))

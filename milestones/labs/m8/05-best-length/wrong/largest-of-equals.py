@@ -1,8 +1,8 @@
 def best_length(num_seqs: int, alpha: float, most: int, costs: StepCosts) -> int:
-    best, found = 0, 0.0
-    for k in range(most + 1):
-        seconds = costs.seconds_for(num_seqs * (k + 1)) + k * costs.draft_seconds_for(num_seqs)
-        rate = expected_tokens(alpha, k) / seconds
+    best, found = 0, WORTH / costs.seconds_of_step(num_seqs, 1.0, 0)
+    for k in range(1, most + 1):
+        tokens = expected_tokens(alpha, k)
+        rate = tokens / costs.seconds_of_step(num_seqs, tokens, k)
         if rate >= found:
             best, found = k, rate
     return best

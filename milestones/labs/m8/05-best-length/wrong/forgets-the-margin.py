@@ -1,7 +1,6 @@
 def best_length(num_seqs: int, alpha: float, most: int, costs: StepCosts) -> int:
-    draft = costs.draft_seconds_for(num_seqs)
-
     def rate(k: int) -> float:
-        return expected_tokens(alpha, k) / (costs.seconds_for(num_seqs * max(k, 1)) + k * draft)
+        tokens = expected_tokens(alpha, k)
+        return tokens / costs.seconds_of_step(num_seqs, tokens, k)
 
     return max(range(most + 1), key=rate)
