@@ -8,7 +8,7 @@
 
 Plain Python, and no clock: seconds are measured once, when the engine starts.
 
-vLLM: v1/spec_decode/dynamic
+vLLM: v1/spec_decode/dynamic/
 """
 
 from __future__ import annotations

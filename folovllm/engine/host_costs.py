@@ -48,7 +48,7 @@ def measure_host_costs(engine: Any, clock: Callable[[], float] = time.perf_count
         guessing = [_quickest_step(engine, count, clock) - costs.seconds_for(2 * count) for count in (1, most)]
     finally:
         scheduler.draft_length, speculation.proposer, core.run_ahead = draft_length, proposer, runs_ahead
-    fixed, per_token = _line(*plain, most)
+    fixed, per_token = _line(plain[0], plain[1], most)
     more = _line(guessing[0] - plain[0], guessing[1] - plain[1], most)
     costs.host = HostCosts(fixed, per_token, *more, hidden=runs_ahead)
     scheduler.start_over()  # nothing can be found of what was computed

@@ -17,6 +17,7 @@ from folovllm.utils.cpu_kernels import DTYPE_NAMES, function, unavailable_reason
 from folovllm.utils.recycled_memory import RESULTS
 
 HEAD_SIZE_STEP = 16  # what a register holds
+NONE = torch.empty(0, dtype=torch.int64)
 
 
 class Lists:
@@ -27,6 +28,11 @@ class Lists:
 
     def __init__(self, metadata: AttentionMetadata) -> None:
         self.metadata = metadata
+        self.seq_lens, self.block_tables = metadata.seq_lens.contiguous(), metadata.block_tables.contiguous()
+        if self.decodes_apart and metadata.max_query_len == 1 and len(metadata.slot_mapping) == len(self.seq_lens):
+            self.queries = self.decodes = torch.arange(len(self.seq_lens))
+            self.spans = self.prefills = NONE
+            return
         queries, decodes, spans, prefills = [], [], [], []
         for seq, (start, end, _) in enumerate(metadata.spans):
             if end - start == 1 and self.decodes_apart:
@@ -39,7 +45,6 @@ class Lists:
         self.decodes = torch.tensor(decodes, dtype=torch.int64)
         self.spans = torch.tensor(spans, dtype=torch.int64)
         self.prefills = torch.tensor(prefills, dtype=torch.int64)
-        self.seq_lens, self.block_tables = metadata.seq_lens.contiguous(), metadata.block_tables.contiguous()
 
 
 class CPUBackend(PagedTorchBackend):
