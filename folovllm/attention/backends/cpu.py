@@ -17,7 +17,6 @@ from folovllm.utils.cpu_kernels import DTYPE_NAMES, function, unavailable_reason
 from folovllm.utils.recycled_memory import RESULTS
 
 HEAD_SIZE_STEP = 16  # what a register holds
-NONE = torch.empty(0, dtype=torch.int64)
 
 
 class Lists:
@@ -31,7 +30,7 @@ class Lists:
         self.seq_lens, self.block_tables = metadata.seq_lens.contiguous(), metadata.block_tables.contiguous()
         if self.decodes_apart and metadata.max_query_len == 1 and len(metadata.slot_mapping) == len(self.seq_lens):
             self.queries = self.decodes = torch.arange(len(self.seq_lens))
-            self.spans = self.prefills = NONE
+            self.spans = self.prefills = torch.empty(0, dtype=torch.int64)
             return
         queries, decodes, spans, prefills = [], [], [], []
         for seq, (start, end, _) in enumerate(metadata.spans):
