@@ -19,9 +19,10 @@ from folovllm.core.speculative_scheduler import SpeculativeScheduler
 from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.engine.core import EngineCore
 from folovllm.engine.parts import Parts, choose_parts
+from folovllm.engine.proposers import load_draft_model, make_proposer
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.weights import build_model, weights_folder
-from folovllm.spec_decode.choose import make_proposer
+from folovllm.speculative_config import SpeculativeConfig
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
 from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token
@@ -51,12 +52,17 @@ def build_engine_core(
         parts = choose_parts(config, hf_config, dtype, device)
         weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
         model = build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=parts.ops)
-        size = _size_cache(config, model, parts, limits, dtype, device)
+        vocab_size = model.decoder_spec.vocab_size
+        draft = load_draft_model(config, vocab_size, dtype, device)
+        token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
+        if draft is not None:
+            token_bytes += kv_bytes_per_token(draft.decoder_spec, dtype)
+        size = _size_cache(config, model, parts, limits, token_bytes, dtype, device)
         limits = _within_cache(limits, size)
         kv = parts.kv_manager(size.num_blocks, size.block_size, size.num_swap_blocks)
         speculative = config.speculative_config
-        proposer = None if speculative is None else make_proposer(speculative, config, model, dtype, device, size)
-        runner = _build_runner(model, parts, limits, size, dtype, device, eos_token_ids, proposer)
+        proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
+        runner = _build_runner(model, parts, limits, size, dtype, device, eos_token_ids, proposer, speculative)
         draft_length = None
         if speculative is not None and proposer is not None:
             most = speculative.num_speculative_tokens
@@ -78,6 +84,7 @@ def _size_cache(
     model: DecoderForCausalLM,
     parts: Parts,
     limits: SchedulerConfig,
+    token_bytes: int,
     dtype: torch.dtype,
     device: torch.device,
 ) -> CacheSize:
@@ -99,7 +106,6 @@ def _size_cache(
             block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
         )  # fmt: skip
 
-    token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
     size = size_kv_cache(token_bytes, config.cache_config, limits, device, measure_step)
     logger.info("KV cache: %s", size)
     return size
@@ -126,10 +132,14 @@ def _build_runner(
     device: torch.device,
     eos_token_ids: frozenset[int],
     proposer: Proposer | None,
+    speculative: SpeculativeConfig | None,
 ) -> ModelRunner:
     """The runner, with everything compiled and recorded that would make a first request wait."""
     longest, block_size = limits.max_model_len, size.block_size
     assert longest is not None
+    rejects = speculative is not None and speculative.rejection_sample_method == "probabilistic"
+    if rejects and device.type != "cpu":
+        raise ValueError(f"rejection_sample_method must be 'strict' on {device.type}, got 'probabilistic': use a CPU")
     kv_cache = KVCache(  # and the null block
         model, parts.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=parts.cache_dtype,
         device=device,
@@ -157,4 +167,5 @@ def _build_runner(
         max_model_len=longest,
         device=device,
         proposer=proposer,
+        rejects=rejects,
     )
