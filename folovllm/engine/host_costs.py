@@ -43,14 +43,15 @@ def measure_host_costs(engine: Any, clock: Callable[[], float] = time.perf_count
     core.run_ahead = False
     try:
         scheduler.draft_length = None
-        plain = [_quickest_step(engine, count, clock) - costs.seconds_for(count) for count in (1, most)]
+        one, many = (_quickest_step(engine, count, clock) - costs.seconds_for(count) for count in (1, most))
         scheduler.draft_length, speculation.proposer = DraftLength(1, None), Wrong(1, 1)
-        guessing = [_quickest_step(engine, count, clock) - costs.seconds_for(2 * count) for count in (1, most)]
+        one_more, many_more = (
+            _quickest_step(engine, count, clock) - costs.seconds_for(2 * count) - plain
+            for count, plain in ((1, one), (most, many))
+        )
     finally:
         scheduler.draft_length, speculation.proposer, core.run_ahead = draft_length, proposer, runs_ahead
-    fixed, per_token = _line(plain[0], plain[1], most)
-    more = _line(guessing[0] - plain[0], guessing[1] - plain[1], most)
-    costs.host = HostCosts(fixed, per_token, *more, hidden=runs_ahead)
+    costs.host = HostCosts(*_line(one, many, most), *_line(one_more, many_more, most), hidden=runs_ahead)
     scheduler.start_over()  # nothing can be found of what was computed
     scheduler.num_drafts = scheduler.num_draft_tokens = 0
     scheduler.num_accepted_per_pos = []

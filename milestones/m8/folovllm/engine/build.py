@@ -22,6 +22,7 @@ from folovllm.engine.parts import Parts, choose_parts
 from folovllm.engine.proposers import load_draft_model, make_proposer
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.weights import build_model, weights_folder
+from folovllm.speculative_config import SpeculativeConfig
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
 from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token
@@ -61,7 +62,7 @@ def build_engine_core(
         kv = parts.kv_manager(size.num_blocks, size.block_size, size.num_swap_blocks)
         speculative = config.speculative_config
         proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
-        runner = _build_runner(model, parts, limits, size, dtype, device, eos_token_ids, proposer)
+        runner = _build_runner(model, parts, limits, size, dtype, device, eos_token_ids, proposer, speculative)
         draft_length = None
         if speculative is not None and proposer is not None:
             most = speculative.num_speculative_tokens
@@ -131,10 +132,14 @@ def _build_runner(
     device: torch.device,
     eos_token_ids: frozenset[int],
     proposer: Proposer | None,
+    speculative: SpeculativeConfig | None,
 ) -> ModelRunner:
     """The runner, with everything compiled and recorded that would make a first request wait."""
     longest, block_size = limits.max_model_len, size.block_size
     assert longest is not None
+    rejects = speculative is not None and speculative.rejection_sample_method == "probabilistic"
+    if rejects and device.type != "cpu":
+        raise ValueError(f"rejection_sample_method must be 'strict' on {device.type}, got 'probabilistic': use a CPU")
     kv_cache = KVCache(  # and the null block
         model, parts.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=parts.cache_dtype,
         device=device,
@@ -162,4 +167,5 @@ def _build_runner(
         max_model_len=longest,
         device=device,
         proposer=proposer,
+        rejects=rejects,
     )

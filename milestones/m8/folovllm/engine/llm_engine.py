@@ -23,6 +23,7 @@ from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
+from folovllm.engine.host_costs import measure_host_costs
 from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
@@ -81,6 +82,9 @@ class LLMEngine:
         self._tokens = TokenCounter()
         self._turns = Turns()  # each change of the above takes one
         self._is_stepping = False
+        if self.scheduler.draft_length is not None:
+            measure_host_costs(self)
+            self._tokens = TokenCounter()
 
     def add_request(
         self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
