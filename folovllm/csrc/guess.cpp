@@ -102,5 +102,7 @@ extern "C" {
 #define GUESS(NAME, T, E) \
     void guess_##NAME(const Run *run) { guess<T, E>(*run); }
 
-EACH_CACHE(GUESS)
+GUESS(float32_float32, float, float)
+GUESS(float32_bfloat16, float, bf16)
+GUESS(bfloat16_bfloat16, bf16, bf16)
 }
