@@ -38,6 +38,8 @@ class SchedulerOutput:
     """How many of the scheduled tokens belong to prompts."""
     num_drafts: dict[str, int] = field(default_factory=dict)
     """By sequence id: how many of its scheduled tokens are guesses at what comes behind its last token."""
+    guesses_follow: bool = False
+    """The next step may have guesses, and needs this one's tokens before it is scheduled."""
     is_assumed: bool = False
     """Its sequences were advanced before its tokens were known."""
 

@@ -46,12 +46,9 @@ class SpeculativeScheduler(Scheduler):
             self._add_drafts(output, self.draft_length)
         return output
 
-    def waits_for_tokens(self) -> bool:
-        """Whether the next step may have guesses, which follow tokens that must be known."""
-        return self.draft_length is not None and self.draft_length.choose(self.num_running_seqs) > 0
-
     def _add_drafts(self, output: SchedulerOutput, draft_length: DraftLength) -> None:
         most = draft_length.choose(len(output.scheduled_seqs))
+        output.guesses_follow = most > 0
         if most == 0:
             return
         places = [place for place, seq in enumerate(output.scheduled_seqs) if may_have_drafts(seq)]

@@ -73,7 +73,7 @@ class EngineCore:
         self._taking_part = [] if launched is None else list(launched[0].scheduled_seqs)
         try:
             scheduled, pending = launched or self._launch()
-            if self.run_ahead and not self.scheduler.waits_for_tokens() and can_run_ahead(self.scheduler, scheduled):
+            if self.run_ahead and not scheduled.guesses_follow and can_run_ahead(self.scheduler, scheduled):
                 assume(self.scheduler, scheduled)
                 self._launched = self._launch()
             output = pending.get_output()

@@ -48,8 +48,8 @@ def test_each_step_says_what_its_rows_compute_and_which_draw() -> None:
     )
     steps = look_at(llm.engine).steps
     rows = [[row[1:] for row in step["rows"]] for step in steps]
-    # Tokens before, in this step, of the prompt; blocks of 16; whether it draws.
-    assert rows == [[(0, 32, 40, 2, False)], [(32, 8, 40, 3, True)], [(40, 1, 40, 3, True)], [(41, 1, 40, 3, True)]]
+    # Tokens before, in this step, of the prompt; blocks of 16; how many it draws.
+    assert rows == [[[0, 32, 40, 2, 0]], [[32, 8, 40, 3, 1]], [[40, 1, 40, 3, 1]], [[41, 1, 40, 3, 1]]]
     assert [(step["running"], step["used"]) for step in steps] == [(1, 2), (1, 3), (1, 3), (1, 3)]
     assert [step["time"] for step in steps] == sorted(step["time"] for step in steps)
     json.dumps(steps)
