@@ -71,10 +71,11 @@ def read(connection: socket.socket) -> Any:
     return pickle.loads(_read_exactly(connection, int.from_bytes(_read_exactly(connection, LENGTH), "big")))
 
 
-def _read_exactly(connection: socket.socket, count: int) -> bytes:
-    data = b""
-    with suppress(OSError):
-        data = connection.recv(count, socket.MSG_WAITALL)
+def _read_exactly(connection: socket.socket, count: int) -> bytearray:
+    data = bytearray()
+    with suppress(OSError):  # a signal may cut one recv() short
+        while len(data) < count and (part := connection.recv(count - len(data), socket.MSG_WAITALL)):
+            data += part
     if len(data) < count:
         raise EOFError("the other side has gone")
     return data
