@@ -17,8 +17,9 @@ class SpeculativeConfig:
     """What guesses the next tokens, which the model then checks in one step.
 
     `method` "ngram" looks for the last tokens in the request's own text: at most `prompt_lookup_max` of them, at least
-    `prompt_lookup_min`. "ngram_table" looks them up in a table that was made of a corpus, and "draft_model" asks a
-    smaller model; `model` is the file of the one and the folder of the other, None: those of the embedded model.
+    `prompt_lookup_min`; 4 and 2 where they are not given. "ngram_table" looks them up in a table that was made of a
+    corpus, and "draft_model" asks a smaller model; `model` is the file of the one, and the folder of the other, which
+    may be left out for the embedded model.
     At most `num_speculative_tokens` are guessed a step, and fewer where checking more would cost time.
     `rejection_sample_method` "strict" draws as without guesses and keeps a guess that is what was drawn;
     "probabilistic", on a CPU, lets a draft model draw its guesses, and keeps each with a probability that leaves the
@@ -27,16 +28,20 @@ class SpeculativeConfig:
 
     method: Literal["ngram", "ngram_table", "draft_model"]
     num_speculative_tokens: int
-    prompt_lookup_max: int = 4
-    prompt_lookup_min: int = 2
+    prompt_lookup_max: int | None = None
+    prompt_lookup_min: int | None = None
     model: str | None = None
     rejection_sample_method: Literal["strict", "probabilistic"] = "strict"
 
     def __post_init__(self) -> None:
         check_choice("method", self.method, ("ngram", "ngram_table", "draft_model"))
         check_int("num_speculative_tokens", self.num_speculative_tokens, 1)
-        check_int("prompt_lookup_min", self.prompt_lookup_min, 1)
-        check_int("prompt_lookup_max", self.prompt_lookup_max, self.prompt_lookup_min)
+        shortest, longest = self.lookup_sizes
+        check_int("prompt_lookup_min", shortest, 1)
+        check_int("prompt_lookup_max", longest, shortest)
+        for name in ("prompt_lookup_min", "prompt_lookup_max"):
+            if self.method != "ngram" and getattr(self, name) is not None:
+                raise wrong(name, f"be None with method {self.method!r}", getattr(self, name), "leave it out")
         check_choice("rejection_sample_method", self.rejection_sample_method, ("strict", "probabilistic"))
         if self.rejection_sample_method == "probabilistic" and self.method != "draft_model":
             raise ValueError(
@@ -48,6 +53,12 @@ class SpeculativeConfig:
                 raise wrong("model", "be None with method 'ngram', which needs none", self.model)
             self.model = os.fspath(self.model) if isinstance(self.model, os.PathLike) else self.model
             check_str("model", self.model)
+
+    @property
+    def lookup_sizes(self) -> tuple[int, int]:
+        """Fewest and most tokens that prompt lookup looks for."""
+        longest = 4 if self.prompt_lookup_max is None else self.prompt_lookup_max
+        return 2 if self.prompt_lookup_min is None else self.prompt_lookup_min, longest
 
     @classmethod
     def of(cls, value: object) -> SpeculativeConfig:

@@ -96,4 +96,4 @@ def make_proposer(
         return DraftModelProposer(draft, cache, size.num_swap_blocks, device, config.model_config.seed)
     if speculative.method == "ngram_table":
         return NgramTableProposer(NgramTable.load(speculative.model, vocab_size))
-    return NgramProposer(speculative.prompt_lookup_min, speculative.prompt_lookup_max)
+    return NgramProposer(*speculative.lookup_sizes)

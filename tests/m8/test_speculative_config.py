@@ -26,6 +26,7 @@ def test_it_comes_as_a_dict_or_as_an_object():
         ({"num_speculative_tokens": True}, "num_speculative_tokens must be an integer, got True"),
         ({"prompt_lookup_min": 0}, "prompt_lookup_min must be positive, got 0"),
         ({"prompt_lookup_min": 5}, "prompt_lookup_max must be at least 5, got 4"),
+        ({"method": "ngram_table", "model": "t", "prompt_lookup_max": 3}, "prompt_lookup_max must be None with method"),
         ({"model": "a"}, "model must be None with method 'ngram', which needs none, got 'a'"),
         ({"rejection_sample_method": "probabilistic"}, "rejection_sample_method must be 'strict' with method 'ngram'"),
         ({"num_tokens": 3}, "speculative_config has an unknown key 'num_tokens'"),
