@@ -120,7 +120,8 @@ class CacheConfig:
     `block_size` tokens share a block. On a GPU, weights, activations and blocks together may use
     `gpu_memory_utilization` of its memory; `num_kv_blocks` overrides what follows from that. `swap_space`
     GiB of CPU memory take the blocks of preempted sequences. `kv_cache_dtype` "fp8" (or "fp8_e4m3", which is the
-    same) keeps keys and values in 8 bits; "auto" keeps them in the model's dtype.
+    same) keeps keys and values in 8 bits, "int8" as codes of 8 bits with a scale for each token and head; "auto" keeps
+    them in the model's dtype.
     """
 
     block_size: int = 16
@@ -128,7 +129,7 @@ class CacheConfig:
     swap_space: float = 4.0
     enable_prefix_caching: bool = False
     num_kv_blocks: int | None = None
-    kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3"] = "auto"
+    kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3", "int8"] = "auto"
 
     def __post_init__(self) -> None:
         check_int("block_size", self.block_size, 1)
@@ -139,7 +140,7 @@ class CacheConfig:
         check_bool("enable_prefix_caching", self.enable_prefix_caching)
         if self.num_kv_blocks is not None:
             check_int("num_kv_blocks", self.num_kv_blocks, 1)
-        check_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", "fp8", "fp8_e4m3"))
+        check_choice("kv_cache_dtype", self.kv_cache_dtype, ("auto", "fp8", "fp8_e4m3", "int8"))
 
 
 @dataclass
