@@ -24,7 +24,6 @@ from folovllm.engine.proposers import load_draft_model, make_proposer
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
 from folovllm.models.weights import build_model, weights_folder
-from folovllm.speculative_config import SpeculativeConfig
 from folovllm.tracing.observer import ObservedScheduler, Observers
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
@@ -68,17 +67,17 @@ def build_engine_core(
         token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
         if draft is not None:
             token_bytes += kv_bytes_per_token(draft.decoder_spec, dtype)
-        size = _size_cache(config, model, parts, limits, token_bytes, dtype, device)
+        speculative = config.speculative_config
+        most = 0 if speculative is None else speculative.num_speculative_tokens
+        most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and guesses
+        size = _size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device)
         limits = _within_cache(limits, size)
         kv = parts.kv_manager(size.num_blocks, size.block_size, size.num_swap_blocks)
-        speculative = config.speculative_config
         proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
-        runner = _build_runner(model, parts, limits, size, dtype, device, eos_token_ids, proposer, speculative)
+        runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer)
         draft_length = None
-        if speculative is not None and proposer is not None:
-            most = speculative.num_speculative_tokens
-            costs = measure_step_costs(model, proposer, limits.max_num_seqs * (1 + most), device)
-            draft_length = DraftLength(most, costs)
+        if proposer is not None:
+            draft_length = DraftLength(most, measure_step_costs(model, proposer, most_rows, device, runner.graphs))
         scheduler = ObservedScheduler(limits, kv, eos_token_ids, observers, draft_length)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),
@@ -95,6 +94,7 @@ def _size_cache(
     model: DecoderForCausalLM,
     parts: Parts,
     limits: SchedulerConfig,
+    most_rows: int,
     token_bytes: int,
     dtype: torch.dtype,
     device: torch.device,
@@ -113,7 +113,7 @@ def _size_cache(
             return step
         assert limits.max_model_len is not None
         return step + bytes_of_graphs(
-            model, parts.backend, capture_sizes(limits.max_num_seqs), max_model_len=limits.max_model_len,
+            model, parts.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
             block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
         )  # fmt: skip
 
@@ -143,19 +143,21 @@ def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
 
 
 def _build_runner(
+    config: EngineConfig,
     model: DecoderForCausalLM,
     parts: Parts,
     limits: SchedulerConfig,
+    most_rows: int,
     size: CacheSize,
     dtype: torch.dtype,
     device: torch.device,
     eos_token_ids: frozenset[int],
     proposer: Proposer | None,
-    speculative: SpeculativeConfig | None,
 ) -> ModelRunner:
     """The runner, with everything compiled and recorded that would make a first request wait."""
     longest, block_size = limits.max_model_len, size.block_size
     assert longest is not None
+    speculative = config.speculative_config
     rejects = speculative is not None and speculative.rejection_sample_method == "probabilistic"
     if rejects and device.type != "cpu":
         raise ValueError(f"rejection_sample_method must be 'strict' on {device.type}, got 'probabilistic': use a CPU")
@@ -169,7 +171,7 @@ def _build_runner(
         sampling.warm_up(dtype)
     graphs = None
     if parts.graphs:
-        sizes = capture_sizes(limits.max_num_seqs)
+        sizes = capture_sizes(most_rows)
         graphs = CudaGraphs(
             model, sizes, max_model_len=longest, block_size=block_size, dtype=dtype, device=device, draws=parts.draws
         )

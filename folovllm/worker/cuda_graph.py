@@ -12,8 +12,8 @@ What is recorded is fixed: addresses, shapes, and whatever the host had decided.
     shapes      a graph for each of a few batch sizes; a smaller batch is padded to the next, 3 ─▶ 4
     decisions   kernels may not choose their grid by the lengths of sequences; nothing may ask the device for a value
 
-Steps with more than one token of a sequence run without a graph: they take long enough to hide their launches, and
-their shapes differ every time. A graph holds the model, the LM head and the draw, of greedy sequences and of random
+Steps with more than one token of a prompt run without a graph: they take long enough to hide their launches, and their
+shapes differ every time. A graph holds the model, the LM head and the draw, of greedy sequences and of random
 ones: the sampling kernel's noise comes from a seed and a position, which lie in buffers as the token ids do, and not
 from a generator. What is edited or told beside the draw stays outside: penalties, masks, log-probabilities.
 
@@ -41,19 +41,19 @@ from folovllm.worker.kv_cache import KVCache
 MAX_GRAPH_SIZE = 512
 
 
-def capture_sizes(max_num_seqs: int) -> list[int]:
+def capture_sizes(most_rows: int) -> list[int]:
     """The batch sizes to record: 1, 2, 4, then every multiple of 8 up to 256, of 16 beyond; and the largest batch.
 
-    So a batch of more than 8 sequences is padded by less than a tenth on average, and one of 256 takes 35 graphs.
+    So a batch of more than 8 rows is padded by less than a tenth on average, and one of 256 takes 35 graphs.
     """
-    largest = min(max_num_seqs, MAX_GRAPH_SIZE)
+    largest = min(most_rows, MAX_GRAPH_SIZE)
     sizes = [1, 2, 4, *range(8, 257, 8), *range(272, MAX_GRAPH_SIZE + 1, 16)]
     return [size for size in sizes if size < largest] + [largest]
 
 
-def padded_size(num_seqs: int, sizes: list[int]) -> int | None:
-    """The smallest of `sizes` (in rising order) that holds `num_seqs` sequences; None where all are too small."""
-    place = bisect_left(sizes, num_seqs)
+def padded_size(num_rows: int, sizes: list[int]) -> int | None:
+    """The smallest of `sizes` (in rising order) that holds so many rows; None where all are too small."""
+    place = bisect_left(sizes, num_rows)
     return sizes[place] if place < len(sizes) else None
 
 
@@ -147,7 +147,7 @@ class CudaGraphs:
         self.model, self.sizes, self.draws = model, sizes, draws
         self.buffers = GraphBuffers(sizes[-1], max_model_len, block_size, device)
         self.outputs = GraphOutputs(sizes[-1], model.decoder_spec, dtype, device)
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.recorded: dict[int, torch.cuda.CUDAGraph] = {}  # by size; replayed on whatever the buffers hold
         self.graph_bytes: dict[int, int] = {}
         self.record()
 
@@ -167,7 +167,7 @@ class CudaGraphs:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool):
                 self._forward(size)
-            self._graphs[size] = graph
+            self.recorded[size] = graph
             self.graph_bytes[size] = free_before - torch.cuda.mem_get_info()[0]
 
     def _forward(self, size: int) -> None:
@@ -184,9 +184,9 @@ class CudaGraphs:
             gumbel_params, positions = self.buffers.gumbel_params(size)
             gumbel_params.draw(logits, positions, out=tokens)
 
-    def size_for(self, num_seqs: int) -> int | None:
-        """The batch size to which `num_seqs` sequences must be padded; None: no graph is that large."""
-        return padded_size(num_seqs, self.sizes)
+    def size_for(self, num_rows: int) -> int | None:
+        """The batch size to which so many rows must be padded; None: no graph is that large."""
+        return padded_size(num_rows, self.sizes)
 
     def replay(
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None
@@ -198,7 +198,7 @@ class CudaGraphs:
         kernels that draw from them: these are queued first.
         """
         self.buffers.load(inputs, size, gumbel_params)
-        self._graphs[size].replay()
+        self.recorded[size].replay()
         return self.outputs.first(size)
 
 

@@ -137,8 +137,9 @@ class InputBatch:
         A sequence draws from the logits of its last token, if the step gets that far; a forked child from its
         parent's.
 
-        pad_to: for steps of one token each, the number of sequences that the arrays shall have. The added ones read and
-        write slot 0: it lies in the null block, which no sequence uses.
+        pad_to: for a step that a CUDA graph replays, how many tokens the arrays shall have. To its kernels each token
+        is a sequence of its own: a guess is another one with the same block table, and one token longer. The added ones
+        read and write slot 0: it lies in the null block, which no sequence uses.
         """
         rows = self._rows_of(seqs)
         num_new = np.array(num_scheduled_tokens)
@@ -172,22 +173,24 @@ class InputBatch:
         unknown = np.flatnonzero(positions >= self.num_known[flat_rows])
         token_ids = self.token_ids[flat_rows, positions]
         slots = blocks * self.block_size + positions % self.block_size
-        tables = self.block_table[rows, :max_blocks].astype(np.int32)
-        others = (drawn_rows, unknown, flat_rows[unknown], drawn_at)
-        padding, packed = 0 if pad_to is None else pad_to - len(seqs), None
-        several = np.flatnonzero(num_new > 1)
-        num_decodes = int(several[0]) if len(several) else len(seqs) + padding
-        order = longest_first(seq_lens[:num_decodes], padding if not len(several) else 0)
+        others, packed = (drawn_rows, unknown, flat_rows[unknown], drawn_at), None
         if pad_to is None:
+            several = np.flatnonzero(num_new > 1)
+            num_decodes = int(several[0]) if len(several) else len(seqs)
+            order = longest_first(seq_lens[:num_decodes], 0)
             starts, lens = np.concatenate([[0], ends]).astype(np.int32), seq_lens.astype(np.int32)
+            tables = self.block_table[rows, :max_blocks].astype(np.int32)
             arrays = (token_ids, positions, slots, lens, order, starts, tables, *others)
             input_ids, device_positions, device_slots, device_lens, device_order, *uploaded = upload(
                 self.device, *arrays
             )
         else:
-            starts = np.arange(pad_to + 1, dtype=np.int32)
-            tables = np.concatenate([tables, np.zeros((padding, max_blocks), np.int32)])
-            block = pack_inputs(pad_to, token_ids, positions, slots, seq_lens, order)
+            num_decodes, starts = pad_to, np.arange(pad_to + 1, dtype=np.int32)
+            tables = np.zeros((pad_to, max_blocks), np.int32)
+            tables[: len(positions)] = self.block_table[flat_rows, :max_blocks]
+            # A sequence's rows stay together: what one of them reads, the next finds in the GPU's cache.
+            order = longest_first(seq_lens.repeat(num_new), pad_to - len(positions))
+            block = pack_inputs(pad_to, token_ids, positions, slots, positions + 1, order)
             packed, *uploaded = upload(self.device, block, starts, tables, *others)
             input_ids, device_positions, device_slots, device_lens, device_order = unpack_inputs(packed)
         device_starts, device_tables, device_drawn_rows, unknown_at, unknown_rows, logits_at = uploaded
@@ -200,7 +203,7 @@ class InputBatch:
             seq_lens=device_lens,
             slot_mapping=device_slots,
             block_tables=device_tables,
-            max_query_len=int(num_new.max()),
+            max_query_len=int(num_new.max()) if pad_to is None else 1,
             max_seq_len=max_seq_len,
             num_decodes=num_decodes,
             decode_order=device_order,

@@ -87,16 +87,19 @@ class ModelRunner:
         drafts = None
         if self.speculation is not None and scheduled.num_drafts:
             drafts = self.speculation.guess(scheduled)
-        size = None
-        if self.graphs is not None and scheduled.total_num_scheduled_tokens == len(seqs):
-            size = self.graphs.size_for(len(seqs))
+        size, num_tokens = None, scheduled.total_num_scheduled_tokens
+        num_guessed = sum(scheduled.num_drafts.values())
+        # With guesses a graph's rows are not the sequences, which what is told of a prompt goes by.
+        fits = num_tokens == len(seqs) + num_guessed and not (num_guessed and scheduled.num_prompt_tokens)
+        if self.graphs is not None and fits:
+            size = self.graphs.size_for(num_tokens)
         inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
         step.draws = inputs.draws.tolist()
         drawing = [step.rows[place] for place in step.draws]
         gumbel_params = self.sampling.prepare(drawing) if drawing and drafts is None else None
         logits = drawn = None
         if self.graphs is None or size is None:
-            if scheduled.total_num_scheduled_tokens > len(seqs):  # else every row is a last one
+            if num_tokens > len(seqs):  # else every row is a last one
                 wants_all = drafts is not None or any(seq.sampling_params.prompt_logprobs is not None for seq in seqs)
                 inputs.metadata.last_rows_only = not wants_all
             hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)

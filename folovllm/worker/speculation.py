@@ -76,7 +76,7 @@ class Speculation:
         logits: [sum of inputs.num_drawn, vocab].
         """
         firsts = inputs.num_drawn.cumsum() - inputs.num_drawn
-        positions = inputs.positions if inputs.logits_at is None else inputs.positions[inputs.logits_at]
+        positions = inputs.positions[: len(logits)] if inputs.logits_at is None else inputs.positions[inputs.logits_at]
         greedy = self.sampling.greedy_tokens(seqs, logits)
         rows = None if greedy is None else greedy.tolist()
 

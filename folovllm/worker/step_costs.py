@@ -16,6 +16,7 @@ from folovllm.core.draft_length import StepCosts
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence, SequenceData
 from folovllm.sampling_params import SamplingParams
+from folovllm.worker.cuda_graph import CudaGraphs
 from folovllm.worker.proposer import Proposer
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -29,14 +30,23 @@ def measure_step_costs(
     proposer: Proposer,
     most_rows: int,
     device: torch.device,
+    graphs: CudaGraphs | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> StepCosts:
-    """The quickest of a few runs for each number of rows up to `most_rows`. All tokens lie in the null block.
+    """The quickest of a few runs for each number of rows up to `most_rows`, replayed where there are graphs of so many.
+    All tokens lie in the null block.
 
     Short sequences are measured: a long one costs more with guesses and without, since its keys and values are read
     once for a run of tokens.
     """
     rows = [count for count in ROWS if count <= most_rows]
+
+    def step(count: int) -> None:
+        if graphs is not None and (size := graphs.size_for(count)) is not None:
+            graphs.buffers.clear(size)
+            graphs.recorded[size].replay()
+        else:
+            _step(model, count, device)
 
     def seconds(work: Callable[[], object]) -> float:
         taken = []
@@ -50,12 +60,12 @@ def measure_step_costs(
 
     return StepCosts(
         rows,
-        [seconds(lambda count=count: _step(model, count, device)) for count in rows],  # type: ignore[misc]
+        [seconds(lambda count=count: step(count)) for count in rows],  # type: ignore[misc]
         [seconds(lambda count=count: _guess(proposer, count)) / GUESSES for count in rows],  # type: ignore[misc]
     )
 
 
-def _step(model: DecoderForCausalLM, count: int, device: torch.device) -> object:
+def _step(model: DecoderForCausalLM, count: int, device: torch.device) -> None:
     ones = torch.ones(count, dtype=torch.int32, device=device)
     metadata = AttentionMetadata(
         query_start_loc=torch.arange(count + 1, dtype=torch.int32, device=device),
@@ -68,7 +78,7 @@ def _step(model: DecoderForCausalLM, count: int, device: torch.device) -> object
         decode_order=torch.arange(count, dtype=torch.int32, device=device),
     )
     tokens = torch.zeros(count, dtype=torch.int64, device=device)
-    return model.compute_logits(model(tokens, tokens, metadata)).argmax(dim=-1)
+    model.compute_logits(model(tokens, tokens, metadata)).argmax(dim=-1)
 
 
 def _guess(proposer: Proposer, count: int) -> None:

@@ -60,8 +60,8 @@ def no_run_before(old: Any, self: CudaGraphs) -> None:
     pool = torch.cuda.graph_pool_handle()
     with torch.inference_mode():
         for size in self.sizes:
-            self._graphs[size] = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graphs[size], pool=pool):
+            self.recorded[size] = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.recorded[size], pool=pool):
                 self._forward(size)
 
 
