@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import logging
 import runpy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,20 @@ def add_byte_tokenizer(folder: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def no_warning_of_its_length(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Within it the tokenizer must not warn of a text that no model takes whole; behind it, it is seen to warn."""
+    logger = logging.getLogger("transformers.tokenization_utils_base")
+    logger.addHandler(caplog.handler)  # transformers keeps its records from the root
+    try:
+        yield
+        assert "longer than the specified maximum" not in caplog.text
+        tokenizer.encode("a " * tokenizer.model_max_length)
+        assert "longer than the specified maximum" in caplog.text
+    finally:
+        logger.removeHandler(caplog.handler)
 
 
 def names(values: Iterable[str]) -> dict[str, str]:

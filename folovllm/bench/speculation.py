@@ -174,7 +174,9 @@ def _prompts(engine: LLMEngine, count: int, length: int, vocab: int, seed: int) 
     if engine.tokenizer is None:
         return random_prompts(count, length, vocab, seed)
     texts = read_texts(Path(str(files("folovllm") / "assets" / "embedded" / "calibration.jsonl")))
-    ids: list[int] = engine.tokenizer.encode("".join(prompt + text for prompt, text in texts), add_special_tokens=False)
+    text = "".join(prompt + text for prompt, text in texts)
+    # verbose: that no model could take in all of it is no news, for it is cut.
+    ids: list[int] = engine.tokenizer.encode(text, add_special_tokens=False, verbose=False)
     stride = max(1, (len(ids) - length) // count)
     return [ids[(seed + number) % count * stride :][:length] for number in range(count)]
 

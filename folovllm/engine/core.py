@@ -10,6 +10,8 @@ vLLM: v1/engine/core.py (EngineCore.step, step_with_batch_queue)
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from folovllm.config import EngineConfig
@@ -87,6 +89,16 @@ class EngineCore:
                 raise
             raise StepFailedError(error, [seq for seq in self._taking_part if not seq.is_finished()]) from error
         return scheduled, output, self.scheduler.update_from_output(scheduled, output.token_ids, output.failures)
+
+    def later_tokens(
+        self, scheduled: SchedulerOutput, output: ModelRunnerOutput
+    ) -> Iterator[tuple[SchedulerOutput, ModelRunnerOutput, Gained]]:
+        """Further tokens of sequences whose guesses were right, as if each had come in a step of its own. A sequence
+        that the caller has ended meanwhile, as at a stop string, is passed over."""
+        for part, later in output.later:
+            yield part, later, self.scheduler.update_from_output(part, later.token_ids)
+        if scheduled.num_drafts:
+            self.scheduler.end_drafts(scheduled, [part for part, _ in output.later])
 
     def _launch(self) -> tuple[SchedulerOutput, AsyncModelRunnerOutput]:
         scheduled = self.scheduler.schedule()

@@ -20,7 +20,6 @@ from typing import Any, cast
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.core.prefix_caching_manager import PrefixCachingManager
-from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.host_costs import measure_host_costs
@@ -40,7 +39,6 @@ from folovllm.utils.checks import check_int, check_str, wrong
 from folovllm.utils.common import set_random_seed
 from folovllm.utils.ids import next_unused
 from folovllm.utils.turns import Turns
-from folovllm.worker.model_runner_output import ModelRunnerOutput
 
 
 class LLMEngine:
@@ -163,14 +161,8 @@ class LLMEngine:
         for request_id in self._failures.keys() & request_ids:
             raise self._failures.pop(request_id)
         taken = [request_id for request_id in self._outputs if request_id in request_ids]
-        return [self._outputs.pop(request_id) or self._make_output(self.requests[request_id]) for request_id in taken]
-
-    def _make_output(self, request: Request) -> RequestOutput:
-        output = self.output_processor.make_output(request)
-        output.num_cached_tokens = request.num_cached_tokens or 0
-        if output.metrics is not None:
-            output.metrics.first_scheduled_time = request.metrics.first_scheduled_time
-        return output
+        make = self.output_processor.make_output
+        return [self._outputs.pop(request_id) or make(self.requests[request_id]) for request_id in taken]
 
     def drain(self, later: Set[str] = frozenset()) -> tuple[list[RequestOutput], dict[str, Exception]]:
         """What waits to be fetched, of all requests and streams, and failures by request id: for a caller that serves
@@ -271,9 +263,10 @@ class LLMEngine:
             if seq.seq_id in output.failures and not seq.is_finished():
                 self._fail({seq.request_id}, output.failures[seq.seq_id])
         changed, num_tokens = self.output_processor.process_outputs(self.requests, rows, output, gained)
-        if scheduled.num_drafts:
-            num_tokens += self._take_later(scheduled, output)
-        made = [self._make_output(request) for request in changed if self.observers or request.is_finished()]
+        for part, later, gained in self.core.later_tokens(scheduled, output):
+            num_tokens += self.output_processor.process_outputs(self.requests, part.rows, later, gained)[1]
+        shown = changed if self.observers else [request for request in changed if request.is_finished()]
+        made = [self.output_processor.make_output(request) for request in shown]
         for observer in self.observers:
             observer.step_ended(made)
         self._outputs |= dict.fromkeys(request.request_id for request in changed)
@@ -282,16 +275,6 @@ class LLMEngine:
             if request_output.finished:
                 del self.requests[request_output.request_id]
         self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
-
-    def _take_later(self, scheduled: SchedulerOutput, output: ModelRunnerOutput) -> int:
-        """Further tokens of sequences whose guesses were right, as if each had come in a step of its own. A sequence
-        that has ended meanwhile is passed over. Returns how many tokens came."""
-        num_tokens = 0
-        for part, later in output.later:
-            gained = self.scheduler.update_from_output(part, later.token_ids)
-            num_tokens += self.output_processor.process_outputs(self.requests, part.rows, later, gained)[1]
-        self.scheduler.end_drafts(scheduled, [part for part, _ in output.later])
-        return num_tokens
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:
         """These requests end in `error`, which is raised where their outputs are asked for."""

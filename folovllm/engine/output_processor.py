@@ -215,7 +215,9 @@ class OutputProcessor:
                 request.metrics.first_token_time,
                 request.metrics.finished_time,
                 request.metrics.num_output_tokens,
+                request.metrics.first_scheduled_time,
             ),
+            num_cached_tokens=request.num_cached_tokens or 0,
         )
 
     def _choose_best(self, request: Request) -> list[Sequence]:

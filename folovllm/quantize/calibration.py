@@ -81,8 +81,9 @@ def make_windows(path: Path, tokenizer: Any, length: int) -> list[Window]:
     windows: list[Window] = []
     total = 0
     for prompt, text in read_texts(path):
-        before = tokenizer.encode(prompt[:MAX_TEXT]) if prompt else []
-        own = tokenizer.encode(text[:MAX_TEXT], add_special_tokens=not prompt)
+        # verbose: a text that is too long for the model is no fault, for it is cut.
+        before = tokenizer.encode(prompt[:MAX_TEXT], verbose=False) if prompt else []
+        own = tokenizer.encode(text[:MAX_TEXT], add_special_tokens=not prompt, verbose=False)
         ids = [*before, *own][: MAX_TOKENS - total]
         total += len(ids)
         for start in range(0, len(ids), length):

@@ -29,6 +29,7 @@ from folovllm.serving.engine_proc import LENGTH, News, Order, packed, read
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.front_engine import FrontEngine
 from folovllm.serving.wire import Arriving, Ask
+from folovllm.utils.checks import check_str
 from folovllm.utils.ids import next_unused
 
 PATIENCE = 30.0
@@ -99,15 +100,19 @@ class MPClient:
         """As AsyncLLM.generate, but without DELTA, which no server asks for. Every request is checked here.
 
         Raises:
-            ValueError: output_kind is DELTA.
+            ValueError: output_kind is DELTA; request_id is in use.
             EngineDeadError: the engine's process has ended.
             RuntimeError: this client has been shut down.
         """
         if output_kind is RequestOutputKind.DELTA:
             raise ValueError("output_kind must be CUMULATIVE or FINAL_ONLY where a process serves, got DELTA")
-        request_id = request_id or next_unused("async", self._request_ids, self._arriving.__contains__)
         checked = self.engine.checked(prompt, sampling_params)
         await self._open()
+        if request_id is None:
+            request_id = next_unused("async", self._request_ids, self._arriving.__contains__)
+        check_str("request_id", request_id)
+        if request_id in self._arriving:
+            raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
         arriving = self._arriving[request_id] = Arriving(self.engine.growing(checked))
         self._send(Order.ADD, Ask.of(request_id, checked, priority), output_kind is RequestOutputKind.FINAL_ONLY)
         try:

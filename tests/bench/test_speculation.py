@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from folovllm import LLMEngine, SamplingParams
-from folovllm.bench.speculation import OracleProposer, _decode
+from folovllm import LLMEngine, ModelConfig, SamplingParams
+from folovllm.bench.speculation import OracleProposer, _decode, _prompts
 from folovllm.core.draft_length import DraftLength
 from folovllm.engine.defaults import config_for_llm
+from folovllm.model_loader import load_tokenizer
 from folovllm.request import Request
 from tests.bench.support import bench, refusal
-from tests.helpers import make_hf_folder
+from tests.helpers import make_hf_folder, no_warning_of_its_length
 
 ANSWER = list(range(10, 20))
 
@@ -49,6 +51,14 @@ def test_gain_counts_the_tokens_behind_the_prompts(tmp_path: Path) -> None:
     found = _decode(engine, prompts, 9)
     assert (found.num_tokens, found.steps, found.answers) == (16, 4, plain.answers)
     assert (found.guesses.num_drafts, found.guesses.num_accepted_tokens_per_pos) == (4, (4, 4, 4))
+
+
+def test_texts_longer_than_the_model_s_longest_are_cut_without_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = load_tokenizer(ModelConfig("embedded"))
+    with no_warning_of_its_length(tokenizer, caplog):
+        engine = SimpleNamespace(tokenizer=tokenizer)
+        prompts = _prompts(engine, 3, 32, tokenizer.vocab_size, 0)  # type: ignore[arg-type]
+    assert [len(prompt) for prompt in prompts] == [32, 32, 32]
 
 
 @pytest.mark.slow

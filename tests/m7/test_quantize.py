@@ -9,15 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from folovllm import LLM
+from folovllm import LLM, ModelConfig
 from folovllm.layers.quantization.codes import Codes
 from folovllm.layers.quantization.formats import FORMATS
+from folovllm.model_loader import load_tokenizer
 from folovllm.quant_scheme import QuantScheme, read_scheme
 from folovllm.quantize import folder as folders
 from folovllm.quantize.calibration import make_windows
 from folovllm.quantize.layerwise import EMBEDDED_TEXT, quantize
 from folovllm.quantize.recipe import Recipe, quantization_config
-from tests.helpers import add_byte_tokenizer, hf_greedy, make_hf_folder, make_hf_model
+from tests.helpers import add_byte_tokenizer, hf_greedy, make_hf_folder, make_hf_model, no_warning_of_its_length
 from tests.m7.support import FOLDERS, NAMES, PROMPTS, generate, oracle, read
 
 RECIPES = {
@@ -95,6 +96,13 @@ def test_losses_are_hugging_faces(name, made, text):
     assert report.loss_after == pytest.approx(hugging_face_loss(oracle(out), windows), abs=1e-4)
     assert report.held_out_tokens == sum(len(ids) for ids, _ in windows[3::4])
     assert report.calibration_tokens + report.held_out_tokens == sum(len(ids) for ids, _ in windows)
+
+
+def test_a_text_longer_than_the_models_longest_is_cut_without_a_warning(text, caplog):
+    tokenizer = load_tokenizer(ModelConfig("embedded"))
+    tokenizer.model_max_length = 50
+    with no_warning_of_its_length(tokenizer, caplog):
+        assert all(len(window.ids) <= 50 for window in make_windows(text, tokenizer, 50))
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -225,6 +225,27 @@ def test_after_a_shutdown_nothing_is_taken_and_differences_are_not_offered() -> 
     assert not llm._process.is_alive()
 
 
+def test_a_name_in_use_is_refused_and_the_first_request_of_that_name_goes_on() -> None:
+    llm = MPClient(EngineProcess("embedded", **ENGINE))
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+
+    async def run() -> list[int]:
+        first = llm.generate([5, 6, 7], params, "r")
+        await anext(first)
+        with pytest.raises(ValueError, match="^request_id 'r' belongs to an unfinished request: choose another$"):
+            await anext(llm.generate([8, 9], params, "r"))
+        with pytest.raises(ValueError, match="^request_id must not be empty, got ''$"):
+            await anext(llm.generate([8, 9], params, ""))
+        whole = [output.outputs[0].token_ids async for output in first][-1]
+        again = [output.outputs[0].token_ids async for output in llm.generate([5, 6, 7], params, "r")][-1]
+        await llm.shutdown()
+        assert again == whole  # the name is free
+        return whole
+
+    alone = LLM(**ENGINE).generate([[5, 6, 7]], params, use_tqdm=False)
+    assert asyncio.run(run()) == alone[0].outputs[0].token_ids
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for a process as Linux shows it")
 def test_a_server_that_is_killed_leaves_no_engine_behind() -> None:
     command = [sys.executable, "-m", "folovllm", "serve", "--port", "0", "--num-kv-blocks", "64"]

@@ -20,7 +20,6 @@ from typing import Any, cast
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.core.prefix_caching_manager import PrefixCachingManager
-from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.host_costs import measure_host_costs
@@ -38,7 +37,6 @@ from folovllm.utils.checks import check_int, check_str, wrong
 from folovllm.utils.common import set_random_seed
 from folovllm.utils.ids import next_unused
 from folovllm.utils.turns import Turns
-from folovllm.worker.model_runner_output import ModelRunnerOutput
 
 
 class LLMEngine:
@@ -248,9 +246,9 @@ class LLMEngine:
             if seq.seq_id in output.failures and not seq.is_finished():
                 self._fail({seq.request_id}, output.failures[seq.seq_id])
         outputs, num_tokens = self.output_processor.process_outputs(self.requests, rows, output, gained)
-        if scheduled.num_drafts:
-            later, num_later = self._take_later(scheduled, output)
-            outputs, num_tokens = outputs + later, num_tokens + num_later
+        for part, later, gained in self.core.later_tokens(scheduled, output):
+            changed, count = self.output_processor.process_outputs(self.requests, part.rows, later, gained)
+            outputs, num_tokens = outputs + changed, num_tokens + count
         for request_output in outputs:  # of a request that gained several tokens the last one has them all
             request_id = request_output.request_id
             request_output.num_cached_tokens = self.requests[request_id].num_cached_tokens or 0
@@ -258,20 +256,6 @@ class LLMEngine:
             if request_output.finished:
                 del self.requests[request_id]
         self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
-
-    def _take_later(
-        self, scheduled: SchedulerOutput, output: ModelRunnerOutput
-    ) -> tuple[list[RequestOutput], int]:
-        """Further tokens of sequences whose guesses were right, as if each had come in a step of its own. A sequence
-        that has ended meanwhile is passed over. Returns their outputs, and how many tokens came."""
-        outputs: list[RequestOutput] = []
-        num_tokens = 0
-        for part, later in output.later:
-            gained = self.scheduler.update_from_output(part, later.token_ids)
-            changed, count = self.output_processor.process_outputs(self.requests, part.rows, later, gained)
-            outputs, num_tokens = outputs + changed, num_tokens + count
-        self.scheduler.end_drafts(scheduled, [part for part, _ in output.later])
-        return outputs, num_tokens
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:
         """These requests end in `error`, which is raised where their outputs are asked for."""
