@@ -22,7 +22,7 @@ class SpeculativeConfig:
     may be left out for the embedded model.
     At most `num_speculative_tokens` are guessed a step, and fewer where checking more would cost time.
     `rejection_sample_method` "strict" draws as without guesses and keeps a guess that is what was drawn;
-    "probabilistic", on a CPU, lets a draft model draw its guesses, and keeps each with a probability that leaves the
+    "probabilistic" lets a draft model draw its guesses, and keeps each with a probability that leaves the
     distribution as it was; requests that are greedy or have a seed are checked as by "strict".
     """
 

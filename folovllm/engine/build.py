@@ -159,8 +159,6 @@ def _build_runner(
     assert longest is not None
     speculative = config.speculative_config
     rejects = speculative is not None and speculative.rejection_sample_method == "probabilistic"
-    if rejects and device.type != "cpu":
-        raise ValueError(f"rejection_sample_method must be 'strict' on {device.type}, got 'probabilistic': use a CPU")
     kv_cache = KVCache(  # and the null block
         model, parts.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=parts.cache_dtype,
         device=device,

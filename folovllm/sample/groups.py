@@ -20,12 +20,11 @@ from torch import Tensor
 
 from folovllm.sample.beam_logprobs import BeamLogprobs, report_beams, spread_beams
 from folovllm.sample.filters import Filters
-from folovllm.sample.gumbel import GumbelRows
 from folovllm.sample.logits_processors import is_custom
 from folovllm.sample.logprobs import LogprobsTensors
 from folovllm.sample.metadata import SamplingMetadata, Way
 from folovllm.sample.row import SamplingRow
-from folovllm.sample.sampler import Sampler, SamplerOutput
+from folovllm.sample.sampler import DrawingRows, Sampler, SamplerOutput
 from folovllm.utils.upload import upload
 
 HOST = torch.device("cpu")
@@ -98,15 +97,15 @@ def _send(groups: list[RowGroup], device: torch.device) -> None:
 
 
 def sample_groups(
-    sampler: Sampler, logits: Tensor, groups: list[RowGroup], gumbel: GumbelRows | None = None
+    sampler: Sampler, logits: Tensor, groups: list[RowGroup], drawing: DrawingRows | None = None
 ) -> SamplerOutput:
-    """One token for each row of `logits` [B, vocab]. gumbel: of the same rows, which then draw in it.
+    """One token for each row of `logits` [B, vocab]. drawing: the same rows, if they draw for themselves.
 
     A request's own processor may raise. All of them run before the first draw, so that a failure leaves every
     generator where it was and the others can be sampled as if nothing had happened.
     """
     if len(groups) == 1 and not groups[0].is_beams:  # which is then the whole batch, in order
-        return sampler(logits, groups[0].metadata, gumbel)
+        return sampler(logits, groups[0].metadata, drawing)
     token_ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     reports: list[tuple[Tensor | slice, LogprobsTensors]] = []
     ahead: dict[int, tuple[Tensor, Tensor]] = {}
@@ -118,7 +117,7 @@ def sample_groups(
         if group.is_beams:
             part = SamplerOutput(*report_beams(raw, edited, group.metadata))
         else:
-            part = sampler.sample(raw, edited, group.metadata, gumbel and gumbel.take(group.rows))
+            part = sampler.sample(raw, edited, group.metadata, drawing and drawing.take(group.rows))
         token_ids[group.rows] = part.token_ids
         if part.logprobs is not None:
             reports.append((group.rows, part.logprobs))

@@ -82,28 +82,24 @@ class GumbelRows:
     params: GumbelParams
     offsets: Tensor
     """[b], as GumbelParams.draw() takes them."""
-    drawn: Tensor
-    """[b] what the launch over all rows drew, from logits as they came."""
+    drawn: Tensor | None
+    """[b] what the launch over all rows drew, from logits as they came; None: none did, and draw() always tells."""
 
     def take(self, rows: Tensor | slice) -> GumbelRows:
-        return GumbelRows(GumbelParams(self.params.packed[:, rows].contiguous()), self.offsets[rows], self.drawn[rows])
+        drawn = None if self.drawn is None else self.drawn[rows]
+        return GumbelRows(GumbelParams(self.params.packed[:, rows].contiguous()), self.offsets[rows], drawn)
 
     def draw(self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tuple[Tensor, list[Pool]]:
-        """Token ids [b], or codes of draw.py; and what they were drawn from, where it is told.
-
-        raw, edited: [b, vocab], the same tensor where nothing was edited. metadata: of these rows.
-        """
         tells = metadata.way.num_logprobs is not None and metadata.way.logprobs_mode == "processed"
-        if edited is raw and not tells:
+        if self.drawn is not None and edited is raw and not tells:
             return self.drawn, []
         logits = edited.float()
         kept = torch.empty(logits.shape, dtype=torch.int8, device=logits.device)
         tokens = self.params.draw(logits, self.offsets, kept=kept)
         if edited is not raw:
             largest = raw.amax(dim=-1)
-            tokens = tokens.masked_fill(tokens < 0, NO_TOKEN)
-            tokens = tokens.masked_fill(largest.sub(largest).ne(0), NOT_FINITE)
-        if not tells or metadata.way.path == "greedy":
+            tokens = tokens.masked_fill(tokens < 0, NO_TOKEN).masked_fill(largest.sub(largest).ne(0), NOT_FINITE)
+        if not (tells or self.drawn is None) or metadata.way.path == "greedy":
             return tokens, []
         weights = full_weights(logits, metadata.filters.temperature).masked_fill_(kept == 0, 0.0)
         return tokens, [(list(range(len(tokens))), Candidates(weights))]

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from folovllm.sample.draw import Generators, draw_inverse_cdf, mark_undrawable, uniforms
 from folovllm.sample.filters import Candidates, Pool, find_candidates
-from folovllm.sample.logprobs import candidate_logprobs
+from folovllm.sample.gumbel import GumbelRows
 from folovllm.sample.metadata import SamplingMetadata
-from folovllm.sample.sampler import greedy
+from folovllm.sample.sampler import Sampler, drawn_from, greedy
 
 
 def accept_or_replace(target: Tensor, draft: Tensor, drafted: Tensor, generators: Generators) -> tuple[Tensor, Tensor]:
@@ -50,28 +50,31 @@ def accept_or_replace(target: Tensor, draft: Tensor, drafted: Tensor, generators
 
 @dataclass(slots=True)
 class DraftedRows:
-    """Rows for which a draft model has drawn a token: the sampler lets them draw here (as in gumbel.GumbelRows)."""
+    """Rows of which some have a token that a draft model drew: it is kept or replaced. The others are drawn as ever."""
 
     drafted: Tensor
-    """[b] int64; -1 where there is none, or where the row draws from its own generator: it is drawn as always."""
+    """[b] int64."""
     probs: Tensor
-    """[b, vocab] what the token was drawn from."""
+    """[b, vocab] what the token was drawn from; zeros where there is none, or where a seed decides."""
+    gumbel: GumbelRows | None = None
+    """The same rows, where the sampling kernel draws; None: generators do."""
 
     def take(self, rows: Tensor | slice) -> DraftedRows:
-        return DraftedRows(self.drafted[rows], self.probs[rows])
+        return DraftedRows(self.drafted[rows], self.probs[rows], self.gumbel and self.gumbel.take(rows))
 
     def draw(self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tuple[Tensor, list[Pool]]:
-        """Token ids [b], or codes of draw.py; and what they were drawn from."""
-        if metadata.way.path == "greedy":
-            return mark_undrawable(greedy(edited), raw, edited, is_greedy=True), []
-        pools = find_candidates(edited, metadata.filters, metadata.way.path, metadata.way.width)
-        tokens, drafted = torch.empty_like(self.drafted), self.drafted.tolist()
-        for rows, candidates in pools:
-            generators = [metadata.generators[row] for row in rows]
-            tokens[rows] = draw_inverse_cdf(candidates, uniforms(generators, raw.device))
-            places = [place for place, row in enumerate(rows) if drafted[row] >= 0]
-            if places:
-                target = candidate_logprobs(candidates.take(places), raw.shape[-1]).exp()
-                at, unseeded = [rows[place] for place in places], [None] * len(places)
-                _, tokens[at] = accept_or_replace(target, self.probs[at], self.drafted[at], unseeded)
-        return mark_undrawable(tokens, raw, edited), pools
+        pools: list[Pool] = []
+        if self.gumbel is not None:
+            tokens, pools = self.gumbel.draw(raw, edited, metadata)
+        elif metadata.way.path == "greedy":
+            tokens = mark_undrawable(greedy(edited), raw, edited, is_greedy=True)
+        else:
+            pools = find_candidates(edited, metadata.filters, metadata.way.path, metadata.way.width)
+            tokens = mark_undrawable(Sampler().draw_from(pools, metadata.generators), raw, edited)
+        if not pools:
+            return tokens, pools
+        target = drawn_from(pools, raw.shape[-1]).exp()
+        _, checked = accept_or_replace(target, self.probs, self.drafted, [None] * len(tokens))
+        # Not so where the draft's logits were NaN, either.
+        has_one = self.probs.gather(1, self.drafted.unsqueeze(-1)).squeeze(-1) > 0
+        return torch.where(has_one & (tokens >= 0), checked, tokens), pools

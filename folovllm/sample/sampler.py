@@ -12,7 +12,7 @@ vLLM: v1/sample/sampler.py, v1/worker/gpu/sample/sampler.py
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -27,7 +27,6 @@ from folovllm.sample.draw import (
     uniforms,
 )
 from folovllm.sample.filters import Pool, find_candidates
-from folovllm.sample.gumbel import GumbelRows
 from folovllm.sample.logprobs import LogprobsTensors, candidate_logprobs, gather_logprobs
 from folovllm.sample.metadata import SamplingMetadata
 
@@ -43,6 +42,18 @@ class SamplerOutput:
     logprobs: LogprobsTensors | None = None
 
 
+class DrawingRows(Protocol):
+    """Rows that are not drawn in the way of Sampler.draw: the sampler edits and tells, and they draw in between."""
+
+    def take(self, rows: Tensor | slice) -> DrawingRows: ...
+
+    def draw(self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tuple[Tensor, list[Pool]]:
+        """Token ids [b], or codes of draw.py; and what they were drawn from, where it is told.
+
+        raw, edited: [b, vocab], the same tensor where nothing was edited. metadata: of these rows.
+        """
+
+
 class Sampler:
     """Draws one token per row. Holds no state: that is in the rows and their generators.
 
@@ -52,38 +63,32 @@ class Sampler:
     def __init__(self, draw: Literal["auto", "inverse_cdf", "exponential_race"] = "auto") -> None:
         self.draw = draw
 
-    def __call__(self, logits: Tensor, metadata: SamplingMetadata, gumbel: GumbelRows | None = None) -> SamplerOutput:
-        """`logits` [B, vocab] of any float type, which are not written to; row i is row i of the metadata.
-
-        gumbel: of the same rows, which then draw in it and not in the way of self.draw.
-        """
-        return self.sample(logits, metadata.edit(logits) if metadata.processors else logits, metadata, gumbel)
+    def __call__(self, logits: Tensor, metadata: SamplingMetadata, drawing: DrawingRows | None = None) -> SamplerOutput:
+        """`logits` [B, vocab] of any float type, which are not written to; row i is row i of the metadata."""
+        return self.sample(logits, metadata.edit(logits) if metadata.processors else logits, metadata, drawing)
 
     def sample(
-        self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata, gumbel: GumbelRows | None = None
+        self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata, drawing: DrawingRows | None = None
     ) -> SamplerOutput:
         """raw, edited: the logits before and after the edits, the same tensor where nothing was edited."""
         way = metadata.way
         pools: list[Pool] = []
-        if gumbel is not None:
-            token_ids, pools = gumbel.draw(raw, edited, metadata)
-            drawn = token_ids.clamp(min=0)  # log-probabilities are read at it
+        if drawing is not None:
+            token_ids, pools = drawing.draw(raw, edited, metadata)
         elif way.path == "greedy":
-            drawn = greedy(edited)
-            token_ids = mark_undrawable(drawn, raw, edited, is_greedy=True)
+            token_ids = mark_undrawable(greedy(edited), raw, edited, is_greedy=True)
         else:
             pools = find_candidates(edited, metadata.filters, way.path, way.width)
-            drawn = self._draw(pools, metadata.generators)
-            token_ids = mark_undrawable(drawn, raw, edited)
+            token_ids = mark_undrawable(self.draw_from(pools, metadata.generators), raw, edited)
         if way.num_logprobs is None:
             return SamplerOutput(token_ids)
         if way.logprobs_mode == "processed" and pools:
-            logprobs = _drawn_from(pools, raw.shape[-1])
+            logprobs = drawn_from(pools, raw.shape[-1])
         else:  # a greedy row draws from nothing: processed ones are those that the argmax was taken of
             logprobs = (edited if way.logprobs_mode == "processed" else raw).float().log_softmax(dim=-1)
-        return SamplerOutput(token_ids, gather_logprobs(logprobs, way.num_logprobs, drawn))
+        return SamplerOutput(token_ids, gather_logprobs(logprobs, way.num_logprobs, token_ids.clamp(min=0)))
 
-    def _draw(self, pools: list[Pool], generators: Generators) -> Tensor:
+    def draw_from(self, pools: list[Pool], generators: Generators) -> Tensor:
         parts = []
         for rows, candidates in pools:
             weights, own = candidates.weights, generators
@@ -110,7 +115,7 @@ def greedy(logits: Tensor) -> Tensor:
     return torch.from_numpy(np.argmax(logits.detach().float().numpy(), axis=-1))
 
 
-def _drawn_from(pools: list[Pool], vocab_size: int) -> Tensor:
+def drawn_from(pools: list[Pool], vocab_size: int) -> Tensor:
     """log of the distribution that each row was drawn from, [b, vocab]."""
     parts = [candidate_logprobs(candidates, vocab_size) for _, candidates in pools]
     return parts[0] if len(pools) == 1 else torch.cat(parts)[_order(pools)]

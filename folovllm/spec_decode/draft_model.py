@@ -27,6 +27,8 @@ from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.greedy_run import greedy_run, prepared_run
 from folovllm.request import Sequence
+from folovllm.sample.draw import draw_exponential_race
+from folovllm.sample.filters import Candidates
 from folovllm.sample.sampler import greedy
 from folovllm.sampling_params import SamplingType
 from folovllm.utils.upload import upload
@@ -125,13 +127,15 @@ class DraftModelProposer:
         return guesses
 
     def _drawn(self, logits: torch.Tensor, seqs: list[Sequence], rows: list[list[torch.Tensor]]) -> torch.Tensor:
-        heat = torch.tensor([seq.sampling_params.temperature for seq in seqs], device=self.device).unsqueeze(1)
+        (heat,) = upload(self.device, np.array([[seq.sampling_params.temperature] for seq in seqs], np.float32))
         probs = (logits.float() / heat).softmax(-1)
         for i, seq in enumerate(seqs):
             if seq.sampling_params.sampling_type is SamplingType.GREEDY:
                 probs[i] = F.one_hot(logits[i].argmax(), logits.shape[1])
             rows[i].append(probs[i])
-        return torch.multinomial(probs, 1, generator=self.generator).squeeze(1)
+        # Not multinomial(), which fails where one row has NaN: such a guess is not heeded.
+        noise = torch.empty_like(probs).exponential_(generator=self.generator)
+        return draw_exponential_race(Candidates(probs), noise)
 
     def _up_to_date(self, seqs: list[Sequence], counts: list[int], few: int) -> list[int]:
         """Which of the sequences that want guesses lack the keys of `few` tokens at most, the last one among them."""

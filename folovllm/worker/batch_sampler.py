@@ -12,7 +12,7 @@ vLLM: v1/worker/gpu_input_batch.py (refresh_metadata)
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -22,8 +22,9 @@ from folovllm.sample.draw import mark_undrawable
 from folovllm.sample.groups import RowGroup, group_rows, sample_groups, spread_logprobs
 from folovllm.sample.gumbel import NUM_SETTINGS, GumbelParams, GumbelRows, draw_seed, host_params, takes_raw_logits
 from folovllm.sample.metadata import SamplingMetadata, Way, num_reported
+from folovllm.sample.rejection import DraftedRows
 from folovllm.sample.row import SamplingRow, make_generator
-from folovllm.sample.sampler import Sampler, SamplerOutput, greedy
+from folovllm.sample.sampler import DrawingRows, Sampler, SamplerOutput, greedy
 from folovllm.utils.upload import upload
 from folovllm.worker.model_runner_output import Failures
 
@@ -123,16 +124,22 @@ class BatchSampler:
         return mark_undrawable(greedy(logits), logits, logits, is_greedy=True)
 
     def draw(
-        self, seqs: list[Sequence], logits: torch.Tensor, positions: torch.Tensor, drawn: torch.Tensor | None = None
-    ) -> tuple[SamplerOutput, Failures]:
+        self, seqs: list[Sequence], logits: torch.Tensor, positions: torch.Tensor, drawn: torch.Tensor | None = None,
+        drafted: DraftedRows | None = None,
+    ) -> tuple[SamplerOutput, Failures]:  # fmt: skip
         """As sample(), with the kernel where it can be used. The sampler then has only those rows that are edited or
         tell log-probabilities, and lets the kernel draw them, too.
 
         positions: [num_seqs] of the tokens whose logits these are: another for each token that a sequence draws.
         drawn: [num_seqs] what a CUDA graph has drawn with prepare()'s settings. May be written to.
+        drafted: guesses that some of them may keep. The sampler then has all rows.
         """
         if not self.uses_kernel or not seqs:
-            return self.sample(seqs, logits)
+            return self.sample(seqs, logits, drafted)
+        if drafted is not None:
+            (settings,) = upload(self.device, self._settings(seqs))
+            gumbel = GumbelRows(GumbelParams(settings), positions, None)
+            return self.sample(seqs, logits, replace(drafted, gumbel=gumbel))
         batch = self._kernel_batch_for(seqs)
         if drawn is None:
             drawn = batch.params.draw(logits, positions)
@@ -151,7 +158,7 @@ class BatchSampler:
     def _kernel_batch_for(self, seqs: list[Sequence]) -> KernelBatch:
         if self._kernel_batch is None or self._kernel_batch.seqs != seqs:
             rows = [self._rows[seq.seq_id] for seq in seqs]
-            settings = host_params(rows, [self._seeds[seq.seq_id] for seq in seqs], self.vocab_size)
+            settings = self._settings(seqs)
             others = [
                 place for place, row in enumerate(rows) if num_reported(row) is not None or not takes_raw_logits(row)
             ]
@@ -163,13 +170,17 @@ class BatchSampler:
             )
         return self._kernel_batch
 
+    def _settings(self, seqs: list[Sequence]) -> np.ndarray:
+        ids = [seq.seq_id for seq in seqs]
+        return host_params([self._rows[i] for i in ids], [self._seeds[i] for i in ids], self.vocab_size)
+
     def sample(
-        self, seqs: list[Sequence], logits: torch.Tensor, gumbel: GumbelRows | None = None
+        self, seqs: list[Sequence], logits: torch.Tensor, drawing: DrawingRows | None = None
     ) -> tuple[SamplerOutput, Failures]:
         """One token for each of `seqs`, whose logits are the rows of `logits` [num_seqs, vocab]. Waits for nothing, as
         far as it is in the sampler's hands.
 
-        gumbel: of these sequences, where the kernel draws.
+        drawing: their rows, where these draw for themselves.
 
         Returns what was drawn, still on the device: 0 where sampling failed, and without meaning for a beam.
         """
@@ -177,14 +188,14 @@ class BatchSampler:
             groups = self._groups_of(seqs)
             if self._states:
                 self._begin_draws(seqs)
-            return sample_groups(self.sampler, logits, groups, gumbel), {}
+            return sample_groups(self.sampler, logits, groups, drawing), {}
         except Exception as error:
             failures = self._find_failures(seqs, logits)
             if not failures:  # it fails in company only, if it is a processor's fault at all
                 failures = {seq.seq_id: error for seq in seqs if seq.sampling_params.extra_args}
             if not failures:
                 raise  # no request's own fault: the engine's
-            return self._sample_without(failures, seqs, logits, gumbel)
+            return self._sample_without(failures, seqs, logits, drawing)
 
     def _groups_of(self, seqs: list[Sequence]) -> list[RowGroup]:
         if self._groups is None or self._seqs != seqs:
@@ -223,14 +234,14 @@ class BatchSampler:
         return failures
 
     def _sample_without(
-        self, failures: Failures, seqs: list[Sequence], logits: torch.Tensor, gumbel: GumbelRows | None
+        self, failures: Failures, seqs: list[Sequence], logits: torch.Tensor, drawing: DrawingRows | None
     ) -> tuple[SamplerOutput, Failures]:
         good = [place for place, seq in enumerate(seqs) if seq.seq_id not in failures]
         drawn = SamplerOutput(torch.zeros(len(seqs), dtype=torch.int64, device=logits.device))
         if good:
             (places,) = upload(logits.device, np.array(good, np.int64))
-            gumbel_of_good = None if gumbel is None else gumbel.take(places)
-            rest, more = self.sample([seqs[place] for place in good], logits[places], gumbel_of_good)
+            drawing_good = None if drawing is None else drawing.take(places)
+            rest, more = self.sample([seqs[place] for place in good], logits[places], drawing_good)
             failures |= more
             drawn.token_ids[places] = rest.token_ids
             if rest.logprobs is not None:

@@ -8,7 +8,7 @@ vLLM: v1/spec_decode/ (ngram_proposer.py, draft_model.py)
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -36,6 +36,7 @@ class Proposer(Protocol):
         """This sequence has ended, or was preempted. It may never have been seen."""
 
 
+@runtime_checkable
 class DrawingProposer(Proposer, Protocol):
     def propose_with_probabilities(
         self, seqs: list[Sequence], counts: list[int]

@@ -13,13 +13,11 @@ vLLM: v1/worker/gpu_model_runner.py (propose_draft_token_ids, _calc_spec_decode_
 
 from __future__ import annotations
 
-from typing import cast
-
+import numpy as np
 import torch
 
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Sequence
-from folovllm.sample.gumbel import GumbelRows
 from folovllm.sample.rejection import DraftedRows
 from folovllm.sample.sampler import SamplerOutput
 from folovllm.utils.upload import upload
@@ -48,7 +46,8 @@ class Speculation:
         counts = [scheduled.num_drafts[seq.seq_id] for seq in seqs]
         drafts: dict[str, list[int]] = {}
         if self.rejects:
-            named, probs = cast("DrawingProposer", self.proposer).propose_with_probabilities(seqs, counts)
+            assert isinstance(self.proposer, DrawingProposer)  # speculative_config has no other
+            named, probs = self.proposer.propose_with_probabilities(seqs, counts)
             self._probs = {seq.seq_id: of_seq for seq, of_seq in zip(seqs, probs, strict=True)}
         else:
             named = self.proposer.propose(seqs, counts)
@@ -91,11 +90,8 @@ class Speculation:
                 else:
                     (device_at,) = upload(logits.device, at)
                     part, part_positions = logits[device_at], positions[device_at]
-                if self.rejects:
-                    rows_drafted = self._drafted(some, drafts, position, logits)
-                    sampled, failures = self.sampling.sample(some, part, cast("GumbelRows", rows_drafted))
-                else:
-                    sampled, failures = self.sampling.draw(some, part, part_positions)
+                drafted = self._drafted(some, drafts, position, logits) if self.rejects else None
+                sampled, failures = self.sampling.draw(some, part, part_positions, drafted=drafted)
                 token_ids = sampled.token_ids.tolist()
             reported = self.sampling.reported(some) if sampled.logprobs is not None else []
             if position == 0:
@@ -119,12 +115,15 @@ class Speculation:
 
     def _drafted(
         self, seqs: list[Sequence], drafts: dict[str, list[int]], position: int, logits: torch.Tensor
-    ) -> DraftedRows:
-        """The guesses at this position, of sequences that have one there."""
-        drafted = torch.full((len(seqs),), -1)
-        probs = torch.zeros(len(seqs), logits.shape[-1])
+    ) -> DraftedRows | None:
+        """The guesses at this position, of sequences that have one there and no seed; None: no sequence has."""
+        drafted, nothing = np.zeros(len(seqs), np.int64), torch.zeros(logits.shape[-1], device=logits.device)
+        probs = [nothing] * len(seqs)
         for row, seq in enumerate(seqs):
             draft = drafts.get(seq.seq_id, [])
             if position < len(draft) and seq.sampling_params.seed is None:
                 drafted[row], probs[row] = draft[position], self._probs[seq.seq_id][position]
-        return DraftedRows(drafted, probs)
+        if all(row is nothing for row in probs):
+            return None
+        (device_drafted,) = upload(logits.device, drafted)
+        return DraftedRows(device_drafted, torch.stack(probs))

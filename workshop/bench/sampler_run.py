@@ -25,9 +25,8 @@ from folovllm.bench.race import take_turns
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import BenchModel, dtype_of, progress_bar, require_at_least, vocab_size
 from folovllm.engine.parts import Parts, choose_parts
-from folovllm.sample.gumbel import GumbelRows
 from folovllm.sample.metadata import SamplingMetadata
-from folovllm.sample.sampler import Sampler, SamplerOutput
+from folovllm.sample.sampler import DrawingRows, Sampler, SamplerOutput
 from folovllm.sampling_params import SamplingParams
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.model_runner_output import Failures
@@ -51,7 +50,7 @@ class NaiveSampler(Sampler):
         self.params = params
 
     def sample(
-        self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata, gumbel: GumbelRows | None = None
+        self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata, drawing: DrawingRows | None = None
     ) -> SamplerOutput:
         return SamplerOutput(naive_sample(edited.float(), self.params, []))
 
