@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import rich
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -136,27 +137,31 @@ def test_the_notebook_is_made_of_the_file_and_the_pages():
     assert NOTEBOOK.read_text(encoding="utf-8") == notebook()
 
 
-def test_the_notebook_runs_from_top_to_bottom_and_prints_what_it_shows():
+@pytest.fixture
+def main(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """An empty `__main__`, in the repository's folder and 100 columns wide. A process would import torch anew."""
+    module = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", module)  # dataclasses look their module up
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(rich, "_console", None)  # it keeps the width that it was made with
+    monkeypatch.setattr(sys, "argv", [str(FILE)])
+    monkeypatch.chdir(ROOT)
+    return module
+
+
+def test_the_notebook_runs_from_top_to_bottom_and_prints_what_it_shows(main, monkeypatch, capsys):
     """Cell after cell in one namespace, as a notebook's kernel does it."""
+    monkeypatch.chdir(NOTEBOOK.parent)
     cells = [cell for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
-    script = (
-        "import json, sys\n"
-        "for number, cell in enumerate(json.loads(sys.stdin.read())):\n"
-        "    print(f'<cell {number}>')\n"
-        "    exec(compile(cell, f'<cell {number}>', 'exec'))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], input=json.dumps(["".join(cell["source"]) for cell in cells]),
-        cwd=NOTEBOOK.parent, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "100"},
-    )  # fmt: skip
-    printed = re.split(r"<cell \d+>\n", done.stdout)[1:]
     shown = ["".join(line for output in cell["outputs"] for line in output["text"]) for cell in cells]
-    assert [[line.rstrip() for line in text.splitlines()] for text in printed] == [text.splitlines() for text in shown]
+    for cell, text in zip(cells, shown, strict=True):
+        exec(compile("".join(cell["source"]), "<cell>", "exec", dont_inherit=True), main.__dict__)
+        assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == text.splitlines()
     assert sum(map(bool, shown)) == 5
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_page_shows_what_each_break_prints(language):
+def test_the_page_shows_what_each_break_prints(language, main, monkeypatch, capsys):
     """A break is a line of the file, what to put in its place, a command, and what it prints then."""
     page = (ROOT / f"docs/{language}/first-hour.md").read_text(encoding="utf-8")
     pattern = (
@@ -170,9 +175,6 @@ def test_the_page_shows_what_each_break_prints(language):
         assert source.count(found["old"] + "\n") == 1
         path, *arguments = shlex.split(found["command"])
         assert path == "examples/one_file_engine.py"
-        done = subprocess.run(
-            [sys.executable, "-c", source.replace(found["old"], found["new"]), *arguments],
-            cwd=ROOT, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "100"},
-        )  # fmt: skip
-        printed = [line.rstrip() for line in done.stdout.splitlines()]
-        assert printed == found["text"].splitlines()
+        monkeypatch.setattr(sys, "argv", [path, *arguments])
+        exec(compile(source.replace(found["old"], found["new"]), path, "exec", dont_inherit=True), main.__dict__)
+        assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == found["text"].splitlines()
