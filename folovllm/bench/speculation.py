@@ -1,7 +1,7 @@
 """Decoding with guesses against decoding without, at several batch sizes.
 
     gain     tokens of a sequence in a step: the guesses that were kept, and one more
-    bound    gain * plain step / step with guesses, by what the engine measured when it started
+    expected gain * plain step / step with guesses, by what the engine measured when it started
 
 Two engines take turns on the same prompts: one with speculative_config, one without. Random weights say nothing that a
 draft could guess. There an oracle guesses, which knows the answers of a plain run: each guess is right with a
@@ -39,7 +39,7 @@ from folovllm.spec_decode.ngram import NgramProposer
 
 METHODS = ("draft_model", "ngram", "ngram_table", "oracle")
 COLUMNS = [
-    "method", "dtype", "requests", "plain_tokens_per_s", "tokens_per_s", "ratio", "bound", "gain", "drafted",
+    "method", "dtype", "requests", "plain_tokens_per_s", "tokens_per_s", "ratio", "expected", "gain", "drafted",
     "kept_per_pos",
 ]  # fmt: skip
 
@@ -163,9 +163,9 @@ def run(
         f"{medians(rounds, 'round')} after a warm-up, with guesses and without in turn; greedy, prompts of {input_len} "
         f"tokens, {output_len} new ones, from when the last prompt was computed.",
         "gain: tokens of a sequence in a step. drafted: guesses of a sequence in a step. kept_per_pos: share of the "
-        "drafts of which this guess was kept. bound: the ratio by gain and the times that the engine measured first.",
+        "drafts of which this guess was kept. expected: the ratio by gain and the times measured at the start.",
     ]
-    samples = [_samples(pairs[1:]) for pairs in found.values()]
+    samples = [_samples(batch, guessing, pairs[1:]) for batch, pairs in found.items()]
     return Report("speculation", f"Guesses against none, {model.label}", command, COLUMNS, rows, notes, samples=samples)
 
 
@@ -201,24 +201,24 @@ def _decode(engine: LLMEngine, prompts: list[list[int]], output_len: int) -> Dec
     return Decoding(seconds, num_tokens, steps, guesses, [answers[str(number)] for number in range(len(prompts))])
 
 
-def _samples(pairs: list[tuple[Decoding, Decoding]]) -> dict[str, list[float]]:
-    return {
-        "plain_tokens_per_s": [plain.num_tokens / plain.seconds for plain, _ in pairs],
-        "tokens_per_s": [guessing.num_tokens / guessing.seconds for _, guessing in pairs],
-        "ratio": [plain.seconds / guessing.seconds for plain, guessing in pairs],
-    }
+def _samples(batch: int, engine: LLMEngine, pairs: list[tuple[Decoding, Decoding]]) -> dict[str, list[float]]:
+    """By round."""
+    costs = engine.scheduler.draft_length and engine.scheduler.draft_length.costs
+    assert costs is not None
+    plain_step = costs.seconds_of_step(batch, 1, 0)
+    values: dict[str, list[float]] = {name: [] for name in COLUMNS[3:9]}
+    for plain, guessing in pairs:
+        gain, drafted = guessing.num_tokens / guessing.steps, guessing.guesses.num_draft_tokens / guessing.steps
+        expected = gain * plain_step / costs.seconds_of_step(batch, gain, drafted)
+        rates = plain.num_tokens / plain.seconds, guessing.num_tokens / guessing.seconds
+        for name, value in zip(values, (*rates, rates[1] / rates[0], expected, gain, drafted), strict=True):
+            values[name].append(value)
+    return values
 
 
 def _row(method: str, dtype: str, batch: int, engine: LLMEngine, pairs: list[tuple[Decoding, Decoding]]) -> Row:
-    row: Row = {name: statistics.median(values) for name, values in _samples(pairs).items()}
-    runs = [guessing for _, guessing in pairs]
-    guesses, steps = sum((one.guesses for one in runs), SpecDecodingStats()), sum(one.steps for one in runs)
-    gain, drafted = sum(one.num_tokens for one in runs) / steps, guesses.num_draft_tokens / steps
-    costs = engine.scheduler.draft_length and engine.scheduler.draft_length.costs
-    bound = None
-    if costs:
-        plain, checking = costs.seconds_of_step(batch, 1, 0), costs.seconds_of_step(batch, gain, drafted)
-        bound = gain * plain / checking
+    row: Row = {name: statistics.median(values) for name, values in _samples(batch, engine, pairs).items()}
+    guesses = sum((guessing.guesses for _, guessing in pairs), SpecDecodingStats())
     kept = " ".join(f"{share:.2f}" for share in guesses.acceptance_per_pos) if guesses.num_drafts else None
-    row |= {"method": method, "dtype": dtype, "requests": batch, "gain": gain, "drafted": drafted, "bound": bound}
-    return {column: ({"kept_per_pos": kept} | row)[column] for column in COLUMNS}
+    row |= {"method": method, "dtype": dtype, "requests": batch, "kept_per_pos": kept}
+    return {column: row[column] for column in COLUMNS}
