@@ -203,7 +203,8 @@ def _decode(engine: LLMEngine, prompts: list[list[int]], output_len: int) -> Dec
 
 def _samples(batch: int, engine: LLMEngine, pairs: list[tuple[Decoding, Decoding]]) -> dict[str, list[float]]:
     """By round."""
-    costs = engine.scheduler.draft_length and engine.scheduler.draft_length.costs
+    length = engine.scheduler.draft_length
+    costs = None if length is None else length.costs
     assert costs is not None
     plain_step = costs.seconds_of_step(batch, 1, 0)
     values: dict[str, list[float]] = {name: [] for name in COLUMNS[3:9]}
