@@ -102,7 +102,7 @@ class Timeline {
       }
       const isRun = segments[at + 4] > segments[at + 2] - first + 1 && kind === "decode"; // guesses were right
       if (segments[at + 4] && x1 - x0 > (isRun ? 9 : 26) && (isRun || kind === "prefill")) {
-        pen.fillStyle = COLOURS["on-light"];
+        pen.fillStyle = COLOURS[isRun ? "on-dark" : "on-light"];
         pen.textAlign = "center";
         pen.fillText(String(segments[at + 4]), (x0 + x1) / 2, top + height / 2 - (found ? 2 : 0));
       }
