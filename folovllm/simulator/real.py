@@ -27,7 +27,6 @@ from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
 from folovllm.simulator.cost_model import Linear, StepShape
 from folovllm.simulator.load import Job, Load
-from folovllm.simulator.replica import Setup
 from folovllm.tracing.observer import EngineObserver
 
 GROUP_SIZES = (1, 2, 4, 8, 16, 32)
@@ -57,13 +56,6 @@ def make_engine(model: BenchModel, dtype: str, **options: object) -> LLMEngine:
             **options,
         )
     )
-
-
-def setup_of(engine: LLMEngine) -> Setup:
-    """The simulated engine that is like this one."""
-    kv, config = engine.scheduler.kv, engine.config
-    cached = config.cache_config.enable_prefix_caching
-    return Setup(config.scheduler_config, kv.num_blocks, kv.block_size, kv.num_swap_blocks, cached)
 
 
 class RealRun(EngineObserver):

@@ -39,11 +39,6 @@ class PinnedBlockMover:
         self._slab_blocks = max(1, min(SLAB_BYTES // block_bytes, num_swap_blocks))
         self._slabs: dict[int, torch.Tensor] = {}
 
-    @property
-    def pinned_bytes(self) -> int:
-        """What swapping has taken of the host's memory so far."""
-        return sum(slab.nbytes for slab in self._slabs.values())
-
     @torch.inference_mode()
     def move(self, scheduled: SchedulerOutput) -> None:
         for pairs in self._portions(scheduled.blocks_to_swap_out):

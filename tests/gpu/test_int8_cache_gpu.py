@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from folovllm import LLM, SamplingParams
 from folovllm.attention.backends.int8 import PagedInt8Backend, codes_of, scales_of
 from tests.gpu.places import Place, on_every_place
-from tests.helpers import make_hf_folder
+from tests.gpu.test_fp8_gpu import check_engine
 from tests.m4.cpu_target import relative_error
 from tests.m7.test_int8_cache import Batch
 
@@ -51,17 +50,4 @@ def test_attention_reads_what_the_codes_mean(head_size: int, dtype: torch.dtype,
 
 @on_every_place
 def test_an_engine_says_what_it_says_on_a_cpu(tmp_path: Path, place: Place) -> None:
-    """With graphs and blocks that are swapped. Float32 products differ in their last bits, which may turn a rounding
-    to 8 bits and with it a near-tie."""
-    folder = make_hf_folder(tmp_path, head_dim=64)
-    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
-    prompts = [[number + 3] * (4 + 5 * number) for number in range(6)]
-    said = []
-    for device in ("cpu", place.device):
-        llm = LLM(
-            str(folder), skip_tokenizer_init=True, dtype="float32", device=device, kv_cache_dtype="int8",
-            max_model_len=64, num_kv_blocks=12, preemption_mode="swap", swap_space=0.01,
-        )  # fmt: skip
-        said.append([output.outputs[0].token_ids for output in llm.generate(prompts, params, use_tqdm=False)])
-    assert sum(a[0] == b[0] for a, b in zip(*said, strict=True)) >= 5
-    assert sum(a == b for a, b in zip(*said, strict=True)) >= 3
+    check_engine(tmp_path, place, "int8")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
@@ -25,6 +27,27 @@ from folovllm.spec_decode.ngram import NgramProposer, find_continuation
 )
 def test_what_followed(token_ids, shortest, longest, count, found):
     assert find_continuation(token_ids, shortest, longest, count) == found
+
+
+def search(token_ids: list[int], shortest: int, longest: int, count: int) -> list[int]:
+    """The definition, place by place: the longest first, and of these the latest."""
+    for size in range(min(longest, len(token_ids) - 1), shortest - 1, -1):
+        for end in range(len(token_ids) - 1, size - 1, -1):
+            if token_ids[end - size : end] == token_ids[-size:]:
+                return token_ids[end : end + count]
+    return []
+
+
+@given(
+    st.integers(1, 4).flatmap(lambda most: st.lists(st.integers(0, most - 1), max_size=24)),
+    st.integers(1, 4),
+    st.integers(0, 4),
+    st.integers(0, 5),
+)
+@settings(max_examples=1000)
+def test_it_finds_what_a_search_of_every_place_finds(token_ids, shortest, more, count):
+    ask = (token_ids, shortest, shortest + more, count)
+    assert find_continuation(*ask) == search(*ask)
 
 
 def test_prompt_and_output_are_one_text():

@@ -13,9 +13,10 @@ from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
 from folovllm.simulator.load import Job
 from folovllm.simulator.meter import Meter
-from folovllm.simulator.real import RealRun, make_engine, setup_of
+from folovllm.simulator.real import RealRun, make_engine
 from folovllm.simulator.replica import Replica
 from tests.simulator.support import SECOND_A_STEP
+from workshop.bench.simulator_error import setup_of
 
 Step = list[tuple[str, int, int, tuple[int, ...]]]
 """(request, tokens computed, tokens scheduled, block table) of each row."""

@@ -15,8 +15,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 
@@ -64,8 +63,7 @@ class Reader:
         """Compiles what has to be; on a GPU it records a decode step as a CUDA graph where the backend allows that."""
         metadata = self.make_metadata()
         self._step(q, metadata)
-        # Backends say this from m4 on; those before had nothing that could be recorded.
-        if q.is_cuda and getattr(self.backend, "supports_cuda_graphs", False) and len(q) == len(metadata.seq_lens):
+        if q.is_cuda and self.backend.supports_cuda_graphs and len(q) == len(metadata.seq_lens):
             torch.cuda.synchronize(q.device)
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph):
@@ -203,19 +201,13 @@ def paged_backends(name: str | None, device: torch.device) -> list[type[Attentio
     """Those to measure. Raises ValueError for a name that is unknown or cannot run here."""
     if name != ALL:
         return [select_backend(name, device)]
-    known = [get_backend_class(each) for each in BACKENDS]
     return [
         backend
-        for backend in known
+        for backend in map(get_backend_class, BACKENDS)
         if backend.reads_block_tables
         and backend.unavailable_reason(device) is None
-        and (device.type == "cuda" or not _only_by_name(backend, device))  # an interpreter takes too long
+        and (device.type == "cuda" or not backend.only_by_name(device))  # an interpreter takes too long
     ]
-
-
-def _only_by_name(backend: type[AttentionBackend], device: torch.device) -> bool:
-    """Backends say it from m4 on."""
-    return hasattr(backend, "only_by_name") and backend.only_by_name(device)
 
 
 def _machine(probe: Probe, phase: str) -> Row:
@@ -294,11 +286,6 @@ def make_readers(
         paged_caches.append(cache)
         dense_caches.append(cache[:, table.to(device)].flatten(2, 3)[:, :, : work.context].contiguous())
 
-    # A field from m4 on, where backends treat the sequences that decode apart.
-    decodes: dict[str, Any] = {}
-    if "num_decodes" in {each.name for each in fields(AttentionMetadata)}:
-        decodes["num_decodes"] = 0 if work.prefill else work.batch
-
     def metadata(block_tables: torch.Tensor) -> AttentionMetadata:
         return AttentionMetadata(
             query_start_loc=torch.arange(work.batch + 1, dtype=torch.int32, device=device) * work.queries,
@@ -307,7 +294,7 @@ def make_readers(
             block_tables=block_tables,
             max_query_len=work.queries,
             max_seq_len=work.context,
-            **decodes,
+            num_decodes=0 if work.prefill else work.batch,
         )
 
     def reader(backend: type[AttentionBackend], caches: list[torch.Tensor], block_tables: torch.Tensor) -> Reader:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from folovllm.attention.backend import BACKENDS, get_backend_class
+from folovllm.attention.backend import get_backend_class
 from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
 from folovllm.bench.report import Report, Row, by_round
 from folovllm.bench.workload import progress_bar, require_at_least
@@ -128,12 +128,8 @@ def run(
 
 
 def has_kernel(device: torch.device) -> bool:
-    """Whether a Triton kernel takes part: on a GPU that Triton knows, in a milestone that has kernels (from m4 on)."""
-    return (
-        device.type == "cuda"
-        and "triton" in BACKENDS
-        and get_backend_class("triton").unavailable_reason(device) is None
-    )
+    """Whether a Triton kernel takes part: on a GPU that Triton knows."""
+    return device.type == "cuda" and get_backend_class("triton").unavailable_reason(device) is None
 
 
 def _measure(

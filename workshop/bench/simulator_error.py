@@ -28,7 +28,7 @@ from folovllm.simulator.command import model_here
 from folovllm.simulator.cost_model import CostModel, Linear
 from folovllm.simulator.load import Job, Load
 from folovllm.simulator.meter import Meter
-from folovllm.simulator.real import MeasuredStep, RealRun, calibrate, calibration, fit, make_engine, setup_of
+from folovllm.simulator.real import MeasuredStep, RealRun, calibrate, calibration, fit, make_engine
 from folovllm.simulator.replica import Setup
 from folovllm.simulator.simulator import Simulator
 
@@ -151,6 +151,13 @@ def _engine(model: BenchModel, dtype: str, num_blocks: int) -> LLMEngine:
         num_kv_blocks=num_blocks,
         max_model_len=min(LONGEST, num_blocks * 16),
     )
+
+
+def setup_of(engine: LLMEngine) -> Setup:
+    """The simulated engine that is like this one."""
+    kv, config = engine.scheduler.kv, engine.config
+    cached = config.cache_config.enable_prefix_caching
+    return Setup(config.scheduler_config, kv.num_blocks, kv.block_size, kv.num_swap_blocks, cached)
 
 
 def simulate(setup: Setup, cost: CostModel, jobs: Sequence[Job]) -> tuple[Meter, int]:

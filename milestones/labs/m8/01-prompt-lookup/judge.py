@@ -58,6 +58,11 @@ def test_nothing_that_occurred_before():
 
 
 @invariant(4)
+def test_nothing_stands_before_the_first_token():
+    expect(find_continuation([5, 9, 5, 5], shortest=2, longest=2, count=1), [])
+
+
+@invariant(4)
 @pytest.mark.parametrize("text", [[], [1], [1, 2]])
 def test_a_text_that_is_too_short(text):
     expect(find_continuation(text, shortest=1, longest=5, count=2), [])
