@@ -75,6 +75,6 @@ class DraftedRows:
             return tokens, pools
         target = drawn_from(pools, raw.shape[-1]).exp()
         _, checked = accept_or_replace(target, self.probs, self.drafted, [None] * len(tokens))
-        # Not so where the draft's logits were NaN, either.
-        has_one = self.probs.gather(1, self.drafted.unsqueeze(-1)).squeeze(-1) > 0
-        return torch.where(has_one & (tokens >= 0), checked, tokens), pools
+        # NaN, where the draft's activations overflowed, is no guess either.
+        is_drafted = self.probs.gather(1, self.drafted.unsqueeze(-1)).squeeze(-1) > 0
+        return torch.where(is_drafted & (tokens >= 0), checked, tokens), pools

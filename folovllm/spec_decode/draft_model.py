@@ -133,7 +133,7 @@ class DraftModelProposer:
             if seq.sampling_params.sampling_type is SamplingType.GREEDY:
                 probs[i] = F.one_hot(logits[i].argmax(), logits.shape[1])
             rows[i].append(probs[i])
-        # Not multinomial(), which fails where one row has NaN: such a guess is not heeded.
+        # multinomial() fails where a row is NaN, on a GPU for good. Such a guess is not heeded.
         noise = torch.empty_like(probs).exponential_(generator=self.generator)
         return draw_exponential_race(Candidates(probs), noise)
 

@@ -5,11 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from folovllm import LLM, SamplingParams
+from folovllm.sample import rejection
+from folovllm.sample.rejection import DraftedRows
+from folovllm.worker.batch_sampler import BatchSampler
 from tests.fake_cuda import FakeCuda
 from tests.helpers import make_hf_folder
+from tests.m1.sampling_reference import assert_fits, distribution
+from tests.m8.draft_support import sequence
 from tests.m8.support import Prophet, guess_always
 from tests.m8.test_speculation_engine import answers_of
 
@@ -61,3 +68,124 @@ def test_a_draft_model_guesses_there_too(folder: Path, fake_cuda: FakeCuda) -> N
     assert guessed[0].outputs[0].token_ids == plain[0].outputs[0].token_ids
     assert llm.engine.stats().steps == 3
     assert fake_cuda.compiled == []
+
+
+def probabilistic(folder: Path, **settings: Any) -> LLM:
+    """Its draft model is the model itself."""
+    speculative = {"method": "draft_model", "num_speculative_tokens": 3, "model": str(folder)}
+    speculative["rejection_sample_method"] = "probabilistic"
+    llm = LLM(str(folder), speculative_config=speculative, **{**SMALL, **settings})
+    guess_always(llm.engine)
+    return llm
+
+
+def test_a_guess_that_the_model_itself_has_drawn_is_kept(folder: Path, fake_cuda: FakeCuda) -> None:
+    """1 token comes with the prompt, then 4, then 1."""
+    llm = probabilistic(folder, enforce_eager=True)
+    fake_cuda.reset_counts()
+    asked = SamplingParams(max_tokens=6, ignore_eos=True)
+    llm.generate(PROMPTS[:1], asked, use_tqdm=False)
+    assert llm.engine.stats().steps == 3
+    assert fake_cuda.compiled == []
+
+
+def test_greedy_and_seeded_tokens_are_those_without_guesses_beside_drawn_ones(
+    folder: Path, fake_cuda: FakeCuda
+) -> None:
+    short = {"max_tokens": 4, "ignore_eos": True}
+    asked = [
+        SamplingParams(**short, temperature=0),
+        SamplingParams(**short, seed=3, logit_bias={7: 2.0}, top_k=9, logprobs=1, logprobs_mode="processed"),
+        SamplingParams(**short, seed=4),
+        SamplingParams(**short),
+    ]
+    prompts = [[5], [7], [8], [6]]
+    room = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "enforce_eager": True}
+    expected = LLM(str(folder), **{**SMALL, **room}).generate(prompts, asked, use_tqdm=False)
+    outputs = probabilistic(folder, **room).generate(prompts, asked, use_tqdm=False)
+    for output, wanted in zip(outputs[:3], expected, strict=False):
+        assert output.outputs[0].token_ids == wanted.outputs[0].token_ids
+
+
+VOCAB = 12
+LOGITS = torch.randn(VOCAB, generator=torch.Generator().manual_seed(0)) * 1.5
+FAR = (-LOGITS).softmax(-1)  # what the draft thinks
+WAYS: list[dict[str, Any]] = [
+    {"temperature": 0.7}, {"top_k": 3}, {"top_p": 0.8, "logit_bias": {2: 1.5}}, {"min_p": 0.2, "temperature": 1.5},
+]  # fmt: skip
+
+
+def exact(params: dict[str, Any]) -> np.ndarray:
+    logits = LOGITS.tolist()
+    for token, bias in params.get("logit_bias", {}).items():
+        logits[token] += bias
+    return distribution(logits, **{name: value for name, value in params.items() if name != "logit_bias"})
+
+
+def draw(asked: list[dict[str, Any]], probs: torch.Tensor | None, cuda: FakeCuda) -> list[int]:
+    """A token for each, with guesses that are drawn from the rows of probs where these are probabilities."""
+    device = torch.device("cuda", 0)
+    sampling = BatchSampler(VOCAB, frozenset(), device, uses_kernel=True)
+    seqs = [sequence(str(i), [1], [1], **{"temperature": 1.0, **params}) for i, params in enumerate(asked)]
+    torch.manual_seed(1234)
+    for seq in seqs:
+        sampling.add(seq)
+    logits, positions = LOGITS.expand(len(seqs), -1).to(device), torch.arange(len(seqs)).to(device)
+    drafted = None
+    if probs is not None:
+        ids = torch.where(probs > 0, probs, 1e-9).multinomial(1).squeeze(1)
+        drafted = DraftedRows(ids.to(device), probs.to(device))
+    with cuda.no_waits():
+        output, failures = sampling.draw(seqs, logits, positions, drafted=drafted)
+    assert failures == {}
+    return output.token_ids.tolist()
+
+
+def test_a_guess_is_checked_against_the_distribution_after_the_filters(
+    fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def accept_all(target: torch.Tensor, draft: torch.Tensor, drafted: torch.Tensor, _: Any) -> tuple[None, Any]:
+        asked.extend(zip(target, draft, strict=True))
+        return None, drafted
+
+    monkeypatch.setattr(rejection, "accept_or_replace", accept_all)
+    drafts = torch.rand(4, VOCAB).softmax(-1)
+    draw(WAYS, drafts, fake_cuda)
+    for (target, draft), params, wanted in zip(asked, WAYS, drafts, strict=True):
+        np.testing.assert_allclose(target.cpu(), exact(params), atol=1e-6)
+        assert draft.cpu().equal(wanted)
+
+
+def test_rows_without_a_guess_draw_as_ever(fake_cuda: FakeCuda) -> None:
+    """NaN is what a draft says whose activations overflowed."""
+    asked = [*WAYS, {"temperature": 0}, {"logprobs": 1}, {"seed": 5}]
+    none = torch.zeros(len(asked), VOCAB)
+    none[::2] = torch.nan
+    assert draw(asked, none, fake_cuda) == draw(asked, None, fake_cuda)
+
+
+def counts_of(params: dict[str, Any], cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """The interpreter has no time for so many rows, so a kernel that is told what the filters keep takes its place."""
+
+    def sample(logits: torch.Tensor, *_: Any, kept: torch.Tensor, **more: Any) -> torch.Tensor:
+        kept.copy_(keeps.expand_as(kept))
+        return kept.new_zeros(len(kept), dtype=torch.int64)
+
+    monkeypatch.setattr("folovllm.sample.kernels.sampler.sample", sample)
+    keeps = torch.from_numpy(exact(params) > 0).to(torch.device("cuda", 0))
+    return np.bincount(draw([params] * 3000, FAR.expand(3000, -1), cuda), minlength=VOCAB)
+
+
+@pytest.mark.parametrize("params", WAYS, ids=str)
+def test_drawn_guesses_leave_the_distribution(
+    fake_cuda: FakeCuda, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_fits(counts_of(params, fake_cuda, monkeypatch), exact(params))
+
+
+def test_the_test_above_refuses_guesses_that_are_all_kept(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rejection, "accept_or_replace", lambda target, draft, drafted, generators: (None, drafted))
+    with pytest.raises(AssertionError):
+        assert_fits(counts_of(WAYS[0], fake_cuda, monkeypatch), exact(WAYS[0]))
