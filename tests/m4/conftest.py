@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,38 @@ import torch
 from tests.fake_cuda import FakeCuda, fake_cuda_machine
 from tests.m1.support import make_text_model
 from tests.m3.oracle import Oracle
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patch_once_a_launch() -> Iterator[None]:
+    """Triton's interpreter puts functions of its own in the place of the language's when a kernel is launched, and
+    looks for more of them, among all names, whenever the kernel calls a function: a third of its time."""
+    try:
+        from triton.runtime import interpreter
+
+        scope = interpreter._LangPatchScope
+    except (ImportError, AttributeError):  # without Triton, or with one that does it in another way
+        yield
+        return
+    language = interpreter.tl
+    patch, restore = interpreter._patch_lang, scope.restore
+    patched: set[int] = set()
+
+    def patch_lang(function: Callable[..., Any]) -> Any:
+        seen = {id(value) for value in function.__globals__.values() if value is language or value is language.core}
+        if seen <= patched:
+            return scope()
+        patched.update(seen)
+        return patch(function)
+
+    def restore_all(self: Any) -> None:
+        patched.clear()
+        restore(self)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(interpreter, "_patch_lang", patch_lang)
+        monkeypatch.setattr(scope, "restore", restore_all)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import pytest
 from tests.m1.support import make_text_model
 from tests.m3.beam_oracle import BeamOracle
 from tests.m3.oracle import Oracle
+from tests.m4.conftest import patch_once_a_launch  # noqa: F401
 
 
 @pytest.fixture(scope="session")
