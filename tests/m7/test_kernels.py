@@ -91,6 +91,7 @@ def test_products_of_4_by_8_bits_are_those_of_rounded_rows(dtype):
     assert (out.double() - expected).abs().max() < (2e-6 if dtype == torch.float32 else 5e-3) * expected.abs().max()
 
 
+@pytest.mark.avx512
 @pytest.mark.skipif(len(DTYPES) == 1, reason="this CPU computes in float32")
 @pytest.mark.parametrize("bits", [4, 8])
 def test_bfloat16_is_rounded_to_16_bits_of_the_largest_number_of_its_group(bits):

@@ -24,7 +24,7 @@ from tests.m7.test_kernels import W8A8, layer_of, pytestmark  # noqa: F401
 
 EMULATED = Path(__file__).with_name("emulated_tiles.h")
 UNITS = [cpu_kernels.SOURCES / name for name in ("linear_int8.cpp", "linear_tiles.cpp", "pool.cpp")]
-needs_pairs = pytest.mark.skipif("avx512_bf16" not in cpu_kernels._cpu_features(), reason="its sums need AVX512-BF16")
+HAS_PAIRS = "avx512_bf16" in cpu_kernels._cpu_features()
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,8 @@ def emulated(tiles, monkeypatch):
 
 
 # 150 rows are ten blocks, for which the columns are taken in pieces of 512; up to 16 are one, by two panels.
-@needs_pairs
+@pytest.mark.avx512
+@pytest.mark.skipif(not HAS_PAIRS, reason="its sums need AVX512-BF16")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("rows", "outs", "size"), [(1, 100, 258), (16, 33, 64), (40, 64, 577), (150, 40, 1090)])
 def test_products_of_8_bits_are_exact_and_rows_apart(rows, outs, size, dtype, emulated):
@@ -64,7 +65,8 @@ def test_products_of_8_bits_are_exact_and_rows_apart(rows, outs, size, dtype, em
     assert torch.equal(layer(x[-1:]), out[-1:])
 
 
-@needs_pairs
+@pytest.mark.avx512
+@pytest.mark.skipif(not HAS_PAIRS, reason="its sums need AVX512-BF16")
 @pytest.mark.parametrize(("rows", "outs", "size"), [(1, 100, 258), (40, 64, 77), (150, 40, 520)])
 def test_products_of_bfloat16_numbers(rows, outs, size, emulated):
     layer = Linear(size, outs, bias=False)
