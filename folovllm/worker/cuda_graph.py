@@ -41,19 +41,19 @@ from folovllm.worker.kv_cache import KVCache
 MAX_GRAPH_SIZE = 512
 
 
-def capture_sizes(most_rows: int) -> list[int]:
+def capture_sizes(max_num_seqs: int) -> list[int]:
     """The batch sizes to record: 1, 2, 4, then every multiple of 8 up to 256, of 16 beyond; and the largest batch.
 
-    So a batch of more than 8 rows is padded by less than a tenth on average, and one of 256 takes 35 graphs.
+    So a batch of more than 8 sequences is padded by less than a tenth on average, and one of 256 takes 35 graphs.
     """
-    largest = min(most_rows, MAX_GRAPH_SIZE)
+    largest = min(max_num_seqs, MAX_GRAPH_SIZE)
     sizes = [1, 2, 4, *range(8, 257, 8), *range(272, MAX_GRAPH_SIZE + 1, 16)]
     return [size for size in sizes if size < largest] + [largest]
 
 
-def padded_size(num_rows: int, sizes: list[int]) -> int | None:
-    """The smallest of `sizes` (in rising order) that holds so many rows; None where all are too small."""
-    place = bisect_left(sizes, num_rows)
+def padded_size(num_seqs: int, sizes: list[int]) -> int | None:
+    """The smallest of `sizes` (in rising order) that holds `num_seqs` sequences; None where all are too small."""
+    place = bisect_left(sizes, num_seqs)
     return sizes[place] if place < len(sizes) else None
 
 
@@ -184,9 +184,9 @@ class CudaGraphs:
             gumbel_params, positions = self.buffers.gumbel_params(size)
             gumbel_params.draw(logits, positions, out=tokens)
 
-    def size_for(self, num_rows: int) -> int | None:
-        """The batch size to which so many rows must be padded; None: no graph is that large."""
-        return padded_size(num_rows, self.sizes)
+    def size_for(self, num_seqs: int) -> int | None:
+        """The batch size to which `num_seqs` sequences must be padded; None: no graph is that large."""
+        return padded_size(num_seqs, self.sizes)
 
     def replay(
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None

@@ -59,7 +59,7 @@ def played() -> Iterator[Played]:
         bench_model(None, "qwen3-0.6b") as model,
         fake_cuda_machine(numbers=False, total_bytes=TOTAL_BYTES) as cuda,
     ):
-        patch.setattr(build, "capture_sizes", lambda most_rows: [1, 8, 32, 64, 128, 192, most_rows])
+        patch.setattr(build, "capture_sizes", lambda max_num_seqs: [1, 8, 32, 64, 128, 192, max_num_seqs])
         engine = LLM(
             model.path, dtype="bfloat16", device="cuda", max_model_len=preset.max_model_len, load_format="dummy",
             skip_tokenizer_init=True, gpu_memory_utilization=SHARE, max_num_batched_tokens=16_384,
