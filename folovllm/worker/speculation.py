@@ -125,5 +125,4 @@ class Speculation:
                 drafted[row], probs[row] = draft[position], self._probs[seq.seq_id][position]
         if all(row is nothing for row in probs):
             return None
-        (device_drafted,) = upload(logits.device, drafted)
-        return DraftedRows(device_drafted, torch.stack(probs))
+        return DraftedRows(*upload(logits.device, drafted), torch.stack(probs))
