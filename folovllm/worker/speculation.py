@@ -125,4 +125,5 @@ class Speculation:
                 drafted[row], probs[row] = draft[position], self._probs[seq.seq_id][position]
         if all(row is nothing for row in probs):
             return None
-        return DraftedRows(*upload(logits.device, drafted), torch.stack(probs))
+        (device_drafted,) = upload(logits.device, drafted)
+        return DraftedRows(device_drafted, torch.stack(probs))
