@@ -63,11 +63,10 @@ class DraftedRows:
         return DraftedRows(self.drafted[rows], self.probs[rows], self.gumbel and self.gumbel.take(rows))
 
     def draw(self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tuple[Tensor, list[Pool]]:
-        pools: list[Pool] = []
         if self.gumbel is not None:
             tokens, pools = self.gumbel.draw(raw, edited, metadata)
         elif metadata.way.path == "greedy":
-            tokens = mark_undrawable(greedy(edited), raw, edited, is_greedy=True)
+            return mark_undrawable(greedy(edited), raw, edited, is_greedy=True), []
         else:
             pools = find_candidates(edited, metadata.filters, metadata.way.path, metadata.way.width)
             tokens = mark_undrawable(Sampler().draw_from(pools, metadata.generators), raw, edited)

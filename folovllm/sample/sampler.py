@@ -43,15 +43,12 @@ class SamplerOutput:
 
 
 class DrawingRows(Protocol):
-    """Rows that are not drawn in the way of Sampler.draw: the sampler edits and tells, and they draw in between."""
+    """Rows that draw for themselves: the sampler only edits their logits before and tells log-probabilities after."""
 
     def take(self, rows: Tensor | slice) -> DrawingRows: ...
 
     def draw(self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tuple[Tensor, list[Pool]]:
-        """Token ids [b], or codes of draw.py; and what they were drawn from, where it is told.
-
-        raw, edited: [b, vocab], the same tensor where nothing was edited. metadata: of these rows.
-        """
+        """As sample() has them. Token ids [b], or codes of draw.py; and what they were drawn from, if that is told."""
 
 
 class Sampler:

@@ -27,8 +27,6 @@ from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.greedy_run import greedy_run, prepared_run
 from folovllm.request import Sequence
-from folovllm.sample.draw import draw_exponential_race
-from folovllm.sample.filters import Candidates
 from folovllm.sample.sampler import greedy
 from folovllm.sampling_params import SamplingType
 from folovllm.utils.upload import upload
@@ -133,9 +131,8 @@ class DraftModelProposer:
             if seq.sampling_params.sampling_type is SamplingType.GREEDY:
                 probs[i] = F.one_hot(logits[i].argmax(), logits.shape[1])
             rows[i].append(probs[i])
-        # multinomial() fails where a row is NaN, on a GPU for good. Such a guess is not heeded.
-        noise = torch.empty_like(probs).exponential_(generator=self.generator)
-        return draw_exponential_race(Candidates(probs), noise)
+        # The race of sample/draw.py: where a row is NaN, multinomial() fails, on a GPU for good.
+        return (probs / torch.empty_like(probs).exponential_(generator=self.generator)).argmax(dim=-1)
 
     def _up_to_date(self, seqs: list[Sequence], counts: list[int], few: int) -> list[int]:
         """Which of the sequences that want guesses lack the keys of `few` tokens at most, the last one among them."""

@@ -41,6 +41,8 @@ class KernelBatch:
     device_others: torch.Tensor
     """`others`, on the device."""
     other_params: GumbelParams
+    all_params: GumbelParams
+    """Of all of them, whatever they draw from."""
 
 
 class BatchSampler:
@@ -136,11 +138,10 @@ class BatchSampler:
         """
         if not self.uses_kernel or not seqs:
             return self.sample(seqs, logits, drafted)
-        if drafted is not None:
-            (settings,) = upload(self.device, self._settings(seqs))
-            gumbel = GumbelRows(GumbelParams(settings), positions, None)
-            return self.sample(seqs, logits, replace(drafted, gumbel=gumbel))
         batch = self._kernel_batch_for(seqs)
+        if drafted is not None:
+            gumbel = GumbelRows(batch.all_params, positions, None)
+            return self.sample(seqs, logits, replace(drafted, gumbel=gumbel))
         if drawn is None:
             drawn = batch.params.draw(logits, positions)
         if not batch.others:
@@ -158,21 +159,16 @@ class BatchSampler:
     def _kernel_batch_for(self, seqs: list[Sequence]) -> KernelBatch:
         if self._kernel_batch is None or self._kernel_batch.seqs != seqs:
             rows = [self._rows[seq.seq_id] for seq in seqs]
-            settings = self._settings(seqs)
+            settings = host_params(rows, [self._seeds[seq.seq_id] for seq in seqs], self.vocab_size)
             others = [
                 place for place, row in enumerate(rows) if num_reported(row) is not None or not takes_raw_logits(row)
             ]
-            of_others = np.ascontiguousarray(settings[:, others])
-            settings[:, [place for place in others if not takes_raw_logits(rows[place])]] = 0
-            params, other_params, places = upload(self.device, settings, of_others, np.array(others, np.int64))
-            self._kernel_batch = KernelBatch(
-                list(seqs), GumbelParams(params), others, places, GumbelParams(other_params)
-            )
+            of_others, plain = np.ascontiguousarray(settings[:, others]), settings.copy()
+            plain[:, [place for place in others if not takes_raw_logits(rows[place])]] = 0
+            *packed, places = upload(self.device, plain, of_others, settings, np.array(others, np.int64))
+            params, other_params, all_params = map(GumbelParams, packed)
+            self._kernel_batch = KernelBatch(list(seqs), params, others, places, other_params, all_params)
         return self._kernel_batch
-
-    def _settings(self, seqs: list[Sequence]) -> np.ndarray:
-        ids = [seq.seq_id for seq in seqs]
-        return host_params([self._rows[i] for i in ids], [self._seeds[i] for i in ids], self.vocab_size)
 
     def sample(
         self, seqs: list[Sequence], logits: torch.Tensor, drawing: DrawingRows | None = None
@@ -240,8 +236,7 @@ class BatchSampler:
         drawn = SamplerOutput(torch.zeros(len(seqs), dtype=torch.int64, device=logits.device))
         if good:
             (places,) = upload(logits.device, np.array(good, np.int64))
-            drawing_good = None if drawing is None else drawing.take(places)
-            rest, more = self.sample([seqs[place] for place in good], logits[places], drawing_good)
+            rest, more = self.sample([seqs[place] for place in good], logits[places], drawing and drawing.take(places))
             failures |= more
             drawn.token_ids[places] = rest.token_ids
             if rest.logprobs is not None:

@@ -184,6 +184,17 @@ def test_keys_that_were_never_written_give_tokens_all_the_same(way: str) -> None
     assert all(0 <= token < 3072 for token in guess)
 
 
+def test_a_draft_whose_activations_overflowed_still_names_tokens(one_call: DraftModelProposer) -> None:
+    """NaN are no probabilities: DraftedRows does not heed them."""
+    seqs = [sequence(name, [5], [place], temperature=1.0) for place, name in enumerate("ab", start=1)]
+    logits = torch.zeros(2, 3072)
+    logits[0] = torch.nan
+    rows: list[list[torch.Tensor]] = [[], []]
+    tokens = one_call._drawn(logits, seqs, rows)
+    assert 0 <= tokens[0] < 3072
+    assert rows[1][0].allclose(torch.full((3072,), 1 / 3072))
+
+
 def test_drawn_guesses_come_with_the_distributions_they_were_drawn_from(
     one_call: DraftModelProposer, prompts: list[list[int]], oracle: Oracle
 ) -> None:

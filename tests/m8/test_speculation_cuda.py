@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 
 from folovllm import LLM, SamplingParams
 from folovllm.sample import rejection
+from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
 from folovllm.sample.rejection import DraftedRows
 from folovllm.worker.batch_sampler import BatchSampler
 from tests.fake_cuda import FakeCuda
@@ -70,7 +72,14 @@ def test_a_draft_model_guesses_there_too(folder: Path, fake_cuda: FakeCuda) -> N
     assert fake_cuda.compiled == []
 
 
-def probabilistic(folder: Path, **settings: Any) -> LLM:
+@pytest.fixture
+def probabilistic(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LLM]:
+    # It takes ten times as long as the tests, and guess_always() does not ask for it.
+    monkeypatch.setattr("folovllm.engine.build.measure_step_costs", lambda *args: None)
+    return _probabilistic
+
+
+def _probabilistic(folder: Path, **settings: Any) -> LLM:
     """Its draft model is the model itself."""
     speculative = {"method": "draft_model", "num_speculative_tokens": 3, "model": str(folder)}
     speculative["rejection_sample_method"] = "probabilistic"
@@ -79,18 +88,20 @@ def probabilistic(folder: Path, **settings: Any) -> LLM:
     return llm
 
 
-def test_a_guess_that_the_model_itself_has_drawn_is_kept(folder: Path, fake_cuda: FakeCuda) -> None:
+def test_a_guess_that_the_model_itself_has_drawn_is_kept(
+    folder: Path, fake_cuda: FakeCuda, probabilistic: Callable[..., LLM]
+) -> None:
     """1 token comes with the prompt, then 4, then 1."""
     llm = probabilistic(folder, enforce_eager=True)
     fake_cuda.reset_counts()
     asked = SamplingParams(max_tokens=6, ignore_eos=True)
     llm.generate(PROMPTS[:1], asked, use_tqdm=False)
     assert llm.engine.stats().steps == 3
-    assert fake_cuda.compiled == []
+    assert not [name for name, _ in fake_cuda.compiled if "sample" in name]
 
 
 def test_greedy_and_seeded_tokens_are_those_without_guesses_beside_drawn_ones(
-    folder: Path, fake_cuda: FakeCuda
+    folder: Path, fake_cuda: FakeCuda, probabilistic: Callable[..., LLM]
 ) -> None:
     short = {"max_tokens": 4, "ignore_eos": True}
     asked = [
@@ -102,9 +113,11 @@ def test_greedy_and_seeded_tokens_are_those_without_guesses_beside_drawn_ones(
     prompts = [[5], [7], [8], [6]]
     room = {"max_num_seqs": 4, "max_num_batched_tokens": 16, "enforce_eager": True}
     expected = LLM(str(folder), **{**SMALL, **room}).generate(prompts, asked, use_tqdm=False)
-    outputs = probabilistic(folder, **room).generate(prompts, asked, use_tqdm=False)
+    llm = probabilistic(folder, **room)
+    outputs = llm.generate(prompts, asked, use_tqdm=False)
     for output, wanted in zip(outputs[:3], expected, strict=False):
         assert output.outputs[0].token_ids == wanted.outputs[0].token_ids
+    assert llm.engine.scheduler.num_accepted_per_pos[1] >= 2  # of the greedy one, and of the last
 
 
 VOCAB = 12
@@ -123,7 +136,8 @@ def exact(params: dict[str, Any]) -> np.ndarray:
 
 
 def draw(asked: list[dict[str, Any]], probs: torch.Tensor | None, cuda: FakeCuda) -> list[int]:
-    """A token for each, with guesses that are drawn from the rows of probs where these are probabilities."""
+    """A token for each, with guesses that are drawn from the rows of probs where these are probabilities. -5: its
+    processor fails."""
     device = torch.device("cuda", 0)
     sampling = BatchSampler(VOCAB, frozenset(), device, uses_kernel=True)
     seqs = [sequence(str(i), [1], [1], **{"temperature": 1.0, **params}) for i, params in enumerate(asked)]
@@ -137,8 +151,12 @@ def draw(asked: list[dict[str, Any]], probs: torch.Tensor | None, cuda: FakeCuda
         drafted = DraftedRows(ids.to(device), probs.to(device))
     with cuda.no_waits():
         output, failures = sampling.draw(seqs, logits, positions, drafted=drafted)
-    assert failures == {}
-    return output.token_ids.tolist()
+    tokens = output.token_ids.tolist()
+    return [-5 if seq.seq_id in failures else token for seq, token in zip(seqs, tokens, strict=True)]
+
+
+def keep_all(target: torch.Tensor, draft: torch.Tensor, drafted: torch.Tensor, _: Any) -> tuple[None, torch.Tensor]:
+    return None, drafted
 
 
 def test_a_guess_is_checked_against_the_distribution_after_the_filters(
@@ -146,11 +164,11 @@ def test_a_guess_is_checked_against_the_distribution_after_the_filters(
 ) -> None:
     asked: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def accept_all(target: torch.Tensor, draft: torch.Tensor, drafted: torch.Tensor, _: Any) -> tuple[None, Any]:
+    def note(target: torch.Tensor, draft: torch.Tensor, *args: Any) -> Any:
         asked.extend(zip(target, draft, strict=True))
-        return None, drafted
+        return keep_all(target, draft, *args)
 
-    monkeypatch.setattr(rejection, "accept_or_replace", accept_all)
+    monkeypatch.setattr(rejection, "accept_or_replace", note)
     drafts = torch.rand(4, VOCAB).softmax(-1)
     draw(WAYS, drafts, fake_cuda)
     for (target, draft), params, wanted in zip(asked, WAYS, drafts, strict=True):
@@ -164,6 +182,20 @@ def test_rows_without_a_guess_draw_as_ever(fake_cuda: FakeCuda) -> None:
     none = torch.zeros(len(asked), VOCAB)
     none[::2] = torch.nan
     assert draw(asked, none, fake_cuda) == draw(asked, None, fake_cuda)
+
+
+@register_logits_processor("m8_fails")
+class Fails(LogitsProcessor):
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("boom")
+
+
+def test_a_processor_that_fails_leaves_the_others_their_guesses(
+    fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rejection, "accept_or_replace", keep_all)
+    asked = [{"top_k": 2}, {"extra_args": {"m8_fails": 1}}, {"min_p": 0.1}, {"top_k": 1}]
+    assert draw(asked, torch.eye(VOCAB)[[4, 5, 6, 7]], fake_cuda) == [4, -5, 6, 7]
 
 
 def counts_of(params: dict[str, Any], cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
@@ -186,6 +218,6 @@ def test_drawn_guesses_leave_the_distribution(
 
 
 def test_the_test_above_refuses_guesses_that_are_all_kept(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rejection, "accept_or_replace", lambda target, draft, drafted, generators: (None, drafted))
+    monkeypatch.setattr(rejection, "accept_or_replace", keep_all)
     with pytest.raises(AssertionError):
         assert_fits(counts_of(WAYS[0], fake_cuda, monkeypatch), exact(WAYS[0]))
