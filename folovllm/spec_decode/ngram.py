@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Sequence
-from folovllm.worker.input_batch import StepInputs
+from folovllm.worker.proposer import Proposer
 
 
 def find_continuation(token_ids: list[int], shortest: int, longest: int, count: int) -> list[int]:
@@ -37,7 +36,7 @@ def find_continuation(token_ids: list[int], shortest: int, longest: int, count: 
     return found
 
 
-class NgramProposer:
+class NgramProposer(Proposer):
     """Keeps nothing: a sequence's own tokens are all that it reads."""
 
     def __init__(self, shortest: int, longest: int) -> None:
@@ -48,12 +47,3 @@ class NgramProposer:
             find_continuation(seq.get_token_ids(), self.shortest, self.longest, count)
             for seq, count in zip(seqs, counts, strict=True)
         ]
-
-    def computed(self, seqs: list[Sequence], inputs: StepInputs) -> None:
-        """It has nothing to compute."""
-
-    def move(self, scheduled: SchedulerOutput) -> None:
-        """It has no blocks."""
-
-    def forget(self, seq_id: str) -> None:
-        """It knows no sequence."""

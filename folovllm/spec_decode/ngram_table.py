@@ -23,10 +23,9 @@ from pathlib import Path
 
 import numpy as np
 
-from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Sequence
 from folovllm.utils.named_files import read_file
-from folovllm.worker.input_batch import StepInputs
+from folovllm.worker.proposer import Proposer
 
 LENGTHS = (3, 2)
 """The longest first."""
@@ -115,7 +114,7 @@ class NgramTable:
         return None
 
 
-class NgramTableProposer:
+class NgramTableProposer(Proposer):
     """Keeps nothing of a sequence: its last tokens are all that it reads."""
 
     def __init__(self, table: NgramTable) -> None:
@@ -123,15 +122,6 @@ class NgramTableProposer:
 
     def propose(self, seqs: list[Sequence], counts: list[int]) -> list[list[int]]:
         return [self.table.continuation(_tail(seq), count) for seq, count in zip(seqs, counts, strict=True)]
-
-    def computed(self, seqs: list[Sequence], inputs: StepInputs) -> None:
-        """It has nothing to compute."""
-
-    def move(self, scheduled: SchedulerOutput) -> None:
-        """It has no keys and values."""
-
-    def forget(self, seq_id: str) -> None:
-        """It knows no sequence."""
 
 
 def _tail(seq: Sequence) -> list[int]:

@@ -18,6 +18,8 @@ from folovllm.worker.input_batch import StepInputs
 
 
 class Proposer(Protocol):
+    """Only the first method has to be written: the others do nothing here, for a proposer that keeps nothing."""
+
     def propose(self, seqs: list[Sequence], counts: list[int]) -> list[list[int]]:
         """At most counts[i] token ids that may follow the last token of seqs[i], for each of them.
 
@@ -28,12 +30,15 @@ class Proposer(Protocol):
     def computed(self, seqs: list[Sequence], inputs: StepInputs) -> None:
         """The model has computed these tokens of `seqs`, in a step with parts of prompts. A proposer that keeps keys
         and values of its own computes them, too."""
+        return
 
     def move(self, scheduled: SchedulerOutput) -> None:
         """Before the step: blocks of the KV cache are swapped and copied. Keys and values of its own move along."""
+        return
 
     def forget(self, seq_id: str) -> None:
         """This sequence has ended, or was preempted. It may never have been seen."""
+        return
 
 
 @runtime_checkable
