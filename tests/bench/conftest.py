@@ -6,11 +6,12 @@ import pytest
 
 from folovllm.bench import probe, race
 from folovllm.bench.peers import registry
-from tests.m4.conftest import fake_cuda, oracle, small_oracle
+from tests.m4.conftest import fake_cuda, oracle, patch_once_a_launch, small_oracle
 from tests.m6.conftest import text_model_folder
 from workshop.bench.peers import exported, hf_continuous, nano_vllm
 
-__all__ = ["fake_cuda", "oracle", "small_oracle", "text_model_folder"]  # the milestones' fixtures
+# The milestones' fixtures.
+__all__ = ["fake_cuda", "oracle", "patch_once_a_launch", "small_oracle", "text_model_folder"]
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from folovllm import LLM, LLMEngine
-from folovllm.attention import splits
 from folovllm.engine import kernel_check
 from folovllm.layers.quantization.cuda import Fp8Linear, PlainFp8Linear, TritonCodesLinear
 from folovllm.layers.quantization.linear import QuantizedLinear
@@ -28,16 +27,16 @@ def checked_cuda(fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, caplog: p
     monkeypatch.setenv("FOLOVLLM_CHECK_KERNELS", "yes")
     monkeypatch.setattr(logging.getLogger("folovllm"), "propagate", True)  # to caplog
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(splits, "PLACES", 4)  # decodes are few and many in a machine of four places
-    monkeypatch.setattr(kernel_check, "MANY", 8)
+    # No weight has a part in these, and test_kernel_check.py has them; most of the interpreter's time would be theirs.
+    monkeypatch.setattr(kernel_check, "_attention_cases", lambda *_: {})
     return fake_cuda
 
 
 def engine(folder: Path, quantization: str) -> LLMEngine:
     settings: dict[str, Any] = {"max_num_seqs": 1, "max_model_len": 8, "num_kv_blocks": 4, "max_num_batched_tokens": 8}
     return LLM(
-        make_hf_folder(folder, num_hidden_layers=1), skip_tokenizer_init=True, dtype="float32", device="cuda",
-        quantization=quantization, **settings,
+        make_hf_folder(folder, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1),
+        skip_tokenizer_init=True, dtype="float32", device="cuda", quantization=quantization, **settings,
     ).engine  # fmt: skip
 
 

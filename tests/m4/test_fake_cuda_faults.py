@@ -30,6 +30,13 @@ pytestmark = pytest.mark.slow
 PROMPTS = [[5, 6, 7], [9, 9]]
 
 
+@pytest.fixture(scope="module")
+def small_oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
+    """With one layer: a fault is in what all layers share, or in each of them."""
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    return Oracle(tmp_path_factory.mktemp("small"), **sizes)
+
+
 def right(oracle: Oracle) -> bool:
     """Whether a small engine says what Hugging Face says."""
     engine = make_engine(oracle, max_num_seqs=2, max_model_len=16, num_kv_blocks=8)
