@@ -94,7 +94,7 @@ def test_without_sampling_neither_an_engine_nor_its_graphs_draw_with_the_kernel(
     def recorded() -> set[str]:
         graphs = engine.runner.graphs
         assert graphs is not None
-        return {kernel.place for graph in graphs._graphs.values() for kernel in graph.recording.kernels}
+        return {kernel.place for graph in graphs.recorded.values() for kernel in graph.recording.kernels}
 
     assert any("sample/kernels/" in place for place in recorded())
     leave_out_draw(engine)

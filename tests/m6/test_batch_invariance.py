@@ -131,10 +131,11 @@ def test_they_stay_when_blocks_are_short_and_when_all_is_cached(folder: Path, ki
     assert stats.prefix_cache_hits > 0
 
 
-def test_without_the_mode_they_do_not_stay(folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the tests above would prove nothing. Our own kernels sum each row in one order anyhow; torch's do not."""
+def test_without_the_mode_they_do_not_stay(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the tests above would prove nothing. Our own kernels sum each row in one order anyhow; torch's do not in
+    float32. In bfloat16 it depends on the CPU: with AVX2 alone a row's sums are the same in any batch."""
     monkeypatch.setenv("FOLOVLLM_CPU_KERNELS", "no")
-    assert differing(folder, kind, batch_invariant=False) > 0
+    assert differing(folder, "float32", batch_invariant=False) > 0
 
 
 @needs_kernels
