@@ -89,7 +89,7 @@ class ModelRunner:
             drafts = self.speculation.guess(scheduled)
         size, num_tokens = None, scheduled.total_num_scheduled_tokens
         num_guessed = sum(scheduled.num_drafts.values())
-        # With guesses a graph's rows are not the sequences, which what is told of a prompt goes by.
+        # A graph's rows are tokens. Log-probabilities of a prompt are read by sequences, of which there are fewer then.
         fits = num_tokens == len(seqs) + num_guessed and not (num_guessed and scheduled.num_prompt_tokens)
         if self.graphs is not None and fits:
             size = self.graphs.size_for(num_tokens)
