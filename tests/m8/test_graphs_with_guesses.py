@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from folovllm import LLM, SamplingParams
-from folovllm.core.draft_length import DraftLength
 from folovllm.worker.cuda_graph import CudaGraphs, capture_sizes
 from folovllm.worker.step_costs import measure_step_costs
 from tests.fake_cuda import FakeCuda
@@ -59,7 +58,7 @@ def test_other_requests_say_the_same(oracle: Oracle, feature: str) -> None:
 
 
 def test_on_a_gpu(folder: Path, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graphs are recorded for rows, not for sequences; a step with guesses is one replay."""
+    """Graphs are recorded for rows, not for sequences. A step with guesses is one replay, and its cost is a replay's."""
     replayed: list[tuple[int, int]] = []
     replay = CudaGraphs.replay
 
@@ -82,15 +81,11 @@ def test_on_a_gpu(folder: Path, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyP
     assert sum(rows for _, rows in replayed) >= 10  # all but what came with the prompts
     assert fake_cuda.compiled == []
 
-
-def test_costs_are_those_of_replays(folder: Path, fake_cuda: FakeCuda) -> None:
-    llm = LLM(str(folder), speculative_config={"method": "ngram", "num_speculative_tokens": 3}, **SMALL)
     runner = llm.engine.runner
     assert runner.speculation is not None
     fake_cuda.reset_counts()
     with torch.inference_mode():
         costs = measure_step_costs(runner.model, runner.speculation.proposer, 8, runner.device, runner.graphs)
     assert costs.rows == [1, 2, 4, 8]
-    assert DraftLength(3, costs).choose(1) in range(4)
-    assert fake_cuda.launches["graph"] >= 12  # four sizes, three times each
+    assert fake_cuda.launches["graph"] >= 12  # each three times, and no step is computed beside them
     assert not fake_cuda.launches["_paged_decode"]
