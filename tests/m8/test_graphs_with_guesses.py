@@ -58,7 +58,7 @@ def test_other_requests_say_the_same(oracle: Oracle, feature: str) -> None:
 
 
 def test_on_a_gpu(folder: Path, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Graphs are recorded for rows, not for sequences. A step with guesses is one replay, and its cost is a replay's."""
+    """Graphs are recorded for rows, not for sequences. A step with guesses is one replay, and costs what one does."""
     replayed: list[tuple[int, int]] = []
     replay = CudaGraphs.replay
 
