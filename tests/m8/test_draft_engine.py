@@ -44,8 +44,9 @@ def plain() -> LLM:
         {"block_size": 4, "num_kv_blocks": 32, "max_model_len": 120, "preemption_mode": "swap", "swap_space": 0.01},
         {"max_num_batched_tokens": 16},
         {"enforce_eager": True},
+        {"speculative": {"rejection_sample_method": "probabilistic"}},
     ],
-    ids=["plain", "recompute", "swap", "chunks", "operator by operator"],
+    ids=["plain", "recompute", "swap", "chunks", "operator by operator", "probabilistic"],
 )
 def test_the_draft_changes_no_token(plain: LLM, options: dict[str, Any]) -> None:
     llm = drafting(**options)

@@ -85,6 +85,7 @@ def test_it_stops_and_the_engine_with_it(page: Browser, server: Running, monkeyp
         page.run("$('stop').click()")
         wait_for(lambda: page.run("$('stop').hidden"))
         wait_for(lambda: server.app.state.serving.gate.num_inside == 0)
+        server.client().models.list()  # by its answer the event loop has handed the abort to the step thread
     finally:
         clicked.set()
     wait_for(server.is_idle)
