@@ -81,12 +81,12 @@ class StepCosts:
         return y0 + (y1 - y0) * (rows - x0) / (x1 - x0)
 
 
-def best_length(num_seqs: int, alpha: float, most: int, costs: StepCosts) -> int:
-    """The k of 0 to `most` with the most tokens a second; 0 where none is WORTH it."""
+def best_length(num_seqs: int, alpha: float, most: int, costs: StepCosts, named: float = 1.0) -> int:
+    """The k of 0 to `most` with the most tokens a second; 0: none is WORTH it. named: how often a draft says any."""
 
     def rate(k: int) -> float:
-        tokens = expected_tokens(alpha, k)
-        return tokens / costs.seconds_of_step(num_seqs, tokens, k)
+        tokens = 1 + named * (expected_tokens(alpha, k) - 1)
+        return tokens / costs.seconds_of_step(num_seqs, tokens, named * k)
 
     best = max(range(most + 1), key=rate)
     return best if rate(best) >= WORTH * rate(0) else 0
@@ -98,9 +98,10 @@ class DraftLength:
     def __init__(self, most: int, costs: StepCosts | None) -> None:
         self.most, self.costs = most, costs
         self._right, self._looked_at = OPTIMISM
+        self._named = self._asked = 1.0
         self._num_without = 0
-        self._best: dict[tuple[int, int], int] = {}
-        """What best_length() said, by sequences and by alpha in hundredths: it is asked in each step."""
+        self._best: dict[tuple[int, int, int], int] = {}
+        """What best_length() said, by sequences and by alpha and named in hundredths: it is asked in each step."""
 
     @property
     def alpha(self) -> float:
@@ -111,10 +112,12 @@ class DraftLength:
         """For a step that decodes so many sequences, at least 1."""
         if self.costs is None:
             return self.most
-        key = num_seqs, round(self.alpha * 100)
+        # To ask and get none is a loss only where the step before could have hidden the host's work.
+        named = max(0.01, self._named / self._asked) if self.costs.host.hidden else 1.0
+        key = num_seqs, round(self.alpha * 100), round(named * 100)
         best = self._best.get(key)
         if best is None:
-            best = self._best[key] = best_length(num_seqs, key[1] / 100, self.most, self.costs)
+            best = self._best[key] = best_length(num_seqs, key[1] / 100, self.most, self.costs, named)
         if best > 0:
             self._num_without = 0
             return best
@@ -124,7 +127,9 @@ class DraftLength:
         return min(1, best_length(num_seqs, 1.0, self.most, self.costs))  # 0: not even perfect guesses would pay
 
     def record(self, drafted: int, accepted: int) -> None:
-        """One sequence's guesses of a step. Behind the first wrong one, none was looked at."""
+        """One sequence's guesses of a step, which may be none. Behind the first wrong one, none was looked at."""
+        self._asked = self._asked * MEMORY + 1
+        self._named = self._named * MEMORY + (drafted > 0)
         looked_at = accepted + (accepted < drafted)
         fade = MEMORY**looked_at
         self._right = self._right * fade + accepted

@@ -95,8 +95,8 @@ class SpeculativeScheduler(Scheduler):
             for seq in part.scheduled_seqs:
                 accepted[seq.seq_id] += 1
         for seq_id, count in output.num_drafts.items():
-            if count > 0 and self.draft_length is not None:
-                self.num_drafts += 1
+            if self.draft_length is not None:
+                self.num_drafts += count > 0
                 self.num_draft_tokens += count
                 self.draft_length.record(count, accepted[seq_id])
 

@@ -35,9 +35,8 @@ class Wrong(NgramProposer):
 def measure_host_costs(engine: Any, clock: Callable[[], float] = time.perf_counter) -> None:
     """Tell an LLMEngine's DraftLength, by real steps, and leave the engine as if it had made none."""
     core, scheduler, speculation = engine.core, engine.scheduler, engine.runner.speculation
-    draft_length, runs_ahead = scheduler.draft_length, core.run_ahead
-    proposer, rejects = speculation.proposer, speculation.rejects
-    costs, longest = draft_length.costs, 2 * STEPS + 4
+    before = scheduler.draft_length, core.run_ahead, speculation.proposer, speculation.rejects
+    costs, longest = scheduler.draft_length.costs, 2 * STEPS + 4
     most = min(MANY, scheduler.max_num_seqs, scheduler.kv.pool.num_free // scheduler.kv.blocks_for(longest))
     if costs is None or costs.seconds[0] > LONG or most < 2 or engine.max_model_len < longest:
         return
@@ -52,9 +51,8 @@ def measure_host_costs(engine: Any, clock: Callable[[], float] = time.perf_count
             for count, plain in ((1, one), (most, many))
         )
     finally:
-        scheduler.draft_length, core.run_ahead = draft_length, runs_ahead
-        speculation.proposer, speculation.rejects = proposer, rejects
-    costs.host = HostCosts(*_line(one, many, most), *_line(one_more, many_more, most), hidden=runs_ahead)
+        scheduler.draft_length, core.run_ahead, speculation.proposer, speculation.rejects = before
+    costs.host = HostCosts(*_line(one, many, most), *_line(one_more, many_more, most), hidden=core.run_ahead)
     scheduler.start_over()  # nothing can be found of what was computed
     scheduler.num_drafts = scheduler.num_draft_tokens = 0
     scheduler.num_accepted_per_pos = []

@@ -112,7 +112,7 @@ class TokenMasks(LogitsProcessor):
         for position in closed:
             logits[position] = -torch.inf
         logits[kept_rows, kept_ids] = kept
-        logits[banned_rows, banned_ids] = -torch.inf
+        logits[banned_rows, banned_ids] = logits.new_full((), -torch.inf)  # a number of the host's would be waited for
         return logits
 
 

@@ -16,24 +16,13 @@ from folovllm.request import Request
 from tests.bench.support import bench, refusal
 from tests.helpers import make_hf_folder, no_warning_of_its_length
 
-ANSWER = list(range(10, 20))
 
-
-def test_known_answers_are_guessed_as_often_as_is_said() -> None:
-    oracle = OracleProposer(0.75, 512, seed=0)
-    oracle.learn([[1, 2]], [ANSWER])
+def test_guesses_are_right_as_often_as_is_said() -> None:
+    oracle = OracleProposer(0.75, seed=0)
     seq = Request("r", None, [1, 2], SamplingParams()).first_seq()
-    seq.data.output_token_ids += ANSWER[:3]
-    (draft,) = oracle.propose([seq], [4])
-    assert len(draft) == 4
-    guesses = [
-        token == true
-        for _ in range(500)
-        for token, true in zip(oracle.propose([seq], [4])[0], ANSWER[3:7], strict=True)
-    ]
+    assert [len(draft) for draft in oracle.propose([seq, seq], [4, 1])] == [4, 1]
+    guesses = [guess == 7 for _ in range(500) for guess in oracle.propose([seq], [4])[0]]
     assert 0.68 < sum(guesses) / len(guesses) < 0.82  # 7 standard deviations
-    seq.data.output_token_ids.append(99)  # no answer goes on so
-    assert oracle.propose([seq], [4]) == [[]]
 
 
 def test_gain_counts_the_tokens_behind_the_prompts(tmp_path: Path) -> None:
@@ -41,15 +30,14 @@ def test_gain_counts_the_tokens_behind_the_prompts(tmp_path: Path) -> None:
     folder = make_hf_folder(tmp_path / "model", "qwen3")
     options = {"dtype": "float32", "skip_tokenizer_init": True, "max_model_len": 64, "num_kv_blocks": 40}
     speculative = {"method": "ngram", "num_speculative_tokens": 3}
-    oracle = OracleProposer(1.0, 512, seed=0)
+    oracle = OracleProposer(1.0, seed=0)
     prompts = [[5, 6, 7], [8, 9]]
     plain = _decode(LLMEngine(config_for_llm(str(folder), **options)), prompts, 9)
     assert (plain.num_tokens, plain.steps) == (16, 16)
-    oracle.learn(prompts, plain.answers)
     engine = LLMEngine(config_for_llm(str(folder), **options, speculative_config=speculative), choose=oracle.choose)
     engine.scheduler.draft_length = DraftLength(3, None)
     found = _decode(engine, prompts, 9)
-    assert (found.num_tokens, found.steps, found.answers) == (16, 4, plain.answers)
+    assert (found.num_tokens, found.steps) == (16, 4)
     assert (found.guesses.num_drafts, found.guesses.num_accepted_tokens_per_pos) == (4, (4, 4, 4))
 
 

@@ -113,6 +113,16 @@ def test_length_follows_what_the_guesses_are_worth() -> None:
     assert feed(length, 1, 1).choose(1) == 4
 
 
+@pytest.mark.parametrize(("hidden", "best"), [(True, 0), (False, 4)])
+def test_a_draft_that_says_nothing_costs_an_engine_that_could_run_ahead(hidden: bool, best: int) -> None:
+    """A step of 10 ms hides 8 ms of the host's; one that waits for guesses takes 18, guesses or none."""
+    costs = StepCosts([1, 5], [10.0, 10.0], [0.0, 0.0], HostCosts(fixed=8.0, hidden=hidden))
+    length = feed(DraftLength(4, costs), 4, 4)
+    assert length.choose(1) == 4
+    assert feed(length, 0, 0).choose(1) == best
+    assert feed(length, 4, 4).choose(1) == 4
+
+
 def test_without_costs_it_is_always_the_most() -> None:
     assert feed(DraftLength(5, None), 5, 0).choose(256) == 5
 

@@ -14,7 +14,7 @@ TAIL_SHOWN = 12
 
 def page(record: Record) -> str:
     lines = [*_head(record), *_overview(record)]
-    for section in (_tests, _kernels, _attention, _decode, _preset, _startup, _races, _trouble):
+    for section in (_tests, _kernels, _attention, _decode, _weights, _speculation, _preset, _startup, _races, _trouble):
         lines += section(record)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -132,6 +132,24 @@ def _decode(record: Record) -> list[str]:
     headings = ["sequences", "context", "step ms", "floor ms", "share", "tokens/s"]
     return ["## Decode steps", "", *table(headings, [[row[name] for name in names] for row in found["rows"]]),
             found["notes"][0], ""]  # fmt: skip
+
+
+def _weights(record: Record) -> list[str]:
+    reports = [record.report(part["name"]) for part in record.parts if part["name"].startswith("weights-")]
+    rows = [row for report in reports if report for row in report["rows"]]
+    names = ("dtype", "requests", "prefill_tokens_per_s", "decode_tokens_per_s", "roofline")
+    headings = ["weights", "requests", "prefill tokens/s", "decode tokens/s", "share of the weights' floor"]
+    lines = table(headings, [[row[name] for name in names] for row in rows])
+    return ["## Weights of fewer bits", "", *lines] if rows else []
+
+
+def _speculation(record: Record) -> list[str]:
+    found = record.report("speculation")
+    if not found:
+        return []
+    names = ("requests", "plain_tokens_per_s", "tokens_per_s", "ratio", "expected", "gain", "drafted")
+    lines = table([name.replace("_", " ") for name in names], [[row[name] for name in names] for row in found["rows"]])
+    return [f"## Guesses, {found['rows'][0]['method']}", "", *lines, found["notes"][1], ""]
 
 
 def _preset(record: Record) -> list[str]:

@@ -27,6 +27,7 @@ from workshop.gpu_kit import races, recorder
 
 # What the parts that measure the published workload leave out, one at a time: those that are worth most.
 WITHOUT = ["graphs", "sampling", "attention"]
+WEIGHTS = ["bfloat16", "w4a16", "w8a8", "fp8"]
 ENDING = 1.5
 """Seconds that a part may take beyond its limit: its processes are killed, and the driver gives back what they had."""
 # Limits, needs and the minutes of all are for a GPU's machine with 16 cores. A rehearsal may have two, and the question
@@ -79,6 +80,8 @@ class Sizes:
     tiles: list[str]
     products: list[str]
     codes: list[str]
+    weights: list[str]
+    speculation: list[str]
     preset: list[str]
     beside: list[str]
     startup: list[str]
@@ -96,6 +99,8 @@ FULL = Sizes(
     tiles=["--sizes", "1", "64", "256", "--context", "1024"],
     products=["--sizes", "1", "32", "256"],
     codes=["--sizes", "1", "32", "256"],
+    weights=["--num-requests", "8", "--input-len", "128", "--output-len", "128", "--rounds", "3"],
+    speculation=["--batch-sizes", "1", "8", "32", "--input-len", "128", "--output-len", "128", "--rounds", "3"],
     preset=["--rounds", "1"],
     # 35% of 80 GB hold the 169,000 tokens that are there at once; the peer reserves for all 277,000, 32 GB.
     beside=["--rounds", "1", "--gpu-memory-utilization", "0.35"],
@@ -113,6 +118,8 @@ TINY = Sizes(
     tiles=["--sizes", "1", "--context", "70"],
     products=["--sizes", "1", "3"],
     codes=["--sizes", "1"],
+    weights=["--num-requests", "2", "--input-len", "8", "--output-len", "4", "--rounds", "1"],
+    speculation=["--batch-sizes", "1", "--input-len", "8", "--output-len", "6", "--rounds", "1"],
     preset=["--rounds", "1", "--num-requests", "4", "--input-len", "12", "--output-len", "8"],
     beside=["--rounds", "1", "--num-requests", "4", "--input-len", "12", "--output-len", "8"],
     startup=["--sequences", "4", "--prompt-len", "12", "--output-len", "4", "--max-model-len", "64"],
@@ -152,7 +159,7 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
             *sizes.tests,
         ],
         limit=200,
-        need=85,
+        need=80,
         output=folder / "tests.jsonl",
         read=lambda path, log: recorder.read(path),
         env={recorder.VARIABLE: str(folder / "tests.jsonl")},
@@ -163,16 +170,30 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
     compiled = {"TRITON_CACHE_DIR": str(folder / "triton")}  # of these two parts alone: the first finds it empty
     interpreted = {"TRITON_INTERPRET": "1"} if device == "cpu" else {}
     parts = [
-        own("machine", "the machine", ["machine", *on], limit=90, need=45),
+        own("machine", "the machine", ["machine", *on], limit=60, need=15),
         tests,
-        own("profile", "decode steps, kernel by kernel", ["profile", *typed, *sizes.profile], limit=60, need=35),
-        bench("preset", "nano-vllm's workload", [*preset, *sizes.preset], limit=60, need=30),
-        bench("attention", "decode attention", [*attention, *sizes.attention], limit=50, need=22),
-        bench("decode", "decode steps", ["decode", *typed, *sizes.decode], 50, need=22),
-        own("sampling", "sampling", ["kernels", "sampling", *typed, *sizes.sampling], 40, need=18, env=interpreted),
-        own("products", "products", ["kernels", "products", *typed, *sizes.products], limit=40, need=15),
-        own("codes", "products with codes", ["kernels", "codes", *typed, *sizes.codes], 60, need=20, env=interpreted),
-        own("tiles", "decode with other tiles", ["kernels", "tiles", *typed, *sizes.tiles], 50, 20, env=interpreted),
+        own("profile", "decode steps, kernel by kernel", ["profile", *typed, *sizes.profile], limit=60, need=25),
+        bench("preset", "nano-vllm's workload", [*preset, *sizes.preset], limit=60, need=26),
+        bench("attention", "decode attention", [*attention, *sizes.attention], limit=50, need=20),
+        bench("decode", "decode steps", ["decode", *typed, *sizes.decode], 50, need=18),
+        own("sampling", "sampling", ["kernels", "sampling", *typed, *sizes.sampling], 40, need=14, env=interpreted),
+        own("products", "products", ["kernels", "products", *typed, *sizes.products], limit=40, need=12),
+        own("codes", "products with codes", ["kernels", "codes", *typed, *sizes.codes], 60, need=18, env=interpreted),
+        *(
+            replace(
+                bench(
+                    f"weights-{kind}",
+                    f"throughput, {kind}",
+                    ["throughput", *typed, *sizes.weights, *([] if kind == "bfloat16" else ["--quantization", kind])],
+                    40,
+                    13,
+                ),
+                may_refuse=True,
+            )
+            for kind in WEIGHTS
+        ),
+        bench("speculation", "guesses against none", ["speculation", *typed, *sizes.speculation], 60, need=22),
+        own("tiles", "decode with other tiles", ["kernels", "tiles", *typed, *sizes.tiles], 50, 14, env=interpreted),
         *(
             replace(
                 bench(

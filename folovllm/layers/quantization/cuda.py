@@ -97,9 +97,9 @@ class Int8Linear(QuantizedLinear):
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         from folovllm.layers.quantization.kernels.round_rows import round_rows
 
-        codes, scale = round_rows(x, torch.int8)
-        sums = torch._int_mm(F.pad(codes, (0, 0, 0, max(0, FEWEST_ROWS - len(x)))), layer.weight.T)[: len(x)]
-        out = (sums.float() * self.scale * scale).to(x.dtype)
+        codes, scale = round_rows(x, torch.int8, least_rows=FEWEST_ROWS)
+        sums = torch._int_mm(codes, layer.weight.T)[: len(x)]
+        out = torch.mul(sums * self.scale, scale, out=torch.empty(sums.shape, dtype=x.dtype, device=x.device))
         return out if layer.bias is None else out + layer.bias
 
 

@@ -47,7 +47,8 @@ class StructuredOutputs(LogitsProcessor):
             if len(row.output_token_ids) < row.params.min_tokens:
                 open_ids = np.flatnonzero(masks[place])
                 if set(open_ids.tolist()) <= row.eos_token_ids:  # banned by min_tokens, and all that is left
-                    logits[place, torch.from_numpy(open_ids).to(logits.device)] = 0.0
+                    (open_at,) = upload(logits.device, open_ids)
+                    logits[place, open_at] = logits.new_zeros(())
         return logits
 
 

@@ -34,7 +34,7 @@ class DenseBackend(AttentionBackend):
             # Decode: the query heads of a group read the same keys and no mask applies. So they count as several
             # queries of one KV head, [num_kv_heads, group_size, head_size], and K and V are not repeated.
             grouped = q.view(self.num_kv_heads, self.group_size, self.head_size)
-            return F.scaled_dot_product_attention(grouped[None], k[None], v[None], scale=self.scale).view_as(q)
+            return F.scaled_dot_product_attention(grouped[None], k[None], v[None], scale=self.scale).reshape(q.shape)
         whole_prompt = num_queries == seq_len
         mask = None
         if not whole_prompt:  # queries start in the middle: query j sees keys up to seq_len - num_queries + j
