@@ -20,9 +20,9 @@ from itertools import accumulate
 MEMORY = 0.995  # what a guess still counts once another was looked at: the last 200 decide
 OPTIMISM = (6.0, 8.0)  # (right, looked at) before the first guess
 WORTH = 1.05  # guesses must make a step so much quicker: to verify them costs time that is not measured
-# Of 64 choices in a row that find no guess worth while, the last 3 make one nevertheless, for guesses may have become
+# Of 128 choices in a row that find no guess worth while, the last 3 make one nevertheless, for guesses may have become
 # better. 3, since an engine that runs ahead has none after the first: that one makes it wait for its tokens.
-PROBE_EVERY, PROBES = 64, 3
+PROBE_EVERY, PROBES = 128, 3
 
 
 def expected_tokens(alpha: float, k: int) -> float:

@@ -162,7 +162,7 @@ class CudaGraphs:
         for size in reversed(self.sizes):
             self.buffers.clear(size)
             self._forward(size)  # what a kernel does at its first call, compiling among it, must not be recorded
-            torch.cuda.synchronize()
+            torch.cuda.empty_cache()  # torch.cuda.graph does it too, and what it gives back is not the graph's
             free_before = torch.cuda.mem_get_info()[0]
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool):
