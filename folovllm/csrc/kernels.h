@@ -83,6 +83,11 @@ EACH_CACHE(DECLARE_PAGED)
 #define DECLARE_LINEAR(NAME, T, W)                                                                                    \
     void linear_##NAME(const T *x, const W *weight, const float *bias, T *out, int64_t rows, int64_t in, int64_t outs);
 EACH_LINEAR(DECLARE_LINEAR)
+#define LINEAR(NAME, T, W, ...)                                                                                       \
+    void linear_##NAME(const T *x, const W *weight, const float *bias, T *out, int64_t rows, int64_t in,              \
+                       int64_t outs) {                                                                                \
+        __VA_ARGS__(x, weight, bias, out, rows, in, outs);                                                            \
+    }
 
 // One call for all layers (decoder.cpp). models/one_call.py fills these in, field by field in the same order.
 struct Shape {

@@ -127,12 +127,7 @@ struct Linear {
         }
     }
 
-    void commit(int64_t task) const {
-        const int64_t begin = tasks.first_row(task), count = tasks.num_rows(task);
-        for (int64_t p = 0; p < tasks.num_panels(task); p++)
-            put_results(results(0) + p * count * WIDTH, bias, out + begin * outs, count, outs,
-                        tasks.first_panel(task) + p);
-    }
+    void commit(int64_t task) const { tasks.put_results(task, bias, out, outs); }
 };
 
 // In steps of X: one column of x, or two.
@@ -157,13 +152,7 @@ extern "C" {
 int panel_width() { return WIDTH; }
 int has_bf16_pairs() { return 0 IF_PAIRS(+1); }
 
-#define LINEAR(NAME, T, W, X)                                                                                         \
-    void linear_##NAME(const T *x, const W *weight, const float *bias, T *out, int64_t rows, int64_t in,              \
-                       int64_t outs) {                                                                                \
-        linear<X>(x, weight, bias, out, rows, in, outs);                                                              \
-    }
-
-LINEAR(float32, float, float, float)
-LINEAR(bfloat16, float, bf16, float)
-IF_PAIRS(LINEAR(bf16_pairs, bf16, bf16_pair, bf16_pair))
+LINEAR(float32, float, float, linear<float>)
+LINEAR(bfloat16, float, bf16, linear<float>)
+IF_PAIRS(LINEAR(bf16_pairs, bf16, bf16_pair, linear<bf16_pair>))
 }

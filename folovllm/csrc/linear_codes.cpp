@@ -77,13 +77,10 @@ void multiply_group(int rows, const float *x, const uint32_t *w, const float *sc
     switch (rows) {
 #define CASE(N)                                                                                                       \
     case N:                                                                                                           \
-        if constexpr (PANELS == 1 || N <= TWO_PANELS)                                                                 \
+        if constexpr (N <= (PANELS == 1 ? MAX_ROWS : TWO_PANELS))                                                     \
             multiply_group<BITS, N, PANELS>(x, w, scales, next_panel, ahead, size, of_x, sums, go_on);                \
         return;
-        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
-#ifdef __AVX512F__
-        CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
-#endif
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
     }
 }
 
@@ -152,12 +149,7 @@ struct Linear {
         }
     }
 
-    void commit(int64_t task) const {
-        const int64_t begin = tasks.first_row(task), count = tasks.num_rows(task);
-        for (int64_t p = 0; p < tasks.num_panels(task); p++)
-            put_results(results(0) + p * count * WIDTH, bias, out + begin * outs, count, outs,
-                        tasks.first_panel(task) + p);
-    }
+    void commit(int64_t task) const { tasks.put_results(task, bias, out, outs); }
 };
 
 // `in` is a multiple of the group, and the group of 8.
@@ -184,12 +176,6 @@ void linear(const float *x, const void *weight, const float *bias, float *out, i
 
 extern "C" {
 
-#define LINEAR(BITS)                                                                                                  \
-    void linear_float32_codes##BITS(const float *x, const codes##BITS *weight, const float *bias, float *out,         \
-                                    int64_t rows, int64_t in, int64_t outs) {                                         \
-        linear<BITS>(x, weight, bias, out, rows, in, outs);                                                           \
-    }
-
-LINEAR(4)
-LINEAR(8)
+LINEAR(float32_codes4, float, codes4, linear<4>)
+LINEAR(float32_codes8, float, codes8, linear<8>)
 }

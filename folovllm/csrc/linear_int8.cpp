@@ -80,12 +80,10 @@ void tile(int rows, const int32_t *x, const uint32_t *w, int64_t size, int32_t *
     switch (rows) {
 #define CASE(N)                                                                                                       \
     case N:                                                                                                           \
-        if constexpr (PANELS == 1 || N <= TWO_PANELS) tile<N, PANELS>(x, w, size, out, go_on, next_panel, ahead);     \
+        if constexpr (N <= (PANELS == 1 ? MAX_ROWS : TWO_PANELS))                                                     \
+            tile<N, PANELS>(x, w, size, out, go_on, next_panel, ahead);                                               \
         return;
-        CASE(1) CASE(2) CASE(3) CASE(4)
-#ifdef __AVX512F__
-        CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
-#endif
+        CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
     }
 }
 
@@ -165,12 +163,7 @@ struct Linear {
         }
     }
 
-    void commit(int64_t task) const {
-        const int64_t begin = tasks.first_row(task), count = tasks.num_rows(task);
-        for (int64_t p = 0; p < tasks.num_panels(task); p++)
-            put_results(results(0) + p * count * WIDTH, bias, out + begin * outs, count, outs,
-                        tasks.first_panel(task) + p);
-    }
+    void commit(int64_t task) const { tasks.put_results(task, bias, out, outs); }
 };
 
 template <typename T>
@@ -194,12 +187,6 @@ void linear(const T *x, const void *weight, const float *bias, T *out, int64_t r
 
 extern "C" {
 
-#define LINEAR(NAME, T)                                                                                               \
-    void linear_##NAME##_int8(const T *x, const int8s *weight, const float *bias, T *out, int64_t rows, int64_t in,   \
-                              int64_t outs) {                                                                         \
-        linear(x, weight, bias, out, rows, in, outs);                                                                 \
-    }
-
-LINEAR(float32, float)
-IF_PAIRS(LINEAR(bfloat16, bf16))
+LINEAR(float32_int8, float, int8s, linear)
+IF_PAIRS(LINEAR(bfloat16_int8, bf16, int8s, linear))
 }

@@ -185,12 +185,7 @@ struct Linear {
         }
     }
 
-    void commit(int64_t task) const {
-        const int64_t begin = tasks.first_row(task), count = tasks.num_rows(task);
-        for (int64_t p = 0; p < tasks.num_panels(task); p++)
-            put_results(results(0) + p * count * WIDTH, bias, out + begin * outs, count, outs,
-                        tasks.first_panel(task) + p);
-    }
+    void commit(int64_t task) const { tasks.put_results(task, bias, out, outs); }
 };
 
 // `in` is a multiple of the group, and the group of 8.
@@ -214,13 +209,8 @@ void linear(const T *x, const void *weight, const float *bias, T *out, int64_t r
 
 extern "C" {
 
-#define LINEAR(NAME, T, W, BITS, Q)                                                                                   \
-    void linear_##NAME(const T *x, const W *weight, const float *bias, T *out, int64_t rows, int64_t in,              \
-                       int64_t outs) {                                                                                \
-        linear<BITS, Q>(x, weight, bias, out, rows, in, outs);                                                        \
-    }
-
-LINEAR(float32_codes4_int8, float, codes4_int8, 4, int8_t)
-IF_PAIRS(LINEAR(bfloat16_codes4_int8, bf16, codes4_int8, 4, int8_t))
-IF_PAIRS(LINEAR(bfloat16_codes4, bf16, codes4, 4, int16_t) LINEAR(bfloat16_codes8, bf16, codes8, 8, int16_t))
+LINEAR(float32_codes4_int8, float, codes4_int8, linear<4, int8_t>)
+IF_PAIRS(LINEAR(bfloat16_codes4_int8, bf16, codes4_int8, linear<4, int8_t>))
+IF_PAIRS(LINEAR(bfloat16_codes4, bf16, codes4, linear<4, int16_t>))
+IF_PAIRS(LINEAR(bfloat16_codes8, bf16, codes8, linear<8, int16_t>))
 }

@@ -54,12 +54,7 @@ struct Linear {
         multiply_blocks<bf16>(mine, blocks, per_block, w, tasks.num_panels(task), in * WIDTH, in, sums, state);
     }
 
-    void commit(int64_t task) const {
-        const int64_t begin = tasks.first_row(task), count = tasks.num_rows(task);
-        for (int64_t p = 0; p < tasks.num_panels(task); p++)
-            put_results(results(0) + p * tasks.per_block * WIDTH, bias, out + begin * outs, count, outs,
-                        tasks.first_panel(task) + p);
-    }
+    void commit(int64_t task) const { tasks.put_results(task, bias, out, outs); }
 };
 
 bool allowed() {  // by the system, which keeps room for the tiles of each thread from then on

@@ -102,4 +102,12 @@ struct Tasks {
         return (number < each * threads ? number % threads * each + number / threads : number) * pair;
     }
     int64_t num_panels(int64_t task) const { return std::min(pair, panels - first_panel(task)); }
+
+    // What lies in results(), panel by panel: of two panels there is one block of rows.
+    template <typename T>
+    void put_results(int64_t task, const float *bias, T *out, int64_t outs) const {
+        for (int64_t p = 0; p < num_panels(task); p++)
+            ::put_results(results(0) + p * num_rows(task) * WIDTH, bias, out + first_row(task) * outs, num_rows(task), outs,
+                          first_panel(task) + p);
+    }
 };
