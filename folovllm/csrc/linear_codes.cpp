@@ -1,42 +1,97 @@
-// out = x @ weight.T + bias in float32, for a weight of codes (codes.h).
+// out = x @ weight.T + bias, for a weight of codes (codes.h) and x as it is or rounded to whole numbers q.
 //
-//     out[o] = sum over g of  scale * (sum over the group of (code - middle) * x)  +  minimum * (sum over the group of x)
+//     float32        x, and codes that become floats
+//     W4A16, W8A16   x[r, k] ~ scale[r, g] * q[r, k]    16 bits, a scale for each group: for bfloat16 activations
+//     W4A8           x[r, k] ~ scale[r] * q[r, k]        8 bits, a scale for each row
 //
-// A code is a small integer, so nothing is lost before the sums. With few rows a word is taken apart in registers. With
-// many rows a group is widened once, for all of them. Either way the same numbers are added in the same order: a row has
-// the same bits alone and in any batch.
+//     out[r, o] = sum over g of  weight_scale[o, g] * (x_scale[r, g] * (sum over the group of q * (code - middle)))
 //
-// vLLM: csrc/cpu/cpu_wna16.cpp
+// Sums of whole numbers are exact, in int32. A word of codes needs a shift and a mask for two products of 16 bits or four
+// of 8, and with VNNI these and their sum are one instruction. For bfloat16's products each code would have to be looked
+// up. In 16 bits a number is off by 2^-16 of the largest one in its group, at most; bfloat16 has rounded that by up to
+// 2^-9 of it. The sum of the codes starts at -middle times the sum of q, which they have too much.
+//
+// With many rows a group is taken apart once, for all of them. With fewer this would take longer than doing it for each
+// block of rows, between its products. Tiles (tiles.h) multiply bytes: then a number of 16 bits is two, 256 * upper +
+// lower, and has two sums. A row has the same bits alone and in any batch, in tiles or not.
+//
+// vLLM: csrc/cpu/cpu_wna16.cpp, csrc/cpu/dnnl_kernels.cpp
+
+#include <type_traits>
 
 #include "codes.h"
 #include "kernels.h"
 #include "pool.h"
+#include "rounding.h"
+#include "tiles.h"
 
 namespace {
 
-constexpr int MAX_ROWS = LANES == 16 ? 12 : 6;  // 2 * MAX_ROWS results, of 32 registers or 16
-constexpr int TWO_PANELS = LANES == 16 ? 5 : 2; // rows, for which there are registers for two panels
-constexpr int64_t CHUNK = 2 << 20;              // bytes of x, about, that stay in a cache while all panels pass by
+// By the type of q: float, int16_t or int8_t.
+template <typename Q>
+struct Kind {
+    static constexpr bool FLOAT = std::is_same_v<Q, float>;
+    static constexpr int COLUMNS = 4 / sizeof(Q);                         // in a word of x
+    static constexpr float MOST = sizeof(Q) == 1 ? 127 : 127 * 257;       // each byte of it is at most 127
+    static constexpr int MAX_ROWS = LANES == 16 ? 12 : FLOAT ? 6 : 4;     // 2 * MAX_ROWS results, of 32 registers or 16
+    static constexpr int TWO_PANELS = LANES == 16 ? FLOAT ? 5 : 6 : 2;    // rows, for which there are enough for two panels
+    static constexpr int MANY = FLOAT ? 1 : 6;  // blocks (measured on Zen 4: 64 rows, 0.94 to 0.99 of bfloat16's speed)
+    static constexpr int64_t CHUNK = FLOAT ? 2 << 20 : 1 << 20;  // bytes of x, about, that stay in a cache meanwhile
+};
 
-// Code n of a word of each output, BITS wide. 0 bits: it is a float already.
-template <int BITS>
-inline vec widen(words w, int n) {
-    if constexpr (BITS == 0) return (vec)w;
-    const int at = 16 * (n & 1) + BITS * (n >> 1);
-    // Turning a code's highest bit takes the middle off, if it then is the sign.
-    const words turned = w ^ (BITS == 8 ? 0x80808080 : 0x88888888);
-    return __builtin_convertvector((ints)(turned << (32 - BITS - at)) >> (32 - BITS), vec);
+vec sums_of(float);
+ints sums_of(int);
+template <typename Q>
+using Sums = decltype(sums_of(Q{}));
+
+constexpr int FOR_TILES = 13;  // rows, from which tiles are faster
+
+// Of a row of x in a group.
+struct Part {
+    int32_t start;     // of the sums of codes
+    float scale, sum;  // sum: of the row's numbers, as they are after rounding
+};
+
+// Step n of a word of each output: as many codes as a word of x has numbers. 0 bits: it is taken apart already.
+template <int BITS, typename Q>
+inline words codes_of(words w, int n) {
+    if constexpr (BITS == 0) return w;
+    if constexpr (Kind<Q>::FLOAT) {
+        // Turning a code's highest bit takes the middle off, if it then is the sign.
+        const words turned = w ^ (BITS == 8 ? 0x80808080 : 0x88888888);
+        const int at = 16 * (n & 1) + BITS * (n >> 1);
+        return (words)__builtin_convertvector((ints)(turned << (32 - BITS - at)) >> (32 - BITS), vec);
+    }
+    constexpr uint32_t MASK = (1 << BITS) - 1;
+    return (w >> (BITS * n)) & (sizeof(Q) == 2 ? MASK * 0x00010001 : MASK * 0x01010101);
 }
 
-// A group of columns of PANELS panels, `next_panel` bytes apart, by ROWS rows of x. `sums` has ROWS * WIDTH results of the
-// one, then of the other. Memory is asked for that lies `ahead` bytes behind.
-// of_x: the sum of each row's numbers in the group.
-template <int BITS, int ROWS, int PANELS>
-void multiply_group(const float *x, const uint32_t *w, const float *scales, int64_t next_panel, int64_t ahead,
-                    int64_t size, const float *of_x, float *sums, bool go_on) {
-    constexpr int STEPS = BITS == 0 ? 1 : 32 / BITS;  // of a word
-    vec low[PANELS][ROWS] = {}, high[PANELS][ROWS] = {};
-    for (int64_t k = 0; k < size; k++, w += WIDTH, x += STEPS * ROWS) {
+// A row's sums of a group, to what it has of the groups before.
+template <typename S>
+inline void add_group(S low, S high, const Part &part, const float *scale, bool has_minimum, float *sum, bool go_on) {
+    vec c = go_on ? load(sum) : vec{}, d = go_on ? load(sum + LANES) : vec{};
+    c = fused(load(scale), __builtin_convertvector(low, vec) * part.scale, c);
+    d = fused(load(scale + LANES), __builtin_convertvector(high, vec) * part.scale, d);
+    if (has_minimum) c = fused(load(scale + WIDTH), splat(part.sum), c);
+    if (has_minimum) d = fused(load(scale + WIDTH + LANES), splat(part.sum), d);
+    store(sum, c);
+    store(sum + LANES, d);
+}
+
+// A group of columns of PANELS panels, `next_panel` bytes apart, by ROWS rows of x, whose words lie side by side. `sums`
+// has ROWS * WIDTH results of the one, then of the other. Meanwhile memory is asked for that lies `ahead` bytes behind.
+template <int BITS, int ROWS, int PANELS, typename Q>
+void multiply_group(const Q *x, const Part *parts, const uint32_t *w, const float *scales, bool has_minimum,
+                    int64_t next_panel, int64_t ahead, int64_t size, float *sums, bool go_on) {
+    typedef Sums<Q> S;
+    constexpr int STEPS = BITS == 0 ? 1 : 32 / BITS / Kind<Q>::COLUMNS;  // of a word
+    S low[PANELS][ROWS], high[PANELS][ROWS];
+#pragma GCC unroll 2
+    for (int p = 0; p < PANELS; p++)
+#pragma GCC unroll 12
+        for (int r = 0; r < ROWS; r++) low[p][r] = high[p][r] = __builtin_convertvector(parts[r].start - ints{}, S);
+    const int32_t *of_x = (const int32_t *)x;
+    for (int64_t k = 0; k < size; k++, w += WIDTH, of_x += STEPS * ROWS) {
 #pragma GCC unroll 2
         for (int p = 0; p < PANELS; p++) {
             const uint32_t *mine = (const uint32_t *)((const char *)w + p * next_panel);
@@ -44,11 +99,12 @@ void multiply_group(const float *x, const uint32_t *w, const float *scales, int6
             const words a = *(const words *)mine, b = *(const words *)(mine + LANES);
 #pragma GCC unroll 8
             for (int n = 0; n < STEPS; n++) {
-                const vec first = widen<BITS>(a, n), second = widen<BITS>(b, n);
+                const words first = codes_of<BITS, Q>(a, n), second = codes_of<BITS, Q>(b, n);
 #pragma GCC unroll 12
                 for (int r = 0; r < ROWS; r++) {
-                    low[p][r] = multiply_add(low[p][r], x[n * ROWS + r], first);
-                    high[p][r] = multiply_add(high[p][r], x[n * ROWS + r], second);
+                    const words q = (words)(of_x[n * ROWS + r] - ints{});
+                    low[p][r] = add_products(low[p][r], first, q, Q{});
+                    high[p][r] = add_products(high[p][r], second, q, Q{});
                 }
             }
         }
@@ -57,95 +113,150 @@ void multiply_group(const float *x, const uint32_t *w, const float *scales, int6
     for (int p = 0; p < PANELS; p++) {
         const float *scale = (const float *)((const char *)scales + p * next_panel);
         if constexpr (BITS > 0) prefetch_step((const char *)scale + ahead);
-        const vec s = load(scale), t = load(scale + LANES);
-        const vec m = of_x ? load(scale + WIDTH) : vec{}, n = of_x ? load(scale + WIDTH + LANES) : vec{};
 #pragma GCC unroll 12
-        for (int r = 0; r < ROWS; r++) {
-            float *sum = sums + (p * ROWS + r) * WIDTH;
-            vec c = go_on ? load(sum) : vec{}, d = go_on ? load(sum + LANES) : vec{};
-            c = fused(s, low[p][r], c), d = fused(t, high[p][r], d);
-            if (of_x) c = fused(m, splat(of_x[r]), c), d = fused(n, splat(of_x[r]), d);
-            store(sum, c);
-            store(sum + LANES, d);
-        }
+        for (int r = 0; r < ROWS; r++)
+            add_group(low[p][r], high[p][r], parts[r], scale, has_minimum, sums + (p * ROWS + r) * WIDTH, go_on);
     }
 }
 
-template <int BITS, int PANELS>
-void multiply_group(int rows, const float *x, const uint32_t *w, const float *scales, int64_t next_panel,
-                    int64_t ahead, int64_t size, const float *of_x, float *sums, bool go_on) {
+template <int BITS, int PANELS, typename Q>
+void multiply_group(int rows, const Q *x, const Part *parts, const uint32_t *w, const float *scales, bool has_minimum,
+                    int64_t next_panel, int64_t ahead, int64_t size, float *sums, bool go_on) {
     switch (rows) {
 #define CASE(N)                                                                                                       \
     case N:                                                                                                           \
-        if constexpr (N <= (PANELS == 1 ? MAX_ROWS : TWO_PANELS))                                                     \
-            multiply_group<BITS, N, PANELS>(x, w, scales, next_panel, ahead, size, of_x, sums, go_on);                \
+        if constexpr (N <= (PANELS == 1 ? Kind<Q>::MAX_ROWS : Kind<Q>::TWO_PANELS))                                   \
+            multiply_group<BITS, N, PANELS>(x, parts, w, scales, has_minimum, next_panel, ahead, size, sums, go_on);  \
         return;
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
     }
 }
 
-// The sums over each group of a block of rows, [groups, rows of the block]; the blocks follow each other.
-void sum_groups(const float *x, float *sums, int64_t rows, int64_t in, int64_t group, int64_t per_block,
-                int64_t block) {
-    const int64_t first = block * per_block, count = std::min(per_block, rows - first), groups = in / group;
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t r = 0; r < count; r++) {
-            const float *from = x + (first + r) * in + g * group;
-            vec lanes = {};
-            int64_t k = 0;
-            for (; k + LANES <= group; k += LANES) lanes += load(from + k);
-            float total = sum(lanes);
-            for (; k < group; k++) total += from[k];
-            sums[first * groups + g * count + r] = total;
+// A block of rows, group by group: its numbers [groups, all rows, columns] with words of the block's rows side by side, or
+// as tiles, and its parts [groups, all rows]. All rows: in blocks of the same size.
+template <int BITS, typename Q, typename T>
+void round_block(const T *x, Q *rounded, Part *parts, int64_t rows, int64_t in, int64_t group, int64_t per_block,
+                 bool tiled, int64_t block) {
+    typedef Kind<Q> K;
+    const int64_t first = block * per_block, count = std::min(per_block, rows - first);
+    const int64_t all = (rows + per_block - 1) / per_block * per_block;
+    for (int64_t r = 0; r < count; r++) {
+        const T *from = x + (first + r) * in;
+        const float of_row = sizeof(Q) == 1 ? largest(from, in) / K::MOST : 1;
+        for (int64_t g = 0; g < in / group; g++, from += group) {
+            float scale = sizeof(Q) == 2 ? largest(from, group) / K::MOST : of_row;
+            if (sizeof(Q) == 2 && scale < 1e-37f) scale = 0;  // 1 / scale would be infinite
+            int32_t *to = (int32_t *)(rounded + (g * all + first) * group) + r;
+            Sums<Q> total = {};
+            for (int64_t k = 0; k < group; k += LANES) {
+                const vec v = load_up_to(from + k, group - k);
+                int32_t *place = to + k / K::COLUMNS * count;
+                if constexpr (K::FLOAT) {
+                    total += v;
+                    for (int64_t i = 0; i < std::min<int64_t>(LANES, group - k); i++) memcpy(place + i * count, from + k + i, 4);
+                    continue;
+                } else {
+                    const ints whole = nearest(scale > 0 ? sizeof(Q) == 1 ? v / scale : v * (1 / scale) : vec{});
+                    total += whole;
+#ifdef __AMX_BF16__
+                    char *bytes = (char *)(to - r) + (k / LINE * per_block + r) * LINE + k % LINE;
+                    if (tiled) put_bytes<BITS, Q>(whole, bytes, per_block * group);
+#endif
+                    if (!tiled) put_words<Q>(whole, group - k, place, count);
+                }
+            }
+            auto of_group = total[0];
+            for (int i = 1; i < LANES; i++) of_group += total[i];
+            const int32_t start = K::FLOAT ? 0 : -(1 << (BITS - 1)) * (int32_t)of_group;
+            parts[g * all + first + r] = {start, scale, of_group * scale};
         }
+    }
 }
 
-template <int BITS>
+template <int BITS, typename Q, typename T>
 struct Linear {
     Tasks tasks;
     Groups group;
-    const float *packed, *of_x;  // x, rearranged; sums of x over the groups, or null
+    const Q *x;  // rounded
+    const Part *parts;
     const char *panels;
     const float *bias;
-    float *out;
+    T *out;
     int64_t in, outs;
-
-    static constexpr int CODES = 32 / BITS;  // in a word
+    bool tiled;
 
     void compute(int64_t task, const pool::Task &state) const {
         const int64_t begin = tasks.first_row(task), count = tasks.num_rows(task), per_block = tasks.per_block;
-        const int64_t groups = in / group.size, size = group.size / CODES, next_panel = groups * group.bytes(BITS);
+        const int64_t groups = in / group.size, size = group.size * BITS / 32, next_panel = groups * group.bytes(BITS);
+        const int64_t all = (tasks.rows + per_block - 1) / per_block * per_block;
+        const bool many = count > Kind<Q>::MANY * per_block, minimum = group.has_minimum;
         const char *at = panels + tasks.first_panel(task) * next_panel;
         float *sums = results(tasks.pair * count * WIDTH);
-        alignas(LINE) uint32_t wide[LARGEST_GROUP * WIDTH];
+        alignas(LINE) uint32_t apart[LARGEST_GROUP / Kind<Q>::COLUMNS * WIDTH];
+        if (tiled) return compute_in_tiles(begin, count, all, at, sums, state);
         for (int64_t g = 0; g < groups && !state.settled(); g++, at += group.bytes(BITS)) {
             const float *scales = (const float *)at;
             const uint32_t *w = (const uint32_t *)(scales + group.scales());
             const int64_t ahead = group.ahead(g, groups, tasks.num_panels(task), BITS);
-            const bool many = count > per_block;
-            if (many) widen_group(w, size, ahead, wide);
+            if (many) take_apart<Q>(w, size, ahead, apart);
             for (int64_t row = 0; row < count; row += per_block) {
-                const int64_t rows = std::min(per_block, count - row), first = begin + row;
-                const float *mine = packed + first * in + g * group.size * rows;
-                const float *of_mine = of_x ? of_x + first * groups + g * rows : nullptr;
+                const int64_t rows = std::min(per_block, count - row), first = g * all + begin + row;
+                const int64_t words_of_x = group.size / Kind<Q>::COLUMNS;
+                const Q *mine = x + first * group.size;
+                const Part *part = parts + first;
                 float *to = sums + row * WIDTH;
                 if (many)
-                    multiply_group<0, 1>(rows, mine, wide, scales, 0, 0, group.size, of_mine, to, g > 0);
+                    multiply_group<0, 1>(rows, mine, part, apart, scales, minimum, 0, 0, words_of_x, to, g > 0);
                 else if (tasks.num_panels(task) == 2)
-                    multiply_group<BITS, 2>(rows, mine, w, scales, next_panel, ahead, size, of_mine, to, g > 0);
+                    multiply_group<BITS, 2>(rows, mine, part, w, scales, minimum, next_panel, ahead, size, to, g > 0);
                 else
-                    multiply_group<BITS, 1>(rows, mine, w, scales, 0, ahead, size, of_mine, to, g > 0);
+                    multiply_group<BITS, 1>(rows, mine, part, w, scales, minimum, 0, ahead, size, to, g > 0);
             }
         }
     }
 
-    static void widen_group(const uint32_t *w, int64_t size, int64_t ahead, uint32_t *wide) {
+    // A panel by all rows of a task. A block is multiplied while the one before it is scaled.
+    void compute_in_tiles(int64_t begin, int64_t count, int64_t all, const char *at, float *sums,
+                          const pool::Task &state) const {
+#ifdef __AMX_BF16__
+        const int64_t per_block = tasks.per_block, groups = in / group.size, size = group.size, steps = size / LINE;
+        alignas(LINE) uint32_t apart[LARGEST_GROUP / 4 * WIDTH];
+        alignas(LINE) float found[2][2 * TILE_ROWS * WIDTH];
+        const Shapes shapes(per_block);
+        _tile_loadconfig(&shapes);
+        for (int64_t g = 0; g < groups && !state.settled(); g++, at += group.bytes(BITS)) {
+            const float *scales = (const float *)at;
+            const uint32_t *w = (const uint32_t *)(scales + group.scales());
+            take_apart<int8_t>(w, size * BITS / 32, group.ahead(g, groups, 1, BITS), apart);
+            for (int64_t row = 0, turn = 0; row < count + per_block; row += per_block, turn ^= 1) {
+                const uint32_t *mine = (const uint32_t *)(x + (g * all + begin + row) * size);
+                if (row < count && sizeof(Q) == 2)
+                    multiply_tiles<uint8_t, 2, 1, 3>(mine, per_block * size / 4, apart, 0, steps, per_block, found[turn],
+                                                     false, nullptr, 0);
+                else if (row < count)
+                    multiply_tile<uint8_t>(mine, LINE, per_block * LINE, apart, steps, found[turn], WIDTH * sizeof(float),
+                                           false);
+                const ints *of_row = (const ints *)found[turn ^ 1], *upper = of_row + 2 * per_block;
+                for (int64_t r = row - per_block; r >= 0 && r < std::min(row, count); r++, of_row += 2, upper += 2) {
+                    const Part &part = parts[g * all + begin + r];
+                    ints low = of_row[0] + part.start, high = of_row[1] + part.start;
+                    if (sizeof(Q) == 2) low += upper[0] << 8, high += upper[1] << 8;
+                    add_group(low, high, part, scales, group.has_minimum, sums + r * WIDTH, g > 0);
+                }
+            }
+        }
+        _tile_release();
+#endif
+    }
+
+    template <typename As>
+    static void take_apart(const uint32_t *w, int64_t size, int64_t ahead, uint32_t *apart) {
         for (int64_t k = 0; k < size; k++, w += WIDTH) {
             prefetch_step((const char *)w + ahead);
-            for (int half = 0; half < WIDTH; half += LANES)
 #pragma GCC unroll 8
-                for (int n = 0; n < CODES; n++)
-                    store((float *)wide + (k * CODES + n) * WIDTH + half, widen<BITS>(*(const words *)(w + half), n));
+            for (int n = 0; n < 32 / BITS / Kind<As>::COLUMNS; n++, apart += WIDTH)
+                for (int half = 0; half < WIDTH; half += LANES)
+                    *(words *)(apart + half) = codes_of<BITS, As>(*(const words *)(w + half), n);
         }
     }
 
@@ -153,22 +264,22 @@ struct Linear {
 };
 
 // `in` is a multiple of the group, and the group of 8.
-template <int BITS>
-void linear(const float *x, const void *weight, const float *bias, float *out, int64_t rows, int64_t in,
-            int64_t outs) {
+template <int BITS, typename Q, typename T>
+void linear(const T *x, const void *weight, const float *bias, T *out, int64_t rows, int64_t in, int64_t outs) {
     if (rows == 0) return;
+    typedef Kind<Q> K;
     const Groups group = Groups::of(weight);
-    const int64_t blocks = (rows + MAX_ROWS - 1) / MAX_ROWS, per_block = (rows + blocks - 1) / blocks;
-    const int64_t groups = in / group.size;
-    static thread_local pool::Buffer rearranged, summed;
-    float *packed = (float *)rearranged.reserve(rows * in * sizeof(float));
-    float *of_x = group.has_minimum ? (float *)summed.reserve(rows * groups * sizeof(float)) : nullptr;
+    const bool tiled = !K::FLOAT && rows >= FOR_TILES && group.size % LINE == 0 && has_tiles();
+    const int64_t most = tiled ? 16 : K::MAX_ROWS, blocks = (rows + most - 1) / most;
+    const int64_t per_block = (rows + blocks - 1) / blocks;
+    static thread_local pool::Buffer numbers, of_groups;
+    Q *rounded = (Q *)numbers.reserve(blocks * per_block * in * sizeof(Q));
+    Part *parts = (Part *)of_groups.reserve(blocks * per_block * (in / group.size) * sizeof(Part));
     pool::each(blocks, rows * in > ENOUGH / 8, [=](int64_t block) {
-        rearrange(x, packed, rows, in, per_block, block);
-        if (of_x) sum_groups(x, of_x, rows, in, group.size, per_block, block);
+        round_block<BITS>(x, rounded, parts, rows, in, group.size, per_block, tiled, block);
     });
-    const Tasks tasks(rows, outs, rows <= TWO_PANELS ? 2 : 1, per_block, CHUNK / (in * sizeof(float) * per_block));
-    const Linear<BITS> body = {tasks, group, packed, of_x, Groups::panels(weight), bias, out, in, outs};
+    const Tasks tasks(rows, outs, rows <= K::TWO_PANELS ? 2 : 1, per_block, K::CHUNK / (in * sizeof(Q) * per_block));
+    const Linear<BITS, Q, T> body = {tasks, group, rounded, parts, Groups::panels(weight), bias, out, in, outs, tiled};
     pool::each_twice(tasks.count(), rows * in * outs > ENOUGH, body);
 }
 
@@ -176,6 +287,10 @@ void linear(const float *x, const void *weight, const float *bias, float *out, i
 
 extern "C" {
 
-LINEAR(float32_codes4, float, codes4, linear<4>)
-LINEAR(float32_codes8, float, codes8, linear<8>)
+LINEAR(float32_codes4, float, codes4, linear<4, float>)
+LINEAR(float32_codes8, float, codes8, linear<8, float>)
+LINEAR(float32_codes4_int8, float, codes4_int8, linear<4, int8_t>)
+IF_PAIRS(LINEAR(bfloat16_codes4_int8, bf16, codes4_int8, linear<4, int8_t>))
+IF_PAIRS(LINEAR(bfloat16_codes4, bf16, codes4, linear<4, int16_t>))
+IF_PAIRS(LINEAR(bfloat16_codes8, bf16, codes8, linear<8, int16_t>))
 }

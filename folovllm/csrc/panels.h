@@ -19,7 +19,7 @@ constexpr int LINE = 64;             // bytes of a cache line
 constexpr int PREFETCH_BYTES = 4096; // bytes. The hardware's own prefetching ends at each page
 
 // Memory of the calling thread for the results of a task, from the start of a cache line on.
-static inline float *results(size_t size) {
+inline float *results(size_t size) {
     struct alignas(LINE) Line {
         float numbers[LINE / sizeof(float)];
     };

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "vector.h"
+#include "codes.h"
 
 // The next LANES numbers, or fewer and zeros.
 template <typename T>
@@ -46,6 +46,22 @@ inline void put_words(ints whole, int64_t count, int32_t *to, int64_t apart) {
     for (int i = 0; i < LANES / TOGETHER && TOGETHER * i < count; i++) to[i * apart] = found[i];
 }
 
+#ifdef __AMX_BF16__
+// Whole numbers as bytes for tiles, in the order of a word whose codes are taken apart by fours. Of numbers of 16 bits the
+// upper bytes lie `next` behind the lower ones.
+template <int BITS, typename Q>
+inline void put_bytes(ints whole, char *to, int64_t next) {
+    typedef int8_t bytes __attribute__((vector_size(LANES)));
+    const bytes order = BITS == 4 ? bytes{0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15}
+                                  : bytes{0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15};
+    const ints upper = (whole + 128) >> 8;
+    const bytes more = __builtin_convertvector(upper, bytes), less = __builtin_convertvector(whole - (upper << 8), bytes);
+    if constexpr (sizeof(Q) == 1) return (void)memcpy(to, &less, LANES);
+    _mm_storeu_si128((__m128i *)to, _mm_shuffle_epi8((__m128i)less, (__m128i)order));
+    _mm_storeu_si128((__m128i *)(to + next), _mm_shuffle_epi8((__m128i)more, (__m128i)order));
+}
+#endif
+
 // sums + the products of a word's four bytes, those of a without a sign. On CPUs without VNNI, two products have to stay
 // within 16 bits.
 inline ints add_products(ints sums, words a, words b, int8_t) {
@@ -71,3 +87,6 @@ inline ints add_products(ints sums, words a, words b, int16_t) {
     return (ints)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
 }
 #endif
+
+// And for a number that is as it was.
+inline vec add_products(vec sums, words a, words b, float) { return fused((vec)a, (vec)b, sums); }

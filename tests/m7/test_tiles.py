@@ -17,13 +17,16 @@ import torch
 from folovllm.layers import compiled_ops
 from folovllm.layers.linear import Linear
 from folovllm.layers.quantization import compiled
-from folovllm.layers.quantization.codes import Codes
+from folovllm.layers.quantization.codes import Codes, round_to_nearest
 from folovllm.layers.quantization.linear import round_rows
+from folovllm.quant_scheme import QuantScheme
 from folovllm.utils import cpu_kernels
 from tests.m7.test_kernels import W8A8, layer_of, pytestmark  # noqa: F401
 
 EMULATED = Path(__file__).with_name("emulated_tiles.h")
-UNITS = [cpu_kernels.SOURCES / name for name in ("linear_int8.cpp", "linear_tiles.cpp", "pool.cpp")]
+UNITS = [
+    cpu_kernels.SOURCES / name for name in ("linear_codes.cpp", "linear_int8.cpp", "linear_tiles.cpp", "pool.cpp")
+]
 HAS_PAIRS = "avx512_bf16" in cpu_kernels._cpu_features()
 
 
@@ -63,6 +66,23 @@ def test_products_of_8_bits_are_exact_and_rows_apart(rows, outs, size, dtype, em
     out = layer(x)
     assert torch.equal(out, ((numbers.long() @ values.long().T).float() * codes.scale.T * scale).to(dtype))
     assert torch.equal(layer(x[-1:]), out[-1:])
+
+
+@pytest.mark.avx512
+@pytest.mark.skipif(not HAS_PAIRS, reason="its sums need AVX512-BF16")
+@pytest.mark.parametrize(("bits", "activation_bits"), [(4, None), (8, None), (4, 8)])
+@pytest.mark.parametrize(("rows", "outs", "group"), [(13, 33, 128), (40, 64, 64), (150, 40, 128)])
+def test_products_with_codes_have_the_bits_of_rows_that_are_in_no_tile(
+    rows, outs, group, bits, activation_bits, emulated
+):
+    """Up to twelve rows are in none. Some numbers are the largest ones of their group, of both signs."""
+    codes = round_to_nearest(torch.randn(outs, 256), bits=bits, group_size=group, symmetric=bits == 8)
+    x = torch.randn(rows, 256).bfloat16()
+    x[:2] = torch.tensor([[3.0], [-3.0]])
+    layer = layer_of(codes, QuantScheme("plain", bits, group, bits == 8, activation_bits))
+    assert torch.equal(layer(x), torch.cat([layer(x[i : i + 1]) for i in range(rows)]))
+    expected, allowed = x.double() @ codes.dequantize().double().T, 5e-3 if activation_bits is None else 3e-2
+    assert (layer(x).double() - expected).abs().max() < allowed * expected.abs().max()
 
 
 @pytest.mark.avx512

@@ -1,9 +1,8 @@
 """Products with codes, in our own compiled CPU kernels.
 
     weights   activations         kernel                       its name
-    codes     as they are         csrc/linear_codes.cpp        codes4, codes8   in float32
-                                  csrc/linear_rounded.cpp                        in bfloat16, rounded to 16 bits
-    4 bits    8 bits, a token     csrc/linear_rounded.cpp       codes4_int8
+    codes     as they are         csrc/linear_codes.cpp        codes4, codes8   float32; bfloat16 is rounded to 16 bits
+    4 bits    8 bits, a token     csrc/linear_codes.cpp        codes4_int8
     8 bits    8 bits, a token     csrc/linear_int8.cpp         int8
 
 vLLM: model_executor/kernels/linear/mixed_precision/cpu.py, model_executor/kernels/linear/scaled_mm/cpu.py
