@@ -51,8 +51,9 @@ def test_the_table_is_what_the_model_predicts_today() -> None:
     assert f"together {total:,.0f} us" in said["notes"][0]
 
 
-def test_it_says_that_it_predicts(page: str) -> None:
-    assert ("**prediction** for an H200. Nothing was measured" in page) or ("**预测**，没有一个是测出来的" in page)
+def test_it_says_what_is_predicted_and_what_was_measured(page: str) -> None:
+    assert ("**prediction** for an H200" in page) or ("对 H200 的**预测**" in page)
+    assert page.index("::: bench decode-time-line-h200") < page.index("{#measured}") < page.index("profile-h200")
     said = json.loads((ROOT / "docs/benchmarks/data/decode-time-line-h200.json").read_text())
     assert "predicted" in said["title"]
     assert list(said["hardware"]) == ["predicted for"]
