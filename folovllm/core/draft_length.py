@@ -81,12 +81,12 @@ class StepCosts:
         return y0 + (y1 - y0) * (rows - x0) / (x1 - x0)
 
 
-def best_length(num_seqs: int, alpha: float, most: int, costs: StepCosts, named: float = 1.0) -> int:
-    """The k of 0 to `most` with the most tokens a second; 0: none is WORTH it. named: how often a draft says any."""
+def best_length(num_seqs: int, alpha: float, most: int, costs: StepCosts) -> int:
+    """The k of 0 to `most` with the most tokens a second; 0 where none is WORTH it."""
 
     def rate(k: int) -> float:
-        tokens = 1 + named * (expected_tokens(alpha, k) - 1)
-        return tokens / costs.seconds_of_step(num_seqs, tokens, named * k)
+        tokens = expected_tokens(alpha, k)
+        return tokens / costs.seconds_of_step(num_seqs, tokens, k)
 
     best = max(range(most + 1), key=rate)
     return best if rate(best) >= WORTH * rate(0) else 0
@@ -112,12 +112,13 @@ class DraftLength:
         """For a step that decodes so many sequences, at least 1."""
         if self.costs is None:
             return self.most
-        # To ask and get none is a loss only where the step before could have hidden the host's work.
-        named = max(0.01, self._named / self._asked) if self.costs.host.hidden else 1.0
+        named = max(0.01, self._named / self._asked) if self.costs.host.hidden else 1.0  # else asking costs nothing
         key = num_seqs, round(self.alpha * 100), round(named * 100)
-        best = self._best.get(key)
-        if best is None:
-            best = self._best[key] = best_length(num_seqs, key[1] / 100, self.most, self.costs, named)
+        if (best := self._best.get(key)) is None:
+            best = best_length(num_seqs, key[1] / 100, self.most, self.costs)
+            gained = 1 + named * (expected_tokens(key[1] / 100, best) - 1)
+            plain, asking = (self.costs.seconds_of_step(num_seqs, *step) for step in ((1, 0), (gained, named * best)))
+            best = self._best[key] = best if gained * plain >= WORTH * asking else 0
         if best > 0:
             self._num_without = 0
             return best
