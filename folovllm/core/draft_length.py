@@ -117,7 +117,8 @@ class DraftLength:
         if (best := self._best.get(key)) is None:
             best = best_length(num_seqs, key[1] / 100, self.most, self.costs)
             gained = 1 + named * (expected_tokens(key[1] / 100, best) - 1)
-            plain, asking = (self.costs.seconds_of_step(num_seqs, *step) for step in ((1, 0), (gained, named * best)))
+            plain = self.costs.seconds_of_step(num_seqs, 1, 0)
+            asking = self.costs.seconds_of_step(num_seqs, gained, named * best)
             best = self._best[key] = best if gained * plain >= WORTH * asking else 0
         if best > 0:
             self._num_without = 0

@@ -31,14 +31,15 @@ namespace {
 template <typename Q>
 struct Kind {
     static constexpr bool FLOAT = std::is_same_v<Q, float>;
-    static constexpr int COLUMNS = 4 / sizeof(Q);                         // in a word of x
-    static constexpr float MOST = sizeof(Q) == 1 ? 127 : 127 * 257;       // each byte of it is at most 127
-    static constexpr int MAX_ROWS = LANES == 16 ? 12 : FLOAT ? 6 : 4;     // 2 * MAX_ROWS results, of 32 registers or 16
-    static constexpr int TWO_PANELS = LANES == 16 ? FLOAT ? 5 : 6 : 2;    // rows, for which there are enough for two panels
+    static constexpr int COLUMNS = 4 / sizeof(Q);                       // in a word of x
+    static constexpr float MOST = sizeof(Q) == 1 ? 127 : 127 * 257;     // each byte of it is at most 127
+    static constexpr int MAX_ROWS = LANES == 16 ? 12 : FLOAT ? 6 : 4;   // 2 * MAX_ROWS results, of 32 registers or 16
+    static constexpr int TWO_PANELS = LANES == 16 ? FLOAT ? 5 : 6 : 2;  // rows, with registers for two panels
     static constexpr int MANY = FLOAT ? 1 : 6;  // blocks (measured on Zen 4: 64 rows, 0.94 to 0.99 of bfloat16's speed)
     static constexpr int64_t CHUNK = FLOAT ? 2 << 20 : 1 << 20;  // bytes of x, about, that stay in a cache meanwhile
 };
 
+// What products with a q are summed up in.
 vec sums_of(float);
 ints sums_of(int);
 template <typename Q>
@@ -68,7 +69,8 @@ inline words codes_of(words w, int n) {
 
 // A row's sums of a group, to what it has of the groups before.
 template <typename S>
-inline void add_group(S low, S high, const Part &part, const float *scale, bool has_minimum, float *sum, bool go_on) {
+inline void add_group(S low, S high, const Part &part, const float *scale, bool has_minimum, float *sum,
+                      bool go_on) {
     vec c = go_on ? load(sum) : vec{}, d = go_on ? load(sum + LANES) : vec{};
     c = fused(load(scale), __builtin_convertvector(low, vec) * part.scale, c);
     d = fused(load(scale + LANES), __builtin_convertvector(high, vec) * part.scale, d);
@@ -153,7 +155,8 @@ void round_block(const T *x, Q *rounded, Part *parts, int64_t rows, int64_t in, 
                 int32_t *place = to + k / K::COLUMNS * count;
                 if constexpr (K::FLOAT) {
                     total += v;
-                    for (int64_t i = 0; i < std::min<int64_t>(LANES, group - k); i++) memcpy(place + i * count, from + k + i, 4);
+                    for (int64_t i = 0; i < std::min<int64_t>(LANES, group - k); i++)
+                        memcpy(place + i * count, from + k + i, sizeof(float));
                     continue;
                 } else {
                     const ints whole = nearest(scale > 0 ? sizeof(Q) == 1 ? v / scale : v * (1 / scale) : vec{});

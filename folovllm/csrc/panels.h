@@ -107,7 +107,7 @@ struct Tasks {
     template <typename T>
     void put_results(int64_t task, const float *bias, T *out, int64_t outs) const {
         for (int64_t p = 0; p < num_panels(task); p++)
-            ::put_results(results(0) + p * num_rows(task) * WIDTH, bias, out + first_row(task) * outs, num_rows(task), outs,
-                          first_panel(task) + p);
+            ::put_results(results(0) + p * num_rows(task) * WIDTH, bias, out + first_row(task) * outs, num_rows(task),
+                          outs, first_panel(task) + p);
     }
 };

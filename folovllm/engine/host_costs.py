@@ -44,8 +44,7 @@ def measure_host_costs(engine: Any, clock: Callable[[], float] = time.perf_count
     try:
         scheduler.draft_length = None
         one, many = (_quickest_step(engine, count, clock) - costs.seconds_for(count) for count in (1, most))
-        scheduler.draft_length = DraftLength(1, None)
-        speculation.proposer, speculation.rejects = Wrong(1, 1), False
+        scheduler.draft_length, speculation.proposer, speculation.rejects = DraftLength(1, None), Wrong(1, 1), False
         one_more, many_more = (
             _quickest_step(engine, count, clock) - costs.seconds_for(2 * count) - plain
             for count, plain in ((1, one), (most, many))

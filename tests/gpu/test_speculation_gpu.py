@@ -14,24 +14,14 @@ from folovllm.sample.rejection import DraftedRows
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.cuda_graph import CudaGraphs
 from tests.gpu.places import Place, on_every_place, waits_forbidden
-from tests.helpers import hf_greedy, make_hf_model
+from tests.gpu.test_async_gpu import PROMPTS, Answers, answers
 from tests.m1.sampling_reference import assert_fits, distribution
 from tests.m2.support import assert_idle
 from tests.m8.draft_support import sequence
 from tests.m8.support import Prophet, guess_always
 from tests.m8.test_speculation_engine import FEATURES, answers_of
 
-PROMPTS = [[i + 2] * (1 + 5 * (i % 4)) + [11, i] for i in range(8)]
-Answers = tuple[Path, list[list[int]]]
-
-
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
-    """A model and what Hugging Face says to each prompt, on the CPU."""
-    folder = tmp_path_factory.mktemp("model")
-    hf: Any = make_hf_model("qwen3", head_dim=64)
-    hf.save_pretrained(folder)
-    return folder, [hf_greedy(hf, prompt, 20) for prompt in PROMPTS]
+__all__ = ["answers"]
 
 
 def make_llm(folder: Path, place: Place, speculative: dict[str, Any] | None = None, **settings: Any) -> LLM:
