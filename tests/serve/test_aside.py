@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from folovllm.serving.openai import answers, serving, serving_completion
 from folovllm.serving.openai.aside import NUM_THREADS, PREPARE_SECONDS
+from folovllm.serving.openai.serving_completion import SHORT
 from tests.serve.support import Running, running, wait_for
 
 
@@ -28,6 +29,7 @@ class Gated:
 
     def __call__(self, text: str, **options: Any) -> Any:
         if "slow" in text:
+            assert threading.current_thread().name.startswith("folovllm-aside"), "it would hold up the event loop"
             self.calls += 1
             self.entered.release()
             assert self.go_on.acquire(timeout=120)
@@ -54,7 +56,7 @@ def send(server: Running, body: dict[str, Any]) -> socket.socket:
 
 
 def test_a_long_request_holds_up_no_short_one(server: Running, gated: Gated) -> None:
-    with send(server, {"prompt": "slow", "max_tokens": 1}):
+    with send(server, {"prompt": "slow" * SHORT, "max_tokens": 1}):
         assert gated.entered.acquire(timeout=120)
         assert server.client().completions.create(model="embedded", prompt="quick", max_tokens=1).choices
         gated.go_on.release()
