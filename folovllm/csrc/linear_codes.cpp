@@ -17,8 +17,6 @@
 //
 // vLLM: csrc/cpu/cpu_wna16.cpp, csrc/cpu/dnnl_kernels.cpp
 
-#include <type_traits>
-
 #include "codes.h"
 #include "kernels.h"
 #include "pool.h"
@@ -27,31 +25,7 @@
 
 namespace {
 
-// By the type of q: float, int16_t or int8_t.
-template <typename Q>
-struct Kind {
-    static constexpr bool FLOAT = std::is_same_v<Q, float>;
-    static constexpr int COLUMNS = 4 / sizeof(Q);                       // in a word of x
-    static constexpr float MOST = sizeof(Q) == 1 ? 127 : 127 * 257;     // each byte of it is at most 127
-    static constexpr int MAX_ROWS = LANES == 16 ? 12 : FLOAT ? 6 : 4;   // 2 * MAX_ROWS results, of 32 registers or 16
-    static constexpr int TWO_PANELS = LANES == 16 ? FLOAT ? 5 : 6 : 2;  // rows, with registers for two panels
-    static constexpr int MANY = FLOAT ? 1 : 6;  // blocks (measured on Zen 4: 64 rows, 0.94 to 0.99 of bfloat16's speed)
-    static constexpr int64_t CHUNK = FLOAT ? 2 << 20 : 1 << 20;  // bytes of x, about, that stay in a cache meanwhile
-};
-
-// What products with a q are summed up in.
-vec sums_of(float);
-ints sums_of(int);
-template <typename Q>
-using Sums = decltype(sums_of(Q{}));
-
 constexpr int FOR_TILES = 13;  // rows, from which tiles are faster
-
-// Of a row of x in a group.
-struct Part {
-    int32_t start;     // of the sums of codes
-    float scale, sum;  // sum: of the row's numbers, as they are after rounding
-};
 
 // Step n of a word of each output: as many codes as a word of x has numbers. 0 bits: it is taken apart already.
 template <int BITS, typename Q>
@@ -134,48 +108,6 @@ void multiply_group(int rows, const Q *x, const Part *parts, const uint32_t *w, 
     }
 }
 
-// A block of rows, group by group: its numbers [groups, all rows, columns] with words of the block's rows side by side, or
-// as tiles, and its parts [groups, all rows]. All rows: in blocks of the same size.
-template <int BITS, typename Q, typename T>
-void round_block(const T *x, Q *rounded, Part *parts, int64_t rows, int64_t in, int64_t group, int64_t per_block,
-                 bool tiled, int64_t block) {
-    typedef Kind<Q> K;
-    const int64_t first = block * per_block, count = std::min(per_block, rows - first);
-    const int64_t all = (rows + per_block - 1) / per_block * per_block;
-    for (int64_t r = 0; r < count; r++) {
-        const T *from = x + (first + r) * in;
-        const float of_row = sizeof(Q) == 1 ? largest(from, in) / K::MOST : 1;
-        for (int64_t g = 0; g < in / group; g++, from += group) {
-            float scale = sizeof(Q) == 2 ? largest(from, group) / K::MOST : of_row;
-            if (sizeof(Q) == 2 && scale < 1e-37f) scale = 0;  // 1 / scale would be infinite
-            int32_t *to = (int32_t *)(rounded + (g * all + first) * group) + r;
-            Sums<Q> total = {};
-            for (int64_t k = 0; k < group; k += LANES) {
-                const vec v = load_up_to(from + k, group - k);
-                int32_t *place = to + k / K::COLUMNS * count;
-                if constexpr (K::FLOAT) {
-                    total += v;
-                    for (int64_t i = 0; i < std::min<int64_t>(LANES, group - k); i++)
-                        memcpy(place + i * count, from + k + i, sizeof(float));
-                    continue;
-                } else {
-                    const ints whole = nearest(scale > 0 ? sizeof(Q) == 1 ? v / scale : v * (1 / scale) : vec{});
-                    total += whole;
-#ifdef __AMX_BF16__
-                    char *bytes = (char *)(to - r) + (k / LINE * per_block + r) * LINE + k % LINE;
-                    if (tiled) put_bytes<BITS, Q>(whole, bytes, per_block * group);
-#endif
-                    if (!tiled) put_words<Q>(whole, group - k, place, count);
-                }
-            }
-            auto of_group = total[0];
-            for (int i = 1; i < LANES; i++) of_group += total[i];
-            const int32_t start = K::FLOAT ? 0 : -(1 << (BITS - 1)) * (int32_t)of_group;
-            parts[g * all + first + r] = {start, scale, of_group * scale};
-        }
-    }
-}
-
 template <int BITS, typename Q, typename T>
 struct Linear {
     Tasks tasks;
@@ -196,7 +128,8 @@ struct Linear {
         const char *at = panels + tasks.first_panel(task) * next_panel;
         float *sums = results(tasks.pair * count * WIDTH);
         alignas(LINE) uint32_t apart[LARGEST_GROUP / Kind<Q>::COLUMNS * WIDTH];
-        if (tiled) return compute_in_tiles(begin, count, all, at, sums, state);
+        if constexpr (!Kind<Q>::FLOAT)
+            if (tiled) return compute_in_tiles(begin, count, all, at, sums, state);
         for (int64_t g = 0; g < groups && !state.settled(); g++, at += group.bytes(BITS)) {
             const float *scales = (const float *)at;
             const uint32_t *w = (const uint32_t *)(scales + group.scales());
@@ -218,48 +151,92 @@ struct Linear {
         }
     }
 
-    // A panel by all rows of a task. A block is multiplied while the one before it is scaled.
+    // A panel by all rows of a task. A group's codes stay in tiles 4 to 7 meanwhile; sums are 0 and 1, x 2 and 3. Between
+    // the products of a block, the block before it is scaled.
     void compute_in_tiles(int64_t begin, int64_t count, int64_t all, const char *at, float *sums,
                           const pool::Task &state) const {
 #ifdef __AMX_BF16__
-        const int64_t per_block = tasks.per_block, groups = in / group.size, size = group.size, steps = size / LINE;
+        constexpr int BYTES = sizeof(Q), ROWS = TILE_ROWS / 2 / BYTES;  // ROWS: that are scaled at a time
+        const int64_t per_block = tasks.per_block, groups = in / group.size, size = group.size, step = per_block * LINE;
         alignas(LINE) uint32_t apart[LARGEST_GROUP / 4 * WIDTH];
-        alignas(LINE) float found[2][2 * TILE_ROWS * WIDTH];
-        const Shapes shapes(per_block);
+        alignas(LINE) float found[2][BYTES][TILE_ROWS * WIDTH];
+        struct {
+            const float (*found)[TILE_ROWS * WIDTH], *scales;
+            const Part *parts;
+            float *sums;
+            int64_t rows;
+            bool go_on;
+        } last = {};
+        auto scale = [&](int first) {
+#pragma GCC unroll 8
+            for (int r = first; r < first + ROWS && r < last.rows; r++) {
+                const ints *lower = (const ints *)(last.found[0] + r * WIDTH);
+                ints low = lower[0], high = lower[1];
+                if constexpr (BYTES == 2) {
+                    const ints *upper = (const ints *)(last.found[1] + r * WIDTH);
+                    low += upper[0] << 8, high += upper[1] << 8;
+                }
+                add_group(low, high, last.parts[r], last.scales, group.has_minimum, last.sums + r * WIDTH, last.go_on);
+            }
+        };
+        const Shapes shapes(per_block, 4);
         _tile_loadconfig(&shapes);
+        int turn = 0;
         for (int64_t g = 0; g < groups && !state.settled(); g++, at += group.bytes(BITS)) {
             const float *scales = (const float *)at;
             const uint32_t *w = (const uint32_t *)(scales + group.scales());
-            take_apart<int8_t>(w, size * BITS / 32, group.ahead(g, groups, 1, BITS), apart);
-            for (int64_t row = 0, turn = 0; row < count + per_block; row += per_block, turn ^= 1) {
-                const uint32_t *mine = (const uint32_t *)(x + (g * all + begin + row) * size);
-                if (row < count && sizeof(Q) == 2)
-                    multiply_tiles<uint8_t, 2, 1, 3>(mine, per_block * size / 4, apart, 0, steps, per_block, found[turn],
-                                                     false, nullptr, 0);
-                else if (row < count)
-                    multiply_tile<uint8_t>(mine, LINE, per_block * LINE, apart, steps, found[turn], WIDTH * sizeof(float),
-                                           false);
-                const ints *of_row = (const ints *)found[turn ^ 1], *upper = of_row + 2 * per_block;
-                for (int64_t r = row - per_block; r >= 0 && r < std::min(row, count); r++, of_row += 2, upper += 2) {
-                    const Part &part = parts[g * all + begin + r];
-                    ints low = of_row[0] + part.start, high = of_row[1] + part.start;
-                    if (sizeof(Q) == 2) low += upper[0] << 8, high += upper[1] << 8;
-                    add_group(low, high, part, scales, group.has_minimum, sums + r * WIDTH, g > 0);
+            take_apart<int8_t, true>(w, size * BITS / 32, 0, apart);
+            const char *ahead = at + 2 * group.bytes(BITS);  // it is asked for in as many parts as there are blocks
+            const int64_t lines = (group.bytes(BITS) / LINE * per_block + count - 1) / count;
+            _tile_loadd(4, apart, TILE_LINE);
+            _tile_loadd(5, apart + LANES, TILE_LINE);
+            _tile_loadd(6, apart + TILE_WORDS * WIDTH, TILE_LINE);
+            _tile_loadd(7, apart + TILE_WORDS * WIDTH + LANES, TILE_LINE);
+            for (int64_t row = 0; row < count; row += per_block, turn ^= 1) {
+                const int64_t first = g * all + begin + row;
+                const char *mine = (const char *)(x + first * size);
+                for (int64_t line = 0; line < lines; line++, ahead += LINE) __builtin_prefetch(ahead, 0, 2);
+#pragma GCC unroll 2
+                for (int byte = 0; byte < BYTES; byte++) {
+                    _tile_zero(0);
+                    _tile_zero(1);
+                    _tile_loadd(2, mine, LINE);
+                    _tile_dpbssd(0, 2, 4);
+                    _tile_dpbssd(1, 2, 5);
+                    mine += step;
+                    scale(2 * byte * ROWS);
+                    if (size > LINE) {
+                        _tile_loadd(3, mine, LINE);
+                        _tile_dpbssd(0, 3, 6);
+                        _tile_dpbssd(1, 3, 7);
+                        mine += step;
+                    }
+                    scale((2 * byte + 1) * ROWS);
+                    _tile_stored(0, found[turn][byte], TILE_LINE);
+                    _tile_stored(1, found[turn][byte] + LANES, TILE_LINE);
                 }
+                const int64_t rows = std::min(per_block, count - row);
+                last = {found[turn], scales, parts + first, sums + row * WIDTH, rows, g > 0};
             }
         }
+        for (int first = 0; first < TILE_ROWS; first += ROWS) scale(first);
         _tile_release();
 #endif
     }
 
-    template <typename As>
+    // For tiles a code has its sign: the middle is taken off.
+    template <typename As, bool TILED = false>
     static void take_apart(const uint32_t *w, int64_t size, int64_t ahead, uint32_t *apart) {
+        typedef uint8_t bytes __attribute__((vector_size(LANES * 4)));
+        constexpr uint8_t MIDDLE = TILED ? 1 << (BITS - 1) : 0;
         for (int64_t k = 0; k < size; k++, w += WIDTH) {
-            prefetch_step((const char *)w + ahead);
+            if constexpr (!TILED) prefetch_step((const char *)w + ahead);
 #pragma GCC unroll 8
             for (int n = 0; n < 32 / BITS / Kind<As>::COLUMNS; n++, apart += WIDTH)
-                for (int half = 0; half < WIDTH; half += LANES)
-                    *(words *)(apart + half) = codes_of<BITS, As>(*(const words *)(w + half), n);
+                for (int half = 0; half < WIDTH; half += LANES) {
+                    const bytes codes = (bytes)codes_of<BITS, As>(*(const words *)(w + half), n);
+                    *(words *)(apart + half) = (words)(codes - MIDDLE);
+                }
         }
     }
 
@@ -281,7 +258,8 @@ void linear(const T *x, const void *weight, const float *bias, T *out, int64_t r
     pool::each(blocks, rows * in > ENOUGH / 8, [=](int64_t block) {
         round_block<BITS>(x, rounded, parts, rows, in, group.size, per_block, tiled, block);
     });
-    const Tasks tasks(rows, outs, rows <= K::TWO_PANELS ? 2 : 1, per_block, K::CHUNK / (in * sizeof(Q) * per_block));
+    const int64_t blocks_of_chunk = K::CHUNK / (tiled ? 2 : 1) / (in * sizeof(Q) * per_block);
+    const Tasks tasks(rows, outs, rows <= K::TWO_PANELS ? 2 : 1, per_block, blocks_of_chunk);
     const Linear<BITS, Q, T> body = {tasks, group, rounded, parts, Groups::panels(weight), bias, out, in, outs, tiled};
     pool::each_twice(tasks.count(), rows * in * outs > ENOUGH, body);
 }

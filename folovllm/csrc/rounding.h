@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "codes.h"
 
@@ -17,6 +18,20 @@ inline vec load_up_to(const T *x, int64_t count) {
     return load(some);
 }
 
+// All lanes joined to one: neighbours, then pairs of them, and so on.
+template <int S = 1, typename Join>
+inline int32_t join_lanes(ints x, Join join) {
+    if constexpr (S < LANES) {
+        constexpr auto lanes = std::make_integer_sequence<int, LANES>();
+        const words w = (words)x;
+        x = join((ints)groups<S, false>(w, w, lanes), (ints)groups<S, true>(w, w, lanes));
+        return join_lanes<2 * S>(x, join);
+    }
+    return x[0];
+}
+
+inline int32_t sum(ints x) { return join_lanes(x, [](ints a, ints b) { return a + b; }); }
+
 // max |x|, or NaN where there is one: its bits are above those of all numbers.
 template <typename T>
 inline float largest(const T *x, int64_t size) {
@@ -25,8 +40,7 @@ inline float largest(const T *x, int64_t size) {
         const ints v = (ints)load_up_to(x + k, size - k) & 0x7fffffff;
         most = v > most ? v : most;
     }
-    int32_t bits = 0;
-    for (int i = 0; i < LANES; i++) bits = std::max(bits, most[i]);
+    const int32_t bits = join_lanes(most, [](ints a, ints b) { return a > b ? a : b; });
     float result;
     memcpy(&result, &bits, 4);
     return result;
@@ -90,3 +104,69 @@ inline ints add_products(ints sums, words a, words b, int16_t) {
 
 // And for a number that is as it was.
 inline vec add_products(vec sums, words a, words b, float) { return fused((vec)a, (vec)b, sums); }
+
+// By the type of q: float, int16_t or int8_t.
+template <typename Q>
+struct Kind {
+    static constexpr bool FLOAT = std::is_same_v<Q, float>;
+    static constexpr int COLUMNS = 4 / sizeof(Q);                       // in a word of x
+    static constexpr float MOST = sizeof(Q) == 1 ? 127 : 127 * 257;     // each byte of it is at most 127
+    static constexpr int MAX_ROWS = LANES == 16 ? 12 : FLOAT ? 6 : 4;   // 2 * MAX_ROWS results, of 32 registers or 16
+    static constexpr int TWO_PANELS = LANES == 16 ? FLOAT ? 5 : 6 : 2;  // rows, with registers for two panels
+    static constexpr int MANY = FLOAT ? 1 : 6;  // blocks (measured on Zen 4: 64 rows, 0.94 to 0.99 of bfloat16's speed)
+    static constexpr int64_t CHUNK = FLOAT ? 2 << 20 : 1 << 20;  // bytes of x, about, that stay in a cache meanwhile
+};
+
+// What products with a q are summed up in.
+vec sums_of(float);
+ints sums_of(int);
+template <typename Q>
+using Sums = decltype(sums_of(Q{}));
+
+// Of a row of x in a group.
+struct Part {
+    int32_t start;     // of the sums of codes
+    float scale, sum;  // sum: of the row's numbers, as they are after rounding
+};
+
+// A block of rows, group by group: its numbers [groups, all rows, columns] with words of the block's rows side by side, or
+// as tiles, and its parts [groups, all rows]. All rows: in blocks of the same size.
+template <int BITS, typename Q, typename T>
+void round_block(const T *x, Q *rounded, Part *parts, int64_t rows, int64_t in, int64_t group, int64_t per_block,
+                 bool tiled, int64_t block) {
+    typedef Kind<Q> K;
+    const int64_t first = block * per_block, count = std::min(per_block, rows - first);
+    const int64_t all = (rows + per_block - 1) / per_block * per_block;
+    for (int64_t r = 0; r < count; r++) {
+        const T *from = x + (first + r) * in;
+        const float of_row = sizeof(Q) == 1 ? largest(from, in) / K::MOST : 1;
+        for (int64_t g = 0; g < in / group; g++, from += group) {
+            float scale = sizeof(Q) == 2 ? largest(from, group) / K::MOST : of_row;
+            if (sizeof(Q) == 2 && scale < 1e-37f) scale = 0;  // 1 / scale would be infinite
+            const float inverse = scale > 0 ? 1 / scale : 0;
+            int32_t *to = (int32_t *)(rounded + (g * all + first) * group) + r;
+            Sums<Q> total = {};
+            for (int64_t k = 0; k < group; k += LANES) {
+                const vec v = load_up_to(from + k, group - k);
+                int32_t *place = to + k / K::COLUMNS * count;
+                if constexpr (K::FLOAT) {
+                    total += v;
+                    for (int64_t i = 0; i < std::min<int64_t>(LANES, group - k); i++)
+                        memcpy(place + i * count, from + k + i, sizeof(float));
+                    continue;
+                } else {
+                    const ints whole = nearest(sizeof(Q) == 2 ? v * inverse : scale > 0 ? v / scale : vec{});
+                    total += whole;
+#ifdef __AMX_BF16__
+                    char *bytes = (char *)(to - r) + (k / LINE * per_block + r) * LINE + k % LINE;
+                    if (tiled) put_bytes<BITS, Q>(whole, bytes, per_block * group);
+#endif
+                    if (!tiled) put_words<Q>(whole, group - k, place, count);
+                }
+            }
+            const auto of_group = sum(total);
+            const int32_t start = K::FLOAT ? 0 : -(1 << (BITS - 1)) * (int32_t)of_group;
+            parts[g * all + first + r] = {start, scale, of_group * scale};
+        }
+    }
+}

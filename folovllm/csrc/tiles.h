@@ -24,24 +24,23 @@ constexpr int64_t TILE_LINE = WIDTH * sizeof(uint32_t);  // bytes from one word 
 constexpr int TILE_PIECE = 8 * TILE_WORDS;  // words: 16 KiB of a panel stay in the first cache for many rows
 constexpr int FEW_BLOCKS = 8;               // for which a whole panel in the second cache is faster
 
-// sums += x times w, of bf16; of int8_t, where the numbers of x have no sign; or of uint8_t, where those of w have none.
+// sums += x times w, of bf16; or of 8 bits, where the numbers of x have no sign.
 #define MULTIPLY_TILES(SUMS, X, W)           \
     if constexpr (sizeof(N) == 2)            \
         _tile_dpbf16ps(SUMS, X, W);          \
-    else if constexpr (N(-1) < 0)            \
-        _tile_dpbusd(SUMS, X, W);            \
     else                                     \
-        _tile_dpbsud(SUMS, X, W)
+        _tile_dpbusd(SUMS, X, W)
 
-// What the eight tiles are: sums 0 to 3, x 4 and 5, w 6 and 7. x and the sums have as many rows.
+// What the eight tiles are: sums 0 to 3, x 4 and 5, w 6 and 7; or what is before w, of which `of_w` is the first. x and the
+// sums have as many rows.
 struct Shapes {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {};
 
-    explicit Shapes(uint8_t of_x) {
-        std::fill(rows, rows + 6, of_x);
-        rows[6] = rows[7] = TILE_ROWS;
+    explicit Shapes(uint8_t of_x, int of_w = 6) {
+        std::fill(rows, rows + of_w, of_x);
+        std::fill(rows + of_w, rows + 8, TILE_ROWS);
     }
 };
 

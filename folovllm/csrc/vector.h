@@ -29,7 +29,13 @@ struct bf16 {  // the upper half of a float32
 };
 
 static inline vec load(const float *p) { return *(const vec *)p; }
-static inline vec load(const bf16 *p) { return (vec)(__builtin_convertvector(*(const halves *)p, words) << 16); }
+static inline vec load(const bf16 *p) {
+#ifdef __AVX512F__  // GCC would take it in two halves
+    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
+#else
+    return (vec)(__builtin_convertvector(*(const halves *)p, words) << 16);
+#endif
+}
 
 static inline void store(float *p, vec x) { *(vec *)p = x; }
 static inline void store(bf16 *p, vec x) {  // to the nearest, ties to even

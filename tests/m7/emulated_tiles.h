@@ -64,7 +64,7 @@ inline int64_t allow(...) { return 0; }  // the system lets us use them
 #undef _tile_stored
 #undef _tile_zero
 #undef _tile_dpbusd
-#undef _tile_dpbsud
+#undef _tile_dpbssd
 #undef _tile_dpbf16ps
 #define _tile_loadd(TILE, FROM, APART) emulated::load(TILE, FROM, APART)
 #define _tile_stored(TILE, TO, APART) emulated::store(TILE, TO, APART)
@@ -73,8 +73,8 @@ inline int64_t allow(...) { return 0; }  // the system lets us use them
 #define _tile_release() (void)0
 #define _tile_dpbusd(S, X, W) \
     emulated::multiply<int32_t, uint8_t, int8_t>(S, X, W, [](auto number) { return (int32_t)number; })
-#define _tile_dpbsud(S, X, W) \
-    emulated::multiply<int32_t, int8_t, uint8_t>(S, X, W, [](auto number) { return (int32_t)number; })
+#define _tile_dpbssd(S, X, W) \
+    emulated::multiply<int32_t, int8_t, int8_t>(S, X, W, [](auto number) { return (int32_t)number; })
 #define _tile_dpbf16ps(S, X, W) \
     emulated::multiply<float, uint16_t, uint16_t>(S, X, W, [](auto number) { return emulated::of_bf16(number); })
 #define syscall emulated::allow
