@@ -186,7 +186,7 @@ struct Linear {
             const float *scales = (const float *)at;
             const uint32_t *w = (const uint32_t *)(scales + group.scales());
             take_apart<int8_t, true>(w, size * BITS / 32, 0, apart);
-            const char *ahead = at + 2 * group.bytes(BITS);  // it is asked for in as many parts as there are blocks
+            const char *ahead = at + 2 * group.bytes(BITS);  // asked for a few lines with each block
             const int64_t lines = (group.bytes(BITS) / LINE * per_block + count - 1) / count;
             _tile_loadd(4, apart, TILE_LINE);
             _tile_loadd(5, apart + LANES, TILE_LINE);

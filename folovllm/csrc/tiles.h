@@ -31,8 +31,8 @@ constexpr int FEW_BLOCKS = 8;               // for which a whole panel in the se
     else                                     \
         _tile_dpbusd(SUMS, X, W)
 
-// What the eight tiles are: sums 0 to 3, x 4 and 5, w 6 and 7; or what is before w, of which `of_w` is the first. x and the
-// sums have as many rows.
+// The rows of the eight tiles. Those from `of_w` on are w. Those before are sums and x, with as many rows as x has: here 0
+// to 3, and 4 and 5.
 struct Shapes {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};

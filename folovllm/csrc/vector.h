@@ -15,8 +15,10 @@
 
 #ifdef __AVX512F__
 constexpr int LANES = 16;
+#define TO_WORDS(HALVES) ((words)_mm512_cvtepu16_epi32((__m256i)(HALVES)))  // GCC 12 would convert two halves
 #else
 constexpr int LANES = 8;
+#define TO_WORDS(HALVES) ((words)_mm256_cvtepu16_epi32((__m128i)(HALVES)))
 #endif
 
 typedef float vec __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
@@ -29,13 +31,7 @@ struct bf16 {  // the upper half of a float32
 };
 
 static inline vec load(const float *p) { return *(const vec *)p; }
-static inline vec load(const bf16 *p) {
-#ifdef __AVX512F__  // GCC would take it in two halves
-    return (vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
-#else
-    return (vec)(__builtin_convertvector(*(const halves *)p, words) << 16);
-#endif
-}
+static inline vec load(const bf16 *p) { return (vec)(TO_WORDS(*(const halves *)p) << 16); }
 
 static inline void store(float *p, vec x) { *(vec *)p = x; }
 static inline void store(bf16 *p, vec x) {  // to the nearest, ties to even
