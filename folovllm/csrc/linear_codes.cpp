@@ -169,7 +169,8 @@ struct Linear {
         } last = {};
         auto scale = [&](int first) {
 #pragma GCC unroll 8
-            for (int r = first; r < first + ROWS && r < last.rows; r++) {
+            for (int r = first; r < first + ROWS; r++) {
+                if (r >= last.rows) return;
                 const ints *lower = (const ints *)(last.found[0] + r * WIDTH);
                 ints low = lower[0], high = lower[1];
                 if constexpr (BYTES == 2) {
