@@ -25,13 +25,23 @@
 
 namespace {
 
+template <typename Q>
+constexpr bool IS_FLOAT = Kind<Q>::FLOAT;
+template <typename Q>
+constexpr int MAX_ROWS = LANES == 16 ? 12 : IS_FLOAT<Q> ? 6 : 4;   // 2 * MAX_ROWS results, of 32 registers or 16
+template <typename Q>
+constexpr int TWO_PANELS = LANES == 16 ? IS_FLOAT<Q> ? 5 : 6 : 2;  // rows, with registers for two panels
+template <typename Q>
+constexpr int MANY = IS_FLOAT<Q> ? 1 : 6;  // blocks (measured on Zen 4: 64 rows, 0.94 to 0.99 of bfloat16's speed)
+template <typename Q>
+constexpr int64_t CHUNK = IS_FLOAT<Q> ? 2 << 20 : 1 << 20;  // bytes of x, about, that stay in a cache meanwhile
 constexpr int FOR_TILES = 13;  // rows, from which tiles are faster
 
 // Step n of a word of each output: as many codes as a word of x has numbers. 0 bits: it is taken apart already.
 template <int BITS, typename Q>
 inline words codes_of(words w, int n) {
     if constexpr (BITS == 0) return w;
-    if constexpr (Kind<Q>::FLOAT) {
+    if constexpr (IS_FLOAT<Q>) {
         // Turning a code's highest bit takes the middle off, if it then is the sign.
         const words turned = w ^ (BITS == 8 ? 0x80808080 : 0x88888888);
         const int at = 16 * (n & 1) + BITS * (n >> 1);
@@ -101,7 +111,7 @@ void multiply_group(int rows, const Q *x, const Part *parts, const uint32_t *w, 
     switch (rows) {
 #define CASE(N)                                                                                                       \
     case N:                                                                                                           \
-        if constexpr (N <= (PANELS == 1 ? Kind<Q>::MAX_ROWS : Kind<Q>::TWO_PANELS))                                   \
+        if constexpr (N <= (PANELS == 1 ? MAX_ROWS<Q> : TWO_PANELS<Q>))                                   \
             multiply_group<BITS, N, PANELS>(x, parts, w, scales, has_minimum, next_panel, ahead, size, sums, go_on);  \
         return;
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
@@ -124,17 +134,18 @@ struct Linear {
         const int64_t begin = tasks.first_row(task), count = tasks.num_rows(task), per_block = tasks.per_block;
         const int64_t groups = in / group.size, size = group.size * BITS / 32, next_panel = groups * group.bytes(BITS);
         const int64_t all = (tasks.rows + per_block - 1) / per_block * per_block;
-        const bool many = count > Kind<Q>::MANY * per_block, minimum = group.has_minimum;
+        const bool many = count > MANY<Q> * per_block, minimum = group.has_minimum;
         const char *at = panels + tasks.first_panel(task) * next_panel;
         float *sums = results(tasks.pair * count * WIDTH);
         alignas(LINE) uint32_t apart[LARGEST_GROUP / Kind<Q>::COLUMNS * WIDTH];
-        if constexpr (!Kind<Q>::FLOAT)
+        if constexpr (!IS_FLOAT<Q>)
             if (tiled) return compute_in_tiles(begin, count, all, at, sums, state);
         for (int64_t g = 0; g < groups && !state.settled(); g++, at += group.bytes(BITS)) {
             const float *scales = (const float *)at;
             const uint32_t *w = (const uint32_t *)(scales + group.scales());
             const int64_t ahead = group.ahead(g, groups, tasks.num_panels(task), BITS);
-            if (many) take_apart<Q>(w, size, ahead, apart);
+            for (int64_t k = 0; many && k < size; k++) prefetch_step((const char *)(w + k * WIDTH) + ahead);
+            if (many) take_apart<Q>(w, size, apart);
             for (int64_t row = 0; row < count; row += per_block) {
                 const int64_t rows = std::min(per_block, count - row), first = g * all + begin + row;
                 const int64_t words_of_x = group.size / Kind<Q>::COLUMNS;
@@ -186,7 +197,7 @@ struct Linear {
         for (int64_t g = 0; g < groups && !state.settled(); g++, at += group.bytes(BITS)) {
             const float *scales = (const float *)at;
             const uint32_t *w = (const uint32_t *)(scales + group.scales());
-            take_apart<int8_t, true>(w, size * BITS / 32, 0, apart);
+            take_apart<int8_t, true>(w, size * BITS / 32, apart);
             const char *ahead = at + 2 * group.bytes(BITS);  // asked for a few lines with each block
             const int64_t lines = (group.bytes(BITS) / LINE * per_block + count - 1) / count;
             _tile_loadd(4, apart, TILE_LINE);
@@ -227,18 +238,16 @@ struct Linear {
 
     // For tiles a code has its sign: the middle is taken off.
     template <typename As, bool TILED = false>
-    static void take_apart(const uint32_t *w, int64_t size, int64_t ahead, uint32_t *apart) {
+    static void take_apart(const uint32_t *w, int64_t size, uint32_t *apart) {
         typedef uint8_t bytes __attribute__((vector_size(LANES * 4)));
         constexpr uint8_t MIDDLE = TILED ? 1 << (BITS - 1) : 0;
-        for (int64_t k = 0; k < size; k++, w += WIDTH) {
-            if constexpr (!TILED) prefetch_step((const char *)w + ahead);
+        for (int64_t k = 0; k < size; k++, w += WIDTH)
 #pragma GCC unroll 8
             for (int n = 0; n < 32 / BITS / Kind<As>::COLUMNS; n++, apart += WIDTH)
                 for (int half = 0; half < WIDTH; half += LANES) {
                     const bytes codes = (bytes)codes_of<BITS, As>(*(const words *)(w + half), n);
                     *(words *)(apart + half) = (words)(codes - MIDDLE);
                 }
-        }
     }
 
     void commit(int64_t task) const { tasks.put_results(task, bias, out, outs); }
@@ -248,10 +257,9 @@ struct Linear {
 template <int BITS, typename Q, typename T>
 void linear(const T *x, const void *weight, const float *bias, T *out, int64_t rows, int64_t in, int64_t outs) {
     if (rows == 0) return;
-    typedef Kind<Q> K;
     const Groups group = Groups::of(weight);
-    const bool tiled = !K::FLOAT && rows >= FOR_TILES && group.size % LINE == 0 && has_tiles();
-    const int64_t most = tiled ? 16 : K::MAX_ROWS, blocks = (rows + most - 1) / most;
+    const bool tiled = !IS_FLOAT<Q> && rows >= FOR_TILES && group.size % LINE == 0 && has_tiles();
+    const int64_t most = tiled ? 16 : MAX_ROWS<Q>, blocks = (rows + most - 1) / most;
     const int64_t per_block = (rows + blocks - 1) / blocks;
     static thread_local pool::Buffer numbers, of_groups;
     Q *rounded = (Q *)numbers.reserve(blocks * per_block * in * sizeof(Q));
@@ -259,8 +267,8 @@ void linear(const T *x, const void *weight, const float *bias, T *out, int64_t r
     pool::each(blocks, rows * in > ENOUGH / 8, [=](int64_t block) {
         round_block<BITS>(x, rounded, parts, rows, in, group.size, per_block, tiled, block);
     });
-    const int64_t blocks_of_chunk = K::CHUNK / (tiled ? 2 : 1) / (in * sizeof(Q) * per_block);
-    const Tasks tasks(rows, outs, rows <= K::TWO_PANELS ? 2 : 1, per_block, blocks_of_chunk);
+    const int64_t blocks_of_chunk = CHUNK<Q> / (tiled ? 2 : 1) / (in * sizeof(Q) * per_block);
+    const Tasks tasks(rows, outs, rows <= TWO_PANELS<Q> ? 2 : 1, per_block, blocks_of_chunk);
     const Linear<BITS, Q, T> body = {tasks, group, rounded, parts, Groups::panels(weight), bias, out, in, outs, tiled};
     pool::each_twice(tasks.count(), rows * in * outs > ENOUGH, body);
 }
