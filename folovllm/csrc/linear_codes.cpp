@@ -26,22 +26,20 @@
 namespace {
 
 template <typename Q>
-constexpr bool IS_FLOAT = Kind<Q>::FLOAT;
+constexpr int MAX_ROWS = LANES == 16 ? 12 : Kind<Q>::FLOAT ? 6 : 4;  // 2 * MAX_ROWS results, of 32 registers or 16
 template <typename Q>
-constexpr int MAX_ROWS = LANES == 16 ? 12 : IS_FLOAT<Q> ? 6 : 4;   // 2 * MAX_ROWS results, of 32 registers or 16
+constexpr int TWO_PANELS = LANES == 16 ? Kind<Q>::FLOAT ? 5 : 6 : 2;  // rows, with registers for two panels
 template <typename Q>
-constexpr int TWO_PANELS = LANES == 16 ? IS_FLOAT<Q> ? 5 : 6 : 2;  // rows, with registers for two panels
+constexpr int MANY = Kind<Q>::FLOAT ? 1 : 6;  // blocks (measured on Zen 4: 64 rows, 0.94 to 0.99 of bfloat16's speed)
 template <typename Q>
-constexpr int MANY = IS_FLOAT<Q> ? 1 : 6;  // blocks (measured on Zen 4: 64 rows, 0.94 to 0.99 of bfloat16's speed)
-template <typename Q>
-constexpr int64_t CHUNK = IS_FLOAT<Q> ? 2 << 20 : 1 << 20;  // bytes of x, about, that stay in a cache meanwhile
+constexpr int64_t CHUNK = Kind<Q>::FLOAT ? 2 << 20 : 1 << 20;  // bytes of x, about, that stay in a cache meanwhile
 constexpr int FOR_TILES = 13;  // rows, from which tiles are faster
 
 // Step n of a word of each output: as many codes as a word of x has numbers. 0 bits: it is taken apart already.
 template <int BITS, typename Q>
 inline words codes_of(words w, int n) {
     if constexpr (BITS == 0) return w;
-    if constexpr (IS_FLOAT<Q>) {
+    if constexpr (Kind<Q>::FLOAT) {
         // Turning a code's highest bit takes the middle off, if it then is the sign.
         const words turned = w ^ (BITS == 8 ? 0x80808080 : 0x88888888);
         const int at = 16 * (n & 1) + BITS * (n >> 1);
@@ -138,7 +136,7 @@ struct Linear {
         const char *at = panels + tasks.first_panel(task) * next_panel;
         float *sums = results(tasks.pair * count * WIDTH);
         alignas(LINE) uint32_t apart[LARGEST_GROUP / Kind<Q>::COLUMNS * WIDTH];
-        if constexpr (!IS_FLOAT<Q>)
+        if constexpr (!Kind<Q>::FLOAT)
             if (tiled) return compute_in_tiles(begin, count, all, at, sums, state);
         for (int64_t g = 0; g < groups && !state.settled(); g++, at += group.bytes(BITS)) {
             const float *scales = (const float *)at;
@@ -258,7 +256,7 @@ template <int BITS, typename Q, typename T>
 void linear(const T *x, const void *weight, const float *bias, T *out, int64_t rows, int64_t in, int64_t outs) {
     if (rows == 0) return;
     const Groups group = Groups::of(weight);
-    const bool tiled = !IS_FLOAT<Q> && rows >= FOR_TILES && group.size % LINE == 0 && has_tiles();
+    const bool tiled = !Kind<Q>::FLOAT && rows >= FOR_TILES && group.size % LINE == 0 && has_tiles();
     const int64_t most = tiled ? 16 : MAX_ROWS<Q>, blocks = (rows + most - 1) / most;
     const int64_t per_block = (rows + blocks - 1) / blocks;
     static thread_local pool::Buffer numbers, of_groups;

@@ -31,6 +31,7 @@ inline int32_t join_lanes(ints x, Join join) {
 }
 
 inline int32_t sum(ints x) { return join_lanes(x, [](ints a, ints b) { return a + b; }); }
+
 // max |x|, or NaN where there is one: its bits are above those of all numbers.
 template <typename T>
 inline float largest(const T *x, int64_t size) {
