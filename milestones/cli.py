@@ -22,6 +22,7 @@ from milestones import verify as verification
 from milestones.bench import command as bench_command
 from milestones.chain import Course
 from milestones.diffs import compare
+from milestones.green import GreenRuns
 from milestones.handout import checkout
 from milestones.labs import prove
 from milestones.labs.commands import add_commands, states
@@ -99,11 +100,12 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--static", action="store_true", help="run nothing: chain, names and exercises only")
     command.add_argument("--steps", action="store_true", help="prove each step that leads to a milestone too")
     command.add_argument(
-        "--all", action="store_true", help="run the newest milestone's tests too (`make test` runs the same)"
-    )
+        "--all", action="store_true",
+        help="run what is unchanged since its last green run too, and the newest milestone's tests (`make test` does)",
+    )  # fmt: skip
     command.add_argument(
-        "--sample", metavar="N", type=int, choices=range(1, 10), default=1,
-        help="of the tests that a milestone has from earlier ones, run one file in N (default: 1)",
+        "--share", metavar="N", type=int, choices=range(1, 10), default=1,
+        help="test one tree and one step in N, with one file in 2N of the earlier milestones' tests (default: all)",
     )  # fmt: skip
     command.add_argument("--seed", type=int, help="which of them (default: others each time)")
     command.set_defaults(run=run_verify)
@@ -239,7 +241,7 @@ def run_prove(root: Path, args: argparse.Namespace) -> int:
         return every
 
     if args.mutants > 0:
-        print(f"{args.mutants} mutants, drawn by --seed {seed}")
+        print(f"{args.mutants} mutants; the same again: prove --mutants {args.mutants} --seed {seed}")
     with report.progress() as progress:
         proofs, problems = prove.prove(course, prove.choose(course, args.exercises), progress, draw=draw)
     return 0 if report.print_proofs(proofs, problems) else 1
@@ -256,11 +258,11 @@ def run_verify(root: Path, args: argparse.Namespace) -> int:
             result.problems += verification.static_problems(course, result.milestone)
     else:
         seed = random.randrange(1_000_000) if args.seed is None else args.seed
-        if args.sample > 1:
-            print(f"of earlier milestones' tests one file in {args.sample}, drawn by --seed {seed}")
+        if args.share > 1:
+            print(f"one tree and one step in {args.share}; the same again: verify --share {args.share} --seed {seed}")
         with report.progress() as progress, verification.preloaded_python() as python:
             results = verification.verify(
-                root, course, chosen, run_all=args.all, with_steps=args.steps, sample=args.sample, seed=seed,
-                progress=progress, python=python,
+                root, course, chosen, run_all=args.all, with_steps=args.steps, share=args.share, seed=seed,
+                green=GreenRuns(root), progress=progress, python=python,
             )  # fmt: skip
     return 0 if report.print_results(course.problems(), results) else 1

@@ -16,7 +16,7 @@ from folovllm.layers.linear import Embedding, Linear, LMHead
 from folovllm.layers.ops import LayerOps
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.weights import build_model
-from tests.helpers import hf_greedy, make_hf_folder
+from tests.helpers import hf_greedy, make_hf_folder, names, thinned
 from tests.m1.test_layers import TOLERANCE, relative_error
 from tests.m1.test_models import MODELS, flat_logits
 from tests.m4.cpu_target import REASON
@@ -87,8 +87,7 @@ def prompts_of(lengths: tuple[int, ...]) -> list[list[int]]:
     return [torch.randint(0, 256, (n,), generator=generator).tolist() for n in lengths]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "way"), thinned(names(MODELS), names(WAYS)))
 def test_greedy_tokens_equal_hugging_face(name: str, way: str, tmp_path: Path) -> None:
     kind, over = MODELS[name]
     folder = make_hf_folder(tmp_path, kind, **over)
@@ -97,8 +96,7 @@ def test_greedy_tokens_equal_hugging_face(name: str, way: str, tmp_path: Path) -
     assert Decoding(build(folder, way=way), prompts).greedy(32) == [hf_greedy(oracle, prompt, 32) for prompt in prompts]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["qwen3 tied", "qwen2", "llama with biases"])
+@pytest.mark.parametrize(("name", "way"), thinned(names(["qwen3 tied", "qwen2", "llama with biases"]), names(WAYS)))
 @pytest.mark.usefixtures("either_cpu")
 def test_bfloat16_logits_are_near_float32_on_the_same_weights(name: str, way: str, tmp_path: Path) -> None:
     kind, over = MODELS[name]
