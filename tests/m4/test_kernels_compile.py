@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("triton")
 pytestmark = [
-    pytest.mark.slow,  # six kernels through a compiler: ten seconds
+    pytest.mark.exhaustive,  # six kernels through a compiler: ten seconds
     pytest.mark.skipif(
         platform.system() != "Linux" or platform.machine() != "x86_64", reason="no assembler beside Triton"
     ),
@@ -46,14 +46,12 @@ def test_everything_stands_in_registers(compiled: Kernels) -> None:
         assert kernel["stack"] == 0, f"{name} spills"
 
 
-@pytest.mark.exhaustive
 def test_nothing_is_read_or_written_before_the_kernel_in_front_is_over(compiled: Kernels) -> None:
     assert len(compiled) == 6
     for name, kernel in compiled.items():
         assert kernel["early"] == [], name
 
 
-@pytest.mark.exhaustive
 def test_a_draw_takes_ten_instructions_a_logit_and_no_barrier(compiled: Kernels) -> None:
     """A thread of the draw reads 8 tokens of each of its 8 stripes in a round, and computes 9 exponentials a stripe. It
     has two such loops, with filters and without."""
