@@ -9,7 +9,9 @@ from milestones.sources import File
 
 TREE = {
     "folovllm/__init__.py": "def __getattr__(name): ...\n",
-    "folovllm/__init__.pyi": "from folovllm.core.pool import Pool as Pool\nfrom folovllm.worker import Worker as Worker\n",
+    "folovllm/__init__.pyi": (
+        "from folovllm.core.pool import Pool as Pool\nfrom folovllm.worker import Worker as Worker\n"
+    ),
     "folovllm/core/__init__.py": "",
     "folovllm/core/pool.py": (
         "import torch\nfrom folovllm.core import names as n\n\nSIZE: int = 16\nA, (B, C) = 1, (2, 3)\n"
