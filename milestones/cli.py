@@ -25,7 +25,7 @@ from milestones.diffs import compare
 from milestones.green import GreenRuns
 from milestones.handout import checkout
 from milestones.labs import prove
-from milestones.labs.commands import add_commands, states
+from milestones.labs.commands import add_commands, install_command, states
 from milestones.labs.mutants import Mutant
 from milestones.sources import commit, repository_root, uncommitted, working_tree
 from milestones.spec import MilestoneError
@@ -54,12 +54,10 @@ def main(argv: list[str] | None = None, root: Path | None = None) -> int:
     except MilestoneError as error:
         print(f"error: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
-        if error.name not in ("rich", "torch", "transformers"):
+        if error.name not in ("rich", "torch", "transformers", "pytest"):
             raise
-        print(
-            f"error: this command needs {error.name}: `make test` sets up .venv, then use .venv/bin/python",
-            file=sys.stderr,
-        )
+        needed = install_command(repository_root() if root is None else root)
+        print(f"error: this command needs {error.name}: {needed}", file=sys.stderr)
     return 2
 
 
