@@ -1,10 +1,10 @@
-"""Decoding with guesses against decoding without, at several batch sizes.
+"""Decoding with draft tokens against decoding without, at several batch sizes.
 
-    gain     tokens of a sequence in a step: the guesses that were kept, and one more
-    expected gain * plain step / step with guesses, by what the engine measured when it started
+    gain     tokens of a sequence in a step: the drafts that were kept, and one more
+    expected gain * plain step / step with drafts, by what the engine measured when it started
 
 Two engines take turns on the same prompts: one with speculative_config, one without. Random weights say nothing that a
-draft could guess. There an oracle guesses: each guess is right with a probability that is given, and costs nothing.
+draft model could propose. There an oracle does: each of its tokens is right with a given probability, and is free.
 
 vLLM: benchmarks/throughput.py (--speculative-config)
 """
@@ -14,9 +14,8 @@ from __future__ import annotations
 import argparse
 import gc
 import random
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
@@ -24,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from folovllm import request
-from folovllm.bench.options import add_model, add_output, add_rounds, add_seed
-from folovllm.bench.report import Report, Row, medians
-from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, require_at_least, vocab_size
+from folovllm.bench.contestant import make_engine, take_turns
+from folovllm.bench.options import add_batch_sizes, add_common, add_lengths, add_model, add_number, source
+from folovllm.bench.report import Report, medians
+from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.config import EMBEDDED_MODEL
-from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.parts import Parts, choose_parts
 from folovllm.quantize.calibration import read_texts
@@ -55,7 +54,7 @@ class Guess(int):
 
 
 class OracleProposer(NgramProposer):
-    """Guesses that are right with probability `alpha`, whatever the model draws: random weights say nothing anyway."""
+    """Drafts that are right with probability `alpha`, whatever the model draws."""
 
     def __init__(self, alpha: float, seed: int) -> None:
         super().__init__(1, 1)
@@ -83,81 +82,62 @@ class Decoding:
     num_tokens: int
     steps: int
     """Of a sequence, all together."""
-    guesses: SpecDecodingStats
+    drafts: SpecDecodingStats
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.description = "Decoding with guesses against decoding without, in turn, at several batch sizes."
+    command.description = "Decoding with draft tokens against decoding without, in turn, at several batch sizes."
     add_model(command)
-    text = "what guesses (default: draft_model for --model embedded, else an oracle)"
+    text = "what drafts (default: draft_model for --model embedded, else an oracle)"
     command.add_argument("--method", choices=METHODS, help=text)
-    text = "share of the oracle's guesses that are right"
+    text = "share of the oracle's tokens that are right"
     command.add_argument("--acceptance", type=float, metavar="P", default=0.8, help=text)
-    text = "guesses of a step at most"
-    command.add_argument("--num-speculative-tokens", type=int, metavar="K", default=4, help=text)
-    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 32], metavar="N", help="requests")
-    command.add_argument("--input-len", type=int, metavar="N", default=32, help="prompt tokens of a request")
-    command.add_argument("--output-len", type=int, metavar="N", default=96, help="new tokens of a request")
-    add_rounds(command, default=5)
-    add_seed(command)
-    add_output(command)
+    add_number(command, "--num-speculative-tokens", default=4, help="draft tokens of a step at most")
+    add_batch_sizes(command, 1, 8, 32, help="requests")
+    add_lengths(command, None, 32, 96)
+    add_common(command, rounds=5)
 
 
-def run(
-    model: BenchModel,
-    *,
-    command: str,
-    dtype: str,
-    method: str | None = None,
-    acceptance: float = 0.8,
-    num_speculative_tokens: int = 4,
-    batch_sizes: Sequence[int] = (1, 8, 32),
-    input_len: int = 32,
-    output_len: int = 96,
-    device: str | None = None,
-    rounds: int = 5,
-    seed: int = 0,
-) -> Report:
-    require_at_least(1, input_len=input_len, rounds=rounds, num_speculative_tokens=num_speculative_tokens)
-    require_at_least(2, output_len=output_len)
-    for batch in batch_sizes:
-        require_at_least(1, batch_sizes=batch)
-    if not 0 <= acceptance <= 1:
-        raise ValueError(f"acceptance must be from 0 to 1, got {acceptance}")
-    method = method or ("draft_model" if model.path == EMBEDDED_MODEL else "oracle")
-    vocab = vocab_size(model)
-    oracle = OracleProposer(acceptance, seed) if method == "oracle" else None
-    speculative = {"method": "ngram" if oracle else method, "num_speculative_tokens": num_speculative_tokens}
-    room = max(batch_sizes) * (-(-(input_len + output_len) // 16) + 1)
-    make = partial(
-        config_for_llm, model.path, dtype=dtype, device=device, load_format=model.load_format, num_kv_blocks=room,
-        max_model_len=input_len + output_len, max_num_seqs=max(batch_sizes), enable_prefix_caching=False,
-        max_num_batched_tokens=max(2048, max(batch_sizes) * (input_len + num_speculative_tokens)),
-        skip_tokenizer_init=model.path != EMBEDDED_MODEL,
-    )  # fmt: skip
-    with progress_bar(1 + (rounds + 1) * len(batch_sizes)) as tick:
+def run(args: argparse.Namespace) -> Report:
+    if not 0 <= args.acceptance <= 1:
+        raise ValueError(f"acceptance must be from 0 to 1, got {args.acceptance}")
+    batch_sizes, length, output_len = args.batch_sizes, args.input_len + args.output_len, args.output_len
+    most, count = max(batch_sizes), args.num_speculative_tokens
+    with source(args) as model, progress_bar(1 + 2 * (args.rounds + 1) * len(batch_sizes)) as tick:
         tick("loading")
-        plain = LLMEngine(make())
-        guessing = LLMEngine(make(speculative_config=speculative), choose=oracle.choose if oracle else choose_parts)
-        for observe in model.observers:
-            observe(guessing)
-        prompts = _prompts(plain, max(batch_sizes), input_len, vocab, seed)
-        found: dict[int, list[tuple[Decoding, Decoding]]] = {batch: [] for batch in batch_sizes}
-        for number in range(rounds + 1):  # the first warms up
-            for batch, pairs in found.items():
-                tick(f"round {number}/{rounds}: {batch} requests")
-                some = prompts[:batch]
-                pairs.append((_decode(plain, some, output_len), _decode(guessing, some, output_len)))
-    what = f"oracle, {acceptance:.0%} right" if oracle else method
-    rows = [_row(what, dtype, batch, guessing, pairs[1:]) for batch, pairs in found.items()]
+        method = args.method or ("draft_model" if model.path == EMBEDDED_MODEL else "oracle")
+        oracle = OracleProposer(args.acceptance, args.seed) if method == "oracle" else None
+        make = partial(
+            make_engine, model, args.dtype, args.device, num_kv_blocks=most * (-(-length // 16) + 1),
+            max_model_len=length, max_num_seqs=most, enable_prefix_caching=False,
+            max_num_batched_tokens=max(2048, most * (args.input_len + count)),
+            skip_tokenizer_init=model.path != EMBEDDED_MODEL,
+        )  # fmt: skip
+        speculative = {"method": "ngram" if oracle else method, "num_speculative_tokens": count}
+        drafting = make(speculative_config=speculative, choose=oracle.choose if oracle else choose_parts)
+        engines = {"plain": make(), "drafts": drafting}
+        prompts = _prompts(drafting, most, args.input_len, vocab_size(model), args.seed)
+        plays = [
+            (f"{batch} requests, {name}", lambda number, e=engine, b=batch: _decode(e, prompts[:b], output_len))
+            for batch in batch_sizes
+            for name, engine in engines.items()
+        ]
+        found = take_turns(plays, args.rounds, tick)
+    what = f"oracle, {args.acceptance:.0%} right" if oracle else method
+    lines = []
+    for at, batch in enumerate(batch_sizes):
+        plain, drafted = found[2 * at], found[2 * at + 1]
+        drafts = sum((one.drafts for one in drafted), SpecDecodingStats())
+        kept = " ".join(f"{share:.2f}" for share in drafts.acceptance_per_pos) if drafts.num_drafts else None
+        facts = {"method": what, "dtype": args.dtype, "requests": batch, "kept_per_pos": kept}
+        lines.append((facts, _samples(batch, drafting, plain, drafted)))
     notes = [
-        f"{medians(rounds, 'round')} after a warm-up, with guesses and without in turn; greedy, prompts of {input_len} "
-        f"tokens, {output_len} new ones, from when the last prompt was computed.",
-        "gain: tokens of a sequence in a step. drafted: guesses of a sequence in a step. kept_per_pos: share of the "
-        "drafts of which this guess was kept. expected: the ratio by gain and the times measured at the start.",
+        f"{medians(args.rounds, 'round')} after a warm-up, with drafts and without in turn; greedy, prompts of "
+        f"{args.input_len} tokens, {output_len} new ones, from when the last prompt was computed.",
+        "gain: tokens of a sequence in a step. drafted: draft tokens of a sequence in a step. kept_per_pos: share of "
+        "the drafts of which this token was kept. expected: the ratio by gain and the times measured at the start.",
     ]
-    samples = [_samples(batch, guessing, pairs[1:]) for batch, pairs in found.items()]
-    return Report("speculation", f"Guesses against none, {model.label}", command, COLUMNS, rows, notes, samples=samples)
+    return Report.of(args, f"Draft tokens against none, {model.label}", COLUMNS, lines, notes)
 
 
 def _prompts(engine: LLMEngine, count: int, length: int, vocab: int, seed: int) -> list[list[int]]:
@@ -185,32 +165,20 @@ def _decode(engine: LLMEngine, prompts: list[list[int]], output_len: int) -> Dec
     while engine.has_unfinished_requests():
         steps += len(engine.requests)
         engine.step()
-    seconds, after = time.perf_counter() - began, engine.stats()
-    none = SpecDecodingStats()
-    guesses = (after.spec_decode or none) - (before.spec_decode or none)
-    num_tokens = after.output_tokens - before.output_tokens
-    return Decoding(seconds, num_tokens, steps, guesses)
+    seconds, after, none = time.perf_counter() - began, engine.stats(), SpecDecodingStats()
+    drafts = (after.spec_decode or none) - (before.spec_decode or none)
+    return Decoding(seconds, after.output_tokens - before.output_tokens, steps, drafts)
 
 
-def _samples(batch: int, engine: LLMEngine, pairs: list[tuple[Decoding, Decoding]]) -> dict[str, list[float]]:
-    """By round."""
+def _samples(batch: int, engine: LLMEngine, plain: list[Decoding], drafted: list[Decoding]) -> dict[str, list[float]]:
     length = engine.scheduler.draft_length
     costs = None if length is None else length.costs
     assert costs is not None
-    plain_step = costs.seconds_of_step(batch, 1, 0)
     values: dict[str, list[float]] = {name: [] for name in COLUMNS[3:9]}
-    for plain, guessing in pairs:
-        gain, drafted = guessing.num_tokens / guessing.steps, guessing.guesses.num_draft_tokens / guessing.steps
-        expected = gain * plain_step / costs.seconds_of_step(batch, gain, drafted)
-        rates = plain.num_tokens / plain.seconds, guessing.num_tokens / guessing.seconds
-        for name, value in zip(values, (*rates, rates[1] / rates[0], expected, gain, drafted), strict=True):
+    for old, new in zip(plain, drafted, strict=True):
+        gain, drafts = new.num_tokens / new.steps, new.drafts.num_draft_tokens / new.steps
+        expected = gain * costs.seconds_of_step(batch, 1, 0) / costs.seconds_of_step(batch, gain, drafts)
+        rates = old.num_tokens / old.seconds, new.num_tokens / new.seconds
+        for name, value in zip(values, (*rates, rates[1] / rates[0], expected, gain, drafts), strict=True):
             values[name].append(value)
     return values
-
-
-def _row(method: str, dtype: str, batch: int, engine: LLMEngine, pairs: list[tuple[Decoding, Decoding]]) -> Row:
-    row: Row = {name: statistics.median(values) for name, values in _samples(batch, engine, pairs).items()}
-    guesses = sum((guessing.guesses for _, guessing in pairs), SpecDecodingStats())
-    kept = " ".join(f"{share:.2f}" for share in guesses.acceptance_per_pos) if guesses.num_drafts else None
-    row |= {"method": method, "dtype": dtype, "requests": batch, "kept_per_pos": kept}
-    return {column: row[column] for column in COLUMNS}

@@ -82,7 +82,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_output(command)
 
 
-def from_args(args: argparse.Namespace) -> Report:
+def run(args: argparse.Namespace) -> Report:
     if args.trace is not None:
         check_target("trace", args.trace)
     if args.rounds < 1:

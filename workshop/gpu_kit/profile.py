@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from folovllm.bench.probe import Probe
+from folovllm.bench.roofline import Probe
 from folovllm.bench.shapes import SHAPES
 from folovllm.bench.workload import bench_model, random_prompts
 from folovllm.engine.defaults import config_for_llm

@@ -26,11 +26,9 @@ from folovllm.bench.contestant import Contestant
 from folovllm.bench.options import add_model
 from folovllm.bench.peers.apart import Apart, Kind, PeerMissingError, PeerSetup
 from folovllm.bench.peers.registry import make_llama_cpp, require_cpu
-from folovllm.bench.workload import BenchModel, bench_model, dtype_of
-from folovllm.config import ModelConfig
+from folovllm.bench.workload import BenchModel, bench_model, dtype_of, hf_config_of
 from folovllm.entrypoints.cli.main import run_command
 from folovllm.entrypoints.cli.parser import Parser
-from folovllm.hf_config import load_hf_config
 from folovllm.models.weights import build_model, weights_folder
 
 WORKERS = Path(__file__).parent / "workers"
@@ -59,9 +57,8 @@ def _make_openvino(setup: PeerSetup) -> list[Contestant]:
             setup,
             weights=str(exported(OPENVINO, setup)),
             dtype=setup.dtype,
-            max_model_len=setup.max_model_len,
-            max_num_seqs=setup.num_requests,
             threads=torch.get_num_threads(),
+            **setup.limits,
         )
     ]
 
@@ -98,7 +95,7 @@ def export_weights(model: BenchModel, dtype: str, folder: Path) -> None:
     weights.json  {"config": {...}, "tensors": [{"name", "shape", "dtype", "offset", "bytes"}, ...]}
     weights.bin   the tensors' bytes one behind the other, under the names of a Hugging Face checkpoint
     """
-    config = load_hf_config(ModelConfig(model.path, load_format=model.load_format, skip_tokenizer_init=True))
+    config = hf_config_of(model)
     source = weights_folder(model.path) if model.load_format == "auto" else None
     ours = build_model(config, 1, getattr(torch, dtype), torch.device("cpu"), source)
     tensors: list[dict[str, Any]] = []
