@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -87,10 +86,6 @@ def add_common(parser: argparse.ArgumentParser, rounds: int = 3) -> None:
     add_rounds(parser, rounds)
     add_seed(parser)
     add_output(parser)
-
-
-def command_line(args: argparse.Namespace) -> str:
-    return shlex.join([*args.program.split(), *args.argv])
 
 
 def prepare(args: argparse.Namespace) -> None:

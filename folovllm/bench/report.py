@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,6 @@ from rich.table import Table
 from rich.text import Text
 
 from folovllm.bench.neighbours import OtherLoad
-from folovllm.bench.options import command_line
 from folovllm.utils.machine import hardware, versions
 from folovllm.utils.named_files import writing
 
@@ -178,6 +178,10 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     """How far apart they are; `relative` is the distance over the median, 0 where that is 0."""
     low, middle, high = min(values), statistics.median(values), max(values)
     return {"min": low, "median": middle, "max": high, "relative": (high - low) / abs(middle) if middle else 0.0}
+
+
+def command_line(args: argparse.Namespace) -> str:
+    return shlex.join([*args.program.split(), *args.argv])
 
 
 def median_of(values: Sequence[float] | None) -> float | None:

@@ -32,7 +32,7 @@ COMMANDS = {
     "speculation": [*TINY, *LENGTHS, *ROUNDS, "--batch-sizes", "1", "2"],
     "scheduler": [*ROUNDS, "--waiting", "5", "--steps", "2"],
     "preset": ["chat", *TINY, *LENGTHS, *ROUNDS, "--num-requests", "4", "--without", "norm"],
-    "ablate": [*TINY, *LENGTHS, *ROUNDS, "--num-requests", "2", "--features", "graphs", "kernels", "trace", "invariant"],
+    "ablate": [*TINY, *LENGTHS, *ROUNDS, "--num-requests", "2", "--features", "graphs", "kernels", "trace"],
     "sampler": [*ROUNDS, "--batch-sizes", "1", "--vocab-sizes", "512"],
     "attention": ["--shape", "qwen3-tiny", *ROUNDS, "--dtypes", "float32", "--batch-sizes", "1", "--contexts", "16"],
     "kvcache": ["--model", "embedded", "--texts", "2", "--length", "12"],
