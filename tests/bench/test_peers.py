@@ -1,8 +1,8 @@
 """Peers in processes of their own: the same weights and limits, a missing one is named, and errors come through.
 
 vLLM and nano-vLLM are not installed where tests run: stand-ins with their names answer in a real second process, so
-that the worker, the pipe, the counting and the errors are run. Where FOLOVLLM_LLAMA_CPP_PYTHON or
-FOLOVLLM_OPENVINO_PYTHON names a Python that has the peer, it has to say what Hugging Face says of the same weights.
+that the worker, the pipe, the counting and the errors are run. Where FOLOVLLM_LLAMA_CPP_PYTHON names a Python that has
+llama.cpp, it has to say what Hugging Face says of the same weights.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import pytest
 import torch
 
 from folovllm.bench import pipe
-from folovllm.bench.peers.apart import Apart, Kind, PeerMissingError, PeerSetup
+from folovllm.bench.peers.apart import Apart, PeerMissingError, PeerSetup
 from folovllm.bench.peers.registry import LLAMA_CPP, PEERS, VLLM
 from folovllm.bench.workload import BenchModel, shape_config
 from tests.bench.support import report
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
-from workshop.bench.peers.exported import OPENVINO, export_weights
+from workshop.bench.peers.exported import GGUF, export_weights
 from workshop.bench.peers.more import NANO_VLLM
 from workshop.bench.peers.workers import gguf_file
 from workshop.bench.peers.workers.hf_continuous_engine import HuggingFaceContinuous, passes
 
 PROMPTS, COUNTS = [[7, 3, 9, 1], list(range(40, 71)), [200, 5]], [8, 5, 9]
-INSTALLED = [kind for kind in (LLAMA_CPP, OPENVINO) if os.environ.get(kind.variable)]
+INSTALLED = bool(os.environ.get(LLAMA_CPP.variable))
 
 
 @pytest.fixture
@@ -80,28 +80,27 @@ def test_a_pass_ends_where_a_request_comes_again() -> None:
     assert [(step.tokens, step.prefill) for step in run] == [(1, True), (2, True), (2, False)]
 
 
-@pytest.mark.skipif(not INSTALLED, reason="no variable names a Python that has llama.cpp or OpenVINO")
-@pytest.mark.parametrize("kind", INSTALLED, ids=lambda kind: kind.name)
+@pytest.mark.skipif(not INSTALLED, reason="no variable names a Python that has llama.cpp")
 @pytest.mark.parametrize(("model", "tied"), [("qwen3", True), ("llama", False), ("qwen2", True)])
-def test_an_installed_peer_says_what_hugging_face_says(kind: Kind, model: str, tied: bool, tmp_path: Path) -> None:
+def test_llama_cpp_says_what_hugging_face_says(model: str, tied: bool, tmp_path: Path) -> None:
     folder = make_hf_folder(tmp_path, model, tie_word_embeddings=tied)
     oracle = make_hf_model(model, tie_word_embeddings=tied)
     setup = PeerSetup(BenchModel("tiny", str(folder), "auto"), "float32", "cpu", 64, len(PROMPTS))
     with setup.cleanup:
-        (peer,) = PEERS[kind.name](setup)
+        (peer,) = PEERS["llama-cpp"](setup)
         assert isinstance(peer, Apart)
         tokens, _ = peer.generate(PROMPTS, COUNTS)
     assert tokens == [hf_greedy(oracle, prompt, count) for prompt, count in zip(PROMPTS, COUNTS, strict=True)]
 
 
 def test_a_missing_peer_is_named_with_the_way_to_it_and_the_others_are_measured(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv(OPENVINO.variable, sys.executable)  # a Python that has it not
+    monkeypatch.setenv(LLAMA_CPP.variable, sys.executable)  # a Python that has it not
     argv = ["latency", "--shape", "qwen3-tiny", "--dtype", "float32", "--rounds", "1", "--input-len", "4"]
-    data = report([*argv, "--output-len", "3", "--peer", "openvino,nano-vllm,hf"], tmp_path / "x.json")
+    data = report([*argv, "--output-len", "3", "--peer", "llama-cpp,nano-vllm,hf"], tmp_path / "x.json")
     assert [row["engine"] for row in data["rows"]] == ["folovllm", "hf"]
     assert data["rows"][0]["decode_speedup"] > 0
     notes = " ".join(data["notes"])
-    assert f"pip install {OPENVINO.install}; then set {OPENVINO.variable}=" in notes
+    assert f"pip install {GGUF.install}; then set {GGUF.variable}=" in notes
     assert "nano-vllm is not here: nano-vLLM runs on CUDA only, and this benchmark on cpu" in notes
 
 
