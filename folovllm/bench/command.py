@@ -36,9 +36,6 @@ BENCHES = {
     "latency": Bench("folovllm.bench.latency", "one request at a time: ms per token"),
     "serve-load": Bench("folovllm.bench.serve_load", "an engine or a server under load"),
     "decode": Bench("folovllm.bench.decode", "decode steps: share of the roofline"),
-    "step": Bench("folovllm.bench.step", "one decode step: host work against the model, ms"),
-    "speculation": Bench("folovllm.bench.speculation", "draft tokens against none: tokens/s"),
-    "scheduler": Bench("folovllm.bench.scheduler", "the scheduler alone: us per token", NO_ENGINE),
     "compare": Bench("folovllm.bench.compare", "two results: ratios, and what of them is noise", NO_ENGINE),
     "simulate": Bench("folovllm.simulator.command", "a device, a model and a load that are not here", "its own"),
 }

@@ -18,8 +18,11 @@ MAKERS = {
     "load": Bench("workshop.bench.load", "loading: seconds and peak memory", NO_ENGINE),
     "preset": Bench("workshop.bench.run_preset", "a workload by its name, beside the least that it could cost"),
     "sampler": Bench("workshop.bench.sampler", "sampling: ms per step", NO_ENGINE),
+    "scheduler": Bench("workshop.bench.scheduler", "the scheduler alone: us per token", NO_ENGINE),
     "serve-load": Bench("workshop.bench.presets", BENCHES["serve-load"].help),
     "simulator-error": Bench("workshop.bench.simulator_error", "the simulator against the engine", "its own"),
+    "speculation": Bench("workshop.bench.speculation", "draft tokens against none: tokens/s"),
+    "step": Bench("workshop.bench.step", "one decode step: host work against the model, ms"),
     "timeline": Bench("workshop.bench.time_line", "one decode step on a GPU, predicted part by part", NO_ENGINE),
 }
 
