@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from folovllm.bench.load_requests import LoadRequest
+from folovllm.bench.load_requests import CacheCounters, LoadRequest
 from folovllm.bench.metrics import RequestTimes
-from folovllm.bench.server import CacheCounters
 from folovllm.utils.checks import describe
 
 POLL_SECONDS = 0.25  # how often /metrics is asked: more would be a load of its own
@@ -97,31 +96,21 @@ class HttpServer:
         return CacheCounters(**found) if set(found) == set(_COUNTERS.values()) else None
 
     async def ask(self, request: LoadRequest) -> RequestTimes:
-        body = {
-            "model": self.target.model,
-            "prompt": request.prompt,
-            "max_tokens": request.max_tokens,
-            "ignore_eos": True,
-            **request.sampling,
-        }
-        return await stream_completion(self.target, body)
-
-
-async def stream_completion(target: Target, body: dict[str, Any]) -> RequestTimes:
-    """One streamed completion."""
-    answer, began = RequestTimes(), time.perf_counter()
-    try:
-        async for data in _events(target, {**body, "stream": True, "stream_options": {"include_usage": True}}):
-            if "error" in data:
-                raise RuntimeError(data["error"]["message"])
-            if data["choices"]:
-                answer.arrivals.append(time.perf_counter() - began)
-            if data.get("usage"):
-                answer.num_tokens = data["usage"]["completion_tokens"]
-    except (OSError, RuntimeError, ValueError, KeyError, asyncio.IncompleteReadError) as error:
-        answer.problem = f"{type(error).__name__}: {error}"
-    answer.end(began)
-    return answer
+        body: dict[str, Any] = {"model": self.target.model, "prompt": request.prompt, "max_tokens": request.max_tokens}
+        body |= {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}, **request.sampling}
+        answer, began = RequestTimes(), time.perf_counter()
+        try:
+            async for data in _events(self.target, body):
+                if "error" in data:
+                    raise RuntimeError(data["error"]["message"])
+                if data["choices"]:
+                    answer.arrivals.append(time.perf_counter() - began)
+                if data.get("usage"):
+                    answer.num_tokens = data["usage"]["completion_tokens"]
+        except (OSError, RuntimeError, ValueError, KeyError, asyncio.IncompleteReadError) as error:
+            answer.problem = f"{type(error).__name__}: {error}"
+        answer.end(began)
+        return answer
 
 
 async def _events(target: Target, body: dict[str, Any]) -> AsyncIterator[Any]:

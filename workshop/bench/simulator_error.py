@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from folovllm.bench.arrivals import Arrivals
 from folovllm.bench.metrics import RequestTimes, percentile
-from folovllm.bench.options import add_output, add_rounds, add_seed, command_line, settle_threads
+from folovllm.bench.options import add_common, settle_threads
 from folovllm.bench.report import Report, Row
 from folovllm.bench.workload import BenchModel, progress_bar
 from folovllm.engine.llm_engine import LLMEngine
@@ -76,23 +76,16 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], default="float32")
     text = "cpu counts the CPU time of one thread, where others use the machine, too"
     command.add_argument("--clock", choices=list(CLOCKS), default="wall", help=text)
-    add_rounds(command, default=1)
-    add_seed(command)
-    add_output(command)
+    add_common(command, rounds=1)
 
 
-def from_args(args: argparse.Namespace) -> Report:
-    if args.clock == "cpu" and args.threads is None:
-        settle_threads(1, None)  # the CPU times of several would add up
-    options = {name: getattr(args, name) for name in ("dtype", "seed", "rounds", "clock")}
-    with model_here(args.shape_of) as model:
-        return run(model, command=command_line(args), **options)
-
-
-def run(model: BenchModel, *, command: str, dtype: str, seed: int = 0, rounds: int = 1, clock: str = "wall") -> Report:
+def run(args: argparse.Namespace) -> Report:
     """Errors are (simulated - real) / real, of each percentile; medians of the rounds, each with jobs of its own."""
+    dtype, seed, rounds, clock = args.dtype, args.seed, args.rounds, args.clock
+    if clock == "cpu" and args.threads is None:
+        settle_threads(1, None)  # the CPU times of several would add up
     found: dict[str, list[Row]] = {name: [] for name in CASES}
-    with progress_bar(1 + rounds * len(CASES)) as tick:
+    with model_here(args.shape_of) as model, progress_bar(1 + rounds * len(CASES)) as tick:
         tick("loading")
         runs = {blocks: RealRun(_engine(model, dtype, blocks), seed, CLOCKS[clock]) for blocks in (ROOMY, TINY)}
         probe = RealRun(_engine(model, dtype, ROOMY), seed, CLOCKS[clock])
@@ -129,9 +122,8 @@ def run(model: BenchModel, *, command: str, dtype: str, seed: int = 0, rounds: i
         f"{engine.scheduler.max_num_batched_tokens}, {ROOMY} blocks, {TINY} in the tiny cache.",
     ]
     details = {"rounds": found, "worst": {"load": load, "metric": metric, "error": worst}}
-    return Report(
-        "simulate-validation", "The simulator against the engine", command, COLUMNS, rows, notes, details=details
-    )
+    lines = [(row, dict[str, list[float]]()) for row in rows]
+    return Report.of(args, "The simulator against the engine", COLUMNS, lines, notes, details=details)
 
 
 def _groups(probe: RealRun, seed: int) -> Iterator[bool]:

@@ -13,17 +13,19 @@ Step = tuple[float, int, bool]
 class Engine:
     """`settings` are the keywords of vLLM's LLM."""
 
+    package, attribute = "vllm", "llm_engine"
+
     def __init__(self, **settings: Any) -> None:
-        self.vllm: Any = import_module("vllm")
-        self.version: str = self.vllm.__version__
-        self.engine = self.vllm.LLM(**settings).llm_engine
+        self.module: Any = import_module(self.package)
+        self.version: str = self.module.__version__
+        self.engine = getattr(self.module.LLM(skip_tokenizer_init=True, **settings), self.attribute)
         self._runs = 0
 
     def generate(self, prompts: list[list[int]], num_tokens: list[int]) -> tuple[list[Step], list[list[int]]]:
         self._runs += 1
         names = [f"run{self._runs}-{number}" for number in range(len(prompts))]
         for name, prompt, count in zip(names, prompts, num_tokens):  # noqa: B905  nothing newer than its Python
-            params = self.vllm.SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
+            params = self.module.SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
             self.engine.add_request(name, {"prompt_token_ids": prompt}, params)
         tokens: dict[str, list[int]] = {}
         steps: list[Step] = []

@@ -17,12 +17,12 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from folovllm.bench.options import add_output, add_rounds, add_seed
-from folovllm.bench.report import Report, Row, counted, medians
-from folovllm.bench.workload import progress_bar, require_at_least
+from folovllm.bench.contestant import take_turns
+from folovllm.bench.options import add_common, add_number
+from folovllm.bench.report import Report, counted, medians
+from folovllm.bench.workload import progress_bar
 from folovllm.config import SchedulerConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
@@ -30,19 +30,18 @@ from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 
 COLUMNS = ["waiting", "steps", "tokens", "add_us", "step_us", "token_us", "growth"]
-MAX_NUM_SEQS, MAX_BATCHED_TOKENS, MAX_MODEL_LEN = 256, 2048, 512
-PROMPT_TOKENS, OUTPUT_TOKENS = (8, 128), (8, 128)
+MAX_NUM_SEQS, MAX_BATCHED_TOKENS, MAX_MODEL_LEN, BLOCK_SIZE = 256, 2048, 512, 16
+LENGTHS = (8, 128)  # of prompts and of outputs
 WARM_UP_STEPS = 200  # by then requests end and join at the rate at which they go on to
 TOKEN_ID = 7
-BLOCK_SIZE = 16
 
 
 class Round(NamedTuple):
-    """Seconds per added request, step and token; and how many tokens."""
+    """Microseconds per added request, step and token; and how many tokens."""
 
-    add: float
-    step: float
-    token: float
+    add_us: float
+    step_us: float
+    token_us: float
     tokens: int
 
 
@@ -51,7 +50,6 @@ class Line:
 
     def __init__(self, waiting: int, seed: int = 0) -> None:
         self.waiting = waiting
-        self.rounds: list[Round] = []
         config = SchedulerConfig(
             max_num_seqs=MAX_NUM_SEQS, max_num_batched_tokens=MAX_BATCHED_TOKENS, max_model_len=MAX_MODEL_LEN
         )
@@ -65,12 +63,8 @@ class Line:
 
     def _add(self) -> float:
         """Seconds of add_request()."""
-        request = Request(
-            str(self._made),
-            None,
-            [TOKEN_ID] * self._rng.randint(*PROMPT_TOKENS),
-            SamplingParams(max_tokens=self._rng.randint(*OUTPUT_TOKENS)),
-        )
+        prompt, output = [TOKEN_ID] * self._rng.randint(*LENGTHS), self._rng.randint(*LENGTHS)
+        request = Request(str(self._made), None, prompt, SamplingParams(max_tokens=output))
         self._made += 1
         self.requests[request.request_id] = request
         start = time.perf_counter()
@@ -87,7 +81,7 @@ class Line:
                 del self.requests[request_id]
             while len(self.scheduler.waiting) < self.waiting:
                 add, ended = add + self._add(), ended + 1
-        return Round(add / max(1, ended), step / steps, step / tokens, tokens)
+        return Round(1e6 * add / max(1, ended), 1e6 * step / steps, 1e6 * step / tokens, tokens)
 
     def _step(self) -> tuple[float, int, list[str]]:
         """Seconds, tokens scheduled, and the requests that ended."""
@@ -105,54 +99,39 @@ class Line:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Requests through the scheduler with no model: what deciding costs, however long the line."
     text = "requests that wait; the first is what growth is measured from"
-    command.add_argument("--waiting", type=int, nargs="+", default=[1_000, 10_000, 100_000], metavar="N", help=text)
-    command.add_argument("--steps", type=int, metavar="N", default=500, help="measured steps of a round")
-    add_rounds(command, default=5)
-    add_seed(command)
-    add_output(command)
+    add_number(command, "--waiting", default=[1_000, 10_000, 100_000], help=text, nargs="+")
+    add_number(command, "--steps", default=500, help="measured steps of a round")
+    add_common(command, rounds=5)
 
 
-def run(waiting: Sequence[int], *, command: str, steps: int = 500, rounds: int = 5, seed: int = 0) -> Report:
-    require_at_least(1, steps=steps, rounds=rounds)
-    for count in waiting:
-        require_at_least(1, waiting=count)
-    with progress_bar(len(waiting) * (rounds + 1)) as tick:
-        lines = []
+def run(args: argparse.Namespace) -> Report:
+    waiting, steps, rounds = args.waiting, args.steps, args.rounds
+    with progress_bar(len(waiting) * (rounds + 2)) as tick:
+        plays = []
         for count in waiting:
             tick(f"adding {count:,} requests")
-            lines.append(Line(count, seed))
-            lines[-1].run(WARM_UP_STEPS)
+            line = Line(count, args.seed)
+            name = f"{count:,} waiting"
+            plays.append((name, lambda number, line=line: line.run(steps if number else WARM_UP_STEPS)))
         gc.collect()
         gc.freeze()  # or every line would pay for the objects of all of them, whenever the collector passes
         try:
-            for number in range(rounds):
-                for line in lines:
-                    tick(f"round {number + 1}/{rounds}: {line.waiting:,} waiting")
-                    line.rounds.append(line.run(steps))
+            found = take_turns(plays, rounds, tick)
         finally:
             gc.unfreeze()
-    samples = [
-        {f"{name}_us": [getattr(each, name) * 1e6 for each in line.rounds] for name in ("add", "step", "token")}
-        for line in lines
-    ]
-    rows: list[Row] = [
-        {"waiting": line.waiting, "steps": steps * rounds, "tokens": sum(each.tokens for each in line.rounds)}
-        | {name: statistics.median(values) for name, values in measured.items()}
-        for line, measured in zip(lines, samples, strict=True)
-    ]
-    for row in rows:
-        row["growth"] = row["token_us"] / rows[0]["token_us"]
+    first = statistics.median(each.token_us for each in found[0])
+    lines = []
+    for count, each_round in zip(waiting, found, strict=True):
+        samples = {name: [getattr(each, name) for each in each_round] for name in ("add_us", "step_us", "token_us")}
+        facts = {"waiting": count, "steps": steps * rounds, "tokens": sum(each.tokens for each in each_round)}
+        lines.append((facts | {"growth": statistics.median(samples["token_us"]) / first}, samples))
     notes = [
         f"{medians(rounds, 'round')} of {counted(steps, 'step')} after {WARM_UP_STEPS} to warm up, one process, "
         "in turn; a request that ends is replaced, so the line keeps its length.",
-        f"max_num_seqs {MAX_NUM_SEQS}, max_num_batched_tokens {MAX_BATCHED_TOKENS}; prompts of {_range(PROMPT_TOKENS)} "
-        f"tokens, outputs of {_range(OUTPUT_TOKENS)}, uniform, seed 0.",
+        f"max_num_seqs {MAX_NUM_SEQS}, max_num_batched_tokens {MAX_BATCHED_TOKENS}; prompts and outputs of "
+        f"{LENGTHS[0]} to {LENGTHS[1]} tokens, uniform, seed {args.seed}.",
         "step: schedule(), update_from_output() and finish(); token: the same per scheduled token, of prompts and "
         "outputs.",
         "growth: token over the first row's. The requests made at the start are kept out of garbage collection.",
     ]
-    return Report("scheduler", "The scheduler alone, no model", command, COLUMNS, rows, notes, samples=samples)
-
-
-def _range(ends: tuple[int, int]) -> str:
-    return f"{ends[0]} to {ends[1]}"
+    return Report.of(args, "The scheduler alone, no model", COLUMNS, lines, notes)

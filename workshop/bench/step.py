@@ -16,19 +16,19 @@ import argparse
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
-from folovllm.bench.decoding import WARM_UP_STEPS, DecodingBatch
-from folovllm.bench.options import add_output, add_rounds, add_seed
+from folovllm.bench.contestant import make_engine, synchronize, take_turns
+from folovllm.bench.decode import WARM_UP_STEPS, DecodingBatch
+from folovllm.bench.options import add_batch_sizes, add_common, add_number
 from folovllm.bench.report import Report, Row, by_round, counted, medians
-from folovllm.bench.workload import BenchModel, progress_bar, require_at_least, vocab_size
+from folovllm.bench.workload import BenchModel, progress_bar, vocab_size
 from folovllm.config import EMBEDDED_MODEL
-from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.parts import Parts, choose_parts
 from folovllm.tracing.observer import Observers, PartObserver
@@ -40,7 +40,6 @@ COLUMNS = [
     "sampling_ms", "step_ms", "host_share",
 ]  # fmt: skip
 PROMPT_TOKENS = 32
-EMBEDDED = BenchModel("the embedded model", EMBEDDED_MODEL, "auto")
 
 
 class Clocked:
@@ -83,8 +82,7 @@ class StepClock(PartObserver):
     def _timed(self, part: str, device: torch.device, call: Callable[..., Any], *args: Any) -> Any:
         start = time.perf_counter()
         result = call(*args)
-        if device.type == "cuda":  # where a call only queues the work
-            torch.cuda.synchronize(device)
+        synchronize(device)
         self.seconds[part] += time.perf_counter() - start
         return result
 
@@ -94,93 +92,64 @@ class StepClock(PartObserver):
         self._part, self._at = part, now
 
     def step(self, engine: LLMEngine) -> dict[str, float]:
-        """One step of the engine: seconds by column."""
+        """One step of the engine: milliseconds by column."""
         self.seconds.clear()
         start = time.perf_counter()
         engine.step()
-        whole = time.perf_counter() - start
-        seconds = self.seconds
+        whole, seconds = time.perf_counter() - start, self.seconds
         seconds["prepare"] = seconds["launch"] - seconds["forward"] - seconds["sampling"]
         parts = {name: seconds[name] for name in ("schedule", "prepare", "update")} | {"outputs": seconds["output"]}
         host = whole - seconds["forward"] - seconds["sampling"]
-        return parts | {
-            "other": host - sum(parts.values()),
-            "host": host,
-            "forward": seconds["forward"],
-            "sampling": seconds["sampling"],
-            "step": whole,
-        }
+        parts |= {"other": host - sum(parts.values()), "host": host, "forward": seconds["forward"]}
+        parts |= {"sampling": seconds["sampling"], "step": whole}
+        return {f"{name}_ms": each * 1e3 for name, each in parts.items()} | {"host_share": host / whole}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "Decode steps of a full batch: the host's work before and after the model, against the model's own."
     command.description = text
-    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64], metavar="N", help="in a step")
-    command.add_argument("--steps", type=int, metavar="N", default=50, help="measured steps of a round")
-    add_rounds(command)
-    add_seed(command)
-    add_output(command)
+    add_batch_sizes(command, 1, 8, 64)
+    add_number(command, "--steps", default=50, help="measured steps of a round")
+    add_common(command)
 
 
-def run(
-    batch_sizes: Sequence[int],
-    *,
-    command: str,
-    steps: int = 50,
-    rounds: int = 3,
-    seed: int = 0,
-    observers: Sequence[Callable[[LLMEngine], object]] = (),
-) -> Report:
+def run(args: argparse.Namespace) -> Report:
     """Rounds of every batch size in turn; a round starts its sequences anew."""
-    for batch in batch_sizes:
-        require_at_least(1, batch_sizes=batch)
-    require_at_least(1, steps=steps, rounds=rounds)
-    results_of: dict[int, list[dict[str, float]]] = {batch: [] for batch in batch_sizes}
-    with progress_bar(1 + rounds * len(results_of)) as tick:
+    batch_sizes, steps, rounds = list(dict.fromkeys(args.batch_sizes)), args.steps, args.rounds
+    most = max(batch_sizes)
+    model = BenchModel("the embedded model", EMBEDDED_MODEL, "auto", getattr(args, "observers", ()))
+    clock = StepClock()
+    with progress_bar(1 + (rounds + 1) * len(batch_sizes)) as tick:
         tick("loading")
-        config = config_for_llm(
-            None,
-            max_num_seqs=max(batch_sizes),
-            # One prefill for all of a round's prompts; no more is reserved than a round needs.
-            max_num_batched_tokens=max(2048, max(batch_sizes) * PROMPT_TOKENS),
+        # One prefill for all of a round's prompts; no more is reserved than a round needs.
+        engine = make_engine(
+            model, "auto", None, choose=clock.choose, skip_tokenizer_init=False, max_num_seqs=most,
+            max_num_batched_tokens=max(2048, most * PROMPT_TOKENS),
             max_model_len=PROMPT_TOKENS + 1 + WARM_UP_STEPS + steps + 1,
-        )
-        clock = StepClock()
-        engine = LLMEngine(config, choose=clock.choose)
-        for observe in observers:
-            observe(engine)
-        for number in range(rounds):
-            for batch, results in results_of.items():
-                tick(f"round {number + 1}/{rounds}: batch {batch}")
-                results += _measure(engine, clock, batch, steps, seed)
-    rows = [_row(batch, results) for batch, results in results_of.items()]
+        )  # fmt: skip
+        vocab = vocab_size(model)
+
+        def play(batch: int, number: int) -> list[dict[str, float]]:
+            sequences = DecodingBatch(engine, batch, PROMPT_TOKENS, vocab, args.seed)
+            if engine.stats().running_seqs != batch:
+                raise RuntimeError(f"{engine.stats().running_seqs} sequences run instead of {batch}")
+            results = [clock.step(engine) for _ in range(steps if number else 1)]
+            sequences.end()
+            return results
+
+        plays = [(f"batch {batch}", partial(play, batch)) for batch in batch_sizes]
+        found = take_turns(plays, rounds, tick)
+    lines = []
+    for batch, of_rounds in zip(batch_sizes, found, strict=True):
+        results = [result for results in of_rounds for result in results]
+        facts: Row = {"batch": batch, "steps": len(results)}
+        facts |= {name: statistics.median(result[name] for result in results) for name in results[0]}
+        names = ("host_ms", "forward_ms", "sampling_ms", "step_ms")
+        lines.append((facts, {name: by_round([result[name] / 1e3 for result in results], rounds) for name in names}))
     notes = [
         f"{medians(rounds * steps, 'decode step')}, {steps} in each of {counted(rounds, 'round')}, batch sizes in "
         f"turn, after {WARM_UP_STEPS} steps to warm up; each column's own median, so a row's parts add up only nearly.",
         f"The embedded model in {str(engine.dtype).removeprefix('torch.')}, text decoded, greedy, prompts of "
         f"{PROMPT_TOKENS} tokens. host: the step without forward and sampling.",
     ]
-    samples = [_by_round(results, rounds) for results in results_of.values()]
-    return Report("step", "A decode step, taken apart", command, COLUMNS, rows, notes, samples=samples)
-
-
-def _measure(engine: LLMEngine, clock: StepClock, batch: int, steps: int, seed: int) -> list[dict[str, float]]:
-    sequences = DecodingBatch(engine, batch, PROMPT_TOKENS, vocab_size(EMBEDDED), seed)
-    if engine.stats().running_seqs != batch:
-        raise RuntimeError(f"{engine.stats().running_seqs} sequences run instead of {batch}")
-    results = [clock.step(engine) for _ in range(steps)]
-    sequences.end()
-    return results
-
-
-def _by_round(results: list[dict[str, float]], rounds: int) -> dict[str, list[float]]:
-    names = ("host", "forward", "sampling", "step")
-    return {f"{name}_ms": by_round([result[name] for result in results], rounds) for name in names}
-
-
-def _row(batch: int, results: list[dict[str, float]]) -> Row:
-    medians = {name: statistics.median(result[name] for result in results) for name in results[0]}
-    row: Row = {"batch": batch, "steps": len(results)}
-    row |= {f"{name}_ms": seconds * 1e3 for name, seconds in medians.items()}
-    row["host_share"] = statistics.median(result["host"] / result["step"] for result in results)
-    return {column: row[column] for column in COLUMNS}
+    return Report.of(args, "A decode step, taken apart", COLUMNS, lines, notes)
