@@ -113,6 +113,32 @@ def test_parallel_calls_can_be_ruled_out(client: OpenAI) -> None:
     assert streamed(client, **ask) == ("", called(whole.message), "tool_calls")
 
 
+def test_a_call_that_a_stop_string_cuts_is_none_to_be_made(client: OpenAI) -> None:
+    """Held back for the stop string, the first texts are empty: the calls are read all the same."""
+    ask = {**ASK, "tools": TOOLS[:1], "tool_choice": "required", "parallel_tool_calls": False}
+    ask["stop"] = ["xyz", '"days"']
+    whole = client.chat.completions.create(**ask).choices[0]
+    (call,) = whole.message.tool_calls
+    assert (whole.finish_reason, whole.message.content, call.function.name) == ("stop", None, "get_weather")
+    assert call.function.arguments.startswith('{"place": ')
+    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**ask, stream=True)]
+    pieces = [piece.function.arguments for chunk in chunks for piece in chunk.delta.tool_calls or ()]
+    assert "".join(pieces) == call.function.arguments
+    assert [chunk.finish_reason for chunk in chunks][-1] == "stop"
+    assert not any(chunk.delta.content for chunk in chunks)
+    uncut = {**ask, "stop": ["xyz"]}
+    assert streamed(client, **uncut) == ("", called(client.chat.completions.create(**uncut).choices[0].message),
+                                         "tool_calls")  # fmt: skip
+
+
+@pytest.mark.parametrize("max_tokens", [1, 4])
+def test_a_list_of_calls_that_is_cut_early_leaves_nothing_as_content(client: OpenAI, max_tokens: int) -> None:
+    ask = {**ASK, "tool_choice": "required", "max_tokens": max_tokens}
+    whole = client.chat.completions.create(**ask).choices[0]
+    assert (whole.message.content, whole.message.tool_calls, whole.finish_reason) == ("", None, "length")
+    assert streamed(client, **ask) == ("", [], "length")
+
+
 def test_calls_in_the_model_s_own_format_are_read(hermes: Running) -> None:
     client, form = hermes.client(), {"structured_outputs": {"regex": HERMES}}
     whole = client.chat.completions.create(**ASK, extra_body=form).choices[0]
@@ -172,7 +198,9 @@ def test_calls_and_their_results_go_through_the_chat_template(hermes: Running) -
     client = hermes.client()
     answer = client.chat.completions.create(**ASK, tool_choice=NAMED).choices[0].message
     assert answer.tool_calls
-    messages = [*ASK["messages"], answer.model_dump(), *(
+    history = answer.model_dump()
+    history["tool_calls"][0]["index"] = 0  # as a message has it that is added up from deltas
+    messages = [*ASK["messages"], history, *(
         {"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in answer.tool_calls
     )]  # fmt: skip
     ask = {"messages": messages, "tools": TOOLS, "chat_template": TEMPLATE, "add_generation_prompt": False}

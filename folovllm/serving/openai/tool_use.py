@@ -129,8 +129,11 @@ class CallReader:
         return {"content": None if "tool_calls" in message else "", **message}
 
     def finish_reason(self, choice: CompletionOutput) -> str | None:
-        """A named function is what was asked for, and its end an ordinary one: so OpenAI has it."""
-        calls = self.parser.num_calls > 0 and not self.use.is_named
+        """A named function is what was asked for, and its end an ordinary one: so OpenAI has it. What a stop string has
+        cut is no call that a client could make."""
+        count = self.parser.num_calls if self.use.may_be_several else min(self.parser.num_calls, 1)
+        is_whole = count < self.parser.num_calls or not self.parser.is_in_call
+        calls = count > 0 and is_whole and not self.use.is_named
         return "tool_calls" if calls and choice.finish_reason == "stop" else choice.finish_reason
 
 

@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from folovllm.serving.tool_parsers.abstract_tool_parser import ToolParser
+from folovllm.serving.tool_parsers.parameters import Parameters
 from folovllm.utils.checks import did_you_mean
 
 _PARAMETER = re.compile(r"\s*<parameter=([^>]*)>\n?(.*?)\n?</parameter>", re.DOTALL)
@@ -85,7 +86,7 @@ class Qwen3XMLToolParser(_TaggedCalls):
             self.no_call(self.written)
             return False
         self.announce(name)
-        self.properties, self.num_parameters = self.tools.get(name, {}).get("properties", {}), 0
+        self.schema, self.num_parameters = Parameters(self.tools.get(name, {})), 0
         self.buffer, self.state = rest, self.parameters
         return True
 
@@ -94,7 +95,7 @@ class Qwen3XMLToolParser(_TaggedCalls):
         if match:
             name, text = match.groups()
             before = ", " if self.num_parameters else "{"
-            value = _typed(text, self.properties.get(name, {}))
+            value = self.schema.value(name, text)
             self.argue(f"{before}{json.dumps(name, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}")
             self.num_parameters += 1
             self.buffer = self.buffer[match.end() :]
@@ -104,39 +105,26 @@ class Qwen3XMLToolParser(_TaggedCalls):
             if "<parameter=".startswith(rest[:11]) or "</function>".startswith(rest):
                 return False  # where the text ends here, the arguments stay open
         self.argue("}" if self.num_parameters else "{}")
-        self.state = self.end
+        self.is_in_call, self.state = False, self.end
         return True
-
-
-def _typed(text: str, schema: Mapping[str, Any]) -> Any:
-    """A parameter's value. What its schema does not allow stays a text."""
-    options = [schema, *schema.get("anyOf", ())]
-    kinds = {kind for option in options for kind in _listed(option.get("type", []))}
-    if "string" in kinds and not ("null" in kinds and text == "null"):
-        return text
-    try:
-        return json.loads(text.lower() if kinds == {"boolean"} else text) if kinds else text
-    except (ValueError, RecursionError):
-        return text
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 class CallListParser(ToolParser):
     """[{"name": "f", "parameters": {…}}, …] and nothing else: what tool_choice="required" makes a model write."""
 
+    keeps_what_is_no_call = False
+
     def start(self) -> bool:
         comes = self.comes("[")
-        self.state = self.in_list if comes else self.other
+        if comes is not None:
+            self.state = self.in_list if comes else self.other
         return comes is not None
 
     def in_list(self) -> bool:
         self.buffer = self.buffer.lstrip(" \n\t,")
-        if not self.buffer:
-            return False
         ends = self.comes("]")
+        if ends is None or not (ends or self.buffer):
+            return False
         self.begin_call()
         self.state = self.other if ends else self.in_call
         return True
@@ -151,7 +139,7 @@ class CallListParser(ToolParser):
 
 
 class MistralToolParser(CallListParser):
-    needs_special_tokens = True
+    needs_special_tokens = keeps_what_is_no_call = True
 
     @staticmethod
     def make_id() -> str:
@@ -205,9 +193,10 @@ class Llama3JsonToolParser(ToolParser):
         return True
 
     def plain(self) -> bool:
-        if self.content_until("<|python_tag|>") is None:
+        marker = self.content_until("<|python_tag|>")
+        if marker is None:
             return False
-        self.begin_call("<|python_tag|>")
+        self.begin_call(marker)
         self.state = self.in_call
         return True
 
