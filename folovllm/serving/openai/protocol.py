@@ -148,6 +148,7 @@ class FunctionCall(Body):
 
 
 class ToolCall(Body):
+    index: int | None = None
     id: str | None = None
     type: Literal["function"] = "function"
     function: FunctionCall

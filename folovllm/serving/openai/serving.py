@@ -83,9 +83,9 @@ class Serving:
             # A tokenizer.json may ask for padding or truncation, which the first call takes away. Later ones change
             # nothing, and only a change would meet another thread's call and fail ("Already borrowed").
             self.tokenizer("")
-        template = getattr(self.tokenizer, "chat_template", None)
+        template = _template_for_tools(self.tokenizer)
         if tool_call_parser is None:
-            self.tool_parser = parser_of_template(template) if isinstance(template, str) else None
+            self.tool_parser = parser_of_template(template)
         else:
             self.tool_parser = get_tool_parser(tool_call_parser)
         a_token = characters_a_token(self.tokenizer)
@@ -270,6 +270,14 @@ class Serving:
 
     def close(self) -> None:
         self.aside.close()
+
+
+def _template_for_tools(tokenizer: Any) -> str:
+    """Empty where there is none. A checkpoint may have several, by names."""
+    try:
+        return str(tokenizer.get_chat_template(tools=[]))
+    except (AttributeError, ValueError):
+        return ""
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
