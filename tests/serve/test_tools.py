@@ -220,7 +220,6 @@ def test_calls_and_their_results_go_through_the_chat_template(hermes: Running) -
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({}, "tool_choice must be 'none', 'required' or name a function, got 'auto'"),
         ({"tool_choice": {"type": "function", "function": {"name": "get_wether"}}},
          "tool_choice.function.name must be one of the tools, got 'get_wether'; did you mean 'get_weather'?"),
         ({"tool_choice": "required", "tools": []}, "tool_choice must not ask for a call without tools"),
@@ -247,6 +246,20 @@ def test_what_is_wrong_about_tools_is_named(client: OpenAI, more: dict[str, Any]
         client.chat.completions.create(**{**ASK, **{k: v for k, v in more.items() if k != "functions"}},
                                        extra_body={k: v for k, v in more.items() if k == "functions"})  # fmt: skip
     assert caught.value.body["message"].startswith(message)  # type: ignore[index]
+
+
+def test_calls_in_a_format_that_is_not_known_are_text_and_that_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    strict = {"type": "function", "function": {"name": "now", "strict": True}}
+    form = {"structured_outputs": {"choice": ['<tool_call>{"name": "now"}</tool_call>']}}
+    with running() as server:
+        for _ in range(2):
+            ask = {**ASK, "tools": [*TOOLS[:1], strict], "extra_body": form}
+            (choice,) = server.client().chat.completions.create(**ask).choices
+            assert (choice.message.content, choice.finish_reason) == (*form["structured_outputs"]["choice"], "stop")
+            assert choice.message.tool_calls is None
+    assert sum("serve with --tool-call-parser" in record.message for record in caplog.records) == 1
 
 
 def test_strict_calls_in_a_format_that_no_form_holds_are_refused() -> None:

@@ -162,6 +162,8 @@ class Message(Body):
     name: str | None = None
     tool_calls: Listed[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     # What answers have beside that, for clients send them back as they got them.
     refusal: None = None
     audio: None = None

@@ -65,9 +65,13 @@ class ToolParser(ABC):
         return f"call_{uuid.uuid4().hex[:24]}"
 
     @classmethod
-    def strict_form(cls, tools: Mapping[str, dict[str, Any]], strict: Collection[str]) -> str | None:
+    def strict_form(
+        cls, tools: Mapping[str, dict[str, Any]], strict: Collection[str], tokens: Collection[str] = ()
+    ) -> str | None:
         """A grammar of texts in which each call is of one of the tools, and keeps the schema if it is a strict one's.
-        None: there is none for this format."""
+        None: there is none for this format.
+
+        tokens: those that the tokenizer has added. As one of them, a marker is no text to a grammar."""
         return None
 
     def extract_tool_calls_streaming(self, delta_text: str, *, is_final: bool = False) -> Pieces:
@@ -109,7 +113,7 @@ class ToolParser(ABC):
             return marker
         end = len(self.buffer)
         if not self.is_final:
-            end -= max(_overlap(self.buffer, marker) for marker in markers)
+            end -= max(overlap(self.buffer, marker) for marker in markers)
             end = len(self.buffer[:end].rstrip())
         self.content(self.buffer[:end])
         self.buffer = self.buffer[end:]
@@ -162,6 +166,6 @@ class ToolParser(ABC):
         return call.is_over or fails or bool(self.buffer)
 
 
-def _overlap(text: str, marker: str) -> int:
+def overlap(text: str, marker: str) -> int:
     """How much of the marker the text ends with."""
     return next((size for size in range(min(len(marker) - 1, len(text)), 0, -1) if text.endswith(marker[:size])), 0)

@@ -23,6 +23,9 @@ from folovllm.utils.checks import did_you_mean
 
 _PARAMETER = re.compile(r"\s*<parameter=([^>]*)>\n?(.*?)\n?</parameter>", re.DOTALL)
 
+ONE_WAY = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+"""In a JSON schema within a grammar: one way of writing each value."""
+
 
 class _TaggedCalls(ToolParser):
     def end(self) -> bool:
@@ -34,20 +37,22 @@ class _TaggedCalls(ToolParser):
 
 class HermesToolParser(_TaggedCalls):
     @classmethod
-    def strict_form(cls, tools: Mapping[str, dict[str, Any]], strict: Collection[str]) -> str | None:
+    def strict_form(
+        cls, tools: Mapping[str, dict[str, Any]], strict: Collection[str], tokens: Collection[str] = ()
+    ) -> str | None:
         from llguidance import StructTag
 
-        form = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
         tags = [
             StructTag(
                 trigger="<tool_call>",
                 begin=f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": ',
-                grammar={**(schema if name in strict else {"type": "object"}), **form},
+                grammar={**(schema if name in strict else {"type": "object"}), **ONE_WAY},
                 end="}\n</tool_call>",
             )
             for name, schema in tools.items()
         ]
-        return str(StructTag.to_grammar(tags, assume_special=False))
+        grammar = str(StructTag.to_grammar(tags, assume_special="<tool_call>" in tokens))
+        return grammar.replace('\\n</tool_call>"\n', '\\n" </tool_call>\n') if "</tool_call>" in tokens else grammar
 
     def start(self) -> bool:
         marker = self.content_until("<tool_call>")
