@@ -74,8 +74,11 @@ def _with_plain_calls(messages: Any) -> Any:
         return messages
     plain = list(messages)
     for number, message in enumerate(messages):
-        calls = message.get("tool_calls") if isinstance(message, Mapping) else None
-        if not calls:
+        if not isinstance(message, Mapping) or "tool_calls" not in message:
+            continue
+        calls = message["tool_calls"]
+        if not calls:  # templates ask whether there is such a field
+            plain[number] = {name: value for name, value in message.items() if name != "tool_calls"}
             continue
         decoded = [_decoded(f"messages[{number}].tool_calls[{place}]", call) for place, call in enumerate(calls)]
         plain[number] = {**message, "content": message.get("content") or "", "tool_calls": decoded}
@@ -87,7 +90,8 @@ def _decoded(name: str, call: Any) -> dict[str, Any]:
         arguments = call["function"].get("arguments") or "{}"
         decoded = json.loads(arguments) if isinstance(arguments, str) else arguments
         if isinstance(call["function"]["name"], str) and isinstance(decoded, dict):
-            return {**call, "function": {**call["function"], "arguments": decoded}}
+            kept = {name: value for name, value in call.items() if name != "index"}  # of a message added up from deltas
+            return {**kept, "function": {**call["function"], "arguments": decoded}}
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         pass
     form = "{'function': {'name': ..., 'arguments': ...}}, the arguments a JSON object"
@@ -120,9 +124,9 @@ def render_template(
     """
     variables = dict(options)
     chat_template, continues = variables.pop("chat_template", None), variables.pop("continue_final_message", False)
-    source = tokenizer.get_chat_template(chat_template)
     bounds = _Bounds(check)
     try:
+        source = tokenizer.get_chat_template(chat_template, tools=variables.get("tools"))  # there may be one for tools
         if continues:
             *before, last = messages
             messages = [*before, {**last, "content": last["content"] + _HERE}]

@@ -14,6 +14,8 @@ from folovllm.entrypoints.cli.parser import add_engine_arguments, engine_kwargs
 from folovllm.entrypoints.commands import notes
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.openai.ceilings import Ceilings
+from folovllm.serving.reasoning import NAMES as REASONING_NAMES
+from folovllm.serving.reasoning import check_name
 from folovllm.serving.tool_parsers.formats import NAMES, get_tool_parser
 
 
@@ -50,6 +52,8 @@ def add_parser(commands: Any) -> None:
     )
     text = f"how the model writes calls of tools: {', '.join(NAMES)} (default: what its chat template tells)"
     parser.add_argument("--tool-call-parser", metavar="NAME", help=text)
+    text = f"how the model marks its thoughts: {', '.join(REASONING_NAMES)} (default: what its chat template tells)"
+    parser.add_argument("--reasoning-parser", metavar="NAME", help=text)
     text = "how names at /metrics begin; with vllm: a dashboard for vLLM fills (default: folovllm:)"
     parser.add_argument("--metrics-prefix", default="folovllm:", metavar="TEXT", help=text)
     _add_replica_arguments(parser)
@@ -114,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
     ceilings = Ceilings.parse(args.ceilings)
     if args.tool_call_parser is not None:
         get_tool_parser(args.tool_call_parser)
+    if args.reasoning_parser is not None:
+        check_name(args.reasoning_parser)
     require_packages()
     replicas, observed = _replica_options(args), {**engine, "observers": args.observers}
     if replicas is not None:

@@ -64,6 +64,7 @@ class ServerOptions:
         generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
         trust_chat_template: requests may bring a chat template of their own, which is a program.
         tool_call_parser: the format that the model writes calls of tools in; None: what its chat template tells.
+        reasoning_parser: how the model marks its thoughts; None: what its chat template tells.
         metrics_prefix: of the names at /metrics; with "vllm:" dashboards for vLLM fill.
         allowed_hosts: names that clients may call this server by, besides its own.
         allowed_origins: other sites whose pages may call this server from a browser (CORS); "*" is any.
@@ -81,6 +82,7 @@ class ServerOptions:
     generation_config: str = "auto"
     trust_chat_template: bool = False
     tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
     metrics_prefix: str = "folovllm:"
     allowed_hosts: Sequence[str] = ()
     allowed_origins: Sequence[str] = ()
@@ -111,6 +113,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
         generation_config=options.generation_config,
         trust_chat_template=options.trust_chat_template,
         tool_call_parser=options.tool_call_parser,
+        reasoning_parser=options.reasoning_parser,
         metrics_prefix=options.metrics_prefix,
     )
     bodies = Bodies(options.ceilings, serving.gate)

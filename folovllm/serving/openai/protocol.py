@@ -148,6 +148,7 @@ class FunctionCall(Body):
 
 
 class ToolCall(Body):
+    index: int | None = None
     id: str | None = None
     type: Literal["function"] = "function"
     function: FunctionCall
@@ -161,6 +162,8 @@ class Message(Body):
     name: str | None = None
     tool_calls: Listed[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     # What answers have beside that, for clients send them back as they got them.
     refusal: None = None
     audio: None = None
