@@ -32,6 +32,7 @@ from folovllm.serving.openai.heads import salt_for
 from folovllm.serving.openai.longest_token import characters_a_token
 from folovllm.serving.openai.metrics import Metrics
 from folovllm.serving.openai.protocol import ChatRequest, Sampling, TokenizeRequest, Tool
+from folovllm.serving.openai.token_bytes import TokenBytes
 from folovllm.serving.tool_parsers.formats import get_tool_parser, parser_of_template
 
 _T = TypeVar("_T")
@@ -82,6 +83,7 @@ class Serving:
         self.gate = Gate(llm, max_queue)
         self.metrics = Metrics(llm, model_name, self.gate, metrics_prefix)
         self.tokenizer = copy.deepcopy(llm.engine.tokenizer)  # apart from the engine's
+        self.token_bytes = TokenBytes(self.tokenizer)
         if self.tokenizer is not None:
             # A tokenizer.json may ask for padding or truncation, which the first call takes away. Later ones change
             # nothing, and only a change would meet another thread's call and fail ("Already borrowed").

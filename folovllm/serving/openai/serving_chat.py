@@ -85,7 +85,7 @@ class ChatServing(Answering[ChatRequest]):
         for choice in output.outputs:
             reader = self.reader(body, output)
             message = {"role": "assistant", **reader.message(choice), "refusal": None}
-            choices.append({"index": choice.index, "message": message, **_choice(body, choice, reader, check)})
+            choices.append({"index": choice.index, "message": message, **self._choice(body, choice, reader, check)})
         more: dict[str, Any] = {} if body.prompt_logprobs is None else {"prompt_logprobs": prompt_rows(output, check)}
         if body.return_token_ids:
             more["prompt_token_ids"] = output.prompt_token_ids
@@ -102,36 +102,33 @@ class ChatServing(Answering[ChatRequest]):
         delta = {"role": "assistant", **said} if begins else said
         if not (delta or choice.finished() or body.logprobs or body.return_token_ids):
             return None  # a part of a marker, or of what may be one
-        chunk: dict[str, Any] = {"choices": [{"index": index, "delta": delta, **_choice(body, choice, reader, check)}]}
+        chunk: dict[str, Any] = {"choices": [{"index": index, "delta": delta, **self._choice(body, choice, reader, check)}]}
         if body.return_token_ids:
             chunk["prompt_token_ids"] = output.prompt_token_ids if begins else None
         return chunk
 
+    def _choice(
+        self, body: ChatRequest, choice: CompletionOutput, reader: MessageReader, check: Check
+    ) -> dict[str, Any]:
+        return {
+            "logprobs": self._logprobs(choice, body, check),
+            "finish_reason": reader.finish_reason(choice),
+            "stop_reason": choice.stop_reason,
+            **({"token_ids": choice.token_ids} if body.return_token_ids else {}),
+        }
 
-def _choice(
-    body: ChatRequest, choice: CompletionOutput, reader: MessageReader, check: Check
-) -> dict[str, Any]:
-    return {
-        "logprobs": _logprobs(choice, body, check),
-        "finish_reason": reader.finish_reason(choice),
-        "stop_reason": choice.stop_reason,
-        **({"token_ids": choice.token_ids} if body.return_token_ids else {}),
-    }
+    def _logprobs(self, choice: CompletionOutput, body: ChatRequest, check: Check) -> dict[str, Any] | None:
+        if not body.logprobs or choice.logprobs is None:
+            return None
+        content, as_id = [], bool(body.return_tokens_as_token_ids)
+        for token_id, row in zip(choice.token_ids, choice.logprobs, strict=True):
+            check()
+            ranked = sorted(row.items(), key=lambda item: item[1].rank or 0)[: body.top_logprobs or 0]
+            tops = [self._entry(other, entry, as_id=as_id) for other, entry in ranked]
+            content.append({**self._entry(token_id, row[token_id], as_id=as_id), "top_logprobs": tops})
+        return {"content": content, "refusal": None}
 
-
-def _logprobs(choice: CompletionOutput, body: ChatRequest, check: Check) -> dict[str, Any] | None:
-    if not body.logprobs or choice.logprobs is None:
-        return None
-    content, as_id = [], bool(body.return_tokens_as_token_ids)
-    for token_id, row in zip(choice.token_ids, choice.logprobs, strict=True):
-        check()
-        ranked = sorted(row.items(), key=lambda item: item[1].rank or 0)[: body.top_logprobs or 0]
-        tops = [_entry(other, entry, as_id=as_id) for other, entry in ranked]
-        content.append({**_entry(token_id, row[token_id], as_id=as_id), "top_logprobs": tops})
-    return {"content": content, "refusal": None}
-
-
-def _entry(token_id: int, entry: Logprob, *, as_id: bool) -> dict[str, Any]:
-    text = entry.decoded_token or ""
-    token = token_text(token_id, text, as_id=as_id)
-    return {"token": token, "logprob": finite(entry.logprob), "bytes": list(text.encode())}
+    def _entry(self, token_id: int, entry: Logprob, *, as_id: bool) -> dict[str, Any]:
+        known = self.serving.token_bytes
+        token = token_text(token_id, known.text(token_id), as_id=as_id)
+        return {"token": token, "logprob": finite(entry.logprob), "bytes": list(known.of(token_id))}
