@@ -27,8 +27,8 @@ class Gate:
 
     @contextmanager
     def admit(self, count: int) -> Iterator[None]:
-        """Raises APIError: 503 while the server shuts down or without an engine, 429 where `count` more would have to wait too long, 400
-        where they always would."""
+        """Raises APIError: 503 while the server shuts down or without an engine, 429 where `count` more would have to
+        wait too long, 400 where they always would."""
         if self.draining:
             raise shutting_down()
         if self.llm.is_closed:
