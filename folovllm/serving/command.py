@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from contextlib import closing, nullcontext
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from folovllm.config import EMBEDDED_MODEL, EngineConfig
@@ -29,8 +31,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--served-model-name", metavar="NAME", help="what clients call the model (default: MODEL)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is open to other machines")
     parser.add_argument("--port", type=_whole(0, 65535), default=8000, metavar="N", help="0: one that is free")
-    text = "one that clients must send; may be given again (default: none)"
+    text = "one that clients must send; may be given again (default: FOLOVLLM_API_KEY, or none)"
     parser.add_argument("--api-key", dest="api_keys", action="append", default=[], metavar="KEY", help=text)
+    text = "a file with a key in each line; unlike --api-key, it does not show in the list of processes"
+    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help=text)
     text = "a name that clients may call this server by, besides localhost; may be given again (default: none)"
     parser.add_argument("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=text)
     text = """sites whose pages may call this server from a browser, as JSON: '["*"]' is any (default: none)"""
@@ -110,9 +114,12 @@ def _replica_options(args: argparse.Namespace) -> Any:
 def run(args: argparse.Namespace) -> int:
     engine = engine_kwargs(args)
     EngineConfig.from_kwargs(model=args.model, **engine)  # a wrong value is refused before anything heavy is imported
-    for key in args.api_keys:
-        if not re.fullmatch(r"[!-~]+", key):
-            raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
+    args.api_keys = _api_keys(args.api_keys, args.api_key_file)
+    if args.allow_credentials and "*" in args.allowed_origins:
+        raise ValueError(
+            "--allow-credentials must be given with origins by their names, got '*': any site could use what a "
+            "browser holds for this server"
+        )
     if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", args.metrics_prefix):
         raise ValueError(f"--metrics-prefix must be the beginning of a name in Prometheus, got {args.metrics_prefix!r}")
     ceilings = Ceilings.parse(args.ceilings)
@@ -132,6 +139,16 @@ def run(args: argparse.Namespace) -> int:
         from folovllm.serving.openai.launch import serve  # while the process loads the model
 
         return serve(_options(args, ceilings), made, notes)
+
+
+def _api_keys(given: list[str], file: Path | None) -> list[str]:
+    keys = [*given, *(file.read_text().split() if file is not None else ())]
+    if file is not None and len(keys) == len(given):
+        raise ValueError(f"--api-key-file must have at least one key, got {file}, which is empty")
+    keys = keys or [key for key in [os.environ.get("FOLOVLLM_API_KEY")] if key]
+    if not all(re.fullmatch(r"[!-~]+", key) for key in keys):
+        raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
+    return keys
 
 
 def _options(args: argparse.Namespace, ceilings: Ceilings) -> Any:

@@ -27,6 +27,7 @@ from folovllm.serving.openai.bodies import Bodies, BodyRoute
 from folovllm.serving.openai.ceilings import Ceilings
 from folovllm.serving.openai.engine_routes import add_engine_routes
 from folovllm.serving.openai.errors import APIError, add_error_handlers
+from folovllm.serving.openai.gate import engine_dead, shutting_down
 from folovllm.serving.openai.heads import ASSETS, Heads, Keys, bearer, is_loopback
 from folovllm.serving.openai.live import looks
 from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -49,7 +50,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         413: "The body is too large.",
         429: "The queue is full: try again later.",
         500: "The engine failed.",
-        503: "The server is shutting down.",
+        503: "The server is shutting down, or its engine does not answer or has died.",
     }.items()
 }
 
@@ -120,6 +121,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        app.openapi()  # kept: nobody waits while it is made
         yield
         bodies.close()
         serving.close()
@@ -224,11 +226,14 @@ def _add_state(app: FastAPI, serving: Serving) -> None:
         serving.check_model(name)
         return _model(serving)
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health")
-    @app.get("/ping", include_in_schema=False)  # the same, where a platform asks by this name
+    @app.api_route("/ping", methods=["GET", "HEAD"], include_in_schema=False)  # where a platform asks by this name
     async def health() -> Response:
-        if serving.gate.draining or serving.llm.is_closed:
-            raise APIError(503, "the server is shutting down, or its engine has died")
+        if serving.gate.draining:
+            raise shutting_down()
+        if serving.llm.is_closed:
+            raise engine_dead()
         replicas = serving.llm.replicas()
         return JSONResponse({"replicas": replicas}) if replicas else Response()
 

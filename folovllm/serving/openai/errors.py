@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from folovllm.errors import EngineDeadError
 from folovllm.serving.openai.protocol import CHANGES_NOTHING
 from folovllm.utils.logging import init_logger
 
@@ -79,7 +80,8 @@ def failed(error: BaseException) -> APIError:
         return error
     logger.error("a request ended in %s", type(error).__name__)
     logger.debug("what it was", exc_info=error)
-    return APIError(500, f"the engine could not finish this request: {type(error).__name__}", code="engine_error")
+    status, code = (503, "engine_dead") if isinstance(error, EngineDeadError) else (500, "engine_error")
+    return APIError(status, f"the engine could not finish this request: {type(error).__name__}", code=code)
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -95,6 +97,7 @@ def add_error_handlers(app: FastAPI) -> None:
     async def of_the_route(_: Request, error: HTTPException) -> JSONResponse:
         return APIError(error.status_code, str(error.detail), headers=dict(error.headers or {})).response()
 
+    @app.exception_handler(EngineDeadError)  # apart: what no handler is for is raised anew, with its traceback
     @app.exception_handler(Exception)
     async def of_the_server(_: Request, error: Exception) -> JSONResponse:
         return failed(error).response()
