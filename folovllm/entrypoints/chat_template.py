@@ -257,6 +257,14 @@ def _compiled(source: str) -> CodeType:
     return environment.compile(tree.set_environment(environment))
 
 
+def check_template(source: str) -> None:
+    """Raises ValueError: Jinja cannot compile it."""
+    try:
+        _compiled(source)
+    except TemplateError as error:
+        raise ValueError(f"chat_template must be a template that Jinja can compile, got {describe(source)}: {error}") from None
+
+
 def _theirs() -> Environment:
     """An environment as transformers has it: the filters, names and tags that models' templates use."""
     from transformers.utils.chat_template_utils import _compile_jinja_template

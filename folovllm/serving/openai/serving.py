@@ -59,6 +59,7 @@ class Serving:
         generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
         tool_call_parser: the format that the model writes calls of tools in; None: what its chat template tells.
         metrics_prefix: of the names at /metrics.
+        chat_template: instead of the tokenizer's.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Serving:
         trust_chat_template: bool = False,
         tool_call_parser: str | None = None,
         metrics_prefix: str = "folovllm:",
+        chat_template: str | None = None,
     ) -> None:
         self.llm, self.model_name, self.salt_by_key = llm, model_name, salt_by_key
         self.trust_chat_template = trust_chat_template
@@ -83,6 +85,10 @@ class Serving:
             # A tokenizer.json may ask for padding or truncation, which the first call takes away. Later ones change
             # nothing, and only a change would meet another thread's call and fail ("Already borrowed").
             self.tokenizer("")
+        if chat_template is not None:
+            if self.tokenizer is None:
+                raise ValueError("chat_template needs a tokenizer, but skip_tokenizer_init leaves none")
+            self.tokenizer.chat_template = chat_template
         template = getattr(self.tokenizer, "chat_template", None)
         if tool_call_parser is None:
             self.tool_parser = parser_of_template(template) if isinstance(template, str) else None
