@@ -28,6 +28,7 @@ NOT_MANAGED = (
 # What stands around the last milestone's engine and is in none of them: serving, watching and measuring.
 AFTER = (
     "folovllm/bench/**",
+    "folovllm/engine/hub.py",
     "folovllm/engine/kernel_check.py",
     "folovllm/engine/looks.py",
     "folovllm/engine/step_thread.py",

@@ -126,3 +126,15 @@ def _up_to_here(text: str) -> str:
     if end < 0:
         raise TemplateFailedError("it leaves out the last message, which is to be gone on with")
     return text[:end] if text.startswith(_HERE, end) else text[:end].rstrip()
+
+
+def check_template(source: str) -> None:
+    """Raises ValueError: Jinja cannot read it. It is not run."""
+    from jinja2 import TemplateError
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    try:
+        _compile_jinja_template("").environment.parse(source)
+    except (TemplateError, RecursionError) as error:
+        text = f"chat_template must be a template that Jinja can compile, got {describe(source)}: {error}"
+        raise ValueError(text) from None

@@ -6,19 +6,25 @@ import argparse
 import json
 import os
 import re
+import ssl
 from contextlib import closing, nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from folovllm.config import EMBEDDED_MODEL, EngineConfig
+from folovllm.engine.defaults import HUB, engine_options
 from folovllm.entrypoints.cli.parser import add_engine_arguments, engine_kwargs
+from folovllm.entrypoints.cli.vllm_options import OneModel, add_vllm_arguments
 from folovllm.entrypoints.commands import notes
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.openai.ceilings import Ceilings
 from folovllm.serving.reasoning import NAMES as REASONING_NAMES
 from folovllm.serving.reasoning import check_name
 from folovllm.serving.tool_parsers.formats import NAMES, get_tool_parser
+from folovllm.utils.named_files import read_file
+
+LOG_LEVELS = ["critical", "error", "warning", "info", "debug", "trace"]
 
 
 def add_parser(commands: Any) -> None:
@@ -27,7 +33,12 @@ def add_parser(commands: Any) -> None:
         help="serve the model over HTTP, in the shape of OpenAI's interface",
         description="Serve a model over HTTP: /v1/chat/completions, /v1/completions, /docs, and a page to talk at /.",
     )
-    parser.add_argument("model", nargs="?", default=EMBEDDED_MODEL, metavar="MODEL", help="folder, hub id or embedded")
+    text = "folder, hub id or embedded (default: embedded)"
+    parser.add_argument("model", nargs="?", action=OneModel, default=argparse.SUPPRESS, metavar="MODEL", help=text)
+    text = "the same as MODEL (default: embedded)"
+    parser.add_argument("--model", action=OneModel, default=EMBEDDED_MODEL, metavar="MODEL", help=text)
+    text = "options in YAML, by their long names; what is typed counts more (default: none)"
+    parser.add_argument("--config", metavar="FILE", help=text)
     parser.add_argument("--served-model-name", metavar="NAME", help="what clients call the model (default: MODEL)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is open to other machines")
     parser.add_argument("--port", type=_whole(0, 65535), default=8000, metavar="N", help="0: one that is free")
@@ -58,13 +69,30 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--tool-call-parser", metavar="NAME", help=text)
     text = f"how the model marks its thoughts: {', '.join(REASONING_NAMES)} (default: what its chat template tells)"
     parser.add_argument("--reasoning-parser", metavar="NAME", help=text)
+    text = "what holds anyway: a request's tools are for the model to call, unless tool_choice says otherwise"
+    parser.add_argument("--enable-auto-tool-choice", action="store_true", help=text)
+    text = "a Jinja template, instead of the tokenizer's; the template itself may be given, too (default: none)"
+    parser.add_argument("--chat-template", metavar="FILE", help=text)
     text = "how names at /metrics begin; with vllm: a dashboard for vLLM fills (default: folovllm:)"
     parser.add_argument("--metrics-prefix", default="folovllm:", metavar="TEXT", help=text)
+    _add_http_arguments(parser)
     _add_replica_arguments(parser)
     text = "take chat templates from requests; a template is a program, though one without access to files"
     parser.add_argument("--trust-request-chat-template", dest="trust_chat_template", action="store_true", help=text)
     add_engine_arguments(parser)
+    add_vllm_arguments(parser)
     parser.set_defaults(run=run)
+
+
+def _add_http_arguments(parser: argparse.ArgumentParser) -> None:
+    text = "path that a proxy in front puts before this server's own (default: none)"
+    parser.add_argument("--root-path", metavar="PATH", help=text)
+    text = "certificate in PEM: the server then speaks HTTPS (default: none)"
+    parser.add_argument("--ssl-certfile", metavar="FILE", help=text)
+    text = "key of the certificate, where it is not in the same file (default: none)"
+    parser.add_argument("--ssl-keyfile", metavar="FILE", help=text)
+    text = "what uvicorn logs; at info a line for each request"
+    parser.add_argument("--uvicorn-log-level", choices=LOG_LEVELS, default="warning", help=text)
 
 
 def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +141,10 @@ def _replica_options(args: argparse.Namespace) -> Any:
 
 def run(args: argparse.Namespace) -> int:
     engine = engine_kwargs(args)
-    EngineConfig.from_kwargs(model=args.model, **engine)  # a wrong value is refused before anything heavy is imported
+    fields_of_config = engine_options({name: value for name, value in engine.items() if name not in HUB})
+    EngineConfig.from_kwargs(model=args.model, **fields_of_config)  # refused before anything heavy is imported
+    args.chat_template = _template(args.chat_template)
+    _check_certificate(args.ssl_certfile, args.ssl_keyfile)
     args.api_keys = _api_keys(args.api_keys, args.api_key_file)
     if args.allow_credentials and "*" in args.allowed_origins:
         raise ValueError(
@@ -149,6 +180,30 @@ def _api_keys(given: list[str], file: Path | None) -> list[str]:
     if not all(re.fullmatch(r"[!-~]+", key) for key in keys):
         raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
     return keys
+
+
+def _check_certificate(certificate: str | None, key: str | None) -> None:
+    """Raises ValueError: HTTPS cannot be spoken with them."""
+    if certificate is None:
+        if key is not None:
+            raise ValueError(f"--ssl-keyfile must be given with --ssl-certfile, got {key!r} without it")
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:  # OSError: an SSLError, too
+        given = f"{certificate!r}" + (f" and {key!r}" if key is not None else "")
+        must = "be a certificate and its key in PEM"
+        raise ValueError(f"--ssl-certfile and --ssl-keyfile must {must}, got {given}: {error}") from None
+
+
+def _template(given: str | None) -> str | None:
+    """vLLM: entrypoints/chat_utils.py (load_chat_template)"""
+    if given is None or re.search(r"[{}\n]", given):
+        return given
+    try:
+        return read_file("--chat-template", given).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--chat-template must be a file of UTF-8 text, got {given!r}: {error}") from error
 
 
 def _options(args: argparse.Namespace, ceilings: Ceilings) -> Any:

@@ -20,6 +20,7 @@ from fastapi_offline import FastAPIOffline
 
 from folovllm import __version__
 from folovllm.config import EMBEDDED_MODEL
+from folovllm.entrypoints.chat_template import check_template
 from folovllm.entrypoints.engine_client import EngineClient
 from folovllm.serving.openai.answers import Answer
 from folovllm.serving.openai.aside import Check
@@ -67,6 +68,10 @@ class ServerOptions:
         tool_call_parser: the format that the model writes calls of tools in; None: what its chat template tells.
         reasoning_parser: how the model marks its thoughts; None: what its chat template tells.
         metrics_prefix: of the names at /metrics; with "vllm:" dashboards for vLLM fill.
+        chat_template: instead of the tokenizer's.
+        root_path: what a proxy in front puts before this server's paths.
+        ssl_certfile, ssl_keyfile: with the first the server speaks HTTPS.
+        uvicorn_log_level: at "info" and below each request is a line.
         allowed_hosts: names that clients may call this server by, besides its own.
         allowed_origins: other sites whose pages may call this server from a browser (CORS); "*" is any.
         allowed_methods, allowed_headers, allow_credentials: what these pages may send.
@@ -85,11 +90,20 @@ class ServerOptions:
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     metrics_prefix: str = "folovllm:"
+    chat_template: str | None = None
+    root_path: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    uvicorn_log_level: str = "warning"
     allowed_hosts: Sequence[str] = ()
     allowed_origins: Sequence[str] = ()
     allowed_methods: Sequence[str] = ("*",)
     allowed_headers: Sequence[str] = ("*",)
     allow_credentials: bool = False
+
+    def __post_init__(self) -> None:
+        if self.chat_template is not None:
+            check_template(self.chat_template)
 
     @property
     def name(self) -> str:
@@ -116,6 +130,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
         tool_call_parser=options.tool_call_parser,
         reasoning_parser=options.reasoning_parser,
         metrics_prefix=options.metrics_prefix,
+        chat_template=options.chat_template,
     )
     bodies = Bodies(options.ceilings, serving.gate)
 
@@ -127,8 +142,8 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
         serving.close()
         await llm.shutdown()
 
-    app = FastAPIOffline(title="FoloVLLM", version=__version__, lifespan=lifespan, responses=_ERRORS)
-    app.state.serving, app.state.bodies = serving, bodies
+    app = FastAPIOffline(title="FoloVLLM", version=__version__, lifespan=lifespan, responses=_ERRORS, root_path=options.root_path or "")
+    app.state.serving, app.state.bodies, app.state.options = serving, bodies, options
     app.router.route_class = BodyRoute
     _add_completions(app, serving)
     _add_tokens(app, serving)

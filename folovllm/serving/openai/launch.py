@@ -157,7 +157,8 @@ def serve(options: ServerOptions, engine: EngineProcess | dict[str, Any], notes:
 def say_where(notes: Console, options: ServerOptions, listener: socket.socket, facts: list[str]) -> None:
     listener.listen(2048)  # as uvicorn does: who reads the line may connect, and waits until the event loop runs
     host, port = listener.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    scheme = "http" if options.ssl_certfile is None else "https"
+    address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     parts = ("FoloVLLM ", "bold"), "serves ", (options.name, "bold"), " at ", (address, "bold cyan")
     notes.print(Text.assemble(*parts, *(f" · {fact}" for fact in facts)))
     if not options.api_keys and not is_loopback(options.host):
@@ -178,7 +179,16 @@ def run_app(app: FastAPI, listener: socket.socket, kill: Callable[[], None] = la
 def make_server(app: FastAPI, kill: Callable[[], None] = lambda: None) -> DrainingServer:
     """uvicorn takes uvloop where it is installed. It would take httptools, too, and with that it answers HTTP/1.0 in
     chunks, which such a client cannot read (uvicorn 0.54); its answers come whole with h11."""
-    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", http=TimedH11)
+    options: ServerOptions = app.state.options
+    config = uvicorn.Config(
+        app,
+        log_level=options.uvicorn_log_level,
+        access_log=options.uvicorn_log_level in ("info", "debug", "trace"),
+        lifespan="on",
+        http=TimedH11,
+        ssl_certfile=options.ssl_certfile,
+        ssl_keyfile=options.ssl_keyfile,
+    )
     return DrainingServer(config, app, kill)
 
 

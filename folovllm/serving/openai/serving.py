@@ -62,6 +62,7 @@ class Serving:
         tool_call_parser: the format that the model writes calls of tools in; None: what its chat template tells.
         reasoning_parser: how the model marks its thoughts; None: what its chat template tells.
         metrics_prefix: of the names at /metrics.
+        chat_template: instead of the tokenizer's.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Serving:
         tool_call_parser: str | None = None,
         reasoning_parser: str | None = None,
         metrics_prefix: str = "folovllm:",
+        chat_template: str | None = None,
     ) -> None:
         self.llm, self.model_name, self.salt_by_key = llm, model_name, salt_by_key
         self.trust_chat_template = trust_chat_template
@@ -88,6 +90,10 @@ class Serving:
             # A tokenizer.json may ask for padding or truncation, which the first call takes away. Later ones change
             # nothing, and only a change would meet another thread's call and fail ("Already borrowed").
             self.tokenizer("")
+        if chat_template is not None:
+            if self.tokenizer is None:
+                raise ValueError("chat_template needs a tokenizer, but skip_tokenizer_init leaves none")
+            self.tokenizer.chat_template = chat_template
         template = _template_for_tools(self.tokenizer)
         if tool_call_parser is None:
             self.tool_parser = parser_of_template(template)
