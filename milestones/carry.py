@@ -28,6 +28,7 @@ from milestones.sources import commit, git, working_tree
 from milestones.spec import MilestoneError, matches
 
 # changed: by hand, where the way begins; waiting: beyond a conflict
+Way = Literal["up", "down"]
 Outcome = Literal["changed", "merged", "unchanged", "conflict", "waiting"]
 
 
@@ -54,7 +55,7 @@ class Memory:
 
     base: str
     carried: dict[str, str] = field(default_factory=dict)  # stored path -> content
-    down: list[str] = field(default_factory=list)  # files whose way down ended at a conflict
+    stopped: dict[str, Way] = field(default_factory=dict)  # files whose way ended at a conflict
 
     @classmethod
     def load(cls, root: Path, base: str) -> Memory:
@@ -62,12 +63,16 @@ class Memory:
         memory = cls(**json.loads(file.read_text())) if file.is_file() else cls(base)
         return memory if memory.base == base else cls(base)
 
-    def before(self, entry: Carried, committed: Course, number: int) -> bytes | None:
-        """This version before its change; None where the file is new."""
-        if (text := self.carried.get(entry.stored)) is not None:
-            return text.encode("utf-8", "surrogateescape")
-        file = committed.version(entry.renamed_from or entry.path, number)
-        return file.data if file else None
+    def before(self, chain: dict[int, Carried], committed: Course) -> dict[int, bytes]:
+        """The versions before their changes; a version of a new file has none."""
+        files = {n: committed.version(entry.renamed_from or entry.path, n) for n, entry in chain.items()}
+        before = {n: file.data for n, file in files.items() if file}
+        here = {n: self.carried[entry.stored] for n, entry in chain.items() if entry.stored in self.carried}
+        carried = {n: text.encode("utf-8", "surrogateescape") for n, text in here.items()}
+        if any(chain[n].text == before.get(n) != text for n, text in carried.items()):  # you took it back
+            self.stopped.pop(chain[max(chain)].path, None)
+            return before
+        return before | carried
 
     def settle(self, entry: Carried) -> None:
         """Its change has been carried."""
@@ -114,21 +119,20 @@ def _chain(course: Course, path: str, old: str | None) -> Iterator[tuple[int, Ca
 
 def _carry_along(chain: dict[int, Carried], committed: Course, memory: Memory) -> bool:
     """Carry what is changed in one file's versions; whether anything is."""
-    path, texts = chain[max(chain)].path, {n: memory.before(entry, committed, n) for n, entry in chain.items()}
-    before = {number: text for number, text in texts.items() if text is not None}
+    path, before = chain[max(chain)].path, memory.before(chain, committed)
     changed = [number for number, text in before.items() if text != chain[number].text]
-    down = path in memory.down or [chain[number].milestone for number in changed] == [None]
-    memory.down = [name for name in memory.down if name != path]
+    way: Way = "down" if [chain[number].milestone for number in changed] == [None] else "up"
+    way = memory.stopped.pop(path, way)
     if not changed:
         return False
-    if down:
-        way = [number for number in reversed(before) if number <= max(changed)]
-        new = (i for i, number in enumerate(way) if i and not _is_stored(committed, chain[number]))
-        way = way[: next(new, None)]  # a copy that is not committed yet says: what is above it begins there
+    if way == "down":
+        numbers = [number for number in reversed(before) if number <= max(changed)]
+        new = (i for i, number in enumerate(numbers) if i and not _is_stored(committed, chain[number]))
+        numbers = numbers[: next(new, None)]  # a copy that is not committed yet says: what is above it begins there
     else:
-        way = [number for number in before if number >= min(changed)]
-    if not _walk([(chain[number], before[number]) for number in way], memory) and down:
-        memory.down.append(path)
+        numbers = [number for number in before if number >= min(changed)]
+    if not _walk([(chain[number], before[number]) for number in numbers], memory):
+        memory.stopped[path] = way
     for entry, later in pairwise(chain.values()):
         entry.equal = entry.text == later.text
     return True
@@ -164,7 +168,7 @@ def _merge(entry: Carried, base: bytes, source: Carried) -> None:
             file.write_bytes(text)
         options = [word for label in (entry.stored, "before", source.stored) for word in ("-L", label)]
         done = subprocess.run(
-            ["git", "merge-file", "--stdout", "--diff3", *options, *map(str, files)], capture_output=True, check=False
+            ["git", "merge-file", "--stdout", *options, *map(str, files)], capture_output=True, check=False
         )
     if done.returncode >= 128:  # below: the number of conflicts
         raise MilestoneError(f"{entry.stored}: {done.stderr.decode(errors='replace').strip()}")

@@ -200,6 +200,13 @@ def test_the_way_down_goes_on_from_a_solved_conflict_too(root: Path) -> None:
     assert outcomes(carry(root)[0]) == [(0, "waiting"), (1, "conflict"), (2, "changed"), (ROOT, "unchanged")]
 
 
+def test_a_conflict_solved_at_the_root_is_the_end_of_the_way_up(root: Path) -> None:
+    put(root, 2, words("good evening"))
+    write(root, *carry(root))
+    put(root, ROOT, words("welcome back"))
+    assert outcomes(carry(root)[0])[2:] == [(2, "unchanged"), (ROOT, "changed")]
+
+
 def test_what_is_changed_again_is_carried_from_what_was_carried(root: Path) -> None:
     put(root, 1, words("hello", limit=2))
     write(root, *carry(root))
@@ -208,6 +215,16 @@ def test_what_is_changed_again_is_carried_from_what_was_carried(root: Path) -> N
     assert version(root, 2) == words("good day", limit=3)
     assert version(root, ROOT) == words("welcome", limit=3)
     assert version(root, 0) == words("hi")
+
+
+def test_what_was_taken_back_is_forgotten(root: Path) -> None:
+    put(root, 1, words("hello", limit=2))
+    write(root, *carry(root))
+    git(root, "checkout", "--quiet", ".")
+    assert carry(root)[0] == []
+    put(root, 1, words("hello", limit=3))
+    write(root, *carry(root))
+    assert version(root, ROOT) == words("welcome", limit=3)
 
 
 def test_fixes_in_two_versions_go_up_together(root: Path) -> None:
