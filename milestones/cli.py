@@ -86,7 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--stat", action="store_true", help="only the number of lines, file by file")
     command.set_defaults(run=run_diff)
 
-    command = commands.add_parser("carry", help="merge your change of the root into the stored versions")
+    command = commands.add_parser("carry", help="merge your change of one version of a file into the others")
     carry.add_options(command)
     command.set_defaults(run=run_carry)
 
@@ -184,9 +184,9 @@ def run_diff(root: Path, args: argparse.Namespace) -> int:
 def run_carry(root: Path, args: argparse.Namespace) -> int:
     from milestones.report import print_carried
 
-    carried = carry.carry(root, args.base, args.paths, markers=args.markers)
+    carried, memory = carry.carry(root, args.base, args.paths)
     if not args.dry_run:
-        carry.write(root, carried, markers=args.markers)
+        carry.write(root, carried, memory)
     print_carried(carried, dry_run=args.dry_run)
     return 1 if any(entry.outcome == "conflict" for entry in carried) else 0
 
