@@ -38,6 +38,7 @@ AFTER = (
     "folovllm/entrypoints/engine_client.py",
     "folovllm/entrypoints/generation_defaults.py",
     "folovllm/entrypoints/metrics_reader.py",
+    "folovllm/entrypoints/template_*.py",
     "folovllm/entrypoints/trace_texts.py",
     "folovllm/serving/**",
     "folovllm/structured_outputs.py",
