@@ -25,6 +25,7 @@ NOT_MANAGED = tuple(f"tests/{name}/**" for name in ("milestones", "docs", "works
 # What stands around the last milestone's engine and is in none of them: serving, watching and measuring.
 AFTER = (
     "folovllm/bench/**",
+    "folovllm/core/observer.py",
     "folovllm/engine/kernel_check.py",
     "folovllm/engine/looks.py",
     "folovllm/engine/step_thread.py",

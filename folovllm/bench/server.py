@@ -19,7 +19,7 @@ from folovllm.engine.async_llm import AsyncLLM
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
-from folovllm.tracing.observer import EngineObserver
+from folovllm.core.observer import EngineObserver
 
 POLL_SECONDS = 0.02
 

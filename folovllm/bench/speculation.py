@@ -194,7 +194,7 @@ def _decode(engine: LLMEngine, prompts: list[list[int]], output_len: int) -> Dec
 
 def _samples(batch: int, engine: LLMEngine, pairs: list[tuple[Decoding, Decoding]]) -> dict[str, list[float]]:
     """By round."""
-    length = engine.scheduler.draft_length
+    length = engine.scheduler.drafts.length
     costs = None if length is None else length.costs
     assert costs is not None
     plain_step = costs.seconds_of_step(batch, 1, 0)

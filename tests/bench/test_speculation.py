@@ -35,7 +35,7 @@ def test_gain_counts_the_tokens_behind_the_prompts(tmp_path: Path) -> None:
     plain = _decode(LLMEngine(config_for_llm(str(folder), **options)), prompts, 9)
     assert (plain.num_tokens, plain.steps) == (16, 16)
     engine = LLMEngine(config_for_llm(str(folder), **options, speculative_config=speculative), choose=oracle.choose)
-    engine.scheduler.draft_length = DraftLength(3, None)
+    engine.scheduler.drafts.length = DraftLength(3, None)
     found = _decode(engine, prompts, 9)
     assert (found.num_tokens, found.steps) == (16, 4)
     assert (found.guesses.num_drafts, found.guesses.num_accepted_tokens_per_pos) == (4, (4, 4, 4))

@@ -18,6 +18,7 @@ def test_the_clock_of_a_step_sees_a_replay(small_oracle: Oracle, fake_cuda: Fake
     """It passes neither forward() nor compute_logits()."""
     clock = StepClock()
     engine = LLMEngine(make_engine(small_oracle, **SMALL).config, choose=clock.choose)
+    engine.observers.append(clock)
     engine.add_request("a", PROMPT, GREEDY)
     clock.step(engine)
     before = fake_cuda.launches["graph"]

@@ -35,7 +35,7 @@ from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.cli.parser import add_engine_arguments
-from folovllm.tracing.observer import EngineObserver
+from folovllm.core.observer import EngineObserver
 
 PARTS = ("submit wall", "add_request", "tokenise", "queue wait", "prefill to first token", "TTFT", "TPOT", "ITL",
          "latency")  # fmt: skip

@@ -33,7 +33,7 @@ from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
 from folovllm.tracing.attach import attach
-from folovllm.tracing.observer import EngineObserver
+from folovllm.core.observer import EngineObserver
 from folovllm.tracing.writer import TraceWriter
 
 COLUMNS = ["batch", "steps", "off_ms", "on_ms", "cost", "cost_low", "cost_high", "tracer_us", "share", "bytes_per_step"]
