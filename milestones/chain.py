@@ -28,6 +28,7 @@ NOT_MANAGED = (
 # What stands around the last milestone's engine and is in none of them: serving, watching and measuring.
 AFTER = (
     "folovllm/bench/**",
+    "folovllm/core/observer.py",
     "folovllm/engine/hub.py",
     "folovllm/engine/kernel_check.py",
     "folovllm/engine/looks.py",

@@ -212,7 +212,7 @@ def run(name: str, path: Path) -> None:
     outside, traced, now = None, None, [0.0]
     if tree == "m6":
         from folovllm.tracing.attach import attach
-        from folovllm.tracing.observer import EngineObserver
+        from folovllm.core.observer import EngineObserver
         from folovllm.tracing.writer import TraceWriter
 
         class Clock(EngineObserver):

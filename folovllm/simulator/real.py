@@ -27,7 +27,7 @@ from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
 from folovllm.simulator.cost_model import Linear, StepShape
 from folovllm.simulator.load import Job, Load
-from folovllm.tracing.observer import EngineObserver
+from folovllm.core.observer import EngineObserver
 
 GROUP_SIZES = (1, 2, 4, 8, 16, 32)
 """Of the calibration: requests that come together, and then decode together."""

@@ -13,7 +13,7 @@ import pytest
 
 from folovllm import LLM, SamplingParams
 from folovllm.entrypoints.cli.chat import _Keys
-from folovllm.tracing.observer import EngineObserver
+from folovllm.core.observer import EngineObserver
 from tests.cli.support import run
 
 termios = pytest.importorskip("termios")

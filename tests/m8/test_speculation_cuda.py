@@ -53,7 +53,7 @@ def test_tokens_are_those_without_guesses(folder: Path, fake_cuda: FakeCuda, par
         assert [list(entry) for entry in one.outputs[0].logprobs or ()] == [
             list(entry) for entry in other.outputs[0].logprobs or ()
         ]
-    assert sum(llm.engine.scheduler.num_accepted_per_pos) >= 4
+    assert sum(llm.engine.scheduler.drafts.num_accepted_per_pos) >= 4
     assert fake_cuda.compiled == []
 
 
@@ -118,7 +118,7 @@ def test_greedy_and_seeded_tokens_are_those_without_guesses_beside_drawn_ones(
     outputs = llm.generate(prompts, asked, use_tqdm=False)
     for output, wanted in zip(outputs[:3], expected, strict=False):
         assert output.outputs[0].token_ids == wanted.outputs[0].token_ids
-    assert llm.engine.scheduler.num_accepted_per_pos[1] >= 2  # of the greedy one, and of the last
+    assert llm.engine.scheduler.drafts.num_accepted_per_pos[1] >= 2  # of the greedy one, and of the last
 
 
 VOCAB = 12

@@ -36,7 +36,7 @@ def greedy_answers(oracle: Oracle, asked: Asked) -> dict[Key, list[int]]:
 
 
 def num_accepted(engine: LLMEngine) -> int:
-    return sum(engine.scheduler.num_accepted_per_pos)
+    return sum(engine.scheduler.drafts.num_accepted_per_pos)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_nothing_is_left_of_a_storm(oracle: Oracle) -> None:
 def test_an_engine_hears_of_a_draft_that_says_nothing(oracle: Oracle) -> None:
     engine = guessing_engine(oracle.folder, {}, max_model_len=64, block_size=BLOCK)
     length = DraftLength(4, StepCosts([1, 80], [1.0, 1.0], [0.0, 0.0], HostCosts(fixed=0.8, hidden=True)))
-    engine.scheduler.draft_length = length
+    engine.scheduler.drafts.length = length
     assert length.choose(1) == 4
     serve(engine, [([3, 4, 5], SamplingParams(temperature=0, max_tokens=20, ignore_eos=True))])
     assert length.choose(1) == 0

@@ -15,7 +15,7 @@ from folovllm.entrypoints import commands
 from folovllm.entrypoints.cli.parser import ENTRY, explain
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.request import Request, Sequence
-from folovllm.tracing.observer import EngineObserver
+from folovllm.core.observer import EngineObserver
 
 
 def extend(parser: argparse.ArgumentParser) -> None:
