@@ -13,8 +13,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from folovllm.bench.contestant import FoloVLLM, Run, Work
 from folovllm.bench.lengths import Lengths
 from folovllm.bench.options import add_common, add_model, add_number, source
@@ -24,8 +22,7 @@ from folovllm.bench.race import Race, add_peers, race
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.roofline import ModelCost
 from folovllm.bench.workload import BenchModel, hf_config_of, vocab_size
-from folovllm.utils.devices import default_device
-from workshop.bench.ablate import leave_out_draw, left_out, require_ablations
+from workshop.bench.ablate import left_out
 from workshop.bench.presets import PRESETS, Preset, preset_of
 
 COLUMNS = [
@@ -81,17 +78,16 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Report:
     """Rounds of ours and of each peer in turn. The first round's token ids are the drawn ones."""
     preset, peers, without = preset_of(args.preset, args), check_peers(args.peers), args.without
-    require_ablations(without)
     drawn, outputs = preset.draw()
     lengths = Lengths([len(prompt) for prompt in drawn], outputs)
-    options = left_out(without, torch.device(args.device or default_device()))
+    options, changes = left_out(without)
     if args.gpu_memory_utilization is not None:
         options["gpu_memory_utilization"] = args.gpu_memory_utilization
 
     def prepare(ours: FoloVLLM) -> None:
-        if "sampling" in without:
-            leave_out_draw(ours.engine)
         ours.sampling = preset.sampling
+        for change in changes:
+            change(ours)
 
     with source(args) as model:
         options["max_model_len"] = room = check_room(model, preset, lengths.longest)
