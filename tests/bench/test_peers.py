@@ -19,11 +19,12 @@ import torch
 
 from folovllm.bench import pipe
 from folovllm.bench.peers.apart import Apart, PeerMissingError, PeerSetup
-from folovllm.bench.peers.registry import LLAMA_CPP, PEERS, VLLM
+from folovllm.bench.peers.registry import PEERS
 from folovllm.bench.workload import BenchModel, shape_config
 from tests.bench.support import report
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
 from workshop.bench.peers.exported import GGUF, export_weights
+from workshop.bench.peers.more import LLAMA_CPP, VLLM
 from workshop.bench.peers.workers import gguf_file
 from workshop.bench.peers.workers.hf_continuous_engine import HuggingFaceContinuous, passes
 
@@ -38,7 +39,8 @@ def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PeerSetup
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("FAKE_SETTINGS", str(tmp_path / "settings.json"))
     shape_config("qwen3-tiny").save_pretrained(tmp_path / "model")
-    made = PeerSetup(BenchModel("tiny", str(tmp_path / "model"), "dummy"), "float32", "cpu", 64, 2, 1, sys.executable)
+    made = PeerSetup(BenchModel("tiny", str(tmp_path / "model"), "dummy"), "float32", "cpu", 64, 2)
+    made.options = {"peer_python": sys.executable}
     with made.cleanup:
         yield made
 

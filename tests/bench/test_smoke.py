@@ -100,7 +100,7 @@ def test_the_list_and_a_wrong_name_import_no_torch(argv: list[str]) -> None:
         (["latency", "--rounds", "0"], "--rounds: must be at least 1, got 0"),
         (["latency", "--output-len", "1"], "--output-len: must be at least 2, got 1"),
         (["latency", "--dtype", "bf16"], "did you mean 'bfloat16'?"),
-        (["throughput", "--peer", "hg"], "peer must be one of hf, vllm"),
+        (["throughput", "--peer", "hg"], "peer must be one of hf"),
         (["throughput", "--quantization", "w3a16"], "'w3a16'"),
         (["latency", *TINY, "--load-format", "auto"], "load_format must be 'dummy' for a shape, got 'auto'"),
         (["speculation", *TINY, "--acceptance", "1.5"], "acceptance must be from 0 to 1, got 1.5"),

@@ -34,6 +34,7 @@ def build_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     registry.PEERS.update({**more.PEERS, **exported.PEERS})
+    registry.OPTIONS.update(more.OPTIONS)
     return run_command(build_parser, argv)
 
 

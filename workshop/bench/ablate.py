@@ -49,6 +49,8 @@ from workshop.bench.sampler import NaiveSampler
 COLUMNS = ["feature", "seconds", "seconds_without", "ratio", "low", "high", "sure", "longest_step_ratio", "verdict"]
 STYLES = {"worth it": "green", "costs": "red", "noise": "dim", "too few rounds": "yellow"}
 WARM_UP = 2  # requests
+
+
 def left_out(names: Sequence[str]) -> tuple[dict[str, Any], list[Callable[[FoloVLLM], object]]]:
     """What an engine has to be given so that it has none of `names`, and what is done to it then.
 

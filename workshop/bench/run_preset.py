@@ -17,8 +17,8 @@ from folovllm.bench.contestant import FoloVLLM, Run, Work
 from folovllm.bench.lengths import Lengths
 from folovllm.bench.options import add_common, add_model, add_number, source
 from folovllm.bench.peers.apart import PeerSetup
-from folovllm.bench.peers.registry import check_peers
-from folovllm.bench.race import Race, add_peers, race
+from folovllm.bench.peers.registry import add_peers, check_peers
+from folovllm.bench.race import Race, race
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.roofline import ModelCost
 from folovllm.bench.workload import BenchModel, hf_config_of, vocab_size
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> Report:
             return shifted(drawn[:WARM_UP], args.rounds, vocab), few
 
         count = preset.num_requests
-        setup = PeerSetup(model, args.dtype, args.device, lengths.longest, count, peer_python=args.peer_python)
+        setup = PeerSetup(model, args.dtype, args.device, lengths.longest, count, vars(args))
         found = race(setup, peers, args.rounds, work, prepare=prepare, **options)
     cost = RunCost.of(found.cost, lengths.prompts, outputs)
     facts = _facts(args, preset, lengths, found, cost)
