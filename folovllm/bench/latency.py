@@ -17,8 +17,8 @@ import statistics
 from folovllm.bench.metrics import percentiles_ms
 from folovllm.bench.options import add_common, add_lengths, add_model, source
 from folovllm.bench.peers.apart import PeerSetup
-from folovllm.bench.peers.registry import check_peers
-from folovllm.bench.race import add_peers, race
+from folovllm.bench.peers.registry import add_peers, check_peers
+from folovllm.bench.race import race
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import random_prompts, vocab_size
 
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> Report:
     peers, output_len = check_peers(args.peers), args.output_len
     with source(args) as model:
         length = args.input_len + output_len
-        setup = PeerSetup(model, args.dtype, args.device, length, 1, 1, args.peer_python)
+        setup = PeerSetup(model, args.dtype, args.device, length, 1, vars(args))
         prompts = random_prompts(args.rounds + 1, args.input_len, vocab_size(model), args.seed)
         found = race(setup, peers, args.rounds, lambda number: ([prompts[number]], [output_len if number else 2]))
     lines: list[tuple[Row, dict[str, list[float]]]] = []

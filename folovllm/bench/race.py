@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -58,13 +57,6 @@ def race(
         measure = lambda warm_up: probe.measure(warm_up=warm_up)  # noqa: E731
         runs = in_rounds(contestants, rounds, work, tick, before_each=measure)
     return Race(contestants, runs, missing, probe, ModelCost.of_engine(ours.engine))
-
-
-def add_peers(command: argparse.ArgumentParser) -> None:
-    text = "take turns with hf (Hugging Face's generate) or another: a wrong name is answered with all (default: none)"
-    command.add_argument("--peer", action="append", default=[], dest="peers", metavar="PEER", help=text)
-    text = "for the peers vllm and vllm-compiled: the Python that has vLLM (default: this one)"
-    command.add_argument("--peer-python", metavar="PATH", help=text)
 
 
 def median(values: Sequence[float | None]) -> float | None:

@@ -16,8 +16,8 @@ from folovllm.bench.contestant import Run, Work
 from folovllm.bench.lengths import Lengths
 from folovllm.bench.options import add_common, add_lengths, add_model, add_number, source
 from folovllm.bench.peers.apart import PeerSetup
-from folovllm.bench.peers.registry import check_peers
-from folovllm.bench.race import Race, add_peers, median, race
+from folovllm.bench.peers.registry import add_peers, check_peers
+from folovllm.bench.race import Race, median, race
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.workload import vocab_size
 from folovllm.config import CacheConfig
@@ -40,8 +40,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--quantize-head", action="store_true", help=HELP["quantize_head"])
     add_peers(command)
     add_number(command, "--peer-batch-size", default=1, help="also let the peer take this many at a time")
-    text = "for the peer llama-cpp: the same model as llama.cpp reads it (default: none)"
-    command.add_argument("--gguf", metavar="FILE", help=text)
     text = "lengths from an eighth of --input-len and --output-len up to them, instead of all the same"
     command.add_argument("--mixed", action="store_true", help=text)
     add_lengths(command, 4, 32, 32)
@@ -57,10 +55,7 @@ def run(args: argparse.Namespace) -> Report:
     options = {"num_kv_blocks": count * (-(-longest // CacheConfig().block_size) + 1)}
     options |= {"quantization": args.quantization, "quantize_head": args.quantize_head}
     with source(args) as model:
-        setup = PeerSetup(
-            model, args.dtype, args.device, longest, count, args.peer_batch_size, args.peer_python, args.gguf,
-            args.quantization,
-        )  # fmt: skip
+        setup = PeerSetup(model, args.dtype, args.device, longest, count, vars(args))
         vocab = vocab_size(model)
 
         def work(number: int) -> Work:

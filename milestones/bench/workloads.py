@@ -112,7 +112,7 @@ class Requests:
         return {}
 
     def draw(self, title: str) -> str:
-        return draw_requests({"title": title, "rows": self.rows()})
+        return draw_requests(title, self.rows())
 
 
 @dataclass

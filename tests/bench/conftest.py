@@ -22,3 +22,5 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def all_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, make in {**more.PEERS, **exported.PEERS}.items():
         monkeypatch.setitem(registry.PEERS, name, make)
+    for flag, option in more.OPTIONS.items():
+        monkeypatch.setitem(registry.OPTIONS, flag, option)

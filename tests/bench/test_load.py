@@ -128,3 +128,11 @@ def test_a_seed_repeats_a_preset_s_requests_to_the_token(name: str) -> None:
 def test_nano_vllm_s_workload_is_the_published_one() -> None:
     prompts, outputs = PRESETS["nano-vllm"].draw()
     assert (len(prompts), sum(map(len, prompts)), sum(outputs)) == (256, 142_827, 133_966)
+
+
+def test_prompts_below_a_prefix_begin_alike_and_a_turn_of_a_chat_begins_with_the_one_before() -> None:
+    prompts, _ = PRESETS["shared-prefix"].draw()
+    assert [prompt[:512] for prompt in prompts[:4]] == [prompt[:512] for prompt in prompts[4:8]]
+    assert len({tuple(prompt[:512]) for prompt in prompts}) == 4
+    turns, _ = PRESETS["chat"].draw()
+    assert all(later[: len(first)] == first for first, later in zip(turns[:16], turns[16:32], strict=True))

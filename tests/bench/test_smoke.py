@@ -31,12 +31,11 @@ COMMANDS = {
     "step": [*ROUNDS, "--batch-sizes", "1", "--steps", "2"],
     "speculation": [*TINY, *LENGTHS, *ROUNDS, "--batch-sizes", "1", "2"],
     "scheduler": [*ROUNDS, "--waiting", "5", "--steps", "2"],
-    "preset": ["chat", *TINY, *LENGTHS, *ROUNDS, "--num-requests", "4", "--without", "norm"],
+    "preset": ["chat", *TINY, *LENGTHS, *ROUNDS, "--num-requests", "4", "--without", "fusing"],
     "ablate": [*TINY, *LENGTHS, *ROUNDS, "--num-requests", "2", "--features", "graphs", "kernels", "trace"],
     "sampler": [*ROUNDS, "--batch-sizes", "1", "--vocab-sizes", "512"],
     "attention": ["--shape", "qwen3-tiny", *ROUNDS, "--dtypes", "float32", "--batch-sizes", "1", "--contexts", "16"],
     "kvcache": ["--model", "embedded", "--texts", "2", "--length", "12"],
-    "load": ["--shape", "qwen3-tiny", "--rounds", "1"],
     "timeline": ["--gpu", "h100"],
 }
 KEYS = [
@@ -65,7 +64,7 @@ def test_each_prints_its_table_and_writes_json_of_one_form(name: str, tmp_path: 
         assert list(row) == data["columns"]
         assert all(math.isfinite(value) for value in row.values() if isinstance(value, float))
         assert set(spread) == set(samples) <= set(row)
-    if "--rounds" in argv and name != "load":
+    if "--rounds" in argv:
         assert data["seed"] == 5
         assert all(len(values) == 2 for samples in data["samples"] for values in samples.values())
         assert any(data["samples"])
@@ -101,14 +100,14 @@ def test_the_list_and_a_wrong_name_import_no_torch(argv: list[str]) -> None:
         (["latency", "--rounds", "0"], "--rounds: must be at least 1, got 0"),
         (["latency", "--output-len", "1"], "--output-len: must be at least 2, got 1"),
         (["latency", "--dtype", "bf16"], "did you mean 'bfloat16'?"),
-        (["throughput", "--peer", "hg"], "peer must be one of hf, vllm"),
+        (["throughput", "--peer", "hg"], "peer must be one of hf"),
         (["throughput", "--quantization", "w3a16"], "'w3a16'"),
         (["latency", *TINY, "--load-format", "auto"], "load_format must be 'dummy' for a shape, got 'auto'"),
         (["speculation", *TINY, "--acceptance", "1.5"], "acceptance must be from 0 to 1, got 1.5"),
         (["ablate", *TINY, "--features", "speed"], "features must be of graphs, ahead"),
         (["preset", "chat", *TINY, "--without", "speed"], "without must be of graphs, ahead"),
         (["preset", "chat", *TINY, "--input-len", "5000"], "must leave the longest request at most 2048 tokens"),
-        (["load", "--json", "/no/such/folder/x.json"], "json must be in an existing folder"),
+        (["kvcache", "--json", "/no/such/folder/x.json"], "json must be in an existing folder"),
         (["scheduler", "--trace", "x"], "it has no engine with steps to write down"),
         (["serve-load", "--url", "http://127.0.0.1:1", "--trace", "x"], "the engine is in the server's process"),
     ],

@@ -15,7 +15,6 @@ MAKERS = {
     "ablate": Bench("workshop.bench.ablate", "one thing changed at a time: what is it worth?"),
     "attention": Bench("workshop.bench.attention", "one layer's attention: paged against contiguous", NO_ENGINE),
     "kvcache": Bench("workshop.bench.kvcache", "the error of a KV cache in 8 bits"),
-    "load": Bench("workshop.bench.load", "loading: seconds and peak memory", NO_ENGINE),
     "preset": Bench("workshop.bench.run_preset", "a workload by its name, beside the least that it could cost"),
     "sampler": Bench("workshop.bench.sampler", "sampling: ms per step", NO_ENGINE),
     "scheduler": Bench("workshop.bench.scheduler", "the scheduler alone: us per token", NO_ENGINE),
@@ -35,6 +34,7 @@ def build_parser() -> Parser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     registry.PEERS.update({**more.PEERS, **exported.PEERS})
+    registry.OPTIONS.update(more.OPTIONS)
     return run_command(build_parser, argv)
 
 

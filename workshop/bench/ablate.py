@@ -49,34 +49,20 @@ from workshop.bench.sampler import NaiveSampler
 COLUMNS = ["feature", "seconds", "seconds_without", "ratio", "low", "high", "sure", "longest_step_ratio", "verdict"]
 STYLES = {"worth it": "green", "costs": "red", "noise": "dim", "too few rounds": "yellow"}
 WARM_UP = 2  # requests
-# What `preset --without` leaves out: by an option of the engine, or the operation of LayerOps that is then torch's.
-OPTIONS: dict[str, dict[str, Any]] = {
-    "graphs": {"enforce_eager": True},
-    "ahead": {"async_scheduling": False},
-    "attention": {"attention_backend": "paged_torch"},
-}
-OPERATIONS = {"norm": "rms_norm", "rotary": "norm_rotary", "silu": "silu_mul"}
-ABLATIONS = [*OPTIONS, *OPERATIONS, "sampling"]
 
 
-def require_ablations(names: Sequence[str]) -> None:
-    """Raises ValueError for a name that there is not."""
-    for name in names:
-        if name not in ABLATIONS:
-            raise ValueError(f"without must be of {', '.join(ABLATIONS)}, got {name!r}")
+def left_out(names: Sequence[str]) -> tuple[dict[str, Any], list[Callable[[FoloVLLM], object]]]:
+    """What an engine has to be given so that it has none of `names`, and what is done to it then.
 
-
-def left_out(names: Sequence[str], device: torch.device) -> dict[str, Any]:
-    """What an engine has to be given so that it has none of `names`: settings by their names, and LLMEngine's `choose`.
-
-    "sampling" is left out of the finished engine, by leave_out_draw().
+    Raises:
+        ValueError: a name that there is not.
     """
     options: dict[str, Any] = {}
     for name in names:
-        options |= OPTIONS.get(name, {})
-    if plain := [OPERATIONS[name] for name in names if name in OPERATIONS]:
-        options["choose"] = partial(_choose_without, plain)
-    return options
+        if name not in WITHOUT:
+            raise ValueError(f"without must be of {', '.join(WITHOUT)}, got {name!r}")
+        options |= FEATURES[name].options
+    return options, [FEATURES[name].after for name in names]
 
 
 def _choose_without(
@@ -92,16 +78,9 @@ def _choose_without(
 
 
 def leave_out_draw(engine: LLMEngine) -> None:
-    """Let an engine that has no request yet draw by torch's operators, behind its graphs.
-
-    Raises:
-        ValueError: it does so anyway.
-    """
-    sampling, graphs = engine.runner.sampling, engine.runner.graphs
-    if not sampling.uses_kernel:
-        raise ValueError("without must name what this engine has, got 'sampling': no kernel of ours draws its tokens")
-    sampling.uses_kernel = False
-    if graphs is not None:  # which would go on drawing
+    """Let an engine that has no request yet, and a kernel that draws, draw by torch's operators, behind its graphs."""
+    engine.runner.sampling.uses_kernel = False
+    if (graphs := engine.runner.graphs) is not None:  # which would go on drawing
         graphs.draws = False
         with current_device(engine.device):
             graphs.record()
@@ -136,6 +115,10 @@ def _one_call(engine: FoloVLLM, device: torch.device) -> str | None:
     return None if isinstance(ops, OneCallOps) else "no compiled kernels run all of this model's layers here"
 
 
+def _fusing(engine: FoloVLLM, device: torch.device) -> str | None:
+    return unavailable_reason() if device.type == "cpu" else None
+
+
 def _kernels(engine: FoloVLLM, device: torch.device) -> str | None:
     return unavailable_reason() if device.type == "cpu" else "they are for CPUs"
 
@@ -152,9 +135,10 @@ def _threads(engine: FoloVLLM, device: torch.device) -> str | None:
 
 
 def _draw_naively(contestant: FoloVLLM) -> None:
-    """As sampling is first written, over the whole vocabulary."""
+    """As sampling is first written, over the whole vocabulary; on a GPU by torch's operators, behind its graphs."""
     if contestant.engine.runner.sampling.uses_kernel:
         leave_out_draw(contestant.engine)
+        return
     contestant.engine.runner.sampling.sampler = NaiveSampler(SamplingParams(**contestant.sampling))
 
 
@@ -183,15 +167,23 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-FUSED = left_out(["norm", "rotary", "silu"], torch.device("cpu"))
+def _plain(*operations: str) -> dict[str, Any]:
+    return {"choose": partial(_choose_without, operations)}
+
+
+WITHOUT = ("graphs", "ahead", "attention", "fusing", "sampling")
+"""What may be left out of a preset's run."""
 FEATURES: dict[str, Feature] = {
-    "graphs": Feature("CUDA graphs", _on("cuda", "a CPU has no CUDA graphs"), OPTIONS["graphs"]),
-    "ahead": Feature("running ahead", _on("cuda", "off on a CPU, which would wait for itself"), OPTIONS["ahead"]),
+    "graphs": Feature("CUDA graphs", _on("cuda", "a CPU has no CUDA graphs"), {"enforce_eager": True}),
+    "ahead": Feature(
+        "running ahead", _on("cuda", "off on a CPU, which would wait for itself"), {"async_scheduling": False}
+    ),
+    "attention": Feature("our attention", options={"attention_backend": "paged_torch"}),
     "chunked-prefill": Feature("chunked prefill", options={"enable_chunked_prefill": False}),
     "prefix-caching": Feature("prefix caching", options={"enable_prefix_caching": False}),
     "sampling": Feature("fast sampling", _sampling, after=_draw_naively),
     "one-call": Feature("all layers in one call", _one_call, {"enforce_eager": True}),
-    "fusing": Feature("fused layers", _kernels, FUSED),
+    "fusing": Feature("fused layers", _fusing, _plain("rms_norm", "norm_rotary", "silu_mul")),
     "kernels": Feature("C++ kernels", _kernels, inside=_without_kernels),
     "threads": Feature("more than one thread", _threads, inside=_one_thread),
     "trace": Feature("a trace", after=_trace, adds=True),

@@ -13,19 +13,16 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from folovllm.bench.contestant import FoloVLLM, Run, Work
 from folovllm.bench.lengths import Lengths
 from folovllm.bench.options import add_common, add_model, add_number, source
 from folovllm.bench.peers.apart import PeerSetup
-from folovllm.bench.peers.registry import check_peers
-from folovllm.bench.race import Race, add_peers, race
+from folovllm.bench.peers.registry import add_peers, check_peers
+from folovllm.bench.race import Race, race
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.roofline import ModelCost
 from folovllm.bench.workload import BenchModel, hf_config_of, vocab_size
-from folovllm.utils.devices import default_device
-from workshop.bench.ablate import leave_out_draw, left_out, require_ablations
+from workshop.bench.ablate import left_out
 from workshop.bench.presets import PRESETS, Preset, preset_of
 
 COLUMNS = [
@@ -81,17 +78,16 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Report:
     """Rounds of ours and of each peer in turn. The first round's token ids are the drawn ones."""
     preset, peers, without = preset_of(args.preset, args), check_peers(args.peers), args.without
-    require_ablations(without)
     drawn, outputs = preset.draw()
     lengths = Lengths([len(prompt) for prompt in drawn], outputs)
-    options = left_out(without, torch.device(args.device or default_device()))
+    options, changes = left_out(without)
     if args.gpu_memory_utilization is not None:
         options["gpu_memory_utilization"] = args.gpu_memory_utilization
 
     def prepare(ours: FoloVLLM) -> None:
-        if "sampling" in without:
-            leave_out_draw(ours.engine)
         ours.sampling = preset.sampling
+        for change in changes:
+            change(ours)
 
     with source(args) as model:
         options["max_model_len"] = room = check_room(model, preset, lengths.longest)
@@ -105,7 +101,7 @@ def run(args: argparse.Namespace) -> Report:
             return shifted(drawn[:WARM_UP], args.rounds, vocab), few
 
         count = preset.num_requests
-        setup = PeerSetup(model, args.dtype, args.device, lengths.longest, count, peer_python=args.peer_python)
+        setup = PeerSetup(model, args.dtype, args.device, lengths.longest, count, vars(args))
         found = race(setup, peers, args.rounds, work, prepare=prepare, **options)
     cost = RunCost.of(found.cost, lengths.prompts, outputs)
     facts = _facts(args, preset, lengths, found, cost)

@@ -3,7 +3,7 @@
 The naive one sorts, takes softmax and running sum, masks, scatters back to the vocabulary's order, takes softmax again
 and calls torch.multinomial; what a setting does not need, it leaves out too. Both get the same float32 logits.
 
-On a GPU a third one takes its turn where there is one: the same sampler with a Triton kernel.
+The Triton kernel that draws on a GPU is measured by the GPU kit.
 
 vLLM: none
 """
@@ -19,13 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from folovllm.attention.backend import get_backend_class
 from folovllm.bench.contestant import synchronize
 from folovllm.bench.options import add_batch_sizes, add_common, add_number
-from folovllm.bench.report import Line, Report, Row, by_round, median_of
+from folovllm.bench.report import Line, Report, Row, by_round
 from folovllm.bench.workload import progress_bar
-from folovllm.sample.groups import RowGroup, group_rows, sample_groups
-from folovllm.sample.gumbel import GumbelParams, GumbelRows, host_params
+from folovllm.sample.groups import group_rows, sample_groups
 from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow
 from folovllm.sample.sampler import DrawingRows, Sampler, SamplerOutput
@@ -33,8 +31,6 @@ from folovllm.sampling_params import SamplingParams
 from folovllm.utils.devices import default_device
 
 COLUMNS = ["setting", "logits", "vocab", "batch", "naive_ms", "sampler_ms", "speedup"]
-# Where the kernel runs. The ratio is sampler_ms / triton_ms; neither is there for greedy, which needs no kernel.
-KERNEL_COLUMNS = ["triton_ms", "triton_ratio"]
 SECONDS_PER_CASE = 1.0
 PROMPT_TOKENS, OUTPUT_TOKENS = 512, 128  # what penalties have to look at
 # A setting, its parameters, and the kind of logits it meets.
@@ -87,7 +83,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> Report:
     """Ours and the naive one in turn, for the rounds or a second, whichever is longer."""
     device = torch.device(default_device())
-    with_kernel = device.type == "cuda" and get_backend_class("triton").unavailable_reason(device) is None
     lines: list[Line] = []
     with progress_bar(len(args.batch_sizes) * len(args.vocab_sizes) * len(CASES)) as tick:
         for label, params, kind in CASES:
@@ -95,23 +90,18 @@ def run(args: argparse.Namespace) -> Report:
                 for batch in args.batch_sizes:
                     tick(f"{label}, vocabulary {vocab_size:,}, batch {batch}")
                     logits = make_logits(kind, batch, vocab_size, args.seed).to(device)
-                    times = _measure(params, logits, with_kernel, args.rounds)
+                    times = _measure(params, logits, args.rounds)
                     facts: Row = {"setting": label, "logits": kind, "vocab": vocab_size, "batch": batch}
                     naive, ours = (statistics.median(times[f"{name}_ms"]) for name in ("naive", "sampler"))
-                    triton = median_of(times.get("triton_ms"))
-                    facts |= {"speedup": naive / ours, "triton_ratio": ours / triton if triton else None}
-                    lines.append((facts, times))
+                    lines.append((facts | {"speedup": naive / ours}, times))
     notes = [
         "Medians, the two in turn in one process; a speedup above 1 means that the sampler is faster.",
         "naive: sort, softmax, cumsum, mask, scatter, softmax, multinomial, as far as the setting needs them.",
     ]
-    if with_kernel:
-        notes.append("triton: one kernel for filters and draw; a ratio above 1 means that it beats the torch path.")
-    columns = [*COLUMNS, *KERNEL_COLUMNS] if with_kernel else COLUMNS
-    return Report.of(args, "Sampling, one step", columns, lines, notes)
+    return Report.of(args, "Sampling, one step", COLUMNS, lines, notes)
 
 
-def _measure(params: SamplingParams, logits: Tensor, with_kernel: bool, min_rounds: int) -> dict[str, list[float]]:
+def _measure(params: SamplingParams, logits: Tensor, min_rounds: int) -> dict[str, list[float]]:
     batch, vocab_size = logits.shape
     rows = _rows(params, batch, vocab_size)
     groups = group_rows(rows, vocab_size, logits.device)  # once per membership, not per step
@@ -120,11 +110,9 @@ def _measure(params: SamplingParams, logits: Tensor, with_kernel: bool, min_roun
         "naive": lambda: naive_sample(logits, params, rows),
         "sampler": lambda: sample_groups(sampler, logits, groups),
     }
-    if with_kernel and not params.is_greedy:
-        contestants["triton"] = _in_kernel(logits, groups, rows)
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for contestant in contestants.values():
-        contestant()  # warm-up, and the kernel's compilation
+        contestant()  # warm-up
     end = time.perf_counter() + SECONDS_PER_CASE
     while len(times["naive"]) < min_rounds or time.perf_counter() < end:
         for name, contestant in contestants.items():
@@ -134,17 +122,6 @@ def _measure(params: SamplingParams, logits: Tensor, with_kernel: bool, min_roun
             synchronize(logits.device)
             times[name].append(time.perf_counter() - start)
     return {f"{name}_ms": by_round(taken, min_rounds) for name, taken in times.items()}
-
-
-def _in_kernel(logits: Tensor, groups: list[RowGroup], rows: list[SamplingRow]) -> Callable[[], object]:
-    """As the engine does it: logits as they came go straight to the kernel, edited ones by way of the sampler."""
-    settings = host_params(rows, range(len(rows)), logits.shape[-1])
-    gumbel_params = GumbelParams(torch.from_numpy(settings).to(logits.device))
-    offsets = torch.arange(len(rows), device=logits.device)
-    if not any(group.metadata.processors for group in groups):
-        return lambda: gumbel_params.draw(logits, offsets)
-    sampler, gumbel = Sampler(), GumbelRows(gumbel_params, offsets, drawn=offsets)
-    return lambda: sample_groups(sampler, logits, groups, gumbel)
 
 
 def _rows(params: SamplingParams, batch: int, vocab_size: int) -> list[SamplingRow]:

@@ -38,18 +38,15 @@ class PeerMissingError(ValueError):
 
 @dataclass
 class PeerSetup:
-    """What a peer is made from; fields from peer_batch_size on are the options of these names. What holds a process or
-    memory goes onto `cleanup`, which the bench closes."""
+    """What a peer is made from. What holds a process or memory goes onto `cleanup`, which the bench closes."""
 
     model: BenchModel
     dtype: str
     device: str | None
     max_model_len: int
     num_requests: int
-    batch_size: int = 1
-    peer_python: str | None = None
-    gguf: str | None = None
-    quantization: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The command's, by their names: peers have some of their own."""
     cleanup: ExitStack = field(default_factory=ExitStack)
 
     @property

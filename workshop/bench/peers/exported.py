@@ -24,11 +24,11 @@ import torch
 from folovllm.bench.contestant import Contestant
 from folovllm.bench.options import add_model
 from folovllm.bench.peers.apart import Kind, PeerMissingError, PeerSetup
-from folovllm.bench.peers.registry import make_llama_cpp, require_cpu
 from folovllm.bench.workload import BenchModel, bench_model, dtype_of, hf_config_of
 from folovllm.entrypoints.cli.main import run_command
 from folovllm.entrypoints.cli.parser import Parser
 from folovllm.models.weights import build_model, weights_folder
+from workshop.bench.peers.more import make_llama_cpp, require_cpu
 
 WORKERS = Path(__file__).parent / "workers"
 GGUF_TYPES = {"w4a16": "Q4_0", "w4a8": "Q4_0", "w8a8": "Q8_0"}
@@ -47,10 +47,11 @@ def exported(kind: Kind, setup: PeerSetup) -> Path:
 
 def _make_llama_cpp(setup: PeerSetup) -> list[Contestant]:
     """The user's, with a file of our own where none is given."""
-    if setup.gguf is None:
-        kind = GGUF_TYPES.get(setup.quantization or "")
-        setup.gguf = write_gguf(exported(GGUF, setup), GGUF.find_python(), kind)
-    return make_llama_cpp(setup)
+    gguf = setup.options.get("gguf")
+    if gguf is None:
+        kind = GGUF_TYPES.get(setup.options.get("quantization") or "")
+        gguf = write_gguf(exported(GGUF, setup), GGUF.find_python(), kind)
+    return make_llama_cpp(setup, gguf)
 
 
 def write_gguf(folder: Path, python: str, kind: str | None = None) -> str:
