@@ -83,7 +83,9 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser("diff", help="what changed between two milestones")
     command.add_argument("old", metavar="mA")
     command.add_argument("new", metavar="mB")
-    command.add_argument("path", metavar="PATH", nargs="?", help="only this file or folder")
+    command.add_argument(
+        "path", metavar="PATH", nargs="?", default="folovllm", help="this file or folder (default: the engine; .: all)"
+    )
     command.add_argument("--stat", action="store_true", help="only the number of lines, file by file")
     command.set_defaults(run=run_diff)
 
