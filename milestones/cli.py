@@ -17,7 +17,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from milestones import carry, path, size
+from milestones import carry, dormant, path, size
 from milestones import verify as verification
 from milestones.bench import command as bench_command
 from milestones.chain import Course
@@ -98,7 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("verify", help="check each milestone of the working tree; run its tests")
     command.add_argument("milestones", metavar="mK", nargs="*", help="only these (default: all)")
-    command.add_argument("--static", action="store_true", help="run nothing: chain, names and exercises only")
+    command.add_argument("--static", action="store_true", help="run nothing: chain, names, exercises, dormant code")
     command.add_argument("--steps", action="store_true", help="prove each step that leads to a milestone too")
     command.add_argument(
         "--all", action="store_true", help="run the newest milestone's tests too (`make test` runs the same)"
@@ -265,4 +265,4 @@ def run_verify(root: Path, args: argparse.Namespace) -> int:
                 root, course, chosen, run_all=args.all, with_steps=args.steps, sample=args.sample, seed=seed,
                 progress=progress, python=python,
             )  # fmt: skip
-    return 0 if report.print_results(course.problems(), results) else 1
+    return 0 if report.print_results([*course.problems(), *dormant.problems(course)], results) else 1

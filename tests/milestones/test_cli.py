@@ -35,11 +35,11 @@ def test_show_tells_what_arrives_and_what_changes(capsys: pytest.CaptureFixture[
 
 
 def test_diff_shows_the_engine_and_with_a_dot_all(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["diff", "m5", "m6"]) == 0
+    assert cli.main(["diff", "m0", "m1"]) == 0
     engine = capsys.readouterr().out
     assert {line.split("/")[1] for line in engine.splitlines() if line.startswith("+++ b/")} == {"folovllm"}
-    assert cli.main(["diff", "m5", "m6", "."]) == 0
-    assert "+++ b/docs/en/m6/index.md" in capsys.readouterr().out
+    assert cli.main(["diff", "m0", "m1", "."]) == 0
+    assert "+++ b/tests/m1/test_engine.py" in capsys.readouterr().out
 
 
 def test_diff_prints_a_patch_and_stat_prints_numbers(capsys: pytest.CaptureFixture[str]) -> None:
