@@ -17,7 +17,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from milestones import carry, path, size
+from milestones import carry, dormant, path, size
 from milestones import verify as verification
 from milestones.bench import command as bench_command
 from milestones.chain import Course
@@ -82,7 +82,9 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser("diff", help="what changed between two milestones")
     command.add_argument("old", metavar="mA")
     command.add_argument("new", metavar="mB")
-    command.add_argument("path", metavar="PATH", nargs="?", help="only this file or folder")
+    command.add_argument(
+        "path", metavar="PATH", nargs="?", default="folovllm", help="this file or folder (default: the engine; .: all)"
+    )
     command.add_argument("--stat", action="store_true", help="only the number of lines, file by file")
     command.set_defaults(run=run_diff)
 
@@ -95,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("verify", help="check each milestone of the working tree; run its tests")
     command.add_argument("milestones", metavar="mK", nargs="*", help="only these (default: all)")
-    command.add_argument("--static", action="store_true", help="run nothing: chain, names and exercises only")
+    command.add_argument("--static", action="store_true", help="run nothing: chain, names, exercises, dormant code")
     command.add_argument("--steps", action="store_true", help="prove each step that leads to a milestone too")
     command.add_argument(
         "--all", action="store_true",
@@ -263,4 +265,4 @@ def run_verify(root: Path, args: argparse.Namespace) -> int:
                 root, course, chosen, run_all=args.all, with_steps=args.steps, share=args.share, seed=seed,
                 green=GreenRuns(root), progress=progress, python=python,
             )  # fmt: skip
-    return 0 if report.print_results(course.problems(), results) else 1
+    return 0 if report.print_results([*course.problems(), *dormant.problems(course)], results) else 1
