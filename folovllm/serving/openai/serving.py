@@ -196,7 +196,7 @@ class Serving:
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
             chat_template=body.chat_template,
-            chat_template_kwargs=body.chat_template_kwargs,
+            chat_template_kwargs=_variables(body),
             tools=None if not tools else [tool.model_dump(exclude_none=True, exclude=_NOT_SHOWN) for tool in tools],
             add_special_tokens=bool(body.add_special_tokens),
             check=check,
@@ -276,6 +276,12 @@ class Serving:
 
     def close(self) -> None:
         self.aside.close()
+
+
+def _variables(body: ChatRequest | TokenizeRequest) -> dict[str, Any] | None:
+    """What the template is told beside the messages."""
+    effort = getattr(body, "reasoning_effort", None)
+    return body.chat_template_kwargs if effort is None else {"reasoning_effort": effort, **(body.chat_template_kwargs or {})}
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -55,12 +55,11 @@ class ChatServing(Answering[ChatRequest]):
         for choice in output.outputs:
             reader = self._reader(body)
             said = reader.message(choice) if reader else {"content": choice.text}
-            message = {"role": "assistant", **said, "refusal": None}
+            message = {"role": "assistant", **said, "refusal": None, "annotations": None, "audio": None, "function_call": None}
             choices.append({"index": choice.index, "message": message, **_choice(body, choice, reader, check)})
-        more: dict[str, Any] = {} if body.prompt_logprobs is None else {"prompt_logprobs": prompt_rows(output, check)}
-        if body.return_token_ids:
-            more["prompt_token_ids"] = output.prompt_token_ids
-        return {"choices": choices, **more}
+        token_ids = output.prompt_token_ids if body.return_token_ids else None
+        more = {"prompt_logprobs": prompt_rows(output, check), "prompt_token_ids": token_ids}
+        return {"choices": choices, **more, "kv_transfer_params": None}
 
     def make_chunk(
         self, body: ChatRequest, output: RequestOutput, news: News, kept: dict[int, Any], check: Check
@@ -86,7 +85,7 @@ def _choice(
         "logprobs": _logprobs(choice, body, check),
         "finish_reason": reader.finish_reason(choice) if reader else choice.finish_reason,
         "stop_reason": choice.stop_reason,
-        **({"token_ids": choice.token_ids} if body.return_token_ids else {}),
+        "token_ids": choice.token_ids if body.return_token_ids else None,
     }
 
 
