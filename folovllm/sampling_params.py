@@ -27,6 +27,7 @@ from folovllm.utils.checks import (
     check_token_ids,
     check_utf8,
     describe,
+    did_you_mean,
     nearest_name,
     wrong,
 )
@@ -143,6 +144,13 @@ class SamplingParams:
     spaces_between_special_tokens: bool = True
     # bad_words as the sampler needs them, as token ids; the engine fills them in, as it has the tokenizer.
     bad_words_token_ids: list[list[int]] = field(default_factory=list, init=False, repr=False)
+
+    def __new__(cls, *_: Any, **given: Any) -> SamplingParams:
+        for name in given:
+            if name not in cls.__dataclass_fields__:
+                hint = did_you_mean(name, cls.__dataclass_fields__) or "see its docstring"
+                raise TypeError(f"unknown keyword {name!r}; {hint}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         self.validate()

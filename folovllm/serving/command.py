@@ -75,6 +75,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--chat-template", metavar="FILE", help=text)
     text = "how names at /metrics begin; with vllm: a dashboard for vLLM fills (default: folovllm:)"
     parser.add_argument("--metrics-prefix", default="folovllm:", metavar="TEXT", help=text)
+    text = "fields that this server does not know: warn leaves them out and says so in the log, refuse answers 400"
+    parser.add_argument("--unknown-fields", choices=["refuse", "warn"], default="warn", help=text)
     _add_http_arguments(parser)
     _add_replica_arguments(parser)
     text = "take chat templates from requests; a template is a program, though one without access to files"

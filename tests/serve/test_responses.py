@@ -100,7 +100,7 @@ def test_langchain_asks_it_too(server: Running) -> None:
     [
         ("max_output_tokens", 0, "max_output_tokens must be greater than or equal to 1, got 0"),
         ("temperature", -1, "temperature must be non-negative"),
-        ("previous_response_id", "resp_1", "previous_response_id is not a field of this request, or not supported"),
+        ("previous_response_id", "resp_1", "previous_response_id must be null"),
         ("store", True, "store must be false or null: nothing else is supported here"),
         ("tools", [{"type": "web_search"}], "tools must be [] or null: nothing else is supported here"),
         ("input", [], "input must be a list of"),

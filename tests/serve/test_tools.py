@@ -230,7 +230,7 @@ def test_calls_and_their_results_go_through_the_chat_template(hermes: Running) -
          "response_format must not be given with a tool_choice that asks for a call"),
         ({"tool_choice": "required", "tools": [{"type": "function", "function": {
             "name": "f", "parameters": {"type": "nonsense"}}}]}, "tools cannot be kept: structured_outputs.json must"),
-        ({"tool_choice": "none", "functions": [{"name": "f"}]}, "functions is not a field of this request"),
+        ({"tool_choice": "none", "functions": [{"name": "f"}]}, "functions must be [] or null"),
         ({"tool_choice": "none", "messages": [{"role": "assistant", "content": None, "tool_calls": [
             {"id": "a", "type": "function", "function": {"name": "f", "arguments": "[1]"}}]}]},
          "messages[0].tool_calls[0] must be {'function': {'name': ..., 'arguments': ...}}, the arguments a JSON"),

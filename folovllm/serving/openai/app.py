@@ -16,6 +16,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse, JSONResponse
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 
 from folovllm import __version__
@@ -26,6 +27,7 @@ from folovllm.serving.openai.answers import Answer
 from folovllm.serving.openai.aside import Check
 from folovllm.serving.openai.bodies import Bodies, BodyRoute
 from folovllm.serving.openai.ceilings import Ceilings
+from folovllm.serving.openai.describe import group_of
 from folovllm.serving.openai.engine_routes import add_engine_routes
 from folovllm.serving.openai.errors import APIError, add_error_handlers
 from folovllm.serving.openai.gate import engine_dead, shutting_down
@@ -68,6 +70,7 @@ class ServerOptions:
         tool_call_parser: the format that the model writes calls of tools in; None: what its chat template tells.
         reasoning_parser: how the model marks its thoughts; None: what its chat template tells.
         metrics_prefix: of the names at /metrics; with "vllm:" dashboards for vLLM fill.
+        unknown_fields: of a body: "warn" leaves them out and says so in the log, "refuse" answers 400.
         chat_template: instead of the tokenizer's.
         root_path: what a proxy in front puts before this server's paths.
         ssl_certfile, ssl_keyfile: with the first the server speaks HTTPS.
@@ -90,6 +93,7 @@ class ServerOptions:
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     metrics_prefix: str = "folovllm:"
+    unknown_fields: str = "warn"
     chat_template: str | None = None
     root_path: str | None = None
     ssl_certfile: str | None = None
@@ -132,7 +136,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
         metrics_prefix=options.metrics_prefix,
         chat_template=options.chat_template,
     )
-    bodies = Bodies(options.ceilings, serving.gate)
+    bodies = Bodies(options.ceilings, serving.gate, warns=options.unknown_fields == "warn")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -142,7 +146,8 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
         serving.close()
         await llm.shutdown()
 
-    app = FastAPIOffline(title="FoloVLLM", version=__version__, lifespan=lifespan, responses=_ERRORS, root_path=options.root_path or "")
+    app = FastAPIOffline(title="FoloVLLM", version=__version__, lifespan=lifespan, responses=_ERRORS)
+    app.root_path = options.root_path or ""
     app.state.serving, app.state.bodies, app.state.options = serving, bodies, options
     app.router.route_class = BodyRoute
     _add_completions(app, serving)
@@ -150,6 +155,9 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
     _add_state(app, serving)
     add_engine_routes(app, serving)
     _add_page(app, serving)
+    for route in app.routes:
+        if isinstance(route, APIRoute):
+            route.tags = [group_of(route.path)]
     add_error_handlers(app)
     app.add_middleware(Keys, keys=options.api_keys)
     app.add_middleware(Heads, hosts=options.hosts)  # the last that is added is the first that is asked

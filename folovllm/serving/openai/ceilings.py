@@ -51,7 +51,7 @@ class Ceilings:
     grammar_length: int = _ceiling(2**16, CHARACTERS, "structured_outputs.grammar")
     template_length: int = _ceiling(2**16, CHARACTERS, "chat_template")
     name_length: int = _ceiling(
-        1024, CHARACTERS, "model", "cache_salt", "messages[].role", "messages[].name",
+        1024, CHARACTERS, "model", "cache_salt", "request_id", "reasoning_effort", "messages[].role", "messages[].name",
         "response_format.json_schema.name", "response_format.json_schema.description", "tools[].function.name",
         "text.format.name", "text.format.description",
     )  # fmt: skip

@@ -124,7 +124,7 @@ def first_problem(problems: Sequence[Any]) -> APIError:
     param = _param(first["loc"])
     if first["type"] == "extra_forbidden":
         if param in CHANGES_NOTHING:
-            taken = " or ".join(json.dumps(value) for value in (*CHANGES_NOTHING[param], None))
+            taken = " or ".join(dict.fromkeys(json.dumps(value) for value in (*CHANGES_NOTHING[param], None)))
             wanted = f"must be {taken}: nothing else is supported here"
         else:
             wanted = "is not a field of this request, or not supported: leave it out"

@@ -215,7 +215,7 @@ class Serving:
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
             chat_template=body.chat_template,
-            chat_template_kwargs=body.chat_template_kwargs,
+            chat_template_kwargs=_variables(body),
             tools=None if not tools else [tool.model_dump(exclude_none=True, exclude=_NOT_SHOWN) for tool in tools],
             add_special_tokens=bool(body.add_special_tokens),
             check=check,
@@ -303,6 +303,13 @@ def _template_for_tools(tokenizer: Any) -> str:
         return str(tokenizer.get_chat_template(tools=[]))
     except (AttributeError, ValueError):
         return ""
+
+
+def _variables(body: ChatRequest | TokenizeRequest) -> dict[str, Any] | None:
+    """What the template is told beside the messages."""
+    effort = getattr(body, "reasoning_effort", None)
+    given = body.chat_template_kwargs
+    return given if effort is None else {"reasoning_effort": effort, **(given or {})}
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

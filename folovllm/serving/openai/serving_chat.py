@@ -17,6 +17,9 @@ from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
 
+_UNUSED = dict.fromkeys(("annotations", "audio", "function_call"))
+"""Fields that OpenAI's messages have, for what this engine does not do."""
+
 
 class ChatServing(Answering[ChatRequest]):
     def __init__(self, serving: Serving) -> None:
@@ -84,12 +87,11 @@ class ChatServing(Answering[ChatRequest]):
         choices = []
         for choice in output.outputs:
             reader = self.reader(body, output)
-            message = {"role": "assistant", **reader.message(choice), "refusal": None}
+            message = {"role": "assistant", **reader.message(choice), "refusal": None, **_UNUSED}
             choices.append({"index": choice.index, "message": message, **self._choice(body, choice, reader, check)})
-        more: dict[str, Any] = {} if body.prompt_logprobs is None else {"prompt_logprobs": prompt_rows(output, check)}
-        if body.return_token_ids:
-            more["prompt_token_ids"] = output.prompt_token_ids
-        return {"choices": choices, **more}
+        token_ids = output.prompt_token_ids if body.return_token_ids else None
+        more = {"prompt_logprobs": prompt_rows(output, check), "prompt_token_ids": token_ids}
+        return {"choices": choices, **more, "kv_transfer_params": None}
 
     def make_chunk(
         self, body: ChatRequest, output: RequestOutput, news: News, kept: dict[int, Any], check: Check
@@ -115,7 +117,7 @@ class ChatServing(Answering[ChatRequest]):
             "logprobs": self._logprobs(choice, body, check),
             "finish_reason": reader.finish_reason(choice),
             "stop_reason": choice.stop_reason,
-            **({"token_ids": choice.token_ids} if body.return_token_ids else {}),
+            "token_ids": choice.token_ids if body.return_token_ids else None,
         }
 
     def _logprobs(self, choice: CompletionOutput, body: ChatRequest, check: Check) -> dict[str, Any] | None:

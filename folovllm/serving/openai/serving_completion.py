@@ -82,7 +82,7 @@ class CompletionServing(Answering[CompletionRequest]):
             for place, output in newest.items()
             for choice in output.outputs
         ]
-        return {"choices": choices}
+        return {"choices": choices, "kv_transfer_params": None}
 
     def make_chunk(
         self, body: CompletionRequest, output: RequestOutput, news: News, kept: dict[int, Offsets], check: Check
@@ -120,9 +120,10 @@ class CompletionServing(Answering[CompletionRequest]):
             "logprobs": logprobs,
             "finish_reason": choice.finish_reason,
             "stop_reason": choice.stop_reason,
+            "prompt_logprobs": None if body.prompt_logprobs is None else prompt_rows(output, check),
+            "token_ids": None,
+            "prompt_token_ids": None,
         }
-        if body.prompt_logprobs is not None:
-            made["prompt_logprobs"] = prompt_rows(output, check)
         if body.return_token_ids:
             made["token_ids"] = token_ids
             made["prompt_token_ids"] = output.prompt_token_ids if begins else None
