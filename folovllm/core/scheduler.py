@@ -21,6 +21,7 @@ Iteration-level scheduling: Orca (Yu et al., OSDI 2022). Chunks beside decodes: 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Set
 
 from folovllm.config import SchedulerConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
@@ -53,6 +54,7 @@ class Scheduler(SchedulerState):
         self.largest_chunk = self.prompt_cap or config.max_num_batched_tokens
         self.max_num_partial_prefills = config.max_num_partial_prefills
         self.preempter = Preempter(kv, config.preemption_mode)
+        self.held: Set[Request] = frozenset()  # running ones that sit out the next step: it needs what is not there yet
         self._watermark = int(WATERMARK * kv.pool.num_blocks)
         self._num_partial = self._owed_blocks = 0
         self._prefills: list[tuple[Request, Wants]] = []
@@ -64,7 +66,7 @@ class Scheduler(SchedulerState):
         self._num_partial = self._owed_blocks = 0
         must_wait, self._prefills = False, []
         for request in self.running:  # grows shorter from its end, as the newest give way
-            if not self._decode_in_place(request, output):
+            if request not in self.held and not self._decode_in_place(request, output):
                 for group in lacking(request, request.get_seqs(RUNNING)):
                     if is_decode(group):
                         must_wait |= self._decode(request, group, output)
@@ -75,7 +77,7 @@ class Scheduler(SchedulerState):
                 must_wait |= self._prefill(request, group, output, share)
         if not must_wait and (self.swapped or self.waiting):
             moved = self._let_in(output)
-            if output.is_empty and not moved and self.running:
+            if output.is_empty and not moved and self.running and not self.held:
                 # Beams that have not all come back hold the blocks that the next request in line needs, which may be
                 # more urgent than they are. Without this they would wait for each other for ever.
                 newest = self.running[-1]
