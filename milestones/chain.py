@@ -32,6 +32,7 @@ AFTER = (
     "folovllm/engine/hub.py",
     "folovllm/engine/kernel_check.py",
     "folovllm/engine/looks.py",
+    "folovllm/engine/masks_ahead.py",
     "folovllm/engine/step_thread.py",
     "folovllm/entrypoints/chat_template.py",
     "folovllm/entrypoints/cli/**",

@@ -7,6 +7,8 @@
 A template is a program, and Jinja's sandbox keeps it from files and from Python's insides only. A single operation of
 it, such as 7**10000000, can take minutes and gigabytes, and no thread can be ended from outside. A process can. One is
 kept for the next template; there are as many as threads that render at the same time.
+
+vLLM: none (renderers/hf.py renders in the process of the server)
 """
 
 from __future__ import annotations

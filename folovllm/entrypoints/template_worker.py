@@ -6,6 +6,8 @@
 A script, started by template_process.py, which ends a render that takes too long. It imports Jinja and nothing of this
 package, so that it starts within a tenth of a second and takes a few megabytes. The environment is that of
 transformers, without what counts an assistant's tokens.
+
+vLLM: none (transformers' utils/chat_template_utils.py, _compile_jinja_template)
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.serving.engine_proc import LENGTH, News, Order, packed, read
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.front_engine import FrontEngine
-from folovllm.serving.openai.errors import APIError
 from folovllm.serving.wire import Arriving, Ask
 from folovllm.utils.checks import check_str
 from folovllm.utils.ids import next_unused
@@ -78,7 +77,7 @@ class MPClient:
         return {}
 
     async def looks(self) -> list[EngineLook]:
-        """Raises EngineDeadError; APIError: the process does not answer."""
+        """Raises EngineDeadError; TimeoutError: the process does not answer."""
         await self._open()
         if self._look is None or self._look.done():
             self._look = asyncio.get_running_loop().create_future()
@@ -86,8 +85,7 @@ class MPClient:
         look = self._look
         await asyncio.wait([look], timeout=GLANCE)
         if not look.done():
-            text = f"the engine has not answered for {GLANCE:g} s: try again"
-            raise APIError(503, text, code="engine_stuck", headers={"Retry-After": "1"})
+            raise TimeoutError(f"the engine has not answered for {GLANCE:g} s: try again")
         return [look.result()]
 
     async def reset_prefix_caches(self) -> None:

@@ -48,9 +48,9 @@ def test_a_second_signal_ends_a_stopped_engine_too() -> None:
         with httpx.stream("POST", f"{url}/v1/completions", json=ask, timeout=600) as answer:
             next(answer.iter_lines())
             os.kill(int(engine), signal.SIGSTOP)
-            threading.Thread(target=lambda: httpx.get(f"{url}/metrics", timeout=600), daemon=True).start()
+            threading.Thread(target=_is_draining, args=(f"{url}/metrics",), daemon=True).start()
             process.send_signal(signal.SIGTERM)
-            wait_for(lambda: _is_draining(url))
+            wait_for(lambda: _is_draining(f"{url}/health"))
             process.send_signal(signal.SIGTERM)
             process.stderr.read()
             assert process.wait(600) == 128 + signal.SIGTERM
@@ -59,7 +59,7 @@ def test_a_second_signal_ends_a_stopped_engine_too() -> None:
 
 def _is_draining(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/health").status_code == 503
+        return httpx.get(url, timeout=600).status_code == 503
     except httpx.HTTPError:
         return True
 

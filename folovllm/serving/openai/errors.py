@@ -97,6 +97,10 @@ def add_error_handlers(app: FastAPI) -> None:
     async def of_the_route(_: Request, error: HTTPException) -> JSONResponse:
         return APIError(error.status_code, str(error.detail), headers=dict(error.headers or {})).response()
 
+    @app.exception_handler(TimeoutError)
+    async def of_the_engine(_: Request, error: TimeoutError) -> JSONResponse:
+        return APIError(503, str(error), code="engine_stuck", headers={"Retry-After": "1"}).response()
+
     @app.exception_handler(EngineDeadError)  # apart: what no handler is for is raised anew, with its traceback
     @app.exception_handler(Exception)
     async def of_the_server(_: Request, error: Exception) -> JSONResponse:

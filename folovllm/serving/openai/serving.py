@@ -23,6 +23,7 @@ from folovllm.entrypoints.engine_client import EngineClient
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.errors import NoTokenLeftError
 from folovllm.outputs import RequestOutput
+from folovllm.sample.structured.grammars import FormError
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.serving import reasoning
 from folovllm.serving.openai.aside import PREPARE_SECONDS, Aside, AskingTokenizer, Check, within
@@ -259,7 +260,7 @@ class Serving:
             async with aclosing(stream) as outputs:
                 async for output in outputs:
                     yield place, output
-        except NoTokenLeftError as error:
+        except (NoTokenLeftError, FormError) as error:
             raise refused(error) from error
         except asyncio.CancelledError:
             raise
