@@ -20,6 +20,14 @@ def read(path: str) -> str:
     return (ROOT / path).read_text("utf-8")
 
 
+def test_the_address_of_the_repository_is_written_once() -> None:
+    """A package page's links are made by patterns, which cannot read it."""
+    address = PROJECT["urls"]["Repository"]
+    assert all(url.startswith(address) for url in PROJECT["urls"].values())
+    replacements = re.findall(r"^replacement = .*?https://[^/]+/([^/]+/[^/]+)/", read("pyproject.toml"), re.MULTILINE)
+    assert replacements == [address.removeprefix("https://github.com/")] * 2
+
+
 def test_one_version_with_one_date() -> None:
     version, date = re.findall(r"^## (\S+) · (\S+)$", read("CHANGELOG.md"), re.MULTILINE)[0]
     citation = yaml.safe_load(read("CITATION.cff"))
