@@ -98,7 +98,7 @@ def _add_http_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("replicas", "several engines, on Ray (pip install 'folovllm[ray]')")
+    group = parser.add_argument_group("replicas", "several engines, on Ray (pip install -e '.[ray]' in the clone)")
     whole = _whole(1)
     group.add_argument("--replicas", type=whole, metavar="N", help="each in a process of its own (default: one, here)")
     text = ", where the load decides (default: as many as --replicas)"
@@ -130,7 +130,7 @@ def _replica_options(args: argparse.Namespace) -> Any:
         import ray.serve  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            f"`serve --replicas` needs the package {error.name}: pip install 'folovllm[serve,ray]'"
+            f"`serve --replicas` needs the package {error.name}: pip install -e '.[serve,ray]' in the clone"
         ) from error
     from folovllm.serving.replicas.cluster import ClusterOptions
     from folovllm.serving.replicas.launch import ReplicaOptions
@@ -222,7 +222,7 @@ def require_packages() -> None:
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise ValueError(f"`serve` needs the package {error.name}: pip install 'folovllm[serve]'") from error
+        raise ValueError(f"`serve` needs the package {error.name}: pip install -e '.[serve]' in the clone") from error
 
 
 def _texts(text: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""Clients that others wrote and that bring packages of their own: each runs in a process, in `make clients`' environment.
+"""Clients that others wrote and that bring packages of their own: each runs in a process, in an environment of
+`make clients`.
 
 What is asserted is in clients/programs.py: typed answers by tools and by schema, streams, calls.
 """

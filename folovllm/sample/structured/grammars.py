@@ -239,7 +239,5 @@ def _library() -> Any:
     try:
         import llguidance
     except ImportError:
-        raise ValueError(
-            "structured_outputs needs the package llguidance: pip install 'folovllm[serve]', or pip install llguidance"
-        ) from None
+        raise ValueError("structured_outputs needs the package llguidance: pip install llguidance") from None
     return llguidance
