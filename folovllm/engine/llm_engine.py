@@ -22,14 +22,14 @@ from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerCon
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.host_costs import measure_host_costs
-from folovllm.engine.input_processor import InputProcessor, Prompt
+from folovllm.engine.input_processor import InputProcessor, Prompt, ends_of_text
 from folovllm.engine.masks_ahead import MasksAhead
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.parts import Parts, choose_parts
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.engine.threads import few_threads
-from folovllm.hf_config import load_generation_config, load_hf_config
+from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.outputs import RequestOutput
 from folovllm.request import Request
@@ -69,7 +69,7 @@ class LLMEngine:
         config = dataclasses.replace(config)  # a copy: the caller's stays as it was
         config.set_max_model_len(resolve_max_model_len(hf_config, model_config.max_model_len))
         self.tokenizer = None if model_config.skip_tokenizer_init else load_tokenizer(model_config)
-        self.eos_token_ids = frozenset(load_generation_config(model_config).eos_token_ids)
+        self.eos_token_ids = ends_of_text(model_config, self.tokenizer)
 
         self.observers: Observers = []  # told of each event; they come and go between two steps
         self.core = build_engine_core(

@@ -129,6 +129,9 @@ def test_the_schedule_changes_no_token(llm: LLM, engine: dict[str, Any]) -> None
         ({"json": "[" * 60_000}, "structured_outputs.json must not be nested so deeply"),
         ({"json": "[]"}, "structured_outputs.json must be a JSON schema"),
         ({"json": {"type": "nonsense"}}, "Invalid type: nonsense"),
+        ({"json": {"$ref": "#"}}, "no text fits it, as where a $ref leads to nothing but itself (NoExtensionBias)"),
+        ({"json": {"type": "integer", "minimum": 10**300}}, "a limit of a number is too large: it may have 18 digits"),
+        ({"json": {"properties": {"a": {"$id": "b", "$ref": "#/$defs/c"}}, "$defs": {"c": {}}}}, "leave $id out"),
         ({"grammar": "start: nothing"}, "structured_outputs.grammar must be something that can be compiled"),
     ],
 )

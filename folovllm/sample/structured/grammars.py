@@ -94,15 +94,14 @@ class GrammarCompiler:
         if problem and not problem.startswith("WARNING"):
             raise ValueError(
                 f"structured_outputs.{kind} must be something that can be compiled, got {describe(text)}: "
-                f"{' '.join(problem.split())}"
+                f"{_in_our_words(problem)}"
             )
         matcher = llguidance.LLMatcher(tokens, grammar, log_level=0, limits=limits)
         if not matcher.is_error():
             self.mask(matcher)  # the first takes longest, and copies of the matcher know it: here, and not in a step
         if matcher.is_error():
-            raise ValueError(
-                f"structured_outputs.{kind} must be within bounds: {' '.join(matcher.get_error().split())}"
-            )
+            problem = _in_our_words(matcher.get_error())
+            raise ValueError(f"structured_outputs.{kind} must be within bounds, got {describe(text)}: {problem}")
         return matcher
 
     def mask(self, matcher: LLMatcher) -> np.ndarray:
@@ -212,6 +211,22 @@ class _State:
                     raise self._too_complex()
                 raise FormError(f"structured_outputs does not allow token {token_id} at place {self.num_read}")
             self.num_read += 1
+
+
+_REASONS = {
+    "NoExtension": "no text fits it, as where a $ref leads to nothing but itself",
+    "Failed to generate regex for": "a limit of a number is too large: it may have 18 digits at most",
+    "number out of range": "a limit of a number is too large: it may have 18 digits at most",
+    "does not exist": "a $ref points to nothing; an $id beside or above it moves where it is looked for: leave $id out",
+}
+"""By what llguidance's messages have in them."""
+
+
+def _in_our_words(problem: str) -> str:
+    """Why a form was refused. What llguidance adds about its own state helps nobody."""
+    plain = " ".join(problem.split()).partition(" <state>")[0]
+    found = next((reason for part, reason in _REASONS.items() if part in plain), None)
+    return plain if found is None else f"{found} ({plain[:200]})"
 
 
 def _kind_and_text(form: StructuredOutputsParams) -> tuple[str, str]:
