@@ -49,7 +49,8 @@ def test_a_text_keeps_its_underscores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("4096", 4096), ("1k", 1000), ("1K", 1024), ("25.6k", 25_600), ("2m", 2_000_000), ("1G", 2**30)]
+    ("text", "number"),
+    [("4096", 4096), ("1k", 1000), ("1K", 1024), ("25.6k", 25_600), ("2m", 2_000_000), ("1G", 2**30)],
 )
 def test_a_number_may_have_a_letter(text: str, number: int) -> None:
     assert engine_kwargs(typed("--max-model-len", text))["max_model_len"] == number

@@ -34,7 +34,8 @@ from folovllm.serving.openai.gate import engine_dead, shutting_down
 from folovllm.serving.openai.heads import ASSETS, Heads, Keys, bearer, is_loopback
 from folovllm.serving.openai.live import looks
 from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from folovllm.serving.openai.responses import ResponsesRequest, ResponsesServing
+from folovllm.serving.openai.responses import ResponsesServing
+from folovllm.serving.openai.responses_protocol import ResponsesRequest
 from folovllm.serving.openai.serving import Serving
 from folovllm.serving.openai.serving_chat import ChatServing
 from folovllm.serving.openai.serving_completion import CompletionServing
@@ -195,10 +196,10 @@ def _add_completions(app: FastAPI, serving: Serving) -> None:
     @app.post("/v1/responses", response_model=None)
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
         with serving.gate.admit(1):
-            work = await unless_gone(request.receive, responses.work(body, bearer(request.scope)))
+            turn = await unless_gone(request.receive, responses.turn(body, bearer(request.scope)))
         if body.stream:
-            return EventStream(responses.events(body, work))
-        return Answer(await unless_gone(request.receive, responses.whole(body, work)))
+            return EventStream(responses.events(turn))
+        return Answer(await unless_gone(request.receive, responses.whole(turn)))
 
 
 def _add_tokens(app: FastAPI, serving: Serving) -> None:

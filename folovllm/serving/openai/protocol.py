@@ -45,11 +45,11 @@ CHANGES_NOTHING: dict[str, list[Any]] = {
     "tool_choice": ["none", "auto"],
     "parallel_tool_calls": [],
     # null alone: they would change the answer, and the engine does not have them
-    **dict.fromkeys(
-        ("truncate_prompt_tokens", "kv_transfer_params", "thinking_token_budget", "audio", "prediction",
+    **{name: [None] for name in (
+        "truncate_prompt_tokens", "kv_transfer_params", "thinking_token_budget", "audio", "prediction",
          "web_search_options", "previous_response_id", "conversation", "guided_json", "guided_regex", "guided_choice",
-         "guided_grammar", "prompt_embeds"), [None]
-    ),
+         "guided_grammar", "prompt_embeds",
+    )},
 }  # fmt: skip
 
 
