@@ -36,6 +36,8 @@ class SupportsDecode(Protocol):
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str: ...
 
+    def __hash__(self) -> int: ...
+
 
 @lru_cache(maxsize=8)
 def fallback_bytes(tokenizer: SupportsDecode) -> dict[int, int]:
