@@ -217,3 +217,14 @@ def test_the_first_mask_is_made_as_a_form_is_compiled(llm: LLM, monkeypatch: pyt
     texts = {llm.get_tokenizer().decode([int(token_id)]) for token_id in np.flatnonzero(allowed)}
     assert "a" in texts
     assert all(set(text) == {"a"} for text in texts)
+
+
+def test_a_schema_that_says_nothing_of_other_properties_has_none_but_by_option(llm: LLM) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    grammars, tokenizer = llm.engine.input_processor.grammars, llm.get_tokenizer()
+    says_so = {**schema, "additionalProperties": True}
+    for given, option, may in ((schema, True, False), (schema, False, True), (says_so, True, True)):
+        form = StructuredOutputsParams(json=given, disable_additional_properties=option)
+        matcher = grammars.compile(form)._start.deep_copy()
+        tokens = tokenizer('{"a": 1, "b": 2}', add_special_tokens=False)["input_ids"]
+        assert (matcher.try_consume_tokens(tokens) == len(tokens)) is may
