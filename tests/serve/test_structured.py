@@ -255,3 +255,14 @@ def test_a_form_that_becomes_too_complex_is_the_client_s_fault(client: OpenAI) -
     ask: dict[str, Any] = {"model": "embedded", "prompt": "a", "max_tokens": 9}
     with pytest.raises(BadRequestError, match="structured_outputs must be within bounds, and was not after 1 tokens"):
         client.completions.create(**ask, extra_body={"structured_outputs": {"regex": "(a{1000}){1000}"}})
+
+
+def test_a_schema_that_says_nothing_of_other_properties_has_none_but_by_option(llm: LLM) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    grammars, tokenizer = llm.engine.input_processor.grammars, llm.get_tokenizer()
+    says_so = {**schema, "additionalProperties": True}
+    for given, option, may in ((schema, True, False), (schema, False, True), (says_so, True, True)):
+        form = StructuredOutputsParams(json=given, disable_additional_properties=option)
+        matcher = grammars.compile(form)._start.deep_copy()
+        tokens = tokenizer('{"a": 1, "b": 2}', add_special_tokens=False)["input_ids"]
+        assert (matcher.try_consume_tokens(tokens) == len(tokens)) is may

@@ -17,8 +17,9 @@ from openai.types.chat import ChatCompletionMessage
 
 from folovllm import LLM
 from folovllm.serving.openai.protocol import ChatRequest
-from folovllm.serving.openai.tool_use import ToolUse, _form
+from folovllm.serving.openai.tool_use import ToolUse
 from folovllm.serving.tool_parsers.formats import HermesToolParser
+from folovllm.structured_outputs import closed_schema
 from tests.serve.support import ENGINE, Running, running
 
 WEATHER: dict[str, Any] = {
@@ -186,10 +187,10 @@ def test_arguments_that_a_schema_does_not_know_are_none() -> None:
     """But where parts of a schema add up, none of them says what all may have."""
     part = {"properties": {"properties": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"enum": [{"$ref": 1}]}}}
     closed = {"properties": {"properties": {"$ref": "#/x/$defs/A"}}, "additionalProperties": False}
-    assert _form(part, "#/x") == {**closed, "$defs": part["$defs"]}
+    assert closed_schema(part, "#/x") == {**closed, "$defs": part["$defs"]}
     for is_open in ({**part, "additionalProperties": {}}, {"allOf": [part, {"properties": {"b": {}}}]}):
-        assert _form(is_open) == is_open
-    assert _form({"type": "array", "items": {"anyOf": [{"properties": {}}, True]}}) == {
+        assert closed_schema(is_open) == is_open
+    assert closed_schema({"type": "array", "items": {"anyOf": [{"properties": {}}, True]}}) == {
         "type": "array", "items": {"anyOf": [{"properties": {}, "additionalProperties": False}, True]}
     }  # fmt: skip
 

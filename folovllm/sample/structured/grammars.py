@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from folovllm.errors import FoloVLLMError
-from folovllm.structured_outputs import StructuredOutputsParams
+from folovllm.structured_outputs import StructuredOutputsParams, closed_schema
 from folovllm.utils.checks import describe
 
 if TYPE_CHECKING:
@@ -240,6 +240,8 @@ def _kind_and_text(form: StructuredOutputsParams) -> tuple[str, str]:
             raise ValueError(f"structured_outputs.json must be JSON, got {describe(text)}: {error}") from None
         if not isinstance(schema, (dict, bool)):
             raise ValueError(f"structured_outputs.json must be a JSON schema, an object, got {describe(text)}")
+        if form.disable_additional_properties:
+            text = json.dumps(closed_schema(schema), ensure_ascii=False)
         return "json", text
     if form.json_object:
         return "json", '{"type": "object"}'

@@ -99,6 +99,7 @@ class StructuredOutputs(Body):
     regex: str | None = None
     choice: Listed[str] | None = None
     grammar: str | None = None
+    disable_additional_properties: bool = True
 
 
 class Sampling(Body):

@@ -11,7 +11,6 @@ vLLM: tool_parsers/utils.py (get_json_schema_from_tools)
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +20,10 @@ from folovllm.serving.openai.protocol import ChatRequest, NamedTool
 from folovllm.serving.reasoning import ReasoningParser
 from folovllm.serving.tool_parsers.abstract_tool_parser import DeltaToolCall, ToolParser
 from folovllm.serving.tool_parsers.formats import ArgumentsParser, CallListParser
-from folovllm.structured_outputs import StructuredOutputsParams
+from folovllm.structured_outputs import StructuredOutputsParams, closed_schema
 from folovllm.utils.checks import did_you_mean
 
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
-_OPEN = {"additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "$ref"}
 
 
 class ToolUse:
@@ -63,7 +61,7 @@ class ToolUse:
         strict = [tool.function.name for tool in tools if tool.function.strict]
         self.strict_form = None
         if self.parser is not None and strict and not self.is_forced:
-            closed = {name: _form(schema) for name, schema in self.schemas.items()}
+            closed = {name: closed_schema(schema) for name, schema in self.schemas.items()}
             self.strict_form = self.parser.strict_form(closed, strict, tokens)
             if self.strict_form is None:
                 raise ValueError(
@@ -80,13 +78,13 @@ class ToolUse:
         """What a model is held to, whatever it has learnt."""
         if self.is_named:
             (schema,) = self.schemas.values()
-            return StructuredOutputsParams(json=_form(schema))
+            return StructuredOutputsParams(json=closed_schema(schema))
         if not self.is_required:
             return StructuredOutputsParams(grammar=self.strict_form) if self.strict_form else None
         calls = [
             {
                 "type": "object",
-                "properties": {"name": {"const": name}, "parameters": _form(schema, f"#/$defs/{place}")},
+                "properties": {"name": {"const": name}, "parameters": closed_schema(schema, f"#/$defs/{place}")},
                 "required": ["name", "parameters"],
                 "additionalProperties": False,
             }
@@ -171,30 +169,3 @@ class MessageReader:
         count = self.parser.num_calls if self.use.may_be_several else min(self.parser.num_calls, 1)
         is_whole = count < self.parser.num_calls or not self.parser.is_in_call
         return "tool_calls" if count > 0 and is_whole and choice.finish_reason == "stop" else choice.finish_reason
-
-
-def _form(schema: dict[str, Any], place: str = "#") -> Any:
-    """The form of arguments. An argument that the schema does not know is none, where it leaves that open: a model that
-    has not learnt when to stop would add others for ever.
-
-    place: where the form will stand in another. What it refers to moves there, too.
-    """
-    return _moved(schema, place, closes='"allOf"' not in json.dumps(schema))
-
-
-def _moved(schema: Any, place: str, *, closes: bool) -> Any:
-    if not isinstance(schema, dict):
-        return schema
-    moved = dict(schema)
-    for word, value in schema.items():
-        if word in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
-            moved[word] = {name: _moved(each, place, closes=closes) for name, each in value.items()}
-        elif word in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(value, list):
-            moved[word] = [_moved(each, place, closes=closes) for each in value]
-        elif word in ("items", "additionalProperties"):
-            moved[word] = _moved(value, place, closes=closes)
-        elif word == "$ref" and isinstance(value, str) and value.startswith("#"):
-            moved[word] = place + value[1:]
-    if closes and "properties" in schema and not schema.keys() & _OPEN:
-        moved["additionalProperties"] = False
-    return moved
