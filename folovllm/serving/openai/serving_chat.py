@@ -73,7 +73,9 @@ class ChatServing(Answering[ChatRequest]):
         delta = {"role": "assistant", **said} if begins else said
         if not (delta or choice.finished() or body.logprobs or body.return_token_ids):
             return None  # a part of a marker, or of what may be one
-        chunk: dict[str, Any] = {"choices": [{"index": index, "delta": delta, **self._choice(body, choice, reader, check)}]}
+        chunk: dict[str, Any] = {
+            "choices": [{"index": index, "delta": delta, **self._choice(body, choice, reader, check)}]
+        }
         if body.return_token_ids:
             chunk["prompt_token_ids"] = output.prompt_token_ids if begins else None
         return chunk
