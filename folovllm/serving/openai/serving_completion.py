@@ -148,9 +148,7 @@ class CompletionServing(Answering[CompletionRequest]):
         shift = len(text) - reader.given - len(rest)
         return [max(0, offset + shift) for offset in offsets]
 
-    def _logprobs(
-        self, token_ids: list[int], rows: list[Row], body: CompletionRequest, check: Check
-    ) -> dict[str, Any]:
+    def _logprobs(self, token_ids: list[int], rows: list[Row], body: CompletionRequest, check: Check) -> dict[str, Any]:
         """In a dict, a second token of one text goes by its id: none that was asked for is left out."""
         as_id, count = bool(body.return_tokens_as_token_ids), body.logprobs or 0
         text_of, tokens = self.serving.token_bytes.text, []
