@@ -42,7 +42,7 @@ LIMITS = {
     "m6": Size(lines=13_460, cpp=1_900, step_files=31, step_functions=90),
     "m7": Size(lines=16_240, cpp=2_740),
     "m8": Size(lines=17_850, cpp=2_845),
-    "root": Size(lines=33_620, cpp=2_845),
+    "root": Size(lines=34_220, cpp=2_845),
 }
 
 
