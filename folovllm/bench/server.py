@@ -14,12 +14,12 @@ from folovllm.bench.load_requests import LoadRequest
 from folovllm.bench.metrics import RequestTimes
 from folovllm.bench.report import Row
 from folovllm.bench.workload import BenchModel
+from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.async_llm import AsyncLLM
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
-from folovllm.core.observer import EngineObserver
 
 POLL_SECONDS = 0.02
 

@@ -31,6 +31,7 @@ from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import BlockPairs
 from folovllm.request import Request, Sequence, SequenceStatus
 
+
 class KVCacheManager:
     """Owns the pool of the device's blocks and that of the swap space's; writes Sequence.block_ids.
 

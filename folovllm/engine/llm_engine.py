@@ -19,6 +19,7 @@ from itertools import count
 from typing import Any, cast
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from folovllm.core.observer import Observers
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.host_costs import measure_host_costs
@@ -33,7 +34,6 @@ from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype,
 from folovllm.outputs import RequestOutput
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
-from folovllm.core.observer import Observers
 from folovllm.utils.checks import check_int, check_str, wrong
 from folovllm.utils.common import set_random_seed
 from folovllm.utils.ids import next_unused

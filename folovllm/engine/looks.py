@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from folovllm import request
+from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.stats import EngineStats
 from folovllm.spec_decode.metrics import SpecDecodingStats
-from folovllm.core.observer import EngineObserver
 
 CELLS = 384
 FEWEST = 96  # blocks that a bar shows, where there are as many

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from folovllm import LLM, SamplingParams
+from folovllm.core.block_pool import NULL_BLOCK, BlockPool
 from folovllm.engine.looks import CELLS, FEWEST, STEPS, look_at
 
 PARAMS = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)

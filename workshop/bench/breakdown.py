@@ -31,11 +31,11 @@ from folovllm.bench.serve_load import SIZES, USUAL, WARM_UP, engine_options, mea
 from folovllm.bench.server import InProcessServer
 from folovllm.bench.workload import progress_bar, require_at_least
 from folovllm.config import EngineConfig
+from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.cli.parser import add_engine_arguments
-from folovllm.core.observer import EngineObserver
 
 PARTS = ("submit wall", "add_request", "tokenise", "queue wait", "prefill to first token", "TTFT", "TPOT", "ITL",
          "latency")  # fmt: skip

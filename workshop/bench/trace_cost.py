@@ -29,11 +29,11 @@ from folovllm.bench.report import Report, Row, counted, medians
 from folovllm.bench.shapes import SHAPES
 from folovllm.bench.step import EMBEDDED, PROMPT_TOKENS, WARM_UP_STEPS
 from folovllm.bench.workload import BenchModel, bench_model, progress_bar, random_prompts, require_at_least, vocab_size
+from folovllm.core.observer import EngineObserver
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
 from folovllm.tracing.attach import attach
-from folovllm.core.observer import EngineObserver
 from folovllm.tracing.writer import TraceWriter
 
 COLUMNS = ["batch", "steps", "off_ms", "on_ms", "cost", "cost_low", "cost_high", "tracer_us", "share", "bytes_per_step"]

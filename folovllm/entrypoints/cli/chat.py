@@ -11,11 +11,11 @@ from contextlib import suppress
 from typing import Any
 
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
+from folovllm.core.observer import EngineObserver
 from folovllm.entrypoints import commands
 from folovllm.entrypoints.cli.parser import ENTRY, explain
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.request import Request, Sequence
-from folovllm.core.observer import EngineObserver
 
 
 def extend(parser: argparse.ArgumentParser) -> None:

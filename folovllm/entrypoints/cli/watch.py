@@ -22,9 +22,9 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
+from folovllm.core.observer import EngineObserver
 from folovllm.engine.stats import EngineStats
 from folovllm.request import SequenceStatus
-from folovllm.core.observer import EngineObserver
 
 LIVE_SECONDS, LINE_SECONDS = 0.1, 1.0
 CELL_ROWS, TEXT_ROWS = 4, 6
