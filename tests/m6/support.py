@@ -33,9 +33,7 @@ def make_seq(token_ids: list[int], name: str = "r") -> Sequence:
     return Request(name, None, token_ids, SamplingParams()).first_seq()
 
 
-def make_manager(
-    num_blocks: int = 20, num_swap_blocks: int = 0, digest: Digest = digest_sha256
-) -> KVCacheManager:
+def make_manager(num_blocks: int = 20, num_swap_blocks: int = 0, digest: Digest = digest_sha256) -> KVCacheManager:
     return KVCacheManager(num_blocks, 4, num_swap_blocks, enable_prefix_caching=True, digest=digest)
 
 
@@ -154,9 +152,7 @@ class CachingDesk(ChunkDesk):
             preemption_mode=mode,
             policy=policy,
         )
-        self.kv = KVCacheManager(
-            num_blocks, block_size, num_swap_blocks, enable_prefix_caching=True, digest=digest
-        )
+        self.kv = KVCacheManager(num_blocks, block_size, num_swap_blocks, enable_prefix_caching=True, digest=digest)
         self.scheduler = Scheduler(config, self.kv, frozenset([EOS]))
         self.shadow: SaltedShadow = SaltedShadow(block_size)
 
