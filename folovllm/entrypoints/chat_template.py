@@ -262,7 +262,9 @@ def check_template(source: str) -> None:
     try:
         _compiled(source)
     except TemplateError as error:
-        raise ValueError(f"chat_template must be a template that Jinja can compile, got {describe(source)}: {error}") from None
+        raise ValueError(
+            f"chat_template must be a template that Jinja can compile, got {describe(source)}: {error}"
+        ) from None
 
 
 def _theirs() -> Environment:

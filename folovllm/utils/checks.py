@@ -102,7 +102,8 @@ def nearest_name(name: str, valid: Iterable[str]) -> str | None:
     def likeness(others: list[str]) -> float:
         if len(typed) != len(others):
             return float("".join(typed) == "".join(others))  # blocksize
-        return min((difflib.SequenceMatcher(None, *pair).ratio() for pair in zip(typed, others, strict=True)), default=0)
+        pairs = zip(typed, others, strict=True)
+        return min((difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs), default=0)
 
     alike, nearest = max(((likeness(others), each) for others, each in known), default=(0, None))
     return nearest if alike > 0.66 else None

@@ -49,7 +49,8 @@ def test_a_text_keeps_its_underscores() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("4096", 4096), ("1k", 1000), ("1K", 1024), ("25.6k", 25_600), ("2m", 2_000_000), ("1G", 2**30)]
+    ("text", "number"),
+    [("4096", 4096), ("1k", 1000), ("1K", 1024), ("25.6k", 25_600), ("2m", 2_000_000), ("1G", 2**30)],
 )
 def test_a_number_may_have_a_letter(text: str, number: int) -> None:
     assert engine_kwargs(typed("--max-model-len", text))["max_model_len"] == number
@@ -89,9 +90,7 @@ def test_a_file_has_what_is_not_typed(tmp_path: Path) -> None:
         ("config: x", "'config' is none"),
     ],
 )
-def test_a_wrong_file_is_one_line(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "serve.yaml"
     config.write_text(text)
     assert said in refusal(["serve", "--config", str(config)], capsys)

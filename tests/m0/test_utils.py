@@ -47,7 +47,8 @@ def test_nearest_name() -> None:
 
 
 def test_a_hint_is_never_another_thing_whose_letters_are_alike() -> None:
-    for typed, other in [("--ssl-keyfile", "--salt-by-key"), ("data_size", "tensor_size"), ("log_stats", "no_log_stats")]:
+    others = {"--ssl-keyfile": "--salt-by-key", "data_size": "tensor_size", "log_stats": "no_log_stats"}
+    for typed, other in others.items():
         assert nearest_name(typed, [other]) is None
     assert nearest_name("--max-num-seq", ["--max-num-seqs", "--max-num-blocks"]) == "--max-num-seqs"
 

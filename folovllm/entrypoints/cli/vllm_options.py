@@ -123,7 +123,11 @@ def add_vllm_arguments(parser: argparse.ArgumentParser) -> None:
         how: dict[str, Any] = {"type": type(given[0]), "metavar": "VALUE"}
         if isinstance(given[0], bool):
             how = {"action": argparse.BooleanOptionalAction}
-        both = "statistics are at /metrics and never logged, on or off (default: off)" if len(given) > 1 and given[0] is False else ""
+        both = (
+            "statistics are at /metrics and never logged, on or off (default: off)"
+            if len(given) > 1 and given[0] is False
+            else ""
+        )
         shown = " or ".join("off" if value is False else str(value) for value in given)
         group.add_argument(
             *options, dest=name, default=argparse.SUPPRESS, help=both or f"{shown} alone (default: {given[0]})", **how

@@ -281,7 +281,11 @@ class Serving:
 def _variables(body: ChatRequest | TokenizeRequest) -> dict[str, Any] | None:
     """What the template is told beside the messages."""
     effort = getattr(body, "reasoning_effort", None)
-    return body.chat_template_kwargs if effort is None else {"reasoning_effort": effort, **(body.chat_template_kwargs or {})}
+    return (
+        body.chat_template_kwargs
+        if effort is None
+        else {"reasoning_effort": effort, **(body.chat_template_kwargs or {})}
+    )
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -55,7 +55,14 @@ class ChatServing(Answering[ChatRequest]):
         for choice in output.outputs:
             reader = self._reader(body)
             said = reader.message(choice) if reader else {"content": choice.text}
-            message = {"role": "assistant", **said, "refusal": None, "annotations": None, "audio": None, "function_call": None}
+            message = {
+                "role": "assistant",
+                **said,
+                "refusal": None,
+                "annotations": None,
+                "audio": None,
+                "function_call": None,
+            }
             choices.append({"index": choice.index, "message": message, **_choice(body, choice, reader, check)})
         token_ids = output.prompt_token_ids if body.return_token_ids else None
         more = {"prompt_logprobs": prompt_rows(output, check), "prompt_token_ids": token_ids}
@@ -78,9 +85,7 @@ class ChatServing(Answering[ChatRequest]):
         return chunk
 
 
-def _choice(
-    body: ChatRequest, choice: CompletionOutput, reader: CallReader | None, check: Check
-) -> dict[str, Any]:
+def _choice(body: ChatRequest, choice: CompletionOutput, reader: CallReader | None, check: Check) -> dict[str, Any]:
     return {
         "logprobs": _logprobs(choice, body, check),
         "finish_reason": reader.finish_reason(choice) if reader else choice.finish_reason,
