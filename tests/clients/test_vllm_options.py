@@ -90,9 +90,7 @@ def test_a_file_has_what_is_not_typed(tmp_path: Path) -> None:
         ("config: x", "'config' is none"),
     ],
 )
-def test_a_wrong_file_is_one_line(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_file_is_one_line(text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "serve.yaml"
     config.write_text(text)
     assert said in refusal(["serve", "--config", str(config)], capsys)

@@ -45,11 +45,14 @@ CHANGES_NOTHING: dict[str, list[Any]] = {
     "tool_choice": ["none", "auto"],
     "parallel_tool_calls": [],
     # null alone: they would change the answer, and the engine does not have them
-    **{name: [None] for name in (
-        "truncate_prompt_tokens", "kv_transfer_params", "thinking_token_budget", "audio", "prediction",
-         "web_search_options", "previous_response_id", "conversation", "guided_json", "guided_regex", "guided_choice",
-         "guided_grammar", "prompt_embeds",
-    )},
+    **{
+        name: [None]
+        for name in (
+            "truncate_prompt_tokens", "kv_transfer_params", "thinking_token_budget", "audio", "prediction",
+            "web_search_options", "previous_response_id", "conversation", "guided_json", "guided_regex",
+            "guided_choice", "guided_grammar", "prompt_embeds",
+        )
+    },
 }  # fmt: skip
 
 
@@ -69,9 +72,7 @@ def _changes_nothing(name: str, value: Any) -> bool:
 class Body(BaseModel):
     """Values have the type that they are documented with: "1" is no number."""
 
-    model_config = ConfigDict(
-        extra="forbid", strict=True, protected_namespaces=(), json_schema_extra=describe_fields
-    )
+    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=(), json_schema_extra=describe_fields)
 
 
 class StreamOptions(Body):
