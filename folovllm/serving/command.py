@@ -44,7 +44,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--port", type=_whole(0, 65535), default=8000, metavar="N", help="0: one that is free")
     text = "one that clients must send; may be given again (default: FOLOVLLM_API_KEY, or none)"
     parser.add_argument("--api-key", dest="api_keys", action="append", default=[], metavar="KEY", help=text)
-    text = "a file with a key in each line; unlike --api-key, it does not show in the list of processes"
+    text = "a file with a key in each line; unlike --api-key, it does not show in the list of processes (default: none)"
     parser.add_argument("--api-key-file", type=Path, metavar="FILE", help=text)
     text = "a name that clients may call this server by, besides localhost; may be given again (default: none)"
     parser.add_argument("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=text)
