@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import regex  # transformers needs it, too; unlike re, it can be told how long a match may take
+import regex  # type: ignore[import-untyped]  # transformers has it; unlike re, it can be told how long a match may take
 
 from folovllm.config import ModelConfig
 from folovllm.utils.checks import describe
@@ -215,8 +215,8 @@ def _group_size(settings: dict[str, Any]) -> int:
 
 
 def _not_converted(settings: dict[str, Any]) -> Iterator[str]:
-    """transformers takes a name in `modules_to_not_convert` as a regular expression from the start to the end of a part,
-    or as the end of a module's name; AutoAWQ, which wrote these checkpoints, as parts of it anywhere."""
+    """transformers takes a name in `modules_to_not_convert` as a regular expression from the start to the end of a
+    part, or as the end of a module's name; AutoAWQ, which wrote these checkpoints, as parts of it anywhere."""
     for name in _names(settings, "modules_to_not_convert"):
         part = regex.escape(name)
         start = name if regex.search(r"[^\w.]", name) else part  # "model.layers.1." is not model.layers.10
@@ -224,7 +224,7 @@ def _not_converted(settings: dict[str, Any]) -> Iterator[str]:
 
 
 def _other_modules(settings: dict[str, Any]) -> tuple[str, ...]:
-    """`modules_in_block_to_quantize` names, in groups, those that have codes: [["self_attn.q_proj"], ["mlp.up_proj"]]."""
+    """`modules_in_block_to_quantize` names those that have codes, in groups: [["self_attn.q_proj"], ["mlp.up_proj"]]"""
     groups = settings.get("modules_in_block_to_quantize") or []
     must = "quantization_config.modules_in_block_to_quantize must be a list of lists of names"
     if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
