@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import regex  # transformers needs it, too; unlike re, it can be told how long a match may take
+import regex  # type: ignore[import-untyped]  # transformers has it; unlike re, it can be told how long a match may take
 
 from folovllm.config import ModelConfig
 from folovllm.utils.checks import describe

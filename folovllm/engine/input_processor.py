@@ -282,7 +282,7 @@ def validate_against_vocab(params: SamplingParams, vocab_size: int) -> None:
 
 
 def ends_of_text(model_config: ModelConfig, tokenizer: Any | None, *, warn: bool = True) -> frozenset[int]:
-    """The ids that the model's files name, and the tokenizer's eos_token: of some published chat models only it ends a
+    """The ids that the model's files name, and the tokenizer's eos_token: of some chat models, only that one ends a
     turn."""
     named = frozenset(load_generation_config(model_config).eos_token_ids)
     end = getattr(tokenizer, "eos_token_id", None)

@@ -54,7 +54,7 @@ def quantize(
     """Write the folder `out`: the model's, with weights of 4 or 8 bits.
 
     Args:
-        calibration: a text, see read_texts(). None: the embedded model's own; none for another one's round to nearest.
+        calibration: a text, see read_texts(). None: the embedded model's own, or, to round another to nearest, none.
         on_layer: told how many layers are done, of how many.
 
     Raises:
@@ -164,7 +164,7 @@ class LayerwiseQuantizer:
 
     @torch.no_grad()
     def finish(self) -> tuple[float | None, float | None]:
-        """Write what is before and behind the layers. The held-out text's losses, before and after, if there is one."""
+        """Write what lies before and behind the layers. Held-out text's losses, before and after, if there is one."""
         norm = self.shell.model.norm.to_empty(device=self.device)
         self._load("model.norm.weight", norm.weight)
         before = self._loss(norm, self.held_out, self._end(HEAD, EMBEDDING).float())

@@ -52,7 +52,7 @@ class IncrementalDetokenizer:
 
     def __init__(self, tokenizer: SupportsDecode, prompt_token_ids: list[int], *, skip_special_tokens: bool) -> None:
         self.tokenizer, self.skip_special_tokens = tokenizer, skip_special_tokens
-        self.bytes, self.in_run = fallback_bytes(tokenizer), False
+        self.bytes, self.in_run = fallback_bytes(tokenizer), False  # type: ignore[arg-type]
         self.ids = prompt_token_ids[-CONTEXT_TOKENS:]
         while self.ids and 0x80 <= self.bytes.get(self.ids[0], 0) < 0xC0:
             del self.ids[0]  # the middle of a character
