@@ -1,6 +1,6 @@
 """Four engines behind a router: which share of the prompts is found in a cache, by the rule that the router follows.
 
-Each engine's cache is a PrefixCachingManager; no model is run. Run it: python examples/m6_routing.py
+Each engine's cache is a KVCacheManager; no model is run. Run it: python examples/m6_routing.py
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from random import Random
 import _tree  # noqa: F401 - folovllm is this tree's
 
 from folovllm.core.block_hash import HashChain
-from folovllm.core.prefix_caching_manager import PrefixCachingManager
+from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.request import Request, SequenceData
 from folovllm.sampling_params import SamplingParams
 
@@ -68,7 +68,7 @@ def balanced(wanted: list[bytes], known: list[set[bytes]], sent: list[int]) -> i
 
 def run(choose: Choose) -> tuple[float, list[int]]:
     """(share of prompt tokens that were found, requests of each engine)."""
-    engines = [PrefixCachingManager(num_blocks=BLOCKS, block_size=BLOCK_SIZE) for _ in range(ENGINES)]
+    engines = [KVCacheManager(BLOCKS, BLOCK_SIZE, enable_prefix_caching=True) for _ in range(ENGINES)]
     known: list[set[bytes]] = [set() for _ in engines]  # what the router believes; it hears of no eviction
     sent, found, total = [0] * ENGINES, 0, 0
     for number, (tokens, wanted) in enumerate(TURNS):

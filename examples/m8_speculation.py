@@ -22,7 +22,7 @@ def engine(method: str | None) -> LLM:
     llm = LLM(dtype="float32", device="cpu", speculative_config=config)
     if method is not None:
         # Always so many: by itself the engine takes fewer where its steps turn out to be dear on this machine.
-        llm.engine.core.scheduler.draft_length = DraftLength(GUESSES, costs=None)
+        llm.engine.core.scheduler.drafts.length = DraftLength(GUESSES, costs=None)
     return llm
 
 

@@ -211,8 +211,8 @@ def run(name: str, path: Path) -> None:
     facts |= {"chunked_prefill": "enable_chunked_prefill" in options, "preemption_mode": "auto"}
     outside, traced, now = None, None, [0.0]
     if tree == "m6":
+        from folovllm.core.observer import EngineObserver
         from folovllm.tracing.attach import attach
-        from folovllm.tracing.observer import EngineObserver
         from folovllm.tracing.writer import TraceWriter
 
         class Clock(EngineObserver):

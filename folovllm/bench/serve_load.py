@@ -30,11 +30,11 @@ from folovllm.bench.options import add_common, add_model, add_number, source
 from folovllm.bench.report import Line, Report, Row, medians
 from folovllm.bench.workload import BenchModel, progress_bar
 from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
+from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.async_llm import AsyncLLM
 from folovllm.entrypoints.cli.parser import add_engine_arguments
 from folovllm.sampling_params import SamplingParams
-from folovllm.tracing.observer import EngineObserver
 
 USUAL = [Arrivals(max_concurrency=1), Arrivals(max_concurrency=8)]
 WARM_UP = 2  # requests before the first load, which find everything loaded and nothing compiled

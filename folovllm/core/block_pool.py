@@ -1,38 +1,87 @@
-"""The block pool: which blocks of the KV cache are free, and how many sequences use each of the others.
+"""The block pool: which blocks of the KV cache are free, how many sequences use each of the others, what they hold.
 
-    block     0     1     2     3     4     5     6            refs: how many block tables name it
-    refs      –     2     1     0     1     0     0            0: it is in the free list
-    free list                  3 ⇄ 5 ⇄ 6                       the longest unused first
+    hash   block                         free list   ┌ nothing worth keeping ┐┌── cached, least recently used first ──┐
+    h0  ─▶ 4    root ◀─ 4 ◀─ 7 ◀─ 2                  [ 9 ] [ 5 ] [ 6 ]         [ 12 ] [ 2 ] [ 7 ] [ 4 ]
+    h1  ─▶ 7                ▲                        handed out from here ─▶
+    h2  ─▶ 2                └── 8                    2 and 7 go before 4: a block never outlives its parent
+    h3  ─▶ 8
 
 The free list is doubly linked through the blocks themselves, so that a block can leave from the middle at once: the
 pool prefers to extend a sequence by the block that lies next to its last one. Block 0 is the null block: padding in
 block tables points at it, and no sequence owns it.
 
-vLLM: v1/core/block_pool.py, v1/core/kv_cache_utils.py (FreeKVCacheBlockQueue)
+A block that no table names stays findable while it is in the free list, and a request that wants it takes it out of
+there. A request that needs an empty block takes the first of the list, which is then forgotten. Blocks are given back
+last one first, so a chain loses its end before its beginning, without which the rest could not be found.
+
+A hash is looked up, and then believed only if the tokens and the parent are the ones that are wanted. Should two
+contents ever get one hash, the second is not found and not kept.
+
+vLLM: v1/core/block_pool.py (BlockHashToBlockMap, cache_full_blocks, get_cached_block), v1/core/kv_cache_utils.py
+(FreeKVCacheBlockQueue)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from folovllm.core.block_hash import HashChain
+from folovllm.core.observer import EngineObserver
 
 NULL_BLOCK = 0
 
 
-class BlockPool:
-    """Blocks 1 .. num_blocks; the tensor behind them has one row more, the null block's."""
+class CachedBlock(NamedTuple):
+    """What a block holds: its tokens, behind those of its parent. A tuple, since one is made for every block that is
+    filled, and a frozen dataclass takes more than twice as long."""
 
-    def __init__(self, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
+    block_hash: bytes
+    parent: int
+    """The block before it; NULL_BLOCK for the first of a sequence."""
+    token_ids: tuple[int, ...]
+    cache_salt: str | None
+
+
+class BlockPool:
+    """Blocks 1 .. num_blocks; the tensor behind them has one row more, the null block's.
+
+    Args:
+        enable_caching: blocks are found by their content until they are handed out again.
+        observers: called when a block can be found, and when it cannot any more.
+    """
+
+    def __init__(
+        self, num_blocks: int, *, enable_caching: bool = False, observers: Iterable[EngineObserver] = ()
+    ) -> None:
+        self.num_blocks, self.enable_caching, self.observers = num_blocks, enable_caching, observers
         self.num_free = num_blocks
         self.num_shared = 0  # blocks that more than one table names
         self._refs = [0] * (num_blocks + 1)
         # The list is closed through the null block, which is always there: no special case for its ends.
         self._next: list[int] = [*range(1, num_blocks + 1), NULL_BLOCK]
         self._prev: list[int] = [num_blocks, *range(num_blocks)]
+        self._by_hash: dict[bytes, int] = {}
+        self._cached: dict[int, CachedBlock] = {}
+        self.num_evicted = 0
 
     @property
     def num_used(self) -> int:
         return self.num_blocks - self.num_free
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks that can be found, in use or not."""
+        return len(self._cached)
+
+    def is_cached(self, block_id: int) -> bool:
+        """Whether this block can be found, in use or not."""
+        return block_id in self._cached
+
+    def cached_blocks(self) -> list[int]:
+        """All that can be found: a copy, made in one go, so that another thread may ask for it."""
+        return list(self._cached)
 
     def refs(self, block_id: int) -> int:
         return self._refs[block_id]
@@ -42,13 +91,14 @@ class BlockPool:
         return self._refs[1:]
 
     def may_write(self, block_id: int) -> bool:
-        """Whether a sequence that names this block may write into it: no other table names it."""
-        return self._refs[block_id] == 1
+        """Whether a sequence that names this block may write into it: no other table names it, and it cannot be found,
+        for then it must stay what it is."""
+        return self._refs[block_id] == 1 and block_id not in self._cached
 
     def copies_needed(self, block_id: int, num_writers: int) -> int:
         """How many copies it takes to let `num_writers` sequences that name this block write: one for each, except that
-        the last one writes into the block itself if no other table names it."""
-        return num_writers - (num_writers == self._refs[block_id])
+        the last one writes into the block itself if no other table names it and it cannot be found."""
+        return num_writers - (num_writers == self._refs[block_id] and block_id not in self._cached)
 
     def get_new_blocks(self, count: int, after: int = NULL_BLOCK) -> list[int]:
         """`count` free blocks, each with one reference. They follow block `after` while the next one is free, because
@@ -69,19 +119,35 @@ class BlockPool:
         return taken
 
     def _choose(self, after: int) -> int:
-        """A free block: the one behind `after`, else the first of the list."""
+        """A free block: the one behind `after` if nothing is lost by it, else the first of the list, whatever it
+        holds."""
         neighbour = after + 1
-        if after == NULL_BLOCK or neighbour > self.num_blocks or self._refs[neighbour] > 0:
-            return self._next[NULL_BLOCK]
-        return neighbour
+        is_free = after != NULL_BLOCK and neighbour <= self.num_blocks and self._refs[neighbour] == 0
+        if is_free and neighbour not in self._cached:
+            return neighbour
+        first = self._next[NULL_BLOCK]
+        self._evict(first)
+        return first
+
+    def _evict(self, block_id: int) -> None:
+        cached = self._cached.pop(block_id, None)
+        if cached is not None:
+            del self._by_hash[cached.block_hash]
+            self.num_evicted += 1
+            for observer in self.observers:
+                observer.block_evicted(block_id)
 
     def touch(self, block_ids: Iterable[int]) -> None:
-        """One more table names these blocks."""
+        """One more table names these blocks; a cached one may have been free until now."""
         for block_id in block_ids:
-            if self._refs[block_id] == 0:
-                raise ValueError(f"block_id {block_id} is free: no sequence shares it")
-            self.num_shared += self._refs[block_id] == 1
-            self._refs[block_id] += 1
+            refs = self._refs[block_id]
+            if refs == 0:
+                if block_id not in self._cached:
+                    raise ValueError(f"block_id {block_id} is free: no sequence shares it")
+                self._unlink(block_id)
+                self.num_free -= 1
+            self.num_shared += refs == 1
+            self._refs[block_id] = refs + 1
 
     def free_blocks(self, block_ids: Iterable[int]) -> None:
         """One table less names these blocks. Those that no table names any more go to the end of the free list."""
@@ -97,6 +163,56 @@ class BlockPool:
             elif left == 1:
                 self.num_shared -= 1
 
+    def get_cached_block(
+        self, block_hash: bytes, parent: int, token_ids: Sequence[int], cache_salt: str | None
+    ) -> int | None:
+        """The block that holds these tokens behind those of `parent`."""
+        block_id = self._by_hash.get(block_hash)
+        if block_id is None or self._cached[block_id] != (block_hash, parent, tuple(token_ids), cache_salt):
+            return None
+        return block_id
+
+    def cache_full_blocks(self, chain: HashChain, table: list[int], num_cached: int, num_full: int) -> tuple[int, bool]:
+        """Of a sequence's block table the first num_cached blocks can be found, and the first num_full are full: cache
+        the rest of these. A block whose content is cached already gives way to the one that has it.
+
+        Returns how many can be found after it, and whether the table was changed.
+        """
+        changed = False
+        for place in range(num_cached, num_full):
+            block_hash, token_ids = chain.block_hash(place), chain.tokens(place)
+            parent = table[place - 1] if place else NULL_BLOCK
+            found = self.get_cached_block(block_hash, parent, token_ids, chain.cache_salt)
+            if found is None:
+                if not self.cache_block(table[place], block_hash, parent, token_ids, chain.cache_salt):
+                    return place, changed  # nor can the blocks behind it be found
+            elif found != table[place]:
+                self.touch([found])
+                self.free_blocks([table[place]])
+                table[place] = found
+                changed = True
+        return max(num_cached, num_full), changed
+
+    def cache_block(
+        self, block_id: int, block_hash: bytes, parent: int, token_ids: Sequence[int], cache_salt: str | None
+    ) -> bool:
+        """From now on this block, which is in use, can be found. False when its hash belongs to other tokens, or its
+        parent cannot be found (any more)."""
+        if block_hash in self._by_hash or (parent != NULL_BLOCK and parent not in self._cached):
+            return False
+        self._by_hash[block_hash] = block_id
+        self._cached[block_id] = CachedBlock(block_hash, parent, tuple(token_ids), cache_salt)
+        for observer in self.observers:
+            observer.block_cached(block_id)
+        return True
+
+    def reset_prefix_cache(self) -> None:
+        """Nothing is found any more; blocks in use stay in their tables."""
+        self._by_hash.clear()
+        self._cached.clear()
+        for observer in self.observers:
+            observer.cache_reset()
+
     def get_all_free_blocks(self) -> Iterator[int]:
         """In the order in which they will be handed out."""
         block_id = self._next[NULL_BLOCK]
@@ -109,8 +225,10 @@ class BlockPool:
         self._next[before], self._prev[behind] = behind, before
 
     def _put_back(self, block_id: int) -> None:
-        """Put a block that no table names any more into the free list: at its end."""
-        self._link(block_id, behind=self._prev[NULL_BLOCK])
+        """Put a block that no table names any more into the free list: one that holds nothing worth keeping to its
+        front, any other to its end."""
+        to_front = self.enable_caching and block_id not in self._cached
+        self._link(block_id, behind=NULL_BLOCK if to_front else self._prev[NULL_BLOCK])
 
     def _link(self, block_id: int, behind: int) -> None:
         before = self._next[behind]
@@ -118,10 +236,13 @@ class BlockPool:
         self._next[behind] = self._prev[before] = block_id
 
     def check_invariants(self, tables: Iterable[list[int]]) -> None:
-        """Each block is free or referenced, never both, and its references are the tables that name it.
+        """Each block is free or referenced, never both, and its references are the tables that name it. Hashes and
+        blocks belong to each other; of two free cached blocks no child goes after its parent; a table that names a
+        cached block names its parent as well, so that the parent stays as long.
 
         Raises RuntimeError where this does not hold.
         """
+        tables = list(tables)
         counted = [0] * (self.num_blocks + 1)
         for table in tables:
             for block_id in table:
@@ -135,3 +256,20 @@ class BlockPool:
         unreferenced = {block_id for block_id in range(1, self.num_blocks + 1) if self._refs[block_id] == 0}
         if len(free) != self.num_free or len(free) != len(unreferenced) or set(free) != unreferenced:
             raise RuntimeError(f"free list {free} ({self.num_free} counted) is not the unreferenced blocks")
+        self._check_cached(tables)
+
+    def _check_cached(self, tables: list[list[int]]) -> None:
+        for table in tables:
+            for parent, block_id in pairwise([NULL_BLOCK, *table]):
+                if block_id in self._cached and self._cached[block_id].parent != parent:
+                    raise RuntimeError(f"table {table}: behind {parent} comes {block_id}, {self._cached[block_id]}")
+        if {cached.block_hash: block_id for block_id, cached in self._cached.items()} != self._by_hash:
+            raise RuntimeError(f"cached blocks {self._cached} are not those that have hashes: {self._by_hash}")
+        order = {block_id: place for place, block_id in enumerate(self.get_all_free_blocks())}
+        for block_id, cached in self._cached.items():
+            if cached.parent == NULL_BLOCK:
+                continue
+            if cached.parent not in self._cached:
+                raise RuntimeError(f"block {block_id} is cached, its parent {cached.parent} is not")
+            if cached.parent in order and order.get(block_id, len(order)) > order[cached.parent]:
+                raise RuntimeError(f"block {block_id} would be evicted after its parent {cached.parent}")

@@ -1,4 +1,4 @@
-"""Block tables: which blocks hold each sequence's keys and values.
+"""Block tables: which blocks hold each sequence's keys and values, and which of them were there before it came.
 
     sequence A, 10 tokens, block_size 4      block_ids [3, 7, 2]     token 9 is in block 2 at offset 1: slot 2 * 4 + 1
     its fork B, after 1 token more           block_ids [3, 7, 5]     3 and 7 are shared, 5 is B's copy of 2
@@ -7,8 +7,17 @@ A table grows block by block as tokens come, so no sequence holds more than bloc
 its parent's blocks. The first sequence that writes into a block which others name as well gets a copy of it
 (copy-on-write).
 
-Paging: Kwon et al., SOSP 2023. vLLM: v1/core/kv_cache_manager.py, v1/core/single_type_kv_cache_manager.py; swapping
-and forks: V0's core/block_manager.py
+    first request    [S y s t e m  p r o m p t . . . |Q 1 . . A 1 . .]    computes 4 blocks, leaves them behind
+    second           [S y s t e m  p r o m p t . . . |Q 2 . . . .]        takes 2 of them, computes the rest
+    next turn        [S y s t e m  p r o m p t . . . |Q 1 . . A 1 . .|Q 3]    takes all 4: answers are kept like prompts
+
+Prefix caching: only full blocks are cached, since the others still change, and only when the step that filled them is
+known to have gone well. The block of a prompt's last token is never taken, even if it is there. At least one token must
+be computed, for the logits to draw from, and its keys and values need a block that may be written.
+
+Paging: Kwon et al., SOSP 2023. vLLM: v1/core/kv_cache_manager.py (get_computed_blocks, cache_blocks),
+v1/core/single_type_kv_cache_manager.py; swapping and forks: V0's core/block_manager.py. Chains of hashes are vLLM's
+way; a radix tree over tokens is SGLang's (Zheng et al., 2024, arXiv:2312.07104).
 """
 
 from __future__ import annotations
@@ -16,28 +25,53 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import takewhile
 
-from folovllm.core.block_pool import BlockPool
+from folovllm.core.block_hash import Digest, HashChain, digest_sha256
+from folovllm.core.block_pool import NULL_BLOCK, BlockPool
+from folovllm.core.observer import EngineObserver
+from folovllm.core.scheduler_output import BlockPairs
 from folovllm.request import Request, Sequence, SequenceStatus
-
-BlockPairs = list[tuple[int, int]]
-"""(from, to) of each block to be copied."""
 
 
 class KVCacheManager:
     """Owns the pool of the device's blocks and that of the swap space's; writes Sequence.block_ids.
 
     A SWAPPED sequence's block_ids are blocks of the swap pool.
+
+    Args:
+        enable_prefix_caching: a sequence begins with the blocks that others have computed of the same tokens.
+        digest: hashes blocks; tests give a weak one.
+        observers: called by the pool; the caller's own list, which may grow and shrink later.
+
+    Attributes:
+        num_queries, num_hits: prompt tokens of the requests that were let in, and how many of them were found.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, num_swap_blocks: int = 0) -> None:
-        self.block_size = block_size
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_swap_blocks: int = 0,
+        *,
+        enable_prefix_caching: bool = False,
+        digest: Digest = digest_sha256,
+        observers: Iterable[EngineObserver] = (),
+    ) -> None:
+        self.block_size, self.enable_prefix_caching = block_size, enable_prefix_caching
         self.num_blocks, self.num_swap_blocks = num_blocks, num_swap_blocks
+        self._digest, self._observers = digest, observers
+        self._chains: dict[Sequence, HashChain] = {}
+        self._num_cached: dict[Sequence, int] = {}  # leading blocks of its table that can be found
+        self._outdated: set[Sequence] = set()  # have blocks from before a reset
+        self._first_seqs: dict[Sequence, Request] = {}  # of requests that have not been let in
+        self.num_queries = self.num_hits = 0
         self.clear()
 
     def clear(self) -> None:
-        """All blocks are free again, whichever tables name them."""
-        self.pool = BlockPool(self.num_blocks)
+        """All blocks are free again, whichever tables name them, and none is found."""
+        self.pool = BlockPool(self.num_blocks, enable_caching=self.enable_prefix_caching, observers=self._observers)
         self.swap_pool = BlockPool(self.num_swap_blocks)
+        self._num_cached.clear()
+        self._outdated.clear()
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -51,7 +85,8 @@ class KVCacheManager:
         """Make room for the tokens that each sequence computes next, (sequence, how many): for all of them or for none.
 
         Returns the copies that must be made before they are written, or None when fewer than keep_free blocks would
-        stay free.
+        stay free. A request counts as a query when its first sequence is let in; later ones, and those that come back,
+        do not count.
         """
         if self._blocks_needed(wants) + keep_free > self.pool.num_free:
             return None
@@ -67,6 +102,10 @@ class KVCacheManager:
             num_new = self.blocks_for(start + num_tokens) - len(table)
             if num_new > 0:
                 table += self.pool.get_new_blocks(num_new, after=table[-1] if table else 0)
+            if self._first_seqs and (request := self._first_seqs.pop(seq, None)) is not None:
+                request.num_cached_tokens = start
+                self.num_queries += seq.get_prompt_len()
+                self.num_hits += start
         return pairs
 
     def _blocks_needed(self, wants: list[tuple[Sequence, int]]) -> int:
@@ -86,11 +125,19 @@ class KVCacheManager:
         child.block_ids = parent.block_ids[: self.blocks_for(num_tokens)]
         child.num_computed_tokens = num_tokens
         self.pool.touch(child.block_ids)
+        if self.enable_prefix_caching:
+            num_full = num_tokens // self.block_size
+            self._chains[child] = self._chains[parent].fork(child.data, num_full)
+            self._num_cached[child] = min(self._num_cached.get(parent, 0), num_full)
+            if parent in self._outdated:
+                self._outdated.add(child)
 
     def get_computed_blocks(self, request: Request, seq: Sequence) -> bool:
-        """Give `seq`, which has no blocks, those that hold its tokens already: here the ones that a running sequence of
-        the same `request` has computed. Returns whether it shares blocks of such a sequence.
+        """Give `seq`, which has no blocks, those that hold its first tokens already: the ones that a running sequence
+        of the same `request` has computed, else cached ones. Returns whether it shares blocks of such a sequence.
         """
+        if self.enable_prefix_caching and seq not in self._chains:  # a sequence that comes back keeps its hashes
+            self._chains[seq] = HashChain(seq.data, self.block_size, request.cache_salt, self._digest)
         shared, donor = 0, seq
         for sibling in request.get_seqs(SequenceStatus.RUNNING):
             common = min(common_prefix(sibling, seq), sibling.num_computed_tokens)
@@ -98,16 +145,72 @@ class KVCacheManager:
                 shared, donor = common, sibling
         if shared:
             self.fork(donor, seq, min(shared, seq.get_len() - 1))  # the last token is computed, for its logits
-        return shared > 0
+            return True
+        if self.enable_prefix_caching:
+            if request.num_cached_tokens is None:
+                self._first_seqs[seq] = request
+            if not _needs_every_logit(seq):
+                self._take_cached(seq)
+        return False
+
+    def _take_cached(self, seq: Sequence) -> None:
+        """Give `seq`, which has no blocks, the longest cached prefix that leaves one token to compute."""
+        chain, block_ids, parent = self._chains[seq], list[int](), NULL_BLOCK
+        for place in range((seq.get_len() - 1) // self.block_size):
+            found = self.pool.get_cached_block(chain.block_hash(place), parent, chain.tokens(place), chain.cache_salt)
+            if found is None:
+                break
+            block_ids.append(found)
+            parent = found
+        self.pool.touch(block_ids)
+        seq.block_ids = block_ids
+        self._num_cached[seq] = len(block_ids)
+        seq.num_computed_tokens = len(block_ids) * self.block_size
 
     def cache_blocks(self, seq: Sequence) -> list[Sequence]:
-        """A running sequence has computed the last token of a block: its full blocks may be kept for others. Returns
-        the sequences whose tables have changed by it. This manager keeps nothing.
+        """A running sequence has computed the last token of a block: its full blocks are kept for others. If another
+        block holds the same already (equal prompts in one step), the sequence takes that one and gives its own back,
+        and so do its forks. Returns the sequences whose tables have changed by it.
         """
-        return []
+        if not self.enable_prefix_caching or seq in self._outdated:
+            return []
+        before = list(seq.block_ids)
+        num_full = seq.num_computed_tokens // self.block_size
+        self._num_cached[seq], changed = self.pool.cache_full_blocks(
+            self._chains[seq], seq.block_ids, self._num_cached.get(seq, 0), num_full
+        )
+        return [seq, *self._let_siblings_follow(seq, before)] if changed else []
+
+    def _let_siblings_follow(self, seq: Sequence, before: list[int]) -> list[Sequence]:
+        """The table of `seq` was `before`. Its forks name the blocks that it gave back, and must take the ones that it
+        took, too. Else a block of theirs might be found behind a block to which they hold no reference."""
+        followers = []
+        swapped = [place for place, block_id in enumerate(before) if block_id != seq.block_ids[place]]
+        for other in self._chains:
+            if other is seq or other.request_id != seq.request_id or other.status is not SequenceStatus.RUNNING:
+                continue
+            table = other.block_ids
+            places = [place for place in swapped if place < len(table) and table[place] == before[place]]
+            for place in places:
+                self.pool.touch([seq.block_ids[place]])
+                self.pool.free_blocks([table[place]])
+                table[place] = seq.block_ids[place]
+            if places:
+                followers.append(other)
+        return followers
 
     def forget(self, seq: Sequence) -> None:
-        """A sequence has ended and its blocks are freed: drop all else that is kept about it. Here that is nothing."""
+        """A sequence has ended, and its blocks are freed: its hashes are not needed any more."""
+        self._chains.pop(seq, None)
+
+    def set_chain(self, seq: Sequence, chain: HashChain) -> None:
+        """The hashes of a sequence, which is new: those of a simulated prompt, which has no tokens."""
+        self._chains[seq] = chain
+
+    def reset_prefix_cache(self) -> None:
+        """Nothing that has been computed so far is found any more, nor what will be computed behind it."""
+        self.pool.reset_prefix_cache()
+        self._outdated.update(seq for seq in self._chains if seq.block_ids)
 
     def free(self, seq: Sequence) -> None:
         """Free the blocks of a sequence on the device, the last one first: it is then the first to be handed out."""
@@ -122,11 +225,16 @@ class KVCacheManager:
     def _clear_table(self, seq: Sequence) -> None:
         seq.block_ids = []
         seq.num_computed_tokens = 0
+        self._num_cached.pop(seq, None)
+        self._outdated.discard(seq)
+        self._first_seqs.pop(seq, None)
 
     def swap_out(self, seqs: list[Sequence]) -> BlockPairs | None:
         """Move these sequences' blocks to the swap pool; blocks that they share stay shared there. None: no room."""
         if len(_distinct(seqs)) > self.swap_pool.num_free:
             return None
+        for seq in seqs:
+            self._num_cached.pop(seq, None)  # it will come back into other blocks
         return self._move(seqs, self.pool, self.swap_pool)
 
     def swap_in(self, seqs: list[Sequence], keep_free: int = 0) -> BlockPairs | None:
@@ -174,3 +282,9 @@ def common_prefix(a: Sequence, b: Sequence) -> int:
     """How many tokens two sequences of one request have in common: the prompt, and what they drew alike."""
     outputs = zip(a.data.output_token_ids, b.data.output_token_ids, strict=False)
     return a.get_prompt_len() + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], outputs))
+
+
+def _needs_every_logit(seq: Sequence) -> bool:
+    """Log-probabilities of prompt tokens come from the logits of all of them, so none may be skipped."""
+    wanted = seq.sampling_params.prompt_logprobs is not None and seq.index == 0
+    return wanted and seq.get_output_len() == 0

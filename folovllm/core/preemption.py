@@ -39,8 +39,8 @@ class Preempter:
         self.kv, self.mode = kv, mode
         self.num_recomputed = self.num_swapped = 0  # sequences
 
-    def preempt(self, request: Request, victims: list[Sequence], output: SchedulerOutput) -> SequenceStatus:
-        """Take the blocks of these running sequences of `request`. Returns the status that they have after it."""
+    def preempt(self, request: Request, victims: list[Sequence], output: SchedulerOutput) -> None:
+        """Take the blocks of these running sequences of `request`, which are swapped or wait after it."""
         output.stale_seq_ids += [seq.seq_id for seq in victims]
         if self._swaps(request) and (moves := self.kv.swap_out(victims)) is not None:
             output.blocks_to_swap_out += moves
@@ -53,7 +53,6 @@ class Preempter:
             status = SequenceStatus.WAITING
         for seq in victims:
             seq.transition(status)
-        return status
 
     def _swaps(self, request: Request) -> bool:
         if self.mode == "auto":

@@ -1,10 +1,13 @@
-"""The waiting line. The policy is nothing but the key by which the line is sorted:
+"""The requests that have not ended: the queue of those that wait, and the lists of those that run or are swapped.
 
     fcfs       (0,        arrival)     first come, first served
     priority   (priority, arrival)     the lowest number first; among equals, the one that came first
 
-A heap, so that joining and leaving cost the logarithm of the length. A request that leaves from the middle (an abort)
-stays in the heap as a dead entry until it comes to the top.
+The policy is nothing but this key, by which all three are sorted. A request keeps its key: one that comes back goes
+before all that came later. With several sequences it can be in more than one of the three.
+
+The queue is a heap, so that joining and leaving cost the logarithm of the length. A request that leaves from the middle
+(an abort) stays in the heap as a dead entry until it comes to the top.
 
 vLLM: v1/core/sched/request_queue.py
 """
@@ -12,9 +15,11 @@ vLLM: v1/core/sched/request_queue.py
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Iterator
+from itertools import count
 
-from folovllm.request import Request
+from folovllm.request import Request, SequenceStatus
 
 Key = tuple[int, int]
 
@@ -51,6 +56,9 @@ class RequestQueue:
             self._heap = list(self._entries.values())
             heapq.heapify(self._heap)
 
+    def clear(self) -> None:
+        self._heap, self._entries = [], {}
+
     def _is_live(self, entry: tuple[Key, Request]) -> bool:
         return self._entries.get(entry[1].request_id) is entry
 
@@ -64,3 +72,62 @@ class RequestQueue:
     def __iter__(self) -> Iterator[Request]:
         """In line order; sorts, so it is for looking and not for stepping."""
         return (request for _, request in sorted(self._entries.values(), key=lambda entry: entry[0]))
+
+
+class RequestLines:
+    """Where each request is. `running` and `swapped` have the oldest first.
+
+    Args:
+        by_priority: the policy is "priority", else "fcfs".
+    """
+
+    def __init__(self, *, by_priority: bool) -> None:
+        self.by_priority = by_priority
+        self.waiting = RequestQueue()
+        self.running: list[Request] = []
+        self.swapped: list[Request] = []
+        self._keys: dict[Request, Key] = {}  # of all that have not ended
+        self._arrivals = count()
+
+    def add(self, request: Request) -> None:
+        self._keys[request] = (request.priority if self.by_priority else 0, next(self._arrivals))
+        self.enter_waiting(request)
+
+    def key(self, request: Request) -> Key:
+        return self._keys[request]
+
+    def enter_waiting(self, request: Request) -> None:
+        if request not in self.waiting:
+            self.waiting.add(request, self._keys[request])
+
+    def settle(self, request: Request) -> None:
+        """The statuses of its sequences have changed. It is among the running if one of them runs, among the swapped if
+        one is swapped, and waits no longer than one of them waits. Whether it begins to wait is the caller's business:
+        enter_waiting()."""
+        for line, status in ((self.running, SequenceStatus.RUNNING), (self.swapped, SequenceStatus.SWAPPED)):
+            if not request.has(status):
+                if request in line:
+                    line.remove(request)
+            elif request not in line:
+                insort(line, request, key=self.key)
+        if not request.has(SequenceStatus.WAITING):
+            self.waiting.remove(request)
+        if request.is_finished():
+            self._keys.pop(request, None)
+
+    def rebuild(self) -> None:
+        """Put each request where its sequences' statuses say, whatever an interrupt has left of the lines."""
+        self.waiting.clear()
+        self.running.clear()
+        self.swapped.clear()
+        for request in list(self._keys):
+            self.settle(request)
+            if request.has(SequenceStatus.WAITING):
+                self.enter_waiting(request)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[Request]:
+        """In the order of arrival."""
+        return iter(self._keys)

@@ -23,8 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from folovllm.core.scheduler import Scheduler
-from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.scheduler_state import UNKNOWN
+from folovllm.core.scheduler_output import UNKNOWN, SchedulerOutput
 from folovllm.request import Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
 

@@ -11,8 +11,12 @@
                   step 2   B5 | A7 .. A10  | C0 C1 C2                 B is never kept waiting by a prompt, nor is C,
                   step 3   B6 | A11 .. A16 | C3                       a prompt of 3 (prompt_shares.py says why)
 
+    schedule() ─▶ SchedulerOutput ─▶ the worker ─▶ update_from_output(): its tokens ─▶ finish(): what has ended
+
 No request starves. An older one keeps its blocks, and a preempted one goes back to its old place in the line, ahead of
 all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.
+
+More than 300 lines, since what a step takes and what comes of it are entered into the same books.
 
 Iteration-level scheduling: Orca (Yu et al., OSDI 2022). Chunks beside decodes: Sarathi-Serve (Agrawal et al., OSDI
 2024). vLLM: v1/core/sched/scheduler.py; for swapping, V0's core/scheduler.py
@@ -20,15 +24,19 @@ Iteration-level scheduling: Orca (Yu et al., OSDI 2022). Chunks beside decodes: 
 
 from __future__ import annotations
 
-from bisect import insort
+from collections.abc import Container, Iterable, Set
 
 from folovllm.config import SchedulerConfig
+from folovllm.core.draft_length import DraftLength
+from folovllm.core.draft_tokens import DraftTokens
 from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.observer import EngineObserver
 from folovllm.core.preemption import Preempter, choose_victims
 from folovllm.core.prompt_shares import half, share_out, top_up
-from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.scheduler_state import SchedulerState
+from folovllm.core.request_queue import RequestLines
+from folovllm.core.scheduler_output import UNKNOWN, SchedulerOutput
 from folovllm.core.sequence_group import Wants, in_prefill, is_decode, lacking, rows_claimed, rows_needed
+from folovllm.core.stop import check_stop
 from folovllm.request import Request, Sequence, SequenceStatus
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
@@ -37,14 +45,28 @@ RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, Sequ
 WATERMARK = 0.01
 
 
-class Scheduler(SchedulerState):
-    """Decides which sequences compute what; the KV cache manager owns the blocks. budgets.py fills `config` in."""
+class Scheduler:
+    """Decides which sequences compute what; the KV cache manager owns the blocks. budgets.py fills `config` in.
 
-    def __init__(self, config: SchedulerConfig, kv: KVCacheManager, eos_token_ids: frozenset[int]) -> None:
+    Args:
+        draft_length: how many draft tokens each sequence of a step gets; None: none.
+        observers: called as each event happens; the caller's own list, which may grow and shrink later.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        kv: KVCacheManager,
+        eos_token_ids: frozenset[int],
+        draft_length: DraftLength | None = None,
+        observers: Iterable[EngineObserver] = (),
+    ) -> None:
         assert config.max_num_batched_tokens is not None  # for the type checker
         assert config.max_model_len is not None
-        super().__init__(kv, eos_token_ids, config.max_model_len, by_priority=config.policy == "priority")
-        self.max_num_batched_tokens = config.max_num_batched_tokens
+        self.kv, self.eos_token_ids, self.observers = kv, eos_token_ids, observers
+        self.max_num_batched_tokens, self.max_model_len = config.max_num_batched_tokens, config.max_model_len
+        self.lines = RequestLines(by_priority=config.policy == "priority")
+        self.waiting, self.running, self.swapped = self.lines.waiting, self.lines.running, self.lines.swapped
         # Every running sequence must be able to decode in every step.
         self.max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
         self.chunks = config.enable_chunked_prefill
@@ -53,18 +75,30 @@ class Scheduler(SchedulerState):
         self.largest_chunk = self.prompt_cap or config.max_num_batched_tokens
         self.max_num_partial_prefills = config.max_num_partial_prefills
         self.preempter = Preempter(kv, config.preemption_mode)
+        self.held: Set[Request] = frozenset()  # running ones that sit out the next step: it needs what is not there yet
         self._watermark = int(WATERMARK * kv.pool.num_blocks)
         self._num_partial = self._owed_blocks = 0
         self._prefills: list[tuple[Request, Wants]] = []
+        self._finished_seq_ids: list[str] = []
+        self._stale_seq_ids: list[str] = []
+        self._changed_seqs: list[Sequence] = []  # whose block tables changed after their step
+        self.drafts = DraftTokens(kv, config.max_model_len, draft_length)
+
+    def add_request(self, request: Request) -> None:
+        self.lines.add(request)
+        for observer in self.observers:
+            observer.arrived(request)
 
     def schedule(self) -> SchedulerOutput:
         """The next step."""
+        for observer in self.observers:
+            observer.scheduling()
         output = SchedulerOutput(finished_seq_ids=self._finished_seq_ids, stale_seq_ids=self._stale_seq_ids)
         # Prefills that this step does not end, and the blocks that their rest will take.
         self._num_partial = self._owed_blocks = 0
         must_wait, self._prefills = False, []
         for request in self.running:  # grows shorter from its end, as the newest give way
-            if not self._decode_in_place(request, output):
+            if request not in self.held and not self._decode_in_place(request, output):
                 for group in lacking(request, request.get_seqs(RUNNING)):
                     if is_decode(group):
                         must_wait |= self._decode(request, group, output)
@@ -75,7 +109,7 @@ class Scheduler(SchedulerState):
                 must_wait |= self._prefill(request, group, output, share)
         if not must_wait and (self.swapped or self.waiting):
             moved = self._let_in(output)
-            if output.is_empty and not moved and self.running:
+            if output.is_empty and not moved and self.running and not self.held:
                 # Beams that have not all come back hold the blocks that the next request in line needs, which may be
                 # more urgent than they are. Without this they would wait for each other for ever.
                 newest = self.running[-1]
@@ -86,6 +120,9 @@ class Scheduler(SchedulerState):
             output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]
         # Cleared only here: after an interrupt on the way they must be said again.
         self._finished_seq_ids, self._stale_seq_ids, self._changed_seqs = [], [], []
+        self.drafts.add(output, self._left(output), self._watermark + self._owed_blocks)
+        for observer in self.observers:
+            observer.scheduled(output)
         return output
 
     def _let_in(self, output: SchedulerOutput) -> bool:
@@ -93,7 +130,8 @@ class Scheduler(SchedulerState):
         left. Returns whether any did."""
         room, moved = self.max_num_seqs - sum(map(rows_claimed, self.running)), False
         while self.swapped or self.waiting:
-            if not self.waiting or (self.swapped and self._key(self.swapped[0]) <= self._key(self.waiting.peek())):
+            key = self.lines.key
+            if not self.waiting or (self.swapped and key(self.swapped[0]) <= key(self.waiting.peek())):
                 taken = self._swap_in(self.swapped[0], room, output)
             else:
                 taken = self._admit(self.waiting.peek(), room, output)
@@ -186,11 +224,12 @@ class Scheduler(SchedulerState):
         return True
 
     def _preempt(self, request: Request, victims: list[Sequence], output: SchedulerOutput) -> None:
-        if self.preempter.preempt(request, victims, output) is SWAPPED and request not in self.swapped:
-            insort(self.swapped, request, key=self._key)
+        self.preempter.preempt(request, victims, output)
+        self.lines.settle(request)
         if request.has(WAITING):  # also those that waited aside for a sibling's prefill
-            self._enter_waiting(request)
-        self._leave_running(request)
+            self.lines.enter_waiting(request)
+        for observer in self.observers:
+            observer.preempted(victims)
 
     def _swap_in(self, request: Request, room: int, output: SchedulerOutput) -> int | None:
         """Bring a swapped request back and let it compute. Its sequences come together, so that what they share stays
@@ -209,9 +248,9 @@ class Scheduler(SchedulerState):
                 output.blocks_to_swap_in += moves
                 for seq in seqs:
                     seq.transition(RUNNING)
-                if len(seqs) == len(swapped):
-                    self.swapped.remove(request)
-                self._enter_running(request)
+                self.lines.settle(request)
+                for observer in self.observers:
+                    observer.resumed(seqs)
                 if any(in_prefill(seq) for seq in seqs):
                     self.waiting.remove(request)
                 for group in lacking(request, seqs):
@@ -243,7 +282,7 @@ class Scheduler(SchedulerState):
             self.kv.free(seq)
             return None
         seq.transition(RUNNING)
-        self._enter_running(request)
+        self.lines.settle(request)
         if chunk < num_tokens:
             self._note_rest(seq, num_tokens - chunk)
             self._prefills.append((request, [(seq, num_tokens)]))
@@ -279,7 +318,7 @@ class Scheduler(SchedulerState):
             child.transition(RUNNING)
             output.forks.append((seq, child))
         if request.has(WAITING):
-            self._enter_waiting(request)
+            self.lines.enter_waiting(request)
         else:
             self.waiting.remove(request)
         return len(children)
@@ -288,13 +327,134 @@ class Scheduler(SchedulerState):
         """Blocks that an admission must leave free. Alone, a request may have them all."""
         return self._watermark if self.running not in ([], [request]) else 0
 
-    def _places(self, request: Request) -> tuple[bool, bool, bool]:
-        """A sequence that will fork from a sibling in its prefill does not have to stand in line."""
-        runs, waits, is_swapped = super()._places(request)
-        waits_aside = request not in self.waiting and any(in_prefill(seq) for seq in request.get_seqs(RUNNING))
-        return runs, waits and not waits_aside, is_swapped
+    def update_from_output(
+        self, output: SchedulerOutput, token_ids: Iterable[int | None], failed: Container[str] = ()
+    ) -> list[tuple[Sequence, SequenceStatus | None]]:
+        """Take in a step's tokens, one per row of `output`; None where it brought none.
+
+        failed: ids of sequences whose requests are about to be ended, for they went wrong in this step.
+
+        Returns the sequences that gained a token, each with the status that this token brings about, if any. They are
+        ended by finish(), later, since a stop string may have a say. A sequence that was aborted meanwhile is passed
+        over.
+        """
+        for observer in self.observers:
+            observer.updating(output)
+        if not output.is_assumed:
+            self.advance(output)
+        self._cache_blocks(output, failed)
+        gained: list[tuple[Sequence, SequenceStatus | None]] = []
+        for seq, token_id in zip(output.rows, token_ids, strict=True):
+            if seq.status is RUNNING and token_id is not None:
+                token_ids_so_far = seq.data.output_token_ids
+                if token_ids_so_far and token_ids_so_far[-1] == UNKNOWN:
+                    token_ids_so_far[-1] = token_id
+                else:
+                    token_ids_so_far.append(token_id)
+                gained.append((seq, check_stop(seq, self.eos_token_ids, self.max_model_len)))
+        for observer in self.observers:
+            observer.updated(output, token_ids)
+        return gained
+
+    def advance(self, output: SchedulerOutput) -> None:
+        """A step has been computed, or will have been before anything else is: its keys and values count as there, but
+        for those of draft tokens."""
+        for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
+            if seq.status is RUNNING:
+                seq.num_computed_tokens += num_tokens
+        self.drafts.take_back(output)
+
+    def _cache_blocks(self, output: SchedulerOutput, failed: Container[str]) -> None:
+        """Blocks that have become full may be kept for others, now that the step is known to have gone well: what a
+        failed sequence computed may be NaN."""
+        for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
+            is_full = seq.num_computed_tokens % self.kv.block_size < num_tokens
+            if is_full and seq.status is RUNNING and seq.seq_id not in failed:
+                self._changed_seqs += self.kv.cache_blocks(seq)
+
+    def fork(self, request: Request, parent: Sequence, child: Sequence) -> None:
+        """A child that shares all that its parent, which runs, has computed."""
+        self.kv.fork(parent, child, parent.num_computed_tokens)
+        request.add_seq(child)
+        for observer in self.observers:
+            observer.forked(parent, child)
+
+    def rewrite(self, seq: Sequence) -> None:
+        """The tokens of a running sequence were changed: the worker must read them anew."""
+        self._stale_seq_ids.append(seq.seq_id)
+
+    def finish(self, request: Request, seq: Sequence, status: SequenceStatus) -> None:
+        """End one sequence, wherever it is, and free what it holds. One that has ended already stays as it is."""
+        if seq.is_finished():
+            return
+        before = seq.status
+        self._end(seq, status)
+        if not request.has(before):
+            self.lines.settle(request)
+
+    def abort(self, request: Request) -> None:
+        """End all of its sequences, which may be thousands, in one pass."""
+        for seq in request.get_seqs():
+            if not seq.is_finished():
+                self._end(seq, SequenceStatus.FINISHED_ABORTED)
+        self.lines.settle(request)
+
+    def _end(self, seq: Sequence, status: SequenceStatus) -> None:
+        """End a sequence; the lines of its request are the caller's business."""
+        before = seq.status
+        seq.transition(status)
+        if before is RUNNING:
+            self.kv.free(seq)
+        elif before is SWAPPED:
+            self.kv.free_swapped(seq)
+        self.kv.forget(seq)
+        self._finished_seq_ids.append(seq.seq_id)
+        for observer in self.observers:
+            observer.ended(seq)
+
+    def start_over(self) -> None:
+        """A step was cut short, and what the cache holds is not known: all requests wait again, in their old places."""
+        self.kv.clear()
+        self._changed_seqs = []
+        for request in self.lines:
+            for seq in request.get_seqs():
+                if seq.status is SWAPPED:
+                    seq.transition(RUNNING)
+                if seq.status is RUNNING:
+                    seq.transition(WAITING)
+                seq.block_ids, seq.num_computed_tokens = [], 0
+                if seq.data.output_token_ids[-1:] == [UNKNOWN]:
+                    seq.data.output_token_ids.pop()
+                self._stale_seq_ids.append(seq.seq_id)
+        self.lines.rebuild()
+        for observer in self.observers:
+            observer.started_over()
+
+    def has_unfinished_requests(self) -> bool:
+        return len(self.lines) > 0
+
+    @property
+    def num_running_seqs(self) -> int:
+        return sum(request.get_num_seqs(RUNNING) for request in self.running)
+
+    @property
+    def num_used_tokens(self) -> int:
+        """Tokens of running sequences whose keys and values lie in the cache; shared ones count for each."""
+        return sum(seq.num_computed_tokens for request in self.running for seq in request.get_seqs(RUNNING))
 
     def check_invariants(self) -> None:
-        super().check_invariants()
+        """What must hold between two steps. Raises RuntimeError: a block that is lost or owned twice, a request in the
+        wrong line."""
         if self.num_running_seqs > self.max_num_seqs:
             raise RuntimeError(f"{self.num_running_seqs} sequences run, max_num_seqs is {self.max_num_seqs}")
+        running = [seq for request in self.running for seq in request.get_seqs(RUNNING)]
+        swapped = [seq for request in self.swapped for seq in request.get_seqs(SWAPPED)]
+        self.kv.check_invariants(running, swapped)
+        for request in self.lines:
+            where = (request in self.running, request in self.waiting, request in self.swapped)
+            # A sequence that will fork from a sibling in its prefill need not be in line.
+            aside = not where[1] and any(in_prefill(seq) for seq in request.get_seqs(RUNNING))
+            if where != (request.has(RUNNING), request.has(WAITING) and not aside, request.has(SWAPPED)):
+                raise RuntimeError(
+                    f"request {request.request_id} is in the wrong place (running, waiting, swapped): {where}"
+                )

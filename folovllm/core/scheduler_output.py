@@ -10,8 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from folovllm.core.kv_cache_manager import BlockPairs
 from folovllm.request import Sequence
+
+# Stands for a token that has been drawn and is not known yet.
+UNKNOWN = -1
+
+BlockPairs = list[tuple[int, int]]
+"""(from, to) of each block to be copied."""
 
 
 @dataclass(slots=True)

@@ -16,6 +16,9 @@ import torch
 
 from folovllm.config import EngineConfig, SchedulerConfig
 from folovllm.core.draft_length import DraftLength
+from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.observer import Observers
+from folovllm.core.scheduler import Scheduler
 from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.engine.core import EngineCore
 from folovllm.engine.kernel_check import check_kernels
@@ -24,7 +27,6 @@ from folovllm.engine.proposers import load_draft_model, make_proposer
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
 from folovllm.models.weights import build_model, weights_folder
-from folovllm.tracing.observer import ObservedScheduler, Observers
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
 from folovllm.worker.kv_cache import KVCache, kv_bytes_per_token
@@ -47,7 +49,7 @@ def build_engine_core(
     observers: Observers,
     choose: Callable[..., Parts] = choose_parts,
 ) -> EngineCore:
-    """`config` has max_model_len filled in; `observers` are told of what happens.
+    """`config` has max_model_len filled in; `observers` are called as it happens; the list may grow and shrink.
 
     Raises:
         ValueError: no block fits into memory, or the configuration's parts contradict one another.
@@ -58,7 +60,7 @@ def build_engine_core(
     with current_device(device):
         # What can be refused is refused before the weights are read.
         limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
-        parts = choose(config, hf_config, dtype, device, observers)
+        parts = choose(config, hf_config, dtype, device)
         parts = check_kernels(parts, config, decoder_spec(hf_config), dtype, device)
         weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
         model = build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=parts.ops)
@@ -72,13 +74,16 @@ def build_engine_core(
         most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and guesses
         size = _size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device)
         limits = _within_cache(limits, size)
-        kv = parts.kv_manager(size.num_blocks, size.block_size, size.num_swap_blocks)
+        kv = KVCacheManager(
+            size.num_blocks, size.block_size, size.num_swap_blocks,
+            enable_prefix_caching=cache_config.enable_prefix_caching, observers=observers,
+        )  # fmt: skip
         proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
         runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer)
         draft_length = None
         if proposer is not None:
             draft_length = DraftLength(most, measure_step_costs(model, proposer, most_rows, device, runner.graphs))
-        scheduler = ObservedScheduler(limits, kv, eos_token_ids, observers, draft_length)
+        scheduler = Scheduler(limits, kv, eos_token_ids, draft_length, observers)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),
         dataclasses.replace(cache_config, kv_cache_memory_bytes=None, num_kv_blocks=size.num_blocks),

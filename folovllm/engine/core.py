@@ -16,8 +16,8 @@ import torch
 
 from folovllm.config import EngineConfig
 from folovllm.core.run_ahead import assume, can_run_ahead
+from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.speculative_scheduler import SpeculativeScheduler
 from folovllm.errors import EngineDeadError
 from folovllm.request import Sequence, SequenceStatus
 from folovllm.worker.async_output import AsyncModelRunnerOutput
@@ -47,7 +47,7 @@ class EngineCore:
 
     def __init__(
         self,
-        scheduler: SpeculativeScheduler,
+        scheduler: Scheduler,
         runner: ModelRunner,
         config: EngineConfig,
         cache_size: CacheSize,
@@ -98,12 +98,15 @@ class EngineCore:
         for part, later in output.later:
             yield part, later, self.scheduler.update_from_output(part, later.token_ids)
         if scheduled.num_drafts:
-            self.scheduler.end_drafts(scheduled, [part for part, _ in output.later])
+            self.scheduler.drafts.end(scheduled, [part for part, _ in output.later])
 
     def _launch(self) -> tuple[SchedulerOutput, AsyncModelRunnerOutput]:
         scheduled = self.scheduler.schedule()
         self._taking_part += scheduled.scheduled_seqs
-        return scheduled, self.runner.execute_model(scheduled)
+        pending = self.runner.execute_model(scheduled)
+        for observer in self.scheduler.observers:
+            observer.launched()
+        return scheduled, pending
 
     def _dead(self) -> EngineDeadError:
         reason = str(self._fault).partition("\n")[0]

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 from folovllm.core.draft_length import DraftLength, HostCosts
-from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.request import Sequence
 from folovllm.sampling_params import SamplingParams
 from folovllm.spec_decode.ngram import NgramProposer
@@ -35,28 +34,27 @@ class Wrong(NgramProposer):
 def measure_host_costs(engine: Any, clock: Callable[[], float] = time.perf_counter) -> None:
     """Tell an LLMEngine's DraftLength, by real steps, and leave the engine as if it had made none."""
     core, scheduler, speculation = engine.core, engine.scheduler, engine.runner.speculation
-    before = scheduler.draft_length, core.run_ahead, speculation.proposer, speculation.rejects
-    costs, longest = scheduler.draft_length.costs, 2 * STEPS + 4
+    before = scheduler.drafts.length, core.run_ahead, speculation.proposer, speculation.rejects
+    costs, longest = scheduler.drafts.length.costs, 2 * STEPS + 4
     most = min(MANY, scheduler.max_num_seqs, scheduler.kv.pool.num_free // scheduler.kv.blocks_for(longest))
     if costs is None or costs.seconds[0] > LONG or most < 2 or engine.max_model_len < longest:
         return
     core.run_ahead = False
     try:
-        scheduler.draft_length = None
+        scheduler.drafts.length = None
         one, many = (_quickest_step(engine, count, clock) - costs.seconds_for(count) for count in (1, most))
-        scheduler.draft_length, speculation.proposer, speculation.rejects = DraftLength(1, None), Wrong(1, 1), False
+        scheduler.drafts.length, speculation.proposer, speculation.rejects = DraftLength(1, None), Wrong(1, 1), False
         one_more, many_more = (
             _quickest_step(engine, count, clock) - costs.seconds_for(2 * count) - plain
             for count, plain in ((1, one), (most, many))
         )
     finally:
-        scheduler.draft_length, core.run_ahead, speculation.proposer, speculation.rejects = before
+        scheduler.drafts.length, core.run_ahead, speculation.proposer, speculation.rejects = before
     costs.host = HostCosts(*_line(one, many, most), *_line(one_more, many_more, most), hidden=core.run_ahead)
     scheduler.start_over()  # nothing can be found of what was computed
-    scheduler.num_drafts = scheduler.num_draft_tokens = 0
-    scheduler.num_accepted_per_pos = []
-    if isinstance(scheduler.kv, PrefixCachingManager):
-        scheduler.kv.num_queries = scheduler.kv.num_hits = 0
+    scheduler.drafts.num_drafts = scheduler.drafts.num_draft_tokens = 0
+    scheduler.drafts.num_accepted_per_pos = []
+    scheduler.kv.num_queries = scheduler.kv.num_hits = 0
 
 
 def _line(one: float, many: float, count: int) -> tuple[float, float]:

@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 
 from folovllm import request
-from folovllm.core.cached_block_pool import CachedBlockPool
+from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.stats import EngineStats
 from folovllm.spec_decode.metrics import SpecDecodingStats
-from folovllm.tracing.observer import EngineObserver
 
 CELLS = 384
 FEWEST = 96  # blocks that a bar shows, where there are as many
@@ -101,9 +100,8 @@ def _block_map(engine: LLMEngine) -> tuple[str, int, int]:
     # Copies made in one go: a step may be changing the pool in its thread.
     refs = np.array(pool.all_refs())
     state = np.minimum(refs, 2) + (refs > 0)
-    if isinstance(pool, CachedBlockPool):
-        cached = np.array(pool.cached_blocks(), np.int64) - 1
-        state[cached] = np.maximum(state[cached], 1)
+    cached = np.array(pool.cached_blocks(), np.int64) - 1
+    state[cached] = np.maximum(state[cached], 1)
     there = np.flatnonzero(state >= min(2, state.max()))  # what is in use, or else what can be found
     first, last = (there[0], there[-1] + 1) if state.any() else (0, 1)
     last = min(max(last, first + FEWEST), len(state))

@@ -23,8 +23,6 @@ import torch
 from folovllm.attention.backend import AttentionBackend, select_backend
 from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.config import EngineConfig
-from folovllm.core.kv_cache_manager import KVCacheManager
-from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.batch_invariance import invariant_products, select_invariant_backend
 from folovllm.engine.kv_cache_dtype import cache_dtype, select_8_bit_backend
 from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps, compiled_unavailable_reason
@@ -35,8 +33,6 @@ from folovllm.layers.quantization.cuda import choose_method
 from folovllm.layers.quantization.linear import QuantizedLinear, QuantizedLinears
 from folovllm.models.one_call import OneCallOps
 from folovllm.quant_scheme import QuantScheme, select_scheme
-from folovllm.tracing.observer import ObservedPrefixCache, Observers
-from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.model_runner import ModelRunner
 
@@ -46,7 +42,6 @@ class Parts:
     backend: type[AttentionBackend]
     ops: LayerOps
     cache_dtype: torch.dtype
-    kv_manager: Callable[..., KVCacheManager]
     sampler: Callable[..., BatchSampler]
     runner: Callable[..., ModelRunner]
     graphs: bool
@@ -54,25 +49,8 @@ class Parts:
     """Whether the sampling kernel draws the tokens."""
 
 
-class ObservedRunner(ModelRunner):
-    """See tracing/observer.py, which loads no torch."""
-
-    def __init__(self, *args: Any, observers: Observers, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.observers = observers
-
-    def execute_model(self, scheduled: SchedulerOutput) -> AsyncModelRunnerOutput:
-        output = super().execute_model(scheduled)
-        for observer in self.observers:
-            observer.launched()
-        return output
-
-
-def choose_parts(
-    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, observers: Observers
-) -> Parts:
-    """observers: what the parts tell of what happens; it may grow and shrink later.
-
+def choose_parts(config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device) -> Parts:
+    """
     Raises:
         ValueError: what was asked for cannot run here, or not together; the text says what to do.
     """
@@ -89,11 +67,8 @@ def choose_parts(
         backend=backend,
         ops=select_ops(dtype, device, one_by_one=eager, invariant=invariant, scheme=scheme),
         cache_dtype=kv_dtype,
-        kv_manager=partial(ObservedPrefixCache, observers=observers)
-        if config.cache_config.enable_prefix_caching
-        else KVCacheManager,
         sampler=partial(BatchSampler, rows_apart=True) if invariant else BatchSampler,
-        runner=partial(ObservedRunner, observers=observers),
+        runner=ModelRunner,
         graphs=device.type == "cuda" and backend.supports_cuda_graphs and not eager,
         draws=device.type == "cuda" and kernels_unavailable_reason(device) is None,
     )

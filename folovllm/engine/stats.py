@@ -9,8 +9,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from folovllm.core.prefix_caching_manager import PrefixCachingManager
-from folovllm.core.speculative_scheduler import SpeculativeScheduler
+from folovllm.core.scheduler import Scheduler
 from folovllm.spec_decode.metrics import SpecDecodingStats
 
 WINDOW_SECONDS = 5.0
@@ -48,9 +47,8 @@ class EngineStats:
     """None: without speculative_config."""
 
     @classmethod
-    def of(cls, scheduler: SpeculativeScheduler, tokens: TokenCounter) -> EngineStats:
+    def of(cls, scheduler: Scheduler, tokens: TokenCounter) -> EngineStats:
         kv, pool = scheduler.kv, scheduler.kv.pool
-        cache = kv if isinstance(kv, PrefixCachingManager) else None
         return cls(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
@@ -59,12 +57,12 @@ class EngineStats:
             kv_blocks_total=pool.num_blocks,
             kv_blocks_used=pool.num_used,
             kv_blocks_shared=pool.num_shared,
-            kv_blocks_cached=cache.pool.num_cached if cache else 0,
+            kv_blocks_cached=pool.num_cached,
             kv_tokens_reserved=pool.num_used * kv.block_size,
             kv_tokens_used=scheduler.num_used_tokens,
             preemptions=scheduler.preempter.num_recomputed + scheduler.preempter.num_swapped,
-            prefix_cache_queries=cache.num_queries if cache else 0,
-            prefix_cache_hits=cache.num_hits if cache else 0,
+            prefix_cache_queries=kv.num_queries,
+            prefix_cache_hits=kv.num_hits,
             steps=tokens.steps,
             prompt_tokens=tokens.prompt_tokens,
             output_tokens=tokens.output_tokens,
@@ -78,12 +76,13 @@ class EngineStats:
         return self.prefix_cache_hits / self.prefix_cache_queries if self.prefix_cache_queries else 0.0
 
 
-def _guesses(scheduler: SpeculativeScheduler) -> SpecDecodingStats | None:
-    if scheduler.draft_length is None:
+def _guesses(scheduler: Scheduler) -> SpecDecodingStats | None:
+    drafts = scheduler.drafts
+    if drafts.length is None:
         return None
-    kept = list(scheduler.num_accepted_per_pos)
-    kept += [0] * (scheduler.draft_length.most - len(kept))
-    return SpecDecodingStats(scheduler.num_drafts, scheduler.num_draft_tokens, tuple(kept))
+    kept = list(drafts.num_accepted_per_pos)
+    kept += [0] * (drafts.length.most - len(kept))
+    return SpecDecodingStats(drafts.num_drafts, drafts.num_draft_tokens, tuple(kept))
 
 
 class TokenCounter:

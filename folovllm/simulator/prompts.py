@@ -1,4 +1,4 @@
-"""Prompts that have a length and no tokens, and a prefix cache that believes in them.
+"""Prompts that have a length and no tokens, and names for their blocks.
 
     job   900 tokens, the first 512 are the group's         blocks of 16
     chain [tools 0] [tools 1] … [tools 31] [#7 32] [#7 33] …   a name for each block instead of a hash of its tokens
@@ -15,11 +15,10 @@ from functools import lru_cache
 from typing import cast
 
 from folovllm.core.block_hash import HashChain
-from folovllm.request import Request, Sequence, SequenceData
+from folovllm.request import Request, SequenceData
 from folovllm.sampling_params import SamplingParams
 from folovllm.serving.routing import DEPTH, prefix_hashes
 from folovllm.simulator.load import Job
-from folovllm.tracing.observer import ObservedPrefixCache, Observers
 
 _params: dict[int, SamplingParams] = {}
 
@@ -58,20 +57,6 @@ class NamedBlocks(HashChain):
 
     def tokens(self, place: int) -> tuple[int, ...]:
         return ()
-
-
-class NamedPrefixCache(ObservedPrefixCache):
-    """A PrefixCachingManager that takes the names of blocks from the jobs, where these have no tokens."""
-
-    def __init__(self, num_blocks: int, block_size: int, num_swap_blocks: int = 0, *, observers: Observers) -> None:
-        super().__init__(num_blocks, block_size, num_swap_blocks, observers=observers)
-        self.jobs: dict[str, Job] = {}  # by request id, of the unfinished
-
-    def get_computed_blocks(self, request: Request, seq: Sequence) -> bool:
-        job = self.jobs[request.request_id]
-        if seq not in self._chains and job.token_ids is None:
-            self._chains[seq] = NamedBlocks(seq.data, request.request_id, job, self.block_size)
-        return super().get_computed_blocks(request, seq)
 
 
 def first_hashes(request_id: str, job: Job, block_size: int) -> list[bytes]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from folovllm.bench.arrivals import Arrivals
 from folovllm.bench.metrics import RequestTimes
 from folovllm.bench.workload import BenchModel
+from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
@@ -27,7 +28,6 @@ from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
 from folovllm.simulator.cost_model import Linear, StepShape
 from folovllm.simulator.load import Job, Load
-from folovllm.tracing.observer import EngineObserver
 
 GROUP_SIZES = (1, 2, 4, 8, 16, 32)
 """Of the calibration: requests that come together, and then decode together."""

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 
 from folovllm.config import SchedulerConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.observer import Observers
+from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.simulator.cost_model import CostModel, StepShape
 from folovllm.simulator.load import Job
 from folovllm.simulator.meter import Meter
-from folovllm.simulator.prompts import NamedPrefixCache, make_request
-from folovllm.tracing.observer import ObservedScheduler, Observers
+from folovllm.simulator.prompts import NamedBlocks, make_request
 
 TOKEN_ID = 0
 
@@ -37,10 +38,10 @@ class Setup:
     num_swap_blocks: int = 0
     enable_prefix_caching: bool = True
 
-    def make_scheduler(self) -> ObservedScheduler:
-        sizes, observers = (self.num_blocks, self.block_size, self.num_swap_blocks), Observers()
-        kv = NamedPrefixCache(*sizes, observers=observers) if self.enable_prefix_caching else KVCacheManager(*sizes)
-        return ObservedScheduler(self.config, kv, frozenset(), observers)
+    def make_scheduler(self, observers: Observers) -> Scheduler:
+        sizes, caching = (self.num_blocks, self.block_size, self.num_swap_blocks), self.enable_prefix_caching
+        kv = KVCacheManager(*sizes, enable_prefix_caching=caching, observers=observers)
+        return Scheduler(self.config, kv, frozenset(), observers=observers)
 
 
 @dataclass(slots=True)
@@ -78,7 +79,8 @@ class Replica:
     on_finish: Callable[[str, float], None] = field(default=lambda name, now: None)
 
     def __post_init__(self) -> None:
-        self.scheduler = self.setup.make_scheduler()
+        self.observers = Observers()
+        self.scheduler = self.setup.make_scheduler(self.observers)
         self.counts = Counts()
         self.live: dict[str, Live] = {}
         self.now = 0.0  # at which its newest step began or ended, or a request came
@@ -96,8 +98,10 @@ class Replica:
         self.now = max(self.now, now)
         request = make_request(str(number), job, now)
         self.live[request.request_id] = Live(request, job, now)
-        if isinstance(self.scheduler.kv, NamedPrefixCache):
-            self.scheduler.kv.jobs[request.request_id] = job
+        if job.token_ids is None and self.setup.enable_prefix_caching:
+            seq = request.first_seq()
+            names = NamedBlocks(seq.data, request.request_id, job, self.setup.block_size)
+            self.scheduler.kv.set_chain(seq, names)
         self.scheduler.add_request(request)
         return True
 
@@ -133,7 +137,7 @@ class Replica:
         counts.steps += 1
         counts.busy += seconds
         counts.rows += shape.seqs
-        for observer in self.scheduler.observers:
+        for observer in self.observers:
             observer.launched()
 
     def _finish_step(self) -> None:
@@ -154,7 +158,7 @@ class Replica:
         self._previous_end = self.now
         for seq, status in ended:
             self._finish(seq, status)
-        for observer in scheduler.observers:
+        for observer in self.observers:
             observer.step_ended([])
 
     def _note_tokens(
@@ -181,8 +185,6 @@ class Replica:
         """A sequence has ended, and its request with it; it is forgotten."""
         live = self.live.pop(seq.request_id)
         self.scheduler.finish(live.request, seq, status)
-        if isinstance(self.scheduler.kv, NamedPrefixCache):
-            del self.scheduler.kv.jobs[seq.request_id]
         prompt, output, urgent = seq.get_prompt_len(), seq.get_output_len(), live.job.priority < 0
         self.meter.finish(live.arrival, live.first, self.now, prompt, output, urgent=urgent)
         self.on_finish(self.name, self.now)

@@ -119,5 +119,5 @@ def trace_replicas(simulator: Simulator, path: Path, **facts: str) -> list[Trace
         scheduler = replica.scheduler
         writer = TraceWriter(path if number == 0 else path.with_stem(f"{path.stem}-{number}"))
         header = make_header(scheduler, preemption_mode=mode, clock="simulated", texts=False, **facts)
-        tracers.append(Tracer(writer, scheduler, scheduler.observers, header, partial(getattr, replica, "now")))
+        tracers.append(Tracer(writer, scheduler, replica.observers, header, partial(getattr, replica, "now")))
     return tracers

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from folovllm import __version__
-from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.tracing.nvtx import attach_nvtx
 from folovllm.tracing.schema import VERSION, Header
@@ -79,8 +78,8 @@ def make_header(scheduler: Scheduler, **facts: Any) -> Header:
         max_num_seqs=scheduler.max_num_seqs,
         max_num_batched_tokens=scheduler.max_num_batched_tokens,
         max_model_len=scheduler.max_model_len,
-        prefix_caching=isinstance(kv, PrefixCachingManager),
+        prefix_caching=kv.enable_prefix_caching,
         chunked_prefill=scheduler.chunks,
-        policy="priority" if scheduler.by_priority else "fcfs",
+        policy="priority" if scheduler.lines.by_priority else "fcfs",
         **facts,
     )

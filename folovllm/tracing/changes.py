@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
-from folovllm.tracing.observer import EngineObserver
 from folovllm.tracing.schema import UNTOLD, Arrival
 
 PROMPT_CHARACTERS, PROMPT_IDS = 2000, 500

@@ -23,11 +23,10 @@ from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
-from folovllm.core.cached_block_pool import CachedBlockPool
+from folovllm.core.observer import EngineObserver, Observers
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.tracing.changes import Changes, News
-from folovllm.tracing.observer import EngineObserver, Observers
 from folovllm.tracing.schema import PARTS, UNTOLD, Header
 from folovllm.tracing.writer import TraceWriter, encode
 
@@ -158,6 +157,5 @@ class Tracer(EngineObserver):
     def _count(self) -> str:
         """Blocks and requests, as they stand in the line. They only change where a record has something to say."""
         scheduler, pool = self.scheduler, self.scheduler.kv.pool
-        findable = pool.num_cached if isinstance(pool, CachedBlockPool) else 0
-        counts = {"findable": findable, "waiting": len(scheduler.waiting), "swapped": len(scheduler.swapped)}
+        counts = {"findable": pool.num_cached, "waiting": len(scheduler.waiting), "swapped": len(scheduler.swapped)}
         return f',"free":{pool.num_free}' + "".join(f',"{name}":{count}' for name, count in counts.items() if count)

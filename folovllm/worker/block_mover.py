@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from folovllm.core.kv_cache_manager import BlockPairs
-from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_output import BlockPairs, SchedulerOutput
 from folovllm.worker.kv_cache import KVCache
 
 

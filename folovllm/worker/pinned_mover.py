@@ -18,8 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from folovllm.core.kv_cache_manager import BlockPairs
-from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_output import BlockPairs, SchedulerOutput
 from folovllm.utils.upload import upload
 from folovllm.worker.kv_cache import KVCache
 

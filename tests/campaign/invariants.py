@@ -10,8 +10,7 @@ from typing import Any
 
 from folovllm import LLMEngine
 from folovllm.core.block_pool import BlockPool
-from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.scheduler_state import UNKNOWN
+from folovllm.core.scheduler_output import UNKNOWN, SchedulerOutput
 from folovllm.engine.stats import EngineStats
 from folovllm.outputs import RequestOutput
 from folovllm.request import SequenceStatus

@@ -142,6 +142,6 @@ def _build(case: Case, model: Model) -> LLMEngine:
     if spec.int8_cache:
         kwargs["kv_cache_dtype"] = "int8"
     engine = make_engine(model.folder, **kwargs)
-    if engine.scheduler.draft_length is not None:
-        engine.scheduler.draft_length.costs = None  # as many guesses as there is room for, on every machine
+    if engine.scheduler.drafts.length is not None:
+        engine.scheduler.drafts.length.costs = None  # as many guesses as there is room for, on every machine
     return engine

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from folovllm import LLM, SamplingParams
+from folovllm.core.observer import EngineObserver
 from folovllm.entrypoints.cli.chat import _Keys
-from folovllm.tracing.observer import EngineObserver
 from tests.cli.support import run
 
 termios = pytest.importorskip("termios")

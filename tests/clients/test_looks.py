@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from folovllm import LLM, SamplingParams
+from folovllm.core.block_pool import NULL_BLOCK, BlockPool
 from folovllm.engine.looks import CELLS, FEWEST, STEPS, look_at
 
 PARAMS = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
@@ -63,3 +64,14 @@ def test_only_the_newest_steps_are_kept() -> None:
     for _ in range(3):
         llm.generate([{"prompt_token_ids": [5]}], params, use_tqdm=False)
     assert len(look_at(llm.engine).steps) == STEPS
+
+
+def test_what_others_ask_of_the_pool_is_a_copy() -> None:
+    pool = BlockPool(4, enable_caching=True)
+    blocks = pool.get_new_blocks(2)
+    pool.touch(blocks[:1])
+    pool.cache_block(blocks[0], b"hash", NULL_BLOCK, [1], None)
+    refs, cached = pool.all_refs(), pool.cached_blocks()
+    assert (refs, cached, pool.num_shared) == ([2, 1, 0, 0], [blocks[0]], 1)
+    pool.free_blocks([blocks[0], *blocks])
+    assert (refs, pool.all_refs(), pool.num_shared) == ([2, 1, 0, 0], [0, 0, 0, 0], 0)

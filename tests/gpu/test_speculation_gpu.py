@@ -54,7 +54,7 @@ def test_tokens_are_hugging_faces(
     known = {(tuple(prompt), 0): said for prompt, said in zip(PROMPTS, expected, strict=True)}
     outputs = drafted(llm, known).generate(PROMPTS, SamplingParams(temperature=0, max_tokens=20), use_tqdm=False)
     assert [output.outputs[0].token_ids for output in outputs] == expected
-    assert sum(llm.engine.scheduler.num_accepted_per_pos) > 30
+    assert sum(llm.engine.scheduler.drafts.num_accepted_per_pos) > 30
     assert (max(rows, default=0) > 6) == (place.device == "cuda" and not enforce_eager)  # guesses in replayed steps
     assert_idle(llm.engine)
 
@@ -68,7 +68,7 @@ def test_each_feature_is_as_without_guesses(answers: Answers, place: Place, feat
     guessed = drafted(llm, answers_of(plain)).generate(PROMPTS[:4], asked, use_tqdm=False)
     said, wanted = ([[one.token_ids for one in output.outputs] for output in some] for some in (guessed, plain))
     assert said == wanted
-    assert sum(llm.engine.scheduler.num_accepted_per_pos) > 0
+    assert sum(llm.engine.scheduler.drafts.num_accepted_per_pos) > 0
     assert_idle(llm.engine)
 
 
@@ -82,10 +82,10 @@ def test_the_model_as_its_own_draft_is_nearly_always_right(answers: Answers, pla
     greedy, drawn = SamplingParams(temperature=0, max_tokens=20), SamplingParams(max_tokens=20, ignore_eos=True)
     outputs = llm.generate(PROMPTS[:4], greedy, use_tqdm=False)
     assert [output.outputs[0].token_ids for output in outputs] == expected[:4]
-    assert llm.engine.scheduler.num_accepted_per_pos[0] > 15
-    before = llm.engine.scheduler.num_accepted_per_pos[0]
+    assert llm.engine.scheduler.drafts.num_accepted_per_pos[0] > 15
+    before = llm.engine.scheduler.drafts.num_accepted_per_pos[0]
     llm.generate(PROMPTS[:4], drawn, use_tqdm=False)
-    assert (llm.engine.scheduler.num_accepted_per_pos[0] - before > 15) == (method == "probabilistic")
+    assert (llm.engine.scheduler.drafts.num_accepted_per_pos[0] - before > 15) == (method == "probabilistic")
     assert_idle(llm.engine)
 
 

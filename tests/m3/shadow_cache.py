@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from folovllm.core.kv_cache_manager import BlockPairs
-from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_output import BlockPairs, SchedulerOutput
 from folovllm.request import Sequence
 
 Blocks = dict[int, dict[int, int]]

@@ -8,8 +8,7 @@ from typing import Any, cast
 import pytest
 
 from folovllm import LLMEngine
-from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.scheduler_state import UNKNOWN
+from folovllm.core.scheduler_output import UNKNOWN, SchedulerOutput
 from folovllm.outputs import CompletionOutput, RequestOutput
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.model_runner_output import ModelRunnerOutput

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from folovllm.core.scheduler_state import UNKNOWN
+from folovllm.core.scheduler_output import UNKNOWN
 from folovllm.request import Sequence, SequenceData
 from folovllm.sampling_params import SamplingParams
 from folovllm.worker.input_batch import Expected, InputBatch, StepInputs

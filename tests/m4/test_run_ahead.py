@@ -10,8 +10,7 @@ import torch
 
 from folovllm import SamplingParams
 from folovllm.core.run_ahead import assume, can_run_ahead, most_blocks_of_next_step, reads_tokens
-from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.scheduler_state import UNKNOWN
+from folovllm.core.scheduler_output import UNKNOWN, SchedulerOutput
 from folovllm.engine.core import EngineCore, Gained, StepFailedError
 from folovllm.request import Request, SequenceStatus
 from folovllm.worker.model_runner_output import ModelRunnerOutput

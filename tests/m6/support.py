@@ -9,7 +9,7 @@ from typing import Any, cast
 from folovllm import LLMEngine
 from folovllm.config import SchedulerConfig
 from folovllm.core.block_hash import Digest, digest_sha256
-from folovllm.core.prefix_caching_manager import PrefixCachingManager
+from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
@@ -35,32 +35,32 @@ def make_seq(token_ids: list[int], name: str = "r") -> Sequence:
 
 def make_manager(
     num_blocks: int = 20, num_swap_blocks: int = 0, digest: Digest = digest_sha256
-) -> PrefixCachingManager:
-    return PrefixCachingManager(num_blocks, 4, num_swap_blocks, digest)
+) -> KVCacheManager:
+    return KVCacheManager(num_blocks, 4, num_swap_blocks, enable_prefix_caching=True, digest=digest)
 
 
-def compute(kv: PrefixCachingManager, seq: Sequence, salt: str | None = None, *, upto: int | None = None) -> int:
+def compute(kv: KVCacheManager, seq: Sequence, salt: str | None = None, *, upto: int | None = None) -> int:
     """Let `seq` in and compute it, or its first tokens; returns how many of them were there already."""
     cached = take_cached(kv, seq, salt)
     go_on(kv, seq, upto)
     return cached
 
 
-def take_cached(kv: PrefixCachingManager, seq: Sequence, salt: str | None = None) -> int:
+def take_cached(kv: KVCacheManager, seq: Sequence, salt: str | None = None) -> int:
     """Give `seq` the blocks that hold its first tokens; returns how many tokens that are."""
     request = Request(seq.request_id, None, seq.data.prompt_token_ids, SamplingParams(), cache_salt=salt)
     assert not kv.get_computed_blocks(request, seq)  # it has no siblings
     return seq.num_computed_tokens
 
 
-def go_on(kv: PrefixCachingManager, seq: Sequence, upto: int | None = None) -> None:
+def go_on(kv: KVCacheManager, seq: Sequence, upto: int | None = None) -> None:
     num_tokens = (seq.get_len() if upto is None else upto) - seq.num_computed_tokens
     assert kv.allocate_slots([(seq, num_tokens)]) is not None
     seq.num_computed_tokens += num_tokens
     kv.cache_blocks(seq)
 
 
-def end(kv: PrefixCachingManager, seq: Sequence) -> None:
+def end(kv: KVCacheManager, seq: Sequence) -> None:
     kv.free(seq)
     kv.forget(seq)
 
@@ -114,7 +114,7 @@ class SaltedShadow(ShadowCache):
 class CachingDesk(ChunkDesk):
     """A ChunkDesk with a prefix cache. digest: of its names."""
 
-    kv: PrefixCachingManager
+    kv: KVCacheManager
 
     def __init__(
         self,
@@ -154,7 +154,9 @@ class CachingDesk(ChunkDesk):
             preemption_mode=mode,
             policy=policy,
         )
-        self.kv = PrefixCachingManager(num_blocks, block_size, num_swap_blocks, digest)
+        self.kv = KVCacheManager(
+            num_blocks, block_size, num_swap_blocks, enable_prefix_caching=True, digest=digest
+        )
         self.scheduler = Scheduler(config, self.kv, frozenset([EOS]))
         self.shadow: SaltedShadow = SaltedShadow(block_size)
 

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from folovllm.core.block_pool import NULL_BLOCK
-from folovllm.core.cached_block_pool import CachedBlockPool
+from folovllm.core.block_pool import NULL_BLOCK, BlockPool
 
 
-def keep_chain(pool: CachedBlockPool, block_ids: list[int], label: str) -> None:
+def keep_chain(pool: BlockPool, block_ids: list[int], label: str) -> None:
     """Name these blocks, in use, as one chain of blocks of a single token each."""
     parent = NULL_BLOCK
     for place, block_id in enumerate(block_ids):
@@ -20,7 +19,7 @@ def keep_chain(pool: CachedBlockPool, block_ids: list[int], label: str) -> None:
         parent = block_id
 
 
-def find_chain(pool: CachedBlockPool, label: str, most: int = 9) -> list[int]:
+def find_chain(pool: BlockPool, label: str, most: int = 9) -> list[int]:
     found: list[int] = []
     for place in range(most):
         block_id = pool.get_cached_block(f"{label}{place}".encode(), found[-1] if found else NULL_BLOCK, [place], None)
@@ -30,9 +29,9 @@ def find_chain(pool: CachedBlockPool, label: str, most: int = 9) -> list[int]:
     return found
 
 
-def pool_with(*chains: str, num_blocks: int = 6, length: int = 2) -> CachedBlockPool:
+def pool_with(*chains: str, num_blocks: int = 6, length: int = 2) -> BlockPool:
     """Cached chains, given up in this order: a is in blocks 1 and 2, b in 3 and 4."""
-    pool = CachedBlockPool(num_blocks)
+    pool = BlockPool(num_blocks, enable_caching=True)
     tables = {label: pool.get_new_blocks(length) for label in chains}
     for label, table in tables.items():
         keep_chain(pool, table, label)
@@ -42,7 +41,7 @@ def pool_with(*chains: str, num_blocks: int = 6, length: int = 2) -> CachedBlock
 
 
 def test_a_block_is_found_while_it_is_used_and_after() -> None:
-    pool = CachedBlockPool(3)
+    pool = BlockPool(3, enable_caching=True)
     (block_id,) = pool.get_new_blocks(1)
     assert pool.get_cached_block(b"x", NULL_BLOCK, [1], None) is None
     pool.cache_block(block_id, b"x", NULL_BLOCK, [1], None)
@@ -94,7 +93,7 @@ def test_a_free_block_that_holds_nothing_cannot_be_shared() -> None:
 
 
 def test_the_neighbour_is_taken_only_when_nothing_is_lost() -> None:
-    pool = CachedBlockPool(6)
+    pool = BlockPool(6, enable_caching=True)
     used, cached, _ = (pool.get_new_blocks(1)[0] for _ in range(3))
     keep_chain(pool, [cached], "a")
     pool.free_blocks([cached])  # block 2 lies next to block 1, but it is worth something
@@ -131,7 +130,7 @@ def test_a_block_that_nobody_named_goes_back_to_the_front() -> None:
 
 def test_only_what_was_asked_for_is_found() -> None:
     """A name is believed only if everything behind it agrees."""
-    pool = CachedBlockPool(3)
+    pool = BlockPool(3, enable_caching=True)
     first, second, third = pool.get_new_blocks(3)
     keep_chain(pool, [first], "a")
     assert pool.cache_block(second, b"n", first, [7, 8], "me")
@@ -149,7 +148,7 @@ def test_only_what_was_asked_for_is_found() -> None:
 
 
 def test_a_name_belongs_to_the_first_content_that_had_it() -> None:
-    pool = CachedBlockPool(3)
+    pool = BlockPool(3, enable_caching=True)
     first, second, child = pool.get_new_blocks(3)
     assert pool.cache_block(first, b"n", NULL_BLOCK, [1], None)
     assert not pool.cache_block(second, b"n", NULL_BLOCK, [2], None)
@@ -164,7 +163,7 @@ def test_a_name_belongs_to_the_first_content_that_had_it() -> None:
 
 
 def test_a_block_that_can_be_found_is_not_written_to_by_anybody() -> None:
-    pool = CachedBlockPool(3)
+    pool = BlockPool(3, enable_caching=True)
     (block_id,) = pool.get_new_blocks(1)
     assert pool.may_write(block_id)
     assert pool.copies_needed(block_id, 1) == 0
@@ -190,7 +189,7 @@ def test_forgetting_takes_nothing_from_who_has_it() -> None:
 
 
 def test_invariants_know_a_child_that_would_outlive_its_parent() -> None:
-    pool = CachedBlockPool(2)
+    pool = BlockPool(2, enable_caching=True)
     table = pool.get_new_blocks(2)
     keep_chain(pool, table, "a")
     pool.free_blocks(table)  # its beginning first
@@ -202,7 +201,7 @@ def test_invariants_know_a_child_that_would_outlive_its_parent() -> None:
 @given(st.integers(1, 12), st.integers(0, 2**32))
 def test_whatever_is_taken_found_and_given_back(num_blocks: int, seed: int) -> None:
     """Nodes of a tree, each with its content; a model beside the pool knows what each block was last written for."""
-    rng, pool = random.Random(seed), CachedBlockPool(num_blocks)
+    rng, pool = random.Random(seed), BlockPool(num_blocks, enable_caching=True)
     tables: list[list[int]] = []
     contents: dict[int, tuple[int, ...]] = {}  # block -> the whole path from the root to it
     for _ in range(60):
@@ -226,14 +225,3 @@ def test_whatever_is_taken_found_and_given_back(num_blocks: int, seed: int) -> N
                 table.append(found)
             tables.append(table)
         pool.check_invariants(tables)
-
-
-def test_what_others_ask_of_the_pool_is_a_copy() -> None:
-    pool = CachedBlockPool(4)
-    blocks = pool.get_new_blocks(2)
-    pool.touch(blocks[:1])
-    pool.cache_block(blocks[0], b"hash", NULL_BLOCK, [1], None)
-    refs, cached = pool.all_refs(), pool.cached_blocks()
-    assert (refs, cached, pool.num_shared) == ([2, 1, 0, 0], [blocks[0]], 1)
-    pool.free_blocks([blocks[0], *blocks])
-    assert (refs, pool.all_refs(), pool.num_shared) == ([2, 1, 0, 0], [0, 0, 0, 0], 0)

@@ -38,7 +38,7 @@ def test_forks_follow_when_a_block_gives_way_to_one_that_is_cached() -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_who_uses_a_block_that_can_be_found_uses_all_before_it(seed: int) -> None:
     """Requests of several sequences that begin alike and come together. The pool's own check says it of every table, at
-    every step (CachedBlockPool.check_invariants)."""
+    every step (BlockPool.check_invariants)."""
     rng = random.Random(seed)
     desk = CachingDesk(
         rng.choice([12, 20, 40]), rng.choice([1, 2, 4]), budget=rng.choice([6, 20, 64]), threshold=rng.choice([0, 3])

@@ -38,8 +38,8 @@ class Prophet:
 
 def guess_always(engine: LLMEngine, proposer: Any = None) -> LLMEngine:
     """As many guesses as there is room for, whatever a step costs on this machine."""
-    assert engine.scheduler.draft_length is not None
-    engine.scheduler.draft_length.costs = None
+    assert engine.scheduler.drafts.length is not None
+    engine.scheduler.drafts.length.costs = None
     if proposer is not None:
         assert engine.runner.speculation is not None
         engine.runner.speculation.proposer = proposer

@@ -29,14 +29,14 @@ def test_two_batches_tell_what_a_step_a_token_and_guessing_cost(text_model_folde
     with guesses 5 and 14.5, which is 1 and 4.5 more."""
     engine = caching_engine(text_model_folder, speculative_config=GUESSES, num_kv_blocks=64)
     costs = StepCosts([1, 2, 16, 32], [0.001, 0.002, 0.002, 0.004], [0.0] * 4)
-    engine.scheduler.draft_length = DraftLength(3, costs)
+    engine.scheduler.drafts.length = DraftLength(3, costs)
     proposer = engine.runner.speculation.proposer
     measure_host_costs(engine, Clock())
     host = costs.host
     assert [host.fixed, host.per_token] == pytest.approx([0.0036, 0.0004])
     assert [host.guessing, host.guessing_per_seq] == pytest.approx([0.001 - 0.0035 / 15, 0.0035 / 15])
     assert not host.hidden
-    assert engine.scheduler.draft_length.costs is costs
+    assert engine.scheduler.drafts.length.costs is costs
     assert engine.runner.speculation.proposer is proposer
 
 
@@ -53,6 +53,6 @@ def test_measuring_leaves_nothing_behind(text_model_folder) -> None:
 def test_where_the_model_takes_long_the_host_is_not_measured(text_model_folder) -> None:
     engine = caching_engine(text_model_folder, speculative_config=GUESSES)
     costs = StepCosts([1, 8], [0.1, 0.1], [0.0, 0.0])
-    engine.scheduler.draft_length = DraftLength(3, costs)
+    engine.scheduler.drafts.length = DraftLength(3, costs)
     measure_host_costs(engine, Clock())
     assert costs.host == HostCosts()

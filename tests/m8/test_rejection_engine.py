@@ -41,7 +41,7 @@ def gambling_engine(folder: Any) -> LLMEngine:
     config = {"method": "ngram", "num_speculative_tokens": 2}
     room = {"max_num_seqs": 256, "max_num_batched_tokens": 1024, "num_kv_blocks": 600}  # each sequence has its guesses
     engine = caching_engine(folder, speculative_config=config, **room)
-    engine.scheduler.draft_length = DraftLength(2, None)
+    engine.scheduler.drafts.length = DraftLength(2, None)
     speculation = engine.runner.speculation
     speculation.proposer, speculation.rejects = Gambler(engine.runner.vocab_size), True
     return engine

@@ -35,7 +35,7 @@ def test_guesses_are_counted_under_vllms_names(vllms: Running) -> None:
     assert "spec_decode" not in httpx.get(f"{vllms.url}/metrics").text
     guesses = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
     with running(metrics_prefix="vllm:", engine={"speculative_config": guesses}) as made:
-        made.llm.engine.scheduler.draft_length.costs = None  # as many as there is room for
+        made.llm.engine.scheduler.drafts.length.costs = None  # as many as there is room for
         ask = {"prompt": "a cat and a cat and a cat", "max_tokens": 30, "temperature": 0, "ignore_eos": True}
         assert httpx.post(f"{made.url}/v1/completions", json=ask, timeout=120).status_code == 200
         text = httpx.get(f"{made.url}/metrics").text

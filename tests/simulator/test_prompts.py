@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.request import Request, Sequence
 from folovllm.simulator.load import Job
-from folovllm.simulator.prompts import NamedPrefixCache, make_request
+from folovllm.simulator.prompts import NamedBlocks, make_request
 
 
-def admit(cache: NamedPrefixCache, number: str, job: Job) -> tuple[Request, Sequence]:
+def admit(cache: KVCacheManager, number: str, job: Job) -> tuple[Request, Sequence]:
     """Let a request in: it takes what is there, and computes the rest of its prompt."""
     request = make_request(number, job, 0.0)
     seq = request.first_seq()
-    cache.jobs[number] = job
+    cache.set_chain(seq, NamedBlocks(seq.data, number, job, cache.block_size))
     cache.get_computed_blocks(request, seq)
     assert cache.allocate_slots([(seq, job.prompt_tokens - seq.num_computed_tokens)]) == []
     seq.num_computed_tokens = job.prompt_tokens
@@ -20,7 +21,7 @@ def admit(cache: NamedPrefixCache, number: str, job: Job) -> tuple[Request, Sequ
 
 
 def test_a_groups_prefix_is_found_and_what_is_behind_it_is_not():
-    cache = NamedPrefixCache(30, 4, observers=[])
+    cache = KVCacheManager(30, 4, enable_prefix_caching=True)
     _, first = admit(cache, "0", Job(0.0, 12, 1, "tools", 8))
     second, seq = admit(cache, "1", Job(0.0, 12, 1, "tools", 8))
     assert second.num_cached_tokens == 8
@@ -30,7 +31,7 @@ def test_a_groups_prefix_is_found_and_what_is_behind_it_is_not():
 
 def test_a_chat_behind_another_prefix_is_not_found():
     """The second block is called the same, and stands behind another one."""
-    cache = NamedPrefixCache(30, 4, observers=[])
+    cache = KVCacheManager(30, 4, enable_prefix_caching=True)
     admit(cache, "0", Job(0.0, 12, 1, "a", 4, "x"))
     again, _ = admit(cache, "1", Job(0.0, 13, 1, "a", 4, "x"))
     assert again.num_cached_tokens == 12

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from folovllm.config import SchedulerConfig
+from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.observer import Observers
+from folovllm.core.scheduler import Scheduler
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 from folovllm.tracing.attach import make_header
-from folovllm.tracing.observer import ObservedPrefixCache, ObservedScheduler, Observers
 from folovllm.tracing.tracer import Tracer
 from folovllm.tracing.writer import TraceWriter
 
@@ -27,8 +29,8 @@ class Simulated:
             long_prefill_token_threshold=0,
         )
         observers = Observers()
-        kv = ObservedPrefixCache(num_blocks, BLOCK_SIZE, num_blocks, observers=observers)
-        self.scheduler = ObservedScheduler(config, kv, frozenset(), observers)
+        kv = KVCacheManager(num_blocks, BLOCK_SIZE, num_blocks, enable_prefix_caching=True, observers=observers)
+        self.scheduler = Scheduler(config, kv, frozenset(), observers=observers)
         self.now, self.step_seconds = 0.0, 0.01
         facts = {"model": "none", "device": "none", "dtype": "none", "preemption_mode": "auto", "clock": "simulated"}
         header = make_header(self.scheduler, **facts)

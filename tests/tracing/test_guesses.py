@@ -28,7 +28,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)  # a rand
 def guessing_engine(folder: Path, most: int = 3, num_kv_blocks: int = 40) -> LLMEngine:
     config = {"method": "ngram", "num_speculative_tokens": most, "prompt_lookup_min": 1}
     engine = caching_engine(folder, block_size=4, num_kv_blocks=num_kv_blocks, speculative_config=config)
-    engine.scheduler.draft_length = DraftLength(most, None)  # whatever the machine is
+    engine.scheduler.drafts.length = DraftLength(most, None)  # whatever the machine is
     return engine
 
 

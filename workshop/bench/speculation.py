@@ -171,7 +171,7 @@ def _decode(engine: LLMEngine, prompts: list[list[int]], output_len: int) -> Dec
 
 
 def _samples(batch: int, engine: LLMEngine, plain: list[Decoding], drafted: list[Decoding]) -> dict[str, list[float]]:
-    length = engine.scheduler.draft_length
+    length = engine.scheduler.drafts.length
     costs = None if length is None else length.costs
     assert costs is not None
     values: dict[str, list[float]] = {name: [] for name in COLUMNS[3:9]}

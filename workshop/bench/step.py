@@ -31,7 +31,7 @@ from folovllm.bench.workload import BenchModel, progress_bar, vocab_size
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.parts import Parts, choose_parts
-from folovllm.tracing.observer import Observers, PartObserver
+from folovllm.tracing.observer import PartObserver
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.model_runner import ModelRunner
 
@@ -57,17 +57,14 @@ class Clocked:
 
 
 class StepClock(PartObserver):
-    """Seconds of the current step by part. LLMEngine gets its choose(), by which it becomes an observer."""
+    """Seconds of the current step by part. An observer of an LLMEngine that was made with its choose()."""
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self._part, self._at = "", 0.0
 
-    def choose(
-        self, config: Any, hf_config: Any, dtype: torch.dtype, device: torch.device, observers: Observers
-    ) -> Parts:
-        observers.append(self)
-        parts = choose_parts(config, hf_config, dtype, device, observers)
+    def choose(self, *args: Any) -> Parts:
+        parts = choose_parts(*args)
         return replace(parts, runner=partial(self._make_runner, parts.runner))
 
     def _make_runner(
@@ -127,6 +124,7 @@ def run(args: argparse.Namespace) -> Report:
             max_num_batched_tokens=max(2048, most * PROMPT_TOKENS),
             max_model_len=PROMPT_TOKENS + 1 + WARM_UP_STEPS + steps + 1,
         )  # fmt: skip
+        engine.observers.append(clock)
         vocab = vocab_size(model)
 
         def play(batch: int, number: int) -> list[dict[str, float]]:

@@ -22,10 +22,9 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.text import Text
 
-from folovllm.core.cached_block_pool import CachedBlockPool
+from folovllm.core.observer import EngineObserver
 from folovllm.engine.stats import EngineStats
 from folovllm.request import SequenceStatus
-from folovllm.tracing.observer import EngineObserver
 
 LIVE_SECONDS, LINE_SECONDS = 0.1, 1.0
 CELL_ROWS, TEXT_ROWS = 4, 6
@@ -144,7 +143,7 @@ def _cell(blocks: range, owner: dict[int, int], shared: set[int], pool: Any) -> 
     for block in blocks:
         if block in owner:
             return OWNED, OWNERS[owner[block] % len(OWNERS)]
-    if isinstance(pool, CachedBlockPool) and any(map(pool.is_cached, blocks)):
+    if any(map(pool.is_cached, blocks)):
         return FINDABLE, "#009e73"
     return FREE, "dim"
 

@@ -3,7 +3,7 @@
 from folovllm.config import SchedulerConfig
 from folovllm.core.draft_length import DraftLength
 from folovllm.core.kv_cache_manager import KVCacheManager
-from folovllm.core.speculative_scheduler import SpeculativeScheduler
+from folovllm.core.scheduler import Scheduler
 from folovllm.request import Request, SequenceStatus
 from folovllm.sampling_params import SamplingParams
 
@@ -13,7 +13,7 @@ TOKEN = 7  # what every sequence says
 def make_scheduler(guesses=4, num_blocks=8):
     config = SchedulerConfig(64, 8, max_model_len=64, enable_chunked_prefill=True)
     kv = KVCacheManager(num_blocks, block_size=4)
-    return SpeculativeScheduler(config, kv, frozenset(), DraftLength(guesses, None))
+    return Scheduler(config, kv, frozenset(), DraftLength(guesses, None))
 
 
 def running(scheduler, name, num_tokens, num_computed):

@@ -64,7 +64,7 @@ def test_none_is_left_to_stand_in_line():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 10, n=3)
     seq = running(scheduler, a, num_computed=10)
-    scheduler._enter_waiting(a)
+    scheduler.lines.enter_waiting(a)
     scheduler._fork_siblings(a, seq, room=2, output=output)
     expect(a in scheduler.waiting, False)
 

@@ -152,19 +152,6 @@ def test_news_is_told_once():
     expect((second.finished_seq_ids, second.stale_seq_ids), ([], []))
 
 
-@invariant(6)
-def test_tables_that_changed_after_their_step_are_told():
-    scheduler = make_scheduler()
-    a, gone = request("a", 3), request("gone", 3)
-    scheduler.add_request(a)
-    scheduler.add_request(gone)
-    step(scheduler)
-    scheduler._changed_seqs = [a.first_seq(), gone.first_seq()]
-    scheduler.finish(gone, gone.first_seq(), SequenceStatus.FINISHED_STOPPED)
-    grown = [seq.seq_id for seq in scheduler.schedule().grown_seqs]
-    expect((grown, scheduler._changed_seqs), (["a-0"], []))
-
-
 @invariant(7)
 def test_a_step_in_which_no_request_can_go_on_makes_room():
     scheduler = make_scheduler(num_blocks=4)

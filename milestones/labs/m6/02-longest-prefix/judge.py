@@ -1,6 +1,6 @@
 from array import array
 
-from folovllm.core.prefix_caching_manager import PrefixCachingManager
+from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 from lab_judge import expect, invariant
@@ -26,7 +26,7 @@ class Shelf:
 
 def take(prompt, shelf, output=()):
     """A sequence without blocks, and its manager. Hashes are the bytes of all tokens, as the shelf wants them."""
-    kv = PrefixCachingManager(num_blocks=9, block_size=4, digest=lambda data: data)
+    kv = KVCacheManager(num_blocks=9, block_size=4, enable_prefix_caching=True, digest=lambda data: data)
     kv.pool = shelf
     request = Request("r", None, prompt, SamplingParams())
     request.first_seq().data.output_token_ids += output

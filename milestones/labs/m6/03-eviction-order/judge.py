@@ -1,4 +1,4 @@
-from folovllm.core.cached_block_pool import CachedBlockPool
+from folovllm.core.block_pool import BlockPool
 from lab_judge import expect, invariant, raises
 
 
@@ -14,7 +14,7 @@ def keep(pool, table):
 
 @invariant(1)
 def test_a_block_that_holds_nothing_goes_to_the_front():
-    pool = CachedBlockPool(5)
+    pool = BlockPool(5, enable_caching=True)
     pool.get_new_blocks(3)
     pool.free_blocks([2])
     expect(free_list(pool), [2, 4, 5])
@@ -22,7 +22,7 @@ def test_a_block_that_holds_nothing_goes_to_the_front():
 
 @invariant(1, likely="evicts-the-parent-first")
 def test_a_chain_loses_its_end_before_its_beginning():
-    pool = CachedBlockPool(3)
+    pool = BlockPool(3, enable_caching=True)
     table = pool.get_new_blocks(3)
     keep(pool, table)
     pool.free_blocks(reversed(table))
@@ -31,7 +31,7 @@ def test_a_chain_loses_its_end_before_its_beginning():
 
 @invariant(1, likely="evicts-the-parent-first")
 def test_a_block_that_can_be_found_goes_to_the_end():
-    pool = CachedBlockPool(5)
+    pool = BlockPool(5, enable_caching=True)
     table = pool.get_new_blocks(3)
     keep(pool, table)
     pool.free_blocks([3])
@@ -40,13 +40,13 @@ def test_a_block_that_can_be_found_goes_to_the_end():
 
 @invariant(2)
 def test_a_neighbour_that_holds_nothing_is_taken():
-    pool = CachedBlockPool(6)
+    pool = BlockPool(6, enable_caching=True)
     expect(pool.get_new_blocks(2, after=4), [5, 6])
 
 
 @invariant(2, likely="neighbour-at-any-price")
 def test_a_neighbour_that_can_be_found_is_left_alone():
-    pool = CachedBlockPool(5)
+    pool = BlockPool(5, enable_caching=True)
     first, table = pool.get_new_blocks(1), pool.get_new_blocks(2)
     keep(pool, table)
     pool.free_blocks([3, 2])
@@ -56,7 +56,7 @@ def test_a_neighbour_that_can_be_found_is_left_alone():
 
 @invariant(3, likely="still-findable")
 def test_what_is_handed_out_is_found_no_longer():
-    pool = CachedBlockPool(1)
+    pool = BlockPool(1, enable_caching=True)
     keep(pool, pool.get_new_blocks(1))
     pool.free_blocks([1])
     expect(pool.get_cached_block(b"1", 0, [1, 1, 1, 1], None), 1)
@@ -67,14 +67,14 @@ def test_what_is_handed_out_is_found_no_longer():
 
 @invariant(3)
 def test_a_block_that_held_nothing_is_not_counted():
-    pool = CachedBlockPool(3)
+    pool = BlockPool(3, enable_caching=True)
     pool.get_new_blocks(3)
     expect(pool.num_evicted, 0)
 
 
 @invariant(3)
 def test_the_same_content_may_be_kept_again_elsewhere():
-    pool = CachedBlockPool(2)
+    pool = BlockPool(2, enable_caching=True)
     keep(pool, pool.get_new_blocks(2))
     pool.free_blocks([2, 1])
     pool.get_new_blocks(2)
@@ -84,7 +84,7 @@ def test_the_same_content_may_be_kept_again_elsewhere():
 
 @invariant(4)
 def test_a_free_block_that_is_found_leaves_the_free_list():
-    pool = CachedBlockPool(4)
+    pool = BlockPool(4, enable_caching=True)
     keep(pool, pool.get_new_blocks(2))
     pool.free_blocks([2, 1])
     pool.touch([1])
@@ -94,7 +94,7 @@ def test_a_free_block_that_is_found_leaves_the_free_list():
 
 @invariant(4)
 def test_a_block_in_use_gets_one_reference_more():
-    pool = CachedBlockPool(4)
+    pool = BlockPool(4, enable_caching=True)
     keep(pool, pool.get_new_blocks(2))
     pool.touch([1])
     expect((pool.refs(1), pool.num_free), (2, 2))
@@ -102,14 +102,14 @@ def test_a_block_in_use_gets_one_reference_more():
 
 @invariant(4)
 def test_a_free_block_that_cannot_be_found_cannot_be_shared():
-    pool = CachedBlockPool(4)
+    pool = BlockPool(4, enable_caching=True)
     with raises(ValueError, says="block_id 1 is free"):
         pool.touch([1])
 
 
 @invariant(5)
 def test_what_was_used_again_is_evicted_last():
-    pool = CachedBlockPool(3)
+    pool = BlockPool(3, enable_caching=True)
     keep(pool, pool.get_new_blocks(1))
     keep(pool, pool.get_new_blocks(1))
     keep(pool, pool.get_new_blocks(1))

@@ -1,6 +1,6 @@
 from folovllm.core.block_hash import HashChain
-from folovllm.core.cached_block_pool import CachedBlockPool
-from folovllm.core.prefix_caching_manager import PrefixCachingManager
+from folovllm.core.block_pool import BlockPool
+from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.request import Request, SequenceData
 from folovllm.sampling_params import SamplingParams
 from lab_judge import expect, invariant
@@ -18,7 +18,7 @@ def find(pool, tokens, place, parent):
 
 def two_alike():
     """Two tables for one prompt of 8 tokens: [1, 2] can be found, [3, 4] was computed beside it."""
-    pool = CachedBlockPool(6)
+    pool = BlockPool(6, enable_caching=True)
     first, second = pool.get_new_blocks(2), pool.get_new_blocks(2)
     pool.cache_full_blocks(chain(range(8)), first, 0, 2)
     return pool, second
@@ -26,7 +26,7 @@ def two_alike():
 
 @invariant(1)
 def test_full_blocks_can_be_found_afterwards():
-    pool = CachedBlockPool(6)
+    pool = BlockPool(6, enable_caching=True)
     table = pool.get_new_blocks(3)
     expect(pool.cache_full_blocks(chain(range(10)), table, 0, 2), (2, False))
     expect((find(pool, range(10), 0, parent=0), find(pool, range(10), 1, parent=1)), (1, 2))
@@ -35,7 +35,7 @@ def test_full_blocks_can_be_found_afterwards():
 
 @invariant(1)
 def test_a_table_goes_on_where_it_was():
-    pool = CachedBlockPool(6)
+    pool = BlockPool(6, enable_caching=True)
     table = pool.get_new_blocks(3)
     pool.cache_full_blocks(chain(range(12)), table, 0, 1)
     expect(pool.cache_full_blocks(chain(range(12)), table, 1, 3), (3, False))
@@ -51,7 +51,7 @@ def test_a_double_gives_way_to_the_block_that_has_the_content():
 
 @invariant(2, likely="keeps-its-double")
 def test_a_full_hit_ends_with_the_blocks_of_the_first_request():
-    kv = PrefixCachingManager(num_blocks=6, block_size=4)
+    kv = KVCacheManager(num_blocks=6, block_size=4, enable_prefix_caching=True)
     tables = []
     for name in ("first", "second"):
         request = Request(name, None, list(range(8)), SamplingParams())
@@ -81,7 +81,7 @@ def test_the_double_is_free_again():
 
 @invariant(4)
 def test_behind_a_block_that_is_not_kept_none_is():
-    pool = CachedBlockPool(8)
+    pool = BlockPool(8, enable_caching=True)
     other, table = pool.get_new_blocks(1), pool.get_new_blocks(3)
     hashes = chain(range(12))
     pool.cache_block(other[0], hashes.block_hash(1), 0, [9, 9, 9, 9], None)  # the same hash, other tokens
@@ -91,7 +91,7 @@ def test_behind_a_block_that_is_not_kept_none_is():
 
 @invariant(5)
 def test_a_block_of_ones_own_may_be_written():
-    pool = CachedBlockPool(4)
+    pool = BlockPool(4, enable_caching=True)
     pool.get_new_blocks(2)
     pool.touch([2])
     expect([pool.may_write(1), pool.may_write(2)], [True, False])
@@ -99,7 +99,7 @@ def test_a_block_of_ones_own_may_be_written():
 
 @invariant(5, likely="writes-what-can-be-found")
 def test_a_block_that_can_be_found_may_not():
-    pool = CachedBlockPool(4)
+    pool = BlockPool(4, enable_caching=True)
     pool.cache_full_blocks(chain(range(4)), pool.get_new_blocks(1), 0, 1)
     expect(pool.refs(1), 1)
     expect(pool.may_write(1), False, mistakes={"writes-what-can-be-found": True})
@@ -107,7 +107,7 @@ def test_a_block_that_can_be_found_may_not():
 
 @invariant(6)
 def test_each_writer_of_such_a_block_takes_a_copy():
-    pool = CachedBlockPool(4)
+    pool = BlockPool(4, enable_caching=True)
     pool.cache_full_blocks(chain(range(4)), pool.get_new_blocks(1), 0, 1)
     pool.touch([1])
     expect(pool.copies_needed(1, num_writers=2), 2)
@@ -115,7 +115,7 @@ def test_each_writer_of_such_a_block_takes_a_copy():
 
 @invariant(6)
 def test_of_any_other_the_last_writer_keeps_it():
-    pool = CachedBlockPool(4)
+    pool = BlockPool(4, enable_caching=True)
     pool.get_new_blocks(3)
     pool.touch([3])
     expect((pool.copies_needed(3, num_writers=2), pool.copies_needed(3, num_writers=1)), (1, 1))

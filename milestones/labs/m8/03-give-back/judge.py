@@ -56,7 +56,7 @@ def test_the_blocks_behind_the_end_are_free_again():
     expect((len(seq.block_ids), scheduler.kv.pool.num_free), (4, 4))
     seq.add_token_id(TOKEN)
     seq.add_token_id(TOKEN)  # 12 tokens fit into three
-    scheduler.give_back(seq)
+    scheduler.drafts.give_back(seq)
     expect((seq.block_ids, scheduler.kv.pool.num_free), ([1, 2, 3], 5))
 
 
@@ -67,7 +67,7 @@ def test_the_last_token_keeps_its_block():
     scheduler.schedule()  # slots up to 19: five blocks
     seq.add_token_id(TOKEN)  # 13 tokens, of which 12 are computed
     seq.num_computed_tokens = 12
-    scheduler.give_back(seq)
+    scheduler.drafts.give_back(seq)
     expect(seq.block_ids, [1, 2, 3, 4], mistakes={"the-last-token-has-no-block": [1, 2, 3]})
 
 
@@ -76,9 +76,9 @@ def test_where_nothing_is_behind_the_end_nothing_changes():
     scheduler = make_scheduler(guesses=2, num_blocks=8)
     seq = running(scheduler, "a", 9, num_computed=8)
     scheduler.schedule()
-    scheduler.give_back(seq)
+    scheduler.drafts.give_back(seq)
     expect((seq.block_ids, scheduler.kv.pool.num_free), ([1, 2, 3], 5))
-    scheduler.give_back(seq)
+    scheduler.drafts.give_back(seq)
     expect((seq.block_ids, scheduler.kv.pool.num_free), ([1, 2, 3], 5))
 
 
@@ -88,6 +88,6 @@ def test_the_last_block_is_freed_first():
     seq = running(scheduler, "a", 4, num_computed=3)
     scheduler.schedule()  # slots up to 11
     expect(seq.block_ids, [1, 2, 3])
-    scheduler.give_back(seq)
+    scheduler.drafts.give_back(seq)
     free = list(scheduler.kv.pool.get_all_free_blocks())
     expect(free, [4, 5, 6, 3, 2], mistakes={"the-first-one-first": [4, 5, 6, 2, 3]})

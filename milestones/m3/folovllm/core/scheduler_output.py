@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from folovllm.core.kv_cache_manager import BlockPairs
 from folovllm.request import Sequence
+
+BlockPairs = list[tuple[int, int]]
+"""(from, to) of each block to be copied."""
 
 
 @dataclass(slots=True)

@@ -5,6 +5,8 @@
        waiting    join, with whole prompts: the oldest first, while there are tokens, sequences and blocks left, and
                   only in steps in which no request had to give way
 
+    schedule() ─▶ SchedulerOutput ─▶ the worker ─▶ update_from_output(): its tokens ─▶ finish(): what has ended
+
 No request starves. An older one keeps its blocks, and a preempted one goes back to its old place in the line, ahead of
 all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.
 
@@ -14,14 +16,15 @@ vLLM: v1/core/sched/scheduler.py; for swapping, V0's core/scheduler.py
 
 from __future__ import annotations
 
-from bisect import insort
+from collections.abc import Iterable
 
 from folovllm.config import SchedulerConfig
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.preemption import Preempter, choose_victims
-from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.scheduler_state import SchedulerState
+from folovllm.core.request_queue import RequestLines
+from folovllm.core.scheduler_output import UNKNOWN, SchedulerOutput
 from folovllm.core.sequence_group import lacking, rows_claimed, rows_needed
+from folovllm.core.stop import check_stop
 from folovllm.request import Request, Sequence, SequenceStatus
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
@@ -30,7 +33,7 @@ RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, Sequ
 WATERMARK = 0.01
 
 
-class Scheduler(SchedulerState):
+class Scheduler:
     """Decides which sequences compute what; the KV cache manager owns the blocks.
 
     Args:
@@ -40,12 +43,19 @@ class Scheduler(SchedulerState):
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager, eos_token_ids: frozenset[int]) -> None:
         assert config.max_num_batched_tokens is not None  # for the type checker: the engine has filled them in
         assert config.max_model_len is not None
-        super().__init__(kv, eos_token_ids, config.max_model_len, by_priority=config.policy == "priority")
-        self.max_num_batched_tokens = config.max_num_batched_tokens
+        self.kv, self.eos_token_ids = kv, eos_token_ids
+        self.max_num_batched_tokens, self.max_model_len = config.max_num_batched_tokens, config.max_model_len
+        self.lines = RequestLines(by_priority=config.policy == "priority")
+        self.waiting, self.running, self.swapped = self.lines.waiting, self.lines.running, self.lines.swapped
         # Every running sequence must be able to decode in every step.
         self.max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
         self.preempter = Preempter(kv, config.preemption_mode)
         self._watermark = int(WATERMARK * kv.pool.num_blocks)
+        self._finished_seq_ids: list[str] = []
+        self._stale_seq_ids: list[str] = []
+
+    def add_request(self, request: Request) -> None:
+        self.lines.add(request)
 
     def schedule(self) -> SchedulerOutput:
         """The next step."""
@@ -61,10 +71,8 @@ class Scheduler(SchedulerState):
                 # more urgent than they are. Without this they would wait for each other for ever.
                 newest = self.running[-1]
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
-        if self._changed_seqs:
-            output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]
         # Cleared only here: after an interrupt on the way they must be said again.
-        self._finished_seq_ids, self._stale_seq_ids, self._changed_seqs = [], [], []
+        self._finished_seq_ids, self._stale_seq_ids = [], []
         return output
 
     def _let_in(self, output: SchedulerOutput) -> bool:
@@ -72,7 +80,8 @@ class Scheduler(SchedulerState):
         left. Returns whether any did."""
         room, moved = self.max_num_seqs - sum(map(rows_claimed, self.running)), False
         while self.swapped or self.waiting:
-            if not self.waiting or (self.swapped and self._key(self.swapped[0]) <= self._key(self.waiting.peek())):
+            key = self.lines.key
+            if not self.waiting or (self.swapped and key(self.swapped[0]) <= key(self.waiting.peek())):
                 taken = self._swap_in(self.swapped[0], room, output)
             else:
                 taken = self._admit(self.waiting.peek(), room, output)
@@ -116,11 +125,10 @@ class Scheduler(SchedulerState):
         return True
 
     def _preempt(self, request: Request, victims: list[Sequence], output: SchedulerOutput) -> None:
-        if self.preempter.preempt(request, victims, output) is WAITING:
-            self._enter_waiting(request)
-        elif request not in self.swapped:
-            insort(self.swapped, request, key=self._key)
-        self._leave_running(request)
+        self.preempter.preempt(request, victims, output)
+        self.lines.settle(request)
+        if request.has(WAITING):
+            self.lines.enter_waiting(request)
 
     def _swap_in(self, request: Request, room: int, output: SchedulerOutput) -> int | None:
         """Bring a swapped request back and let it compute. Its sequences come together, so that what they share stays
@@ -138,9 +146,7 @@ class Scheduler(SchedulerState):
                 output.blocks_to_swap_in += moves
                 for seq in seqs:
                     seq.transition(RUNNING)
-                if len(seqs) == len(swapped):
-                    self.swapped.remove(request)
-                self._enter_running(request)
+                self.lines.settle(request)
                 self._continue(request, seqs, output)
                 return rows
         return None
@@ -166,7 +172,6 @@ class Scheduler(SchedulerState):
             self.kv.free(seq)
             return None
         seq.transition(RUNNING)
-        self._enter_running(request)
         if not shared and seq.get_output_len() == 0:
             # The prompt is prefilled once: siblings that have not begun draw their first token from the same logits.
             children = [child for child in request.get_seqs(WAITING) if child.get_output_len() == 0][: room - rows]
@@ -175,15 +180,114 @@ class Scheduler(SchedulerState):
                 child.transition(RUNNING)
                 output.forks.append((seq, child))
             rows += len(children)
-        if not request.has(WAITING):
-            self.waiting.pop()
+        self.lines.settle(request)
         return rows
 
     def _reserve(self, request: Request) -> int:
         """Blocks that an admission must leave free. Alone, a request may have them all."""
         return self._watermark if self.running not in ([], [request]) else 0
 
+    def update_from_output(
+        self, output: SchedulerOutput, token_ids: Iterable[int | None]
+    ) -> list[tuple[Sequence, SequenceStatus | None]]:
+        """Take in a step's tokens, one per row of `output`; None where it brought none.
+
+        Returns the sequences that gained a token, each with the status that this token brings about, if any. They are
+        ended by finish(), later, since a stop string may have a say. A sequence that was aborted meanwhile is passed
+        over.
+        """
+        if not output.is_assumed:
+            self.advance(output)
+        gained: list[tuple[Sequence, SequenceStatus | None]] = []
+        for seq, token_id in zip(output.rows, token_ids, strict=True):
+            if seq.status is RUNNING and token_id is not None:
+                token_ids_so_far = seq.data.output_token_ids
+                if token_ids_so_far and token_ids_so_far[-1] == UNKNOWN:
+                    token_ids_so_far[-1] = token_id
+                else:
+                    token_ids_so_far.append(token_id)
+                gained.append((seq, check_stop(seq, self.eos_token_ids, self.max_model_len)))
+        return gained
+
+    def advance(self, output: SchedulerOutput) -> None:
+        """A step has been computed, or will have been before anything else is: its keys and values count as there."""
+        for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
+            if seq.status is RUNNING:
+                seq.num_computed_tokens += num_tokens
+
+    def fork(self, request: Request, parent: Sequence, child: Sequence) -> None:
+        """A child that shares all that its parent, which runs, has computed."""
+        self.kv.fork(parent, child, parent.num_computed_tokens)
+        request.add_seq(child)
+
+    def rewrite(self, seq: Sequence) -> None:
+        """The tokens of a running sequence were changed: the worker must read them anew."""
+        self._stale_seq_ids.append(seq.seq_id)
+
+    def finish(self, request: Request, seq: Sequence, status: SequenceStatus) -> None:
+        """End one sequence, wherever it is, and free what it holds. One that has ended already stays as it is."""
+        if seq.is_finished():
+            return
+        before = seq.status
+        self._end(seq, status)
+        if not request.has(before):
+            self.lines.settle(request)
+
+    def abort(self, request: Request) -> None:
+        """End all of its sequences, which may be thousands, in one pass."""
+        for seq in request.get_seqs():
+            if not seq.is_finished():
+                self._end(seq, SequenceStatus.FINISHED_ABORTED)
+        self.lines.settle(request)
+
+    def _end(self, seq: Sequence, status: SequenceStatus) -> None:
+        """End a sequence; the lines of its request are the caller's business."""
+        before = seq.status
+        seq.transition(status)
+        if before is RUNNING:
+            self.kv.free(seq)
+        elif before is SWAPPED:
+            self.kv.free_swapped(seq)
+        self._finished_seq_ids.append(seq.seq_id)
+
+    def start_over(self) -> None:
+        """A step was cut short, and what the cache holds is not known: all requests wait again, in their old places."""
+        self.kv.clear()
+        for request in self.lines:
+            for seq in request.get_seqs():
+                if seq.status is SWAPPED:
+                    seq.transition(RUNNING)
+                if seq.status is RUNNING:
+                    seq.transition(WAITING)
+                seq.block_ids, seq.num_computed_tokens = [], 0
+                if seq.data.output_token_ids[-1:] == [UNKNOWN]:
+                    seq.data.output_token_ids.pop()
+                self._stale_seq_ids.append(seq.seq_id)
+        self.lines.rebuild()
+
+    def has_unfinished_requests(self) -> bool:
+        return len(self.lines) > 0
+
+    @property
+    def num_running_seqs(self) -> int:
+        return sum(request.get_num_seqs(RUNNING) for request in self.running)
+
+    @property
+    def num_used_tokens(self) -> int:
+        """Tokens of running sequences whose keys and values lie in the cache; shared ones count for each."""
+        return sum(seq.num_computed_tokens for request in self.running for seq in request.get_seqs(RUNNING))
+
     def check_invariants(self) -> None:
-        super().check_invariants()
+        """What must hold between two steps. Raises RuntimeError: a block that is lost or owned twice, a request in the
+        wrong line."""
         if self.num_running_seqs > self.max_num_seqs:
             raise RuntimeError(f"{self.num_running_seqs} sequences run, max_num_seqs is {self.max_num_seqs}")
+        running = [seq for request in self.running for seq in request.get_seqs(RUNNING)]
+        swapped = [seq for request in self.swapped for seq in request.get_seqs(SWAPPED)]
+        self.kv.check_invariants(running, swapped)
+        for request in self.lines:
+            where = (request in self.running, request in self.waiting, request in self.swapped)
+            if where != (request.has(RUNNING), request.has(WAITING), request.has(SWAPPED)):
+                raise RuntimeError(
+                    f"request {request.request_id} is in the wrong place (running, waiting, swapped): {where}"
+                )

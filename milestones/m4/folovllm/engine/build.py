@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from folovllm.config import EngineConfig, SchedulerConfig
+from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.engine.core import EngineCore
@@ -49,7 +50,7 @@ def build_engine_core(
         model = build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=parts.ops)
         size = _size_cache(config, model, parts, limits, dtype, device)
         limits = _within_cache(limits, size)
-        kv = parts.kv_manager(size.num_blocks, size.block_size, size.num_swap_blocks)
+        kv = KVCacheManager(size.num_blocks, size.block_size, size.num_swap_blocks)
         scheduler = Scheduler(limits, kv, eos_token_ids)
         runner = _build_runner(model, parts, limits, size, dtype, device, eos_token_ids)
     config = EngineConfig(

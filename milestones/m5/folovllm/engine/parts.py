@@ -20,7 +20,6 @@ import torch
 from folovllm.attention.backend import AttentionBackend, select_backend
 from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.config import EngineConfig
-from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.layers.compiled_ops import CompiledOps, compiled_unavailable_reason
 from folovllm.layers.ops import LayerOps
 from folovllm.models.one_call import OneCallOps
@@ -32,7 +31,6 @@ class Parts:
     backend: type[AttentionBackend]
     ops: LayerOps
     cache_dtype: torch.dtype
-    kv_manager: type[KVCacheManager]
     sampler: type[BatchSampler]
     graphs: bool
     draws: bool
@@ -49,7 +47,6 @@ def choose_parts(config: EngineConfig, hf_config: Any, dtype: torch.dtype, devic
         backend=backend,
         ops=select_ops(dtype, device, one_by_one=eager),
         cache_dtype=dtype,
-        kv_manager=KVCacheManager,
         sampler=BatchSampler,
         graphs=device.type == "cuda" and backend.supports_cuda_graphs and not eager,
         draws=device.type == "cuda" and kernels_unavailable_reason(device) is None,

@@ -19,7 +19,6 @@ from itertools import count
 from typing import Any, cast
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.input_processor import InputProcessor, Prompt
@@ -263,9 +262,8 @@ class LLMEngine:
         """Nothing that has been computed so far is found by requests that come from now on: after a change of weights,
         or before a measurement. Requests that run keep what they have. Without prefix caching there is nothing to do.
         """
-        if isinstance(self.scheduler.kv, PrefixCachingManager):
-            with self._turns:
-                self.scheduler.kv.reset_prefix_cache()
+        with self._turns:
+            self.scheduler.kv.reset_prefix_cache()
 
     def get_tokenizer(self) -> Any:
         """Raises ValueError under skip_tokenizer_init."""

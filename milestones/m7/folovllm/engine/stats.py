@@ -9,7 +9,6 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.core.scheduler import Scheduler
 
 WINDOW_SECONDS = 5.0
@@ -47,7 +46,6 @@ class EngineStats:
     @classmethod
     def of(cls, scheduler: Scheduler, tokens: TokenCounter) -> EngineStats:
         kv, pool = scheduler.kv, scheduler.kv.pool
-        cache = kv if isinstance(kv, PrefixCachingManager) else None
         return cls(
             running=len(scheduler.running),
             waiting=len(scheduler.waiting),
@@ -56,12 +54,12 @@ class EngineStats:
             kv_blocks_total=pool.num_blocks,
             kv_blocks_used=pool.num_used,
             kv_blocks_shared=pool.num_shared,
-            kv_blocks_cached=cache.pool.num_cached if cache else 0,
+            kv_blocks_cached=pool.num_cached,
             kv_tokens_reserved=pool.num_used * kv.block_size,
             kv_tokens_used=scheduler.num_used_tokens,
             preemptions=scheduler.preempter.num_recomputed + scheduler.preempter.num_swapped,
-            prefix_cache_queries=cache.num_queries if cache else 0,
-            prefix_cache_hits=cache.num_hits if cache else 0,
+            prefix_cache_queries=kv.num_queries,
+            prefix_cache_hits=kv.num_hits,
             steps=tokens.steps,
             prompt_tokens=tokens.prompt_tokens,
             output_tokens=tokens.output_tokens,

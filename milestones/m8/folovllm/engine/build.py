@@ -15,7 +15,8 @@ import torch
 
 from folovllm.config import EngineConfig, SchedulerConfig
 from folovllm.core.draft_length import DraftLength
-from folovllm.core.speculative_scheduler import SpeculativeScheduler
+from folovllm.core.kv_cache_manager import KVCacheManager
+from folovllm.core.scheduler import Scheduler
 from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.engine.core import EngineCore
 from folovllm.engine.parts import Parts, choose_parts
@@ -61,13 +62,16 @@ def build_engine_core(
         most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and guesses
         size = _size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device)
         limits = _within_cache(limits, size)
-        kv = parts.kv_manager(size.num_blocks, size.block_size, size.num_swap_blocks)
+        kv = KVCacheManager(
+            size.num_blocks, size.block_size, size.num_swap_blocks,
+            enable_prefix_caching=cache_config.enable_prefix_caching,
+        )  # fmt: skip
         proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
         runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer)
         draft_length = None
         if proposer is not None:
             draft_length = DraftLength(most, measure_step_costs(model, proposer, most_rows, device, runner.graphs))
-        scheduler = SpeculativeScheduler(limits, kv, eos_token_ids, draft_length)
+        scheduler = Scheduler(limits, kv, eos_token_ids, draft_length)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),
         dataclasses.replace(cache_config, num_kv_blocks=size.num_blocks),

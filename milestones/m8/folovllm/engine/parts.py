@@ -23,8 +23,6 @@ import torch
 from folovllm.attention.backend import AttentionBackend, select_backend
 from folovllm.attention.backends.triton import kernels_unavailable_reason
 from folovllm.config import EngineConfig
-from folovllm.core.kv_cache_manager import KVCacheManager
-from folovllm.core.prefix_caching_manager import PrefixCachingManager
 from folovllm.engine.batch_invariance import invariant_products, select_invariant_backend
 from folovllm.engine.kv_cache_dtype import cache_dtype, select_8_bit_backend
 from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps, compiled_unavailable_reason
@@ -43,7 +41,6 @@ class Parts:
     backend: type[AttentionBackend]
     ops: LayerOps
     cache_dtype: torch.dtype
-    kv_manager: type[KVCacheManager]
     sampler: Callable[..., BatchSampler]
     graphs: bool
     draws: bool
@@ -68,7 +65,6 @@ def choose_parts(config: EngineConfig, hf_config: Any, dtype: torch.dtype, devic
         backend=backend,
         ops=select_ops(dtype, device, one_by_one=eager, invariant=invariant, scheme=scheme),
         cache_dtype=kv_dtype,
-        kv_manager=PrefixCachingManager if config.cache_config.enable_prefix_caching else KVCacheManager,
         sampler=partial(BatchSampler, rows_apart=True) if invariant else BatchSampler,
         graphs=device.type == "cuda" and backend.supports_cuda_graphs and not eager,
         draws=device.type == "cuda" and kernels_unavailable_reason(device) is None,

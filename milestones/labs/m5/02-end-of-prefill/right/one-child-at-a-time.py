@@ -22,5 +22,5 @@ class Scheduler:
             forked += 1
         self.waiting.remove(request)
         if request.has(WAITING):
-            self._enter_waiting(request)
+            self.lines.enter_waiting(request)
         return forked

@@ -20,5 +20,5 @@ class Scheduler:
             child.transition(RUNNING)
             self.kv.fork(parent, child, parent.get_prompt_len())
         output.forks.extend(pairs)
-        (self._enter_waiting if request.has(WAITING) else self.waiting.remove)(request)
+        (self.lines.enter_waiting if request.has(WAITING) else self.waiting.remove)(request)
         return len(pairs)

@@ -8,7 +8,7 @@ class Scheduler:
             child.transition(RUNNING)
             output.forks.append((seq, child))
         if request.has(WAITING):
-            self._enter_waiting(request)
+            self.lines.enter_waiting(request)
         else:
             self.waiting.remove(request)
         return len(children)

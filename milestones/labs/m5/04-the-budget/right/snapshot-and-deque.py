@@ -22,7 +22,6 @@ class Scheduler:
             self._preempt(self.running[-1], self.running[-1].get_seqs(RUNNING), output)
         output.finished_seq_ids += self._finished_seq_ids
         output.stale_seq_ids += self._stale_seq_ids
-        output.grown_seqs += (seq for seq in self._changed_seqs if seq.status is RUNNING)
-        for news in (self._finished_seq_ids, self._stale_seq_ids, self._changed_seqs):
+        for news in (self._finished_seq_ids, self._stale_seq_ids):
             news.clear()
         return output

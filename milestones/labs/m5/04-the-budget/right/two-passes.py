@@ -25,7 +25,6 @@ class Scheduler:
             for request, group in self._prefills:
                 more = top_up(group, output, self.kv, self._left(output))
                 self._end_prefills(request, more, output)
-        output.grown_seqs.extend(seq for seq in self._changed_seqs if seq.status is RUNNING)
-        for told in (self._finished_seq_ids, self._stale_seq_ids, self._changed_seqs):
+        for told in (self._finished_seq_ids, self._stale_seq_ids):
             told.clear()
         return output

@@ -20,8 +20,6 @@ class Scheduler:
         for request, group in self._prefills:
             if self.prompt_cap is None:
                 self._end_prefills(request, top_up(group, output, self.kv, self._left(output)), output)
-        output.grown_seqs = [*output.grown_seqs, *filter(lambda seq: seq.status is RUNNING, self._changed_seqs)]
-        self._changed_seqs = []
         self._finished_seq_ids = []
         self._stale_seq_ids = []
         return output

@@ -21,7 +21,5 @@ class Scheduler:
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
         for request, group in self._prefills if self.prompt_cap is None else ():
             self._end_prefills(request, top_up(group, output, self.kv, self._left(output)), output)
-        if self._changed_seqs:
-            output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]
-        self._finished_seq_ids, self._stale_seq_ids, self._changed_seqs = [], [], []
+        self._finished_seq_ids, self._stale_seq_ids = [], []
         return output

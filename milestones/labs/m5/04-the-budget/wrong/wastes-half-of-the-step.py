@@ -19,7 +19,5 @@ class Scheduler:
             if output.is_empty and not moved and self.running:
                 newest = self.running[-1]
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
-        if self._changed_seqs:
-            output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]
-        self._finished_seq_ids, self._stale_seq_ids, self._changed_seqs = [], [], []
+        self._finished_seq_ids, self._stale_seq_ids = [], []
         return output

@@ -1,4 +1,4 @@
-class PrefixCachingManager:
+class KVCacheManager:
     def _take_cached(self, seq: Sequence) -> None:
         """Hashes first, a generator that goes on until it finds none, and one touch for all."""
         from itertools import takewhile

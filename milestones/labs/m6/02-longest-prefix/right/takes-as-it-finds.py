@@ -1,4 +1,4 @@
-class PrefixCachingManager:
+class KVCacheManager:
     def _take_cached(self, seq: Sequence) -> None:
         chain, seq.block_ids = self._chains[seq], []
         while (len(seq.block_ids) + 1) * self.block_size < seq.get_len():

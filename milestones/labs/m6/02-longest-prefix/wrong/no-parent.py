@@ -1,4 +1,4 @@
-class PrefixCachingManager:
+class KVCacheManager:
     def _take_cached(self, seq: Sequence) -> None:
         chain, block_ids = self._chains[seq], list[int]()
         for place in range((seq.get_len() - 1) // self.block_size):

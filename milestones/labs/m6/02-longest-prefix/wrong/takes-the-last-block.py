@@ -1,4 +1,4 @@
-class PrefixCachingManager:
+class KVCacheManager:
     def _take_cached(self, seq: Sequence) -> None:
         chain, block_ids, parent = self._chains[seq], list[int](), NULL_BLOCK
         for place in range(seq.get_len() // self.block_size):

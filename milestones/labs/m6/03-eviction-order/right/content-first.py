@@ -1,4 +1,4 @@
-class CachedBlockPool:
+class BlockPool:
     def touch(self, block_ids: Iterable[int]) -> None:
         blocks = list(block_ids)
         for block in blocks:
@@ -15,7 +15,7 @@ class CachedBlockPool:
         first, neighbour = next(self.get_all_free_blocks()), after + 1
         is_free = after != NULL_BLOCK and neighbour <= self.num_blocks and self._refs[neighbour] == 0
         chosen = neighbour if is_free and neighbour not in self._cached else first
-        if self.is_cached(chosen):
+        if chosen in self._cached:
             self._evict(chosen)
         return chosen
 
@@ -26,7 +26,7 @@ class CachedBlockPool:
         self.num_evicted += before - len(self._cached)
 
     def _put_back(self, block_id: int) -> None:
-        if self.is_cached(block_id):
-            super()._put_back(block_id)
+        if block_id in self._cached or not self.enable_caching:
+            self._link(block_id, behind=self._prev[NULL_BLOCK])
             return
         self._link(block_id, behind=NULL_BLOCK)

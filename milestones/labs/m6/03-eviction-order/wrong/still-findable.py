@@ -1,4 +1,5 @@
-class CachedBlockPool:
+class BlockPool:
     def _choose(self, after: int) -> int:
-        block_id = super()._choose(after)
-        return self._next[NULL_BLOCK] if block_id in self._cached else block_id
+        neighbour = after + 1
+        is_free = after != NULL_BLOCK and neighbour <= self.num_blocks and self._refs[neighbour] == 0
+        return neighbour if is_free and neighbour not in self._cached else self._next[NULL_BLOCK]

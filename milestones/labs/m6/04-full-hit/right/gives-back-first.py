@@ -1,4 +1,4 @@
-class CachedBlockPool:
+class BlockPool:
     def cache_full_blocks(self, chain: HashChain, table: list[int], num_cached: int, num_full: int) -> tuple[int, bool]:
         before, place = list(table), num_cached
         parent = ([NULL_BLOCK, *table])[num_cached]
@@ -17,9 +17,9 @@ class CachedBlockPool:
         return place, table != before
 
     def may_write(self, block_id: int) -> bool:
-        return not self.is_cached(block_id) and super().may_write(block_id)
+        return block_id not in self._cached and self._refs[block_id] == 1
 
     def copies_needed(self, block_id: int, num_writers: int) -> int:
-        if self.is_cached(block_id) or num_writers < self._refs[block_id]:
+        if block_id in self._cached or num_writers < self._refs[block_id]:
             return num_writers
         return num_writers - 1

@@ -1,4 +1,4 @@
-class CachedBlockPool:
+class BlockPool:
     def cache_full_blocks(self, chain: HashChain, table: list[int], num_cached: int, num_full: int) -> tuple[int, bool]:
         """A new table first; references change hands when it is known."""
         made = table[:num_cached]
@@ -17,7 +17,7 @@ class CachedBlockPool:
         return len(made), len(taken) > 0
 
     def may_write(self, block_id: int) -> bool:
-        return not self.is_cached(block_id) and super().may_write(block_id)
+        return self._refs[block_id] == 1 and not self._cached.get(block_id)
 
     def copies_needed(self, block_id: int, num_writers: int) -> int:
-        return num_writers if self.is_cached(block_id) else num_writers - int(num_writers == self._refs[block_id])
+        return num_writers if block_id in self._cached else num_writers - int(num_writers == self._refs[block_id])

@@ -1,3 +1,3 @@
-class SpeculativeScheduler:
-    def advance(self, output: SchedulerOutput) -> None:
-        super().advance(output)
+class DraftTokens:
+    def take_back(self, output: SchedulerOutput) -> None:
+        """They were computed, after all."""

@@ -1,6 +1,5 @@
-class SpeculativeScheduler:
-    def advance(self, output: SchedulerOutput) -> None:
-        super().advance(output)
+class DraftTokens:
+    def take_back(self, output: SchedulerOutput) -> None:
         most = max(output.num_drafts.values(), default=0)
         for seq in output.scheduled_seqs:
             if seq.status is SequenceStatus.RUNNING:

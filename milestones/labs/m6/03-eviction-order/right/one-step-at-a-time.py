@@ -1,8 +1,8 @@
-class CachedBlockPool:
+class BlockPool:
     def touch(self, block_ids: Iterable[int]) -> None:
         for block_id in block_ids:
             refs = self._refs[block_id]
-            if refs == 0 and not self.is_cached(block_id):
+            if refs == 0 and block_id not in self._cached:
                 raise ValueError(f"block_id {block_id} is free, and nothing is known of what it holds")
             if refs == 0:
                 self.num_free -= 1
@@ -14,9 +14,9 @@ class CachedBlockPool:
     def _choose(self, after: int) -> int:
         neighbour, first = after + 1, self._next[NULL_BLOCK]
         if after != NULL_BLOCK and neighbour <= self.num_blocks and self._refs[neighbour] == 0:
-            if not self.is_cached(neighbour):
+            if neighbour not in self._cached:
                 return neighbour
-        if self.is_cached(first):
+        if first in self._cached:
             self._evict(first)
         return first
 
@@ -26,7 +26,7 @@ class CachedBlockPool:
             self._by_hash.pop(self._cached.pop(block_id).block_hash)
 
     def _put_back(self, block_id: int) -> None:
-        if block_id not in self._cached:
+        if self.enable_caching and block_id not in self._cached:
             self._link(block_id, behind=NULL_BLOCK)
         else:
-            super()._put_back(block_id)
+            self._link(block_id, behind=self._prev[NULL_BLOCK])

@@ -7,9 +7,8 @@ import pytest
 from folovllm.config import SchedulerConfig
 from folovllm.core.draft_length import DraftLength
 from folovllm.core.kv_cache_manager import KVCacheManager
-from folovllm.core.prefix_caching_manager import PrefixCachingManager
+from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.speculative_scheduler import SpeculativeScheduler
 from folovllm.request import Request, Sequence
 from folovllm.sampling_params import SamplingParams
 from tests.m3.shadow_cache import ShadowCache
@@ -21,10 +20,9 @@ class Desk:
     """Plays the engine to a scheduler: what is guessed is 1, and the sequences say 1 as often as `right` says."""
 
     def __init__(self, num_blocks: int = 40, k: int = 4, caching: bool = False, **config: int) -> None:
-        kind = PrefixCachingManager if caching else KVCacheManager
-        self.kv = kind(num_blocks, BLOCK)
+        self.kv = KVCacheManager(num_blocks, BLOCK, enable_prefix_caching=caching)
         given = {"max_num_batched_tokens": 16, "max_model_len": 64, "enable_chunked_prefill": True, **config}
-        self.scheduler = SpeculativeScheduler(SchedulerConfig(**given), self.kv, frozenset(), DraftLength(k, None))
+        self.scheduler = Scheduler(SchedulerConfig(**given), self.kv, frozenset(), DraftLength(k, None))
         self.shadow = ShadowCache(BLOCK)
         self.seqs: dict[str, Sequence] = {}
 
@@ -54,7 +52,7 @@ class Desk:
                     part.add(seq, 1)
             self.scheduler.update_from_output(part, [1] * len(part.scheduled_seqs))
             later.append(part)
-        self.scheduler.end_drafts(output, later)
+        self.scheduler.drafts.end(output, later)
         self.scheduler.check_invariants()
         for seq in output.scheduled_seqs:
             assert seq.get_len() - seq.num_computed_tokens == 1 or not seq.get_output_len()
@@ -79,7 +77,7 @@ def test_blocks_of_guesses_are_given_back():
     output = desk.launch()
     assert (output.num_drafts, output.num_scheduled_tokens, len(seq.block_ids)) == ({"a-0": 4}, [5], 3)
     desk.scheduler.update_from_output(output, [1])
-    desk.scheduler.end_drafts(output, [])
+    desk.scheduler.drafts.end(output, [])
     assert len(seq.block_ids) == desk.kv.blocks_for(9)
     assert desk.kv.pool.num_used == 3
 
@@ -136,7 +134,6 @@ def test_guesses_are_not_found_by_others():
     seq = desk.add("a", 6, max_tokens=40)
     desk.step()
     desk.step(right=0)  # tokens 8 .. 11 were guesses, all of them wrong
-    assert isinstance(desk.kv, PrefixCachingManager)
     assert desk.kv.pool.num_cached == 1
     desk.step(right=4)
     assert seq.num_computed_tokens == 12
@@ -168,5 +165,5 @@ def test_what_is_counted():
     desk.step()
     for right in (0, 1, 2):
         desk.step(right)
-    scheduler = desk.scheduler
-    assert (scheduler.num_drafts, scheduler.num_draft_tokens, scheduler.num_accepted_per_pos) == (3, 6, [2, 1])
+    drafts = desk.scheduler.drafts
+    assert (drafts.num_drafts, drafts.num_draft_tokens, drafts.num_accepted_per_pos) == (3, 6, [2, 1])
