@@ -15,8 +15,10 @@ from rich.console import Console
 from folovllm.bench.neighbours import OtherLoad, own_ticks
 from folovllm.bench.report import Report
 from folovllm.bench.roofline import ModelCost
+from folovllm.bench.shapes import ModelShape
 from folovllm.bench.workload import shape_config
 from tests.helpers import tiny_hf_config
+from workshop import quantized_shape
 from workshop.bench.presets import PRESETS
 from workshop.bench.run_preset import RunCost
 
@@ -52,6 +54,13 @@ def test_the_published_workloads_floor_on_an_h200_is_under_four_seconds() -> Non
     cost = ModelCost.of(shape_config("qwen3-0.6b"), torch.bfloat16)
     run = RunCost.of(cost, [len(prompt) for prompt in prompts], outputs)
     assert run.floor_seconds(4.3e12, 790e12) == pytest.approx(3.7, abs=0.05)
+
+
+def test_a_quantised_folder_is_refused_where_its_bytes_would_be_reckoned(tmp_path: Path) -> None:
+    quantized_shape.write("qwen3-tiny", "w4a16", tmp_path)
+    with pytest.raises(ValueError, match="quantization_config"):
+        ModelShape.of(str(tmp_path))
+    assert ModelShape.of(str(tmp_path), quantized=True).layers == 2
 
 
 def test_a_busy_neighbour_is_said_in_the_table_and_a_quiet_machine_is_not() -> None:
