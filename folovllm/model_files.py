@@ -26,6 +26,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 # The largest models come in some hundreds. Each is a path to make and to look for: a million take the better part of a
 # minute.
 MAX_FILES = 10_000
+LONGEST_NAME = 255  # bytes of a file's name, on the usual file systems
 _OTHER_FORMATS = {
     "*.bin": "its *.bin weights are pickles, which can run code: convert them with save_pretrained",
     "*.gguf": "GGUF is not read: convert it with transformers, from_pretrained(folder, gguf_file=...), save_pretrained",
@@ -112,15 +113,15 @@ def checkpoint_files(folder: Path) -> list[Path]:
     first: dict[str, str] = {}
     for tensor, name in names.items():
         if not isinstance(name, str) or not name:
-            raise ModelLoadError(f"{index} must name files of its own folder, got {describe(name)} for {tensor}")
+            raise ModelLoadError(f"{index} must name files of its own folder, got {describe(name)} for {tensor[:80]}")
         first.setdefault(name, tensor)
     if len(first) > MAX_FILES:
         shown = ", ".join(describe(name) for name in list(first)[:3])
         raise ModelLoadError(f"{index} must name at most {MAX_FILES} files, got {len(first)}: {shown}, ...")
     for name, tensor in first.items():
         # Told from the text alone: a hub download's files are links, which lead out of the folder rightly.
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ModelLoadError(f"{index} must name files of its own folder, got {describe(name)} for {tensor}")
+        if Path(name).is_absolute() or ".." in Path(name).parts or len(name.encode()) > LONGEST_NAME:
+            raise ModelLoadError(f"{index} must name files of its own folder, got {describe(name)} for {tensor[:80]}")
     return sorted(folder / name for name in first)
 
 

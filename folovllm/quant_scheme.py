@@ -15,10 +15,11 @@ vLLM: model_executor/layers/quantization/auto_gptq.py, auto_awq.py,
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+import regex  # type: ignore[import-untyped]  # transformers has it; unlike re, it can be told how long a match may take
 
 from folovllm.config import ModelConfig
 from folovllm.utils.checks import describe
@@ -27,6 +28,8 @@ Format = Literal["gptq", "awq", "pack-quantized", "int-quantized", "plain"]
 SUPPORTED = "gptq, awq, and compressed-tensors in the formats pack-quantized and int-quantized"
 WAY_OUT = "load the checkpoint that it was made from, or quantise that with `folovllm quantize`"
 TIED_HEAD = "model.embed_tokens"
+LONGEST_MATCH = 0.5
+"""Seconds for a regular expression of a checkpoint on one name."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,12 @@ class QuantScheme:
 
 def _matches(pattern: str, name: str) -> bool:
     if pattern.startswith("re:"):
-        return re.match(pattern[3:], name) is not None
+        try:
+            return regex.match(pattern[3:], name, timeout=LONGEST_MATCH) is not None
+        except TimeoutError:
+            raise ValueError(
+                f"quantization_config has a regular expression that takes too long, {describe(pattern)}; {WAY_OUT}"
+            ) from None
     return name == pattern or name.startswith(pattern + ".")
 
 
@@ -92,8 +100,8 @@ def select_scheme(model_config: ModelConfig, settings: Any) -> QuantScheme | Non
         )
     if settings is None and wanted is None:
         return None
-    method = None if settings is None else settings.get("quant_method")
-    if wanted not in (None, method):
+    method = settings.get("quant_method") if isinstance(settings, dict) else None
+    if wanted not in (None, method) and (settings is None or isinstance(method, str)):
         is_ = "is not quantised" if method is None else f"is quantised with {method!r}"
         raise ValueError(f"quantization must fit the checkpoint, which {is_}, got {wanted!r}; leave it out")
     scheme = read_scheme(settings)
@@ -116,7 +124,7 @@ def read_scheme(settings: Any) -> QuantScheme:
         raise _refused("quant_method", "bitsandbytes")
     method = settings.get("quant_method")
     readers = {"gptq": _gptq, "awq": _awq, "compressed-tensors": _compressed_tensors}
-    if method not in readers:
+    if not isinstance(method, str) or method not in readers:
         raise _refused("quant_method", method)
     return readers[method](settings)
 
@@ -132,7 +140,9 @@ def _gptq(settings: dict[str, Any]) -> QuantScheme:
     if settings.get("dynamic"):
         raise _refused("dynamic", settings["dynamic"], "its layers are quantised in different ways")
     head = () if settings.get("lm_head") else ("lm_head",)
-    return QuantScheme("gptq", bits, group_size, True, ignore=(*head, *_names(settings, "modules_to_not_convert")))
+    return QuantScheme(
+        "gptq", bits, group_size, True, ignore=(*head, *_other_modules(settings), *_not_converted(settings))
+    )
 
 
 def _awq(settings: dict[str, Any]) -> QuantScheme:
@@ -141,7 +151,7 @@ def _awq(settings: dict[str, Any]) -> QuantScheme:
         raise _refused("version", settings["version"])
     if settings.get("zero_point", True) is not True:
         raise _refused("zero_point", settings["zero_point"])
-    return QuantScheme("awq", bits, group_size, False, ignore=("lm_head", *_names(settings, "modules_to_not_convert")))
+    return QuantScheme("awq", bits, group_size, False, ignore=("lm_head", *_not_converted(settings)))
 
 
 def _compressed_tensors(settings: dict[str, Any]) -> QuantScheme:
@@ -204,14 +214,35 @@ def _group_size(settings: dict[str, Any]) -> int:
     return size
 
 
+def _not_converted(settings: dict[str, Any]) -> Iterator[str]:
+    """transformers takes a name in `modules_to_not_convert` as a regular expression from the start to the end of a
+    part, or as the end of a module's name; AutoAWQ, which wrote these checkpoints, as parts of it anywhere."""
+    for name in _names(settings, "modules_to_not_convert"):
+        part = regex.escape(name)
+        start = name if regex.search(r"[^\w.]", name) else part  # "model.layers.1." is not model.layers.10
+        yield rf"re:(?:{start})(?:(?<=\.)|(?=\.|$))|.*{part}$|.*\.{part}\."
+
+
+def _other_modules(settings: dict[str, Any]) -> tuple[str, ...]:
+    """`modules_in_block_to_quantize` names in groups what has codes: [["self_attn.q_proj"], ["mlp.up_proj"]]."""
+    groups = settings.get("modules_in_block_to_quantize") or []
+    must = "quantization_config.modules_in_block_to_quantize must be a list of lists of names"
+    if not isinstance(groups, list) or not all(isinstance(group, list) for group in groups):
+        raise ValueError(f"{must}, got {describe(groups)}")
+    if not all(isinstance(name, str) for group in groups for name in group):
+        raise ValueError(f"{must}, got {describe(groups)}")
+    named = "|".join(regex.escape(name) for group in groups for name in group)
+    return (rf"re:(?!lm_head$|.*\.(?:{named})$)",) if named else ()
+
+
 def _names(settings: dict[str, Any], name: str) -> tuple[str, ...]:
     names = settings.get(name) or []
     if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
         raise ValueError(f"quantization_config.{name} must be a list of names, got {describe(names)}")
     for each in names:
         try:
-            re.compile(each.removeprefix("re:"))
-        except re.error as error:
+            regex.compile(each.removeprefix("re:"))
+        except regex.error as error:
             raise ValueError(
                 f"quantization_config.{name} has no regular expression in {describe(each)}: {error}"
             ) from error

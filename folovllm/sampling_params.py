@@ -27,6 +27,7 @@ from folovllm.utils.checks import (
     check_token_ids,
     check_utf8,
     describe,
+    did_you_mean,
     nearest_name,
     wrong,
 )
@@ -144,6 +145,13 @@ class SamplingParams:
     # bad_words as the sampler needs them, as token ids; the engine fills them in, as it has the tokenizer.
     bad_words_token_ids: list[list[int]] = field(default_factory=list, init=False, repr=False)
 
+    def __new__(cls, *_: Any, **given: Any) -> SamplingParams:
+        for name in given:
+            if name not in cls.__dataclass_fields__:
+                hint = did_you_mean(name, cls.__dataclass_fields__) or "see its docstring"
+                raise TypeError(f"unknown keyword {name!r}; {hint}")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         self.validate()
 
@@ -253,6 +261,7 @@ class SamplingParams:
             self.top_k = -1
         elif self.top_k < -1:
             raise wrong("top_k", "be -1 (disabled) or at least 1", self.top_k)
+        self.seed = None if self.seed == -1 else self.seed  # vLLM's spelling
         if self.seed is not None:
             check_int("seed", self.seed)
             if not 0 <= self.seed <= MAX_SEED:

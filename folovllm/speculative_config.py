@@ -11,6 +11,8 @@ from typing import Literal
 
 from folovllm.utils.checks import check_choice, check_int, check_str, did_you_mean, wrong
 
+_METHODS = ("ngram", "ngram_table", "draft_model")
+
 
 @dataclass
 class SpeculativeConfig:
@@ -34,7 +36,7 @@ class SpeculativeConfig:
     rejection_sample_method: Literal["strict", "probabilistic"] = "strict"
 
     def __post_init__(self) -> None:
-        check_choice("method", self.method, ("ngram", "ngram_table", "draft_model"))
+        check_choice("method", self.method, _METHODS)
         check_int("num_speculative_tokens", self.num_speculative_tokens, 1)
         shortest, longest = self.lookup_sizes
         check_int("prompt_lookup_min", shortest, 1)
@@ -72,6 +74,8 @@ class SpeculativeConfig:
             for name in ("method", "num_speculative_tokens"):
                 if name not in value:
                     raise ValueError(f"speculative_config must have {name!r}, got {value!r}")
+                if name == "method":  # before a number is asked for
+                    check_choice("method", value["method"], _METHODS)
             return cls(**value)
         if not isinstance(value, cls):
             raise wrong("speculative_config", "be a dict or a SpeculativeConfig", value)

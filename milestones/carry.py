@@ -1,106 +1,192 @@
-"""Carries a change of the root into the stored versions of the same files.
+"""Carries a change along the chain of a file's versions, one version after the other.
 
-    root, as committed ──── your change ────▶ root, as it lies there
-          │                                          │
-          └─▶ milestones/m3/<path> ── the same ──▶ merged (git merge-file)
+    milestones/m1/x.py ──▶ milestones/m3/x.py ──▶ x.py     a fix made at the earliest version goes up to the root
+    milestones/m1/x.py ◀── milestones/m3/x.py ◀── x.py     a change made at the root goes down
 
-A fix belongs to every milestone that has the code, and a file that a later milestone changed has more versions
-than one. Each of them is a three-way merge of its own: base is the root as committed. What merges is written; what
-does not is named and left for you. A copy that is then equal to the version after it is deleted, for nothing needs
-it. Files that you moved with `git mv` take their copies along. Running it twice does nothing more.
+Each step is a three-way merge (git merge-file): base is the version before its change, ours the next version, theirs
+the changed one. Two neighbours differ by one milestone only, so few steps conflict. A conflict is written into the
+file with git's markers, and the way ends there. Solve it and run `carry` again: it goes on from that file. For this
+the git directory holds what each version was when its change was last carried, until the base is another commit.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 from milestones.chain import Course
-from milestones.sources import git, working_tree
+from milestones.sources import commit, git, working_tree
 from milestones.spec import MilestoneError, matches
 
-Outcome = Literal["merged", "unchanged", "conflict"]
+# changed: by hand, where the way begins; waiting: beyond a conflict
+Way = Literal["up", "down"]
+Outcome = Literal["changed", "merged", "unchanged", "conflict", "waiting"]
 
 
 @dataclass
 class Carried:
-    """What became of one stored version."""
+    """What became of one version of a file."""
 
     path: str  # in the tree; where it was renamed, the new one
-    milestone: int
-    outcome: Outcome
+    milestone: int | None  # None: the root
     text: bytes  # its content from here on
+    outcome: Outcome = "unchanged"
     renamed_from: str | None = None
     conflict: str = ""  # the lines that did not merge
     equal: bool = False  # to the next version: deleted
 
     @property
     def stored(self) -> str:
-        return f"milestones/m{self.milestone}/{self.path}"
+        return self.path if self.milestone is None else f"milestones/m{self.milestone}/{self.path}"
 
 
-@dataclass(frozen=True)
-class Change:
-    """A root file that differs from the base; `old` is another path where it was moved."""
+@dataclass
+class Memory:
+    """What has been carried since the commit `base`: from then on a version's change is what differs from `carried`."""
 
-    old: str
-    new: str
+    base: str
+    carried: dict[str, str] = field(default_factory=dict)  # stored path -> content
+    stopped: dict[str, Way] = field(default_factory=dict)  # files whose way ended at a conflict
+
+    @classmethod
+    def load(cls, root: Path, base: str) -> Memory:
+        file = _memory_file(root)
+        memory = cls(**json.loads(file.read_text())) if file.is_file() else cls(base)
+        return memory if memory.base == base else cls(base)
+
+    def before(self, chain: dict[int, Carried], committed: Course) -> dict[int, bytes]:
+        """The versions before their changes; a version of a new file has none."""
+        files = {n: committed.version(entry.renamed_from or entry.path, n) for n, entry in chain.items()}
+        before = {n: file.data for n, file in files.items() if file}
+        here = {n: self.carried[entry.stored] for n, entry in chain.items() if entry.stored in self.carried}
+        carried = {n: text.encode("utf-8", "surrogateescape") for n, text in here.items()}
+        if any(chain[n].text == before.get(n) != text for n, text in carried.items()):  # you took it back
+            self.stopped.pop(chain[max(chain)].path, None)
+            return before
+        return before | carried
+
+    def settle(self, entry: Carried) -> None:
+        """Its change has been carried."""
+        self.carried[entry.stored] = entry.text.decode("utf-8", "surrogateescape")
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("paths", metavar="PATH", nargs="*", help="only these files or folders (default: all changed)")
     command.add_argument("--base", metavar="REV", default="HEAD", help="the commit before your change (default: HEAD)")
     command.add_argument("--dry-run", action="store_true", help="tell, and write nothing")
-    command.add_argument("--markers", action="store_true", help="write what does not merge too, with conflict markers")
 
 
-def carry(root: Path, base: str = "HEAD", paths: list[str] | None = None, *, markers: bool = False) -> list[Carried]:
-    """Merge the root's change since `base` into every stored version of what changed; nothing is written here."""
-    stored = Course.load(working_tree(root)).stored
-    carried: list[Carried] = []
-    for change in changed(root, base):
-        if paths and not any(_is_under(change.new, path) or _is_under(change.old, path) for path in paths):
-            continue
-        before = git(root, "show", f"{base}:{change.old}")
-        after = (root / change.new).read_bytes()
-        later = after
-        entries: list[Carried] = []
-        for number in sorted(stored, reverse=True):
-            here = stored[number].get(change.old) or stored[number].get(change.new)
-            if here is None:
-                continue
-            entry = _merged(root, change, number, here.data, before, after, base, markers=markers)
-            entry.equal = entry.text == later
-            entries.append(entry)
-            later = entry.text
-        carried += reversed(entries)
-    return carried
-
-
-def changed(root: Path, base: str) -> list[Change]:
-    """Root files whose content or place differs from `base`; what was added or deleted has nothing to merge."""
+def carry(root: Path, base: str = "HEAD", paths: list[str] | None = None) -> tuple[list[Carried], Memory]:
+    """Merge each change since `base` into the other versions of its file; nothing is written here. Paths are those of
+    the tree or of a stored version. Versions are sorted from the earliest to the root."""
     try:
-        git(root, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}")
+        revision = git(root, "rev-parse", "--verify", "--quiet", f"{base}^{{commit}}").decode().strip()
     except MilestoneError as error:
         raise MilestoneError(f"--base must name a commit, got {base!r}") from error
-    words = git(root, "diff", "--name-status", "--find-renames", "-z", base, "--", ":(exclude)milestones/m*/")
-    names = iter(os.fsdecode(word) for word in words.split(b"\0") if word)
-    changes = []
-    for status in names:
-        old = next(names)
-        new = next(names) if status[0] in "RC" else old
-        if status[0] in "RM":
-            changes.append(Change(old, new))
-    return changes
+    memory = Memory.load(root, revision)
+    course, committed = Course.load(working_tree(root)), Course.load(commit(root, revision))
+    moves = _moves(root, revision)
+    carried: list[Carried] = []
+    stored = {path for files in course.stored.values() for path in files}
+    for path in sorted({moves.get(path, path) for path in stored}):
+        old = next((old for old, new in moves.items() if new == path), None)
+        chain = dict(_chain(course, path, old))
+        names = {path, old or path, *(entry.stored for entry in chain.values())}
+        if paths and not any(_is_under(name, chosen) for name in names for chosen in paths):
+            continue
+        if _carry_along(chain, committed, memory) or old in stored:
+            carried += chain.values()
+    return carried, memory
 
 
-def write(root: Path, carried: list[Carried], *, markers: bool) -> None:
-    """Put the stored versions where they belong, and a moved file's new name into each milestone.toml."""
+def _chain(course: Course, path: str, old: str | None) -> Iterator[tuple[int, Carried]]:
+    """The versions of a file that lie on disk, the root last; `old` is its name before a `git mv`."""
+    for number, files in sorted(course.stored.items()):
+        if file := files.get(path) or files.get(old or path):
+            yield number, Carried(path, number, file.data, renamed_from=old)
+    if path in course.snapshot:
+        yield len(course.milestones), Carried(path, None, course.snapshot[path].data, renamed_from=old)
+
+
+def _carry_along(chain: dict[int, Carried], committed: Course, memory: Memory) -> bool:
+    """Carry what is changed in one file's versions; whether anything is."""
+    path, before = chain[max(chain)].path, memory.before(chain, committed)
+    changed = [number for number, text in before.items() if text != chain[number].text]
+    way: Way = "down" if [chain[number].milestone for number in changed] == [None] else "up"
+    way = memory.stopped.pop(path, way)
+    if not changed:
+        return False
+    if way == "down":
+        numbers = [number for number in reversed(before) if number <= max(changed)]
+        new = (i for i, number in enumerate(numbers) if i and not _is_stored(committed, chain[number]))
+        numbers = numbers[: next(new, None)]  # a copy that is not committed yet says: what is above it begins there
+    else:
+        numbers = [number for number in before if number >= min(changed)]
+    if not _walk([(chain[number], before[number]) for number in numbers], memory):
+        memory.stopped[path] = way
+    for entry, later in pairwise(chain.values()):
+        entry.equal = entry.text == later.text
+    return True
+
+
+def _is_stored(course: Course, entry: Carried) -> bool:
+    assert entry.milestone is not None
+    return not {entry.path, entry.renamed_from}.isdisjoint(course.stored.get(entry.milestone, {}))
+
+
+def _walk(way: list[tuple[Carried, bytes]], memory: Memory) -> bool:
+    """Merge along the way, of (version, what it was before) each; whether it came to the end."""
+    way[0][0].outcome = "changed"
+    for i, (entry, _) in enumerate(way):
+        if i and not _has_markers(entry):  # of an earlier conflict
+            source, base = way[i - 1]
+            _merge(entry, base, source)
+            memory.settle(source)
+        if _has_markers(entry):
+            entry.outcome, entry.conflict = "conflict", conflicts(entry.text.decode("utf-8", errors="replace"))
+            for later, _ in way[i + 1 :]:
+                later.outcome = "waiting"
+            return False
+    memory.settle(way[-1][0])
+    return True
+
+
+def _merge(entry: Carried, base: bytes, source: Carried) -> None:
+    """Take the change from `base` to `source` into `entry`, as git does."""
+    with tempfile.TemporaryDirectory() as scratch:
+        files = [Path(scratch) / name for name in ("ours", "base", "theirs")]
+        for file, text in zip(files, (entry.text, base, source.text), strict=True):
+            file.write_bytes(text)
+        options = [word for label in (entry.stored, "before", source.stored) for word in ("-L", label)]
+        done = subprocess.run(
+            ["git", "merge-file", "--stdout", *options, *map(str, files)], capture_output=True, check=False
+        )
+    if done.returncode >= 128:  # below: the number of conflicts
+        raise MilestoneError(f"{entry.stored}: {done.stderr.decode(errors='replace').strip()}")
+    entry.outcome = "unchanged" if done.stdout == entry.text else "merged"
+    entry.text = done.stdout
+
+
+def _has_markers(entry: Carried) -> bool:
+    return any(line.startswith(b"<<<<<<< ") for line in entry.text.splitlines())
+
+
+def conflicts(text: str) -> str:
+    """The parts between conflict markers, markers included."""
+    return "\n".join(re.findall(r"^<{7} .*?^>{7} [^\n]*", text, re.DOTALL | re.MULTILINE))
+
+
+def write(root: Path, carried: list[Carried], memory: Memory) -> None:
+    """Put the versions where they belong, a moved file's new name into each milestone.toml, and remember all of it."""
     for entry in carried:
         target = root / entry.stored
         if entry.renamed_from and (source := root / f"milestones/m{entry.milestone}/{entry.renamed_from}").is_file():
@@ -108,7 +194,7 @@ def write(root: Path, carried: list[Carried], *, markers: bool) -> None:
             source.rename(target)
         if entry.equal:
             target.unlink()
-        elif entry.outcome == "merged" or (entry.outcome == "conflict" and markers):
+        elif entry.outcome in ("merged", "conflict"):
             target.write_bytes(entry.text)
     moves = {entry.renamed_from: entry.path for entry in carried if entry.renamed_from}
     for spec in sorted(root.glob("milestones/m*/milestone.toml")):
@@ -117,50 +203,19 @@ def write(root: Path, carried: list[Carried], *, markers: bool) -> None:
             text = text.replace(f'"{old}"', f'"{new}"')
         if text != before:
             spec.write_text(text, encoding="utf-8")
+    _memory_file(root).write_text(json.dumps(vars(memory)))
 
 
-def _merged(
-    root: Path, change: Change, number: int, here: bytes, before: bytes, after: bytes, base: str, *, markers: bool
-) -> Carried:
-    """One stored version with the change in it."""
-    renamed_from = change.old if change.old != change.new else None
-    entry = Carried(change.new, number, "unchanged", here, renamed_from)
-    if any(line.startswith(b"<<<<<<< ") for line in here.splitlines()):
-        entry.outcome, entry.conflict = "conflict", "it still has markers of an earlier conflict"
-        return entry
-    with tempfile.TemporaryDirectory() as scratch:
-        files = []
-        labels = (entry.stored, f"the root at {base}", "the root")
-        for name, data in zip(("here", "before", "after"), (here, before, after), strict=True):
-            files.append(Path(scratch) / name)
-            files[-1].write_bytes(data)
-        options = [word for label in labels for word in ("-L", label)]
-        done = subprocess.run(
-            ["git", "merge-file", "--stdout", "--diff3", *options, *map(str, files)],
-            cwd=root,
-            capture_output=True,
-            check=False,
-        )
-    if done.returncode == 0:
-        entry.text = done.stdout
-        entry.outcome = "unchanged" if entry.text == here else "merged"
-    elif done.returncode < 128:  # the number of conflicts
-        entry.outcome, entry.conflict = "conflict", conflicts(done.stdout.decode("utf-8", errors="replace"))
-        entry.text = done.stdout if markers else here
-    else:
-        entry.outcome, entry.conflict = "conflict", done.stderr.decode(errors="replace").strip()
-    return entry
+def _memory_file(root: Path) -> Path:
+    return root / git(root, "rev-parse", "--git-path", "milestones-carry.json").decode().strip()
 
 
-def conflicts(text: str) -> str:
-    """The parts between conflict markers, markers included."""
-    kept, inside = [], False
-    for line in text.splitlines():
-        inside = inside or line.startswith("<<<<<<< ")
-        if inside:
-            kept.append(line)
-        inside = inside and not line.startswith(">>>>>>> ")
-    return "\n".join(kept)
+def _moves(root: Path, base: str) -> dict[str, str]:
+    """Old -> new path of the root's files that were moved since `base`."""
+    only = ("--find-renames", "--diff-filter=R", base, "--", ":(exclude)milestones/m*/")
+    words = git(root, "diff", "--name-status", "-z", *only)
+    names = iter([os.fsdecode(word) for word in words.split(b"\0") if word])
+    return {next(names): next(names) for _ in names}
 
 
 def _is_under(path: str, folder: str) -> bool:

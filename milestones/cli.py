@@ -17,14 +17,15 @@ import shlex
 import sys
 from pathlib import Path
 
-from milestones import carry, path, size
+from milestones import carry, dormant, path, size
 from milestones import verify as verification
 from milestones.bench import command as bench_command
 from milestones.chain import Course
 from milestones.diffs import compare
+from milestones.green import GreenRuns
 from milestones.handout import checkout
 from milestones.labs import prove
-from milestones.labs.commands import add_commands, states
+from milestones.labs.commands import add_commands, install_command, states
 from milestones.labs.mutants import Mutant
 from milestones.sources import commit, repository_root, uncommitted, working_tree
 from milestones.spec import MilestoneError
@@ -53,12 +54,10 @@ def main(argv: list[str] | None = None, root: Path | None = None) -> int:
     except MilestoneError as error:
         print(f"error: {error}", file=sys.stderr)
     except ModuleNotFoundError as error:
-        if error.name not in ("rich", "torch", "transformers"):
+        if error.name not in ("rich", "torch", "transformers", "pytest"):
             raise
-        print(
-            f"error: this command needs {error.name}: `make test` sets up .venv, then use .venv/bin/python",
-            file=sys.stderr,
-        )
+        needed = install_command(repository_root() if root is None else root)
+        print(f"error: this command needs {error.name}: {needed}", file=sys.stderr)
     return 2
 
 
@@ -83,11 +82,13 @@ def build_parser() -> argparse.ArgumentParser:
     command = commands.add_parser("diff", help="what changed between two milestones")
     command.add_argument("old", metavar="mA")
     command.add_argument("new", metavar="mB")
-    command.add_argument("path", metavar="PATH", nargs="?", help="only this file or folder")
+    command.add_argument(
+        "path", metavar="PATH", nargs="?", default="folovllm", help="this file or folder (default: the engine; .: all)"
+    )
     command.add_argument("--stat", action="store_true", help="only the number of lines, file by file")
     command.set_defaults(run=run_diff)
 
-    command = commands.add_parser("carry", help="merge your change of the root into the stored versions")
+    command = commands.add_parser("carry", help="merge your change of one version of a file into the others")
     carry.add_options(command)
     command.set_defaults(run=run_carry)
 
@@ -96,14 +97,15 @@ def build_parser() -> argparse.ArgumentParser:
 
     command = commands.add_parser("verify", help="check each milestone of the working tree; run its tests")
     command.add_argument("milestones", metavar="mK", nargs="*", help="only these (default: all)")
-    command.add_argument("--static", action="store_true", help="run nothing: chain, names and exercises only")
+    command.add_argument("--static", action="store_true", help="run nothing: chain, names, exercises, dormant code")
     command.add_argument("--steps", action="store_true", help="prove each step that leads to a milestone too")
     command.add_argument(
-        "--all", action="store_true", help="run the newest milestone's tests too (`make test` runs the same)"
-    )
+        "--all", action="store_true",
+        help="run what is unchanged since its last green run too, and the newest milestone's tests (`make test` does)",
+    )  # fmt: skip
     command.add_argument(
-        "--sample", metavar="N", type=int, choices=range(1, 10), default=1,
-        help="of the tests that a milestone has from earlier ones, run one file in N (default: 1)",
+        "--share", metavar="N", type=int, choices=range(1, 10), default=1,
+        help="test one tree and one step in N, with one file in 2N of the earlier milestones' tests (default: all)",
     )  # fmt: skip
     command.add_argument("--seed", type=int, help="which of them (default: others each time)")
     command.set_defaults(run=run_verify)
@@ -184,9 +186,9 @@ def run_diff(root: Path, args: argparse.Namespace) -> int:
 def run_carry(root: Path, args: argparse.Namespace) -> int:
     from milestones.report import print_carried
 
-    carried = carry.carry(root, args.base, args.paths, markers=args.markers)
+    carried, memory = carry.carry(root, args.base, args.paths)
     if not args.dry_run:
-        carry.write(root, carried, markers=args.markers)
+        carry.write(root, carried, memory)
     print_carried(carried, dry_run=args.dry_run)
     return 1 if any(entry.outcome == "conflict" for entry in carried) else 0
 
@@ -239,7 +241,7 @@ def run_prove(root: Path, args: argparse.Namespace) -> int:
         return every
 
     if args.mutants > 0:
-        print(f"{args.mutants} mutants, drawn by --seed {seed}")
+        print(f"{args.mutants} mutants; the same again: prove --mutants {args.mutants} --seed {seed}")
     with report.progress() as progress:
         proofs, problems = prove.prove(course, prove.choose(course, args.exercises), progress, draw=draw)
     return 0 if report.print_proofs(proofs, problems) else 1
@@ -256,11 +258,11 @@ def run_verify(root: Path, args: argparse.Namespace) -> int:
             result.problems += verification.static_problems(course, result.milestone)
     else:
         seed = random.randrange(1_000_000) if args.seed is None else args.seed
-        if args.sample > 1:
-            print(f"of earlier milestones' tests one file in {args.sample}, drawn by --seed {seed}")
+        if args.share > 1:
+            print(f"one tree and one step in {args.share}; the same again: verify --share {args.share} --seed {seed}")
         with report.progress() as progress, verification.preloaded_python() as python:
             results = verification.verify(
-                root, course, chosen, run_all=args.all, with_steps=args.steps, sample=args.sample, seed=seed,
-                progress=progress, python=python,
+                root, course, chosen, run_all=args.all, with_steps=args.steps, share=args.share, seed=seed,
+                green=GreenRuns(root), progress=progress, python=python,
             )  # fmt: skip
-    return 0 if report.print_results(course.problems(), results) else 1
+    return 0 if report.print_results([*course.problems(), *dormant.problems(course)], results) else 1

@@ -36,9 +36,9 @@ class Change:
 
 
 def compare(old: Snapshot, new: Snapshot, path: str | None = None) -> list[Change]:
-    """Every path that differs between two trees; `path` narrows it to one file or folder."""
+    """Every path that differs between two trees; `path` narrows it to one file or folder, "." does not."""
     names = sorted(old.keys() | new.keys())
-    if path is not None:
+    if path not in (None, "."):
         prefix = path.removeprefix("./").rstrip("/")
         names = [name for name in names if name == prefix or name.startswith(f"{prefix}/")]
         if not names:

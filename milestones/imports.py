@@ -21,13 +21,13 @@ class Module:
 
     defines: frozenset[str]
     imports: tuple[tuple[str, str | None], ...]  # (module, name)
-    lazy: Mapping[str, str]  # names that its __getattr__ answers -> the modules that they come from
 
 
 def unresolved_imports(tree: Mapping[str, File]) -> list[str]:
     """Imports of a module that is not in the tree, or of a name that its module does not define."""
     names = {module_name(path): path for path in tree if path.endswith(".py") and path.startswith(TOPS)}
     modules = {name: read_module(tree[path].data) for name, path in names.items()}
+    lazy = {f"{name}.{public}": home for name, path in names.items() for public, home in _stub(tree.get(f"{path}i"))}
     packages = {name.rpartition(".")[0] for name in names}
     packages |= {".".join(name.split(".")[:end]) for name in names for end in range(1, name.count(".") + 1)}
     found = []
@@ -38,7 +38,7 @@ def unresolved_imports(tree: Mapping[str, File]) -> list[str]:
                 found.append(f"{path} imports {module}, which is not there yet")
             elif wanted is None or f"{module}.{wanted}" in modules or f"{module}.{wanted}" in packages:
                 continue
-            elif target is None or (wanted not in target.defines and target.lazy.get(wanted) not in modules):
+            elif target is None or (wanted not in target.defines and lazy.get(f"{module}.{wanted}") not in modules):
                 found.append(f"{path} imports {wanted} from {module}, which does not have it yet")
     return list(dict.fromkeys(found))
 
@@ -57,18 +57,13 @@ def read_module(data: bytes) -> Module:
         elif isinstance(node, ast.Import):
             imports += [(alias.name, None) for alias in node.names if alias.name.partition(".")[0] in TOPS]
     defines = {name for statement in tree.body for name in _bound(statement)}
-    return Module(frozenset(defines), tuple(imports), _table(tree) if "__getattr__" in defines else {})
+    return Module(frozenset(defines), tuple(imports))
 
 
-def _table(tree: ast.Module) -> dict[str, str]:
-    """Top-level dictionaries of names by module: public names, where they load on first use."""
-    pairs: dict[str, str] = {}
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
-            for key, value in zip(statement.value.keys, statement.value.values, strict=True):
-                if isinstance(key, ast.Constant) and isinstance(value, ast.Tuple):
-                    pairs |= {str(name.value): str(key.value) for name in value.elts if isinstance(name, ast.Constant)}
-    return pairs
+def _stub(file: File | None) -> list[tuple[str, str]]:
+    """Names that a module loads on first use, with their modules: its stub (`.pyi`) imports them."""
+    imports = read_module(file.data).imports if file is not None else ()
+    return [(name, module) for module, name in imports if name is not None]
 
 
 def _bound(statement: ast.stmt) -> list[str]:

@@ -85,7 +85,7 @@ def main() -> None:
     if found != package:
         sys.exit(f"folovllm was loaded from {found}, not from {package}")
     engine = folovllm.LLM(device="cpu", dtype="float32").engine
-    how = {"temperature": 0.0} if options["greedy"] else {"temperature": 0.8, "top_p": 0.95, "seed": 7}
+    how: dict[str, Any] = {"temperature": 0.0} if options["greedy"] else {"temperature": 0.8, "top_p": 0.95, "seed": 7}
     params = folovllm.SamplingParams(**how, max_tokens=NUM_TOKENS, ignore_eos=True)
     # A background job of a shell ignores Ctrl-C, and the engine then has nothing to defer.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -165,18 +165,21 @@ def print_carried(carried: list[Carried], *, dry_run: bool) -> None:
             console.print(Text(entry.stored, style="bold red"), soft_wrap=True)
             console.print(Text(entry.conflict + "\n"), soft_wrap=True)
     if not carried:
-        console.print("nothing to carry: no file that you changed has stored versions")
+        console.print("nothing to carry: no file that you changed has other versions, or all of it is carried")
         return
-    colors = {"merged": "green", "unchanged": "dim", "conflict": "red"}
+    colors = {"changed": "bold", "merged": "green", "unchanged": "dim", "conflict": "red", "waiting": "yellow"}
     table = grid("path", "milestone", "", "")
     for entry in carried:
         notes = [f"renamed from {entry.renamed_from}"] if entry.renamed_from else []
         notes += ["equal to the next version: deleted"] if entry.equal else []
         outcome = Text(entry.outcome, style=colors[entry.outcome])
-        table.add_row(Text(entry.path), f"m{entry.milestone}", outcome, Text("; ".join(notes)))
+        name = "root" if entry.milestone is None else f"m{entry.milestone}"
+        table.add_row(Text(entry.path), name, outcome, Text("; ".join(notes)))
     console.print(table)
     if dry_run:
         console.print("\n--dry-run: nothing was written", style="dim")
+    elif any(entry.conflict for entry in carried):
+        console.print("\nSolve each conflict in its file, then run `carry` again: it goes on from there.")
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from pathlib import Path, PurePosixPath
 
 from milestones import guard
 from milestones.chain import Course, is_managed
+from milestones.green import GreenRuns, digest
 from milestones.labs.exercise import exercise_problems, load_exercises
 from milestones.preloaded import serving
 from milestones.sources import Snapshot
@@ -73,16 +74,19 @@ def verify(
     *,
     run_all: bool = False,
     with_steps: bool = False,
-    sample: int = 1,
+    share: int = 1,
     seed: int = 0,
+    green: GreenRuns | None = None,
     progress: Callable[[str], None] = lambda text: None,
     python: str = sys.executable,
 ) -> list[Result]:
     """Verify `chosen`, and the steps on the way to them, with processes of `python`. Where a milestone equals the root,
-    the root's own test run has run its tests: they are only collected, unless `run_all`. Of the tests that a milestone
-    has from earlier ones, one file in `sample` is run. Two at a time: their tests use one core each."""
+    the root's own test run has run its tests: they are only collected, unless `run_all`. With a `share` one tree in so
+    many is drawn, and one step: the other trees are imported only. Of the tests that a drawn milestone has from earlier
+    ones, one file in 2 * `share` is run. What `green` remembers is not run again. Two at a time: their tests use one
+    core each."""
 
-    def verify_one(milestone: Milestone) -> Result:
+    def verify_one(milestone: Milestone, drawn: bool) -> Result:
         start = time.monotonic()
         result = Result(milestone, problems=static_problems(course, milestone))
         tree = build_tree(course, milestone)
@@ -95,21 +99,40 @@ def verify(
                 progress(f"{milestone.id}: collecting its tests")
                 bench.run_tests(result, test_folders(milestone, tree), "--collect-only")
                 result.note = "same files as the root: run by `make test`"
+            elif not drawn:
+                result.note = "imported only: its tests were not drawn"
             else:
                 progress(f"{milestone.id}: running its tests")
-                paths = draw_tests(test_folders(milestone, tree), tree, sample, random.Random(f"{seed}/{milestone.id}"))
-                bench.run_tests(result, paths, slow=f"tests/m{milestone.number}")
+                rng = random.Random(f"{seed}/{milestone.id}")
+                paths = draw_tests(test_folders(milestone, tree), tree, 1 if share == 1 else 2 * share, rng)
+                once(result, tree, paths, lambda: bench.run_tests(result, paths, slow=f"tests/m{milestone.number}"))
         result.seconds = time.monotonic() - start
         return result
 
+    def prove_step(stage: Stage) -> Result:
+        result = Result(stage.milestone, stage.label, note=stage.step.title)
+        once(result, stage.tree, stage.tests, lambda: prove(root, stage, result, progress, python))
+        return result
+
+    def once(result: Result, tree: Snapshot, paths: list[str], run: Callable[[], None]) -> None:
+        key = digest(tree, paths)
+        if green is not None and not run_all and green.has(key):
+            result.note = "unchanged since its last green run"
+            return
+        run()
+        if green is not None and not result.problems:
+            green.add(key)
+
     latest_first = sorted(chosen, key=lambda milestone: -milestone.number)  # they take longest
+    rng = random.Random(seed)
+    drawn = set(rng.sample(sorted(m.number for m in chosen), -(-len(chosen) // share)))
     with ThreadPoolExecutor(max_workers=min(AT_A_TIME, os.cpu_count() or 1)) as pool:
-        tasks = {milestone.id: [pool.submit(verify_one, milestone)] for milestone in latest_first}
+        tasks = {m.id: [pool.submit(verify_one, m, m.number in drawn)] for m in latest_first}
         if with_steps:
             for milestone in latest_first:
                 row = [stage for stage in stages(course, milestone) if not stage.is_last]
-                steps = [pool.submit(prove, root, stage, progress, python) for stage in row]
-                tasks[milestone.id] = [*steps, *tasks[milestone.id]]
+                row = [row[index] for index in sorted(rng.sample(range(len(row)), -(-len(row) // share)))]
+                tasks[milestone.id] = [*(pool.submit(prove_step, stage) for stage in row), *tasks[milestone.id]]
         return [task.result() for milestone in chosen for task in tasks[milestone.id]]
 
 
@@ -128,15 +151,9 @@ def preloaded_python() -> Iterator[str]:
         yield str(python)
 
 
-def prove(
-    root: Path,
-    stage: Stage,
-    progress: Callable[[str], None] = lambda text: None,
-    python: str = sys.executable,
-) -> Result:
+def prove(root: Path, stage: Stage, result: Result, progress: Callable[[str], None], python: str) -> None:
     """Run a step's tree: every module is imported, and the tests that came with the step pass."""
     start = time.monotonic()
-    result = Result(stage.milestone, stage.label, note=stage.step.title)
     progress(f"{stage.label}: importing every module, running {len(stage.tests)} files of tests")
     with tempfile.TemporaryDirectory(prefix=f"folovllm-{stage.label}-") as scratch:
         bench = Bench(root, Path(scratch).resolve(), stage.tree, python)
@@ -145,7 +162,6 @@ def prove(
         else:
             bench.import_modules(result)
     result.seconds = time.monotonic() - start
-    return result
 
 
 def test_folders(milestone: Milestone, tree: Snapshot) -> list[str]:
@@ -154,16 +170,16 @@ def test_folders(milestone: Milestone, tree: Snapshot) -> list[str]:
     return [folder for folder in folders if any(path.startswith(f"{folder}/") for path in tree)]
 
 
-def draw_tests(folders: list[str], tree: Snapshot, sample: int, rng: random.Random) -> list[str]:
-    """What pytest is given: the last folder, and of the files in those before it one in `sample`."""
-    if sample == 1:
+def draw_tests(folders: list[str], tree: Snapshot, share: int, rng: random.Random) -> list[str]:
+    """What pytest is given: the last folder, and of the files in those before it one in `share`."""
+    if share == 1:
         return folders
     *earlier, own = folders
     files = sorted(
         path for path in tree if path.startswith(tuple(f"{folder}/" for folder in earlier))
         and PurePosixPath(path).match("test_*.py")
     )  # fmt: skip
-    return [*rng.sample(files, -(-len(files) // sample)), own]
+    return [*rng.sample(files, -(-len(files) // share)), own]
 
 
 def equals_root(course: Course, tree: Snapshot) -> bool:

@@ -7,6 +7,8 @@ The variables are set before anything imports transformers and torch, which read
 from __future__ import annotations
 
 import os
+import random
+import shlex
 from collections import Counter
 from importlib import import_module
 from importlib.util import find_spec
@@ -42,6 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("pace")
     group.addoption("--pace", choices=("slow", "fast"), help="delay the engine, or the tests (tests/pace.py)")
     group.addoption("--pace-seed", type=int, help="draw the delays of another run again")
+    parser.addoption(
+        "--share", type=int, default=1, metavar="N", help="run one test in N, drawn by --randomly-seed (default: all)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,7 +55,26 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(import_module("tests.pace"))
 
 
-@pytest.fixture(scope="module", params=["no", "yes"], ids=["cpu without bf16 units", "cpu with bf16 units"])
+@pytest.hookimpl(trylast=True)  # what -m leaves out is gone by then
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of what is left, one test in `--share`. pytest-randomly gives each worker the same seed, so all draw the same."""
+    share = config.option.share
+    if share > 1 and items:
+        names = sorted(item.nodeid for item in items)
+        drawn = set(random.Random(_seed(config)).sample(names, -(-len(names) // share)))
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in drawn])
+        items[:] = [item for item in items if item.nodeid in drawn]
+
+
+def _seed(config: pytest.Config) -> int:
+    return int(getattr(config.option, "randomly_seed", 0))
+
+
+@pytest.fixture(
+    scope="module",
+    params=["no", pytest.param("yes", marks=pytest.mark.exhaustive)],
+    ids=["cpu without bf16 units", "cpu with bf16 units"],
+)
 def has_bf16_units(request: pytest.FixtureRequest) -> str:
     """Both kinds of CPU, one after the other, for a module's other fixtures. Changes nothing by itself."""
     return str(request.param)
@@ -66,12 +90,15 @@ def either_cpu(has_bf16_units: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOLOVLLM_CPU_BF16", has_bf16_units)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Why tests were skipped: a line for each reason, however many they are."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Why tests were skipped: a line for each reason, however many they are. How a draw that failed is drawn again."""
+    stats = terminalreporter.stats
     skipped: Counter[str] = Counter()
-    for report in terminalreporter.stats.get("skipped", []):
+    for report in stats.get("skipped", []):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        # tests/gpu/conftest.py lets one case stand for many.
-        skipped[reason.removeprefix("Skipped: ")] += dict(getattr(report, "user_properties", [])).get("cases", 1)
+        skipped[reason.removeprefix("Skipped: ")] += 1
     for reason, count in skipped.most_common():
         terminalreporter.write_line(f"{count} skipped: {reason}")
+    if config.option.share > 1 and (stats.get("failed") or stats.get("error")):
+        arguments = shlex.join([*config.invocation_params.args, f"--randomly-seed={_seed(config)}"])
+        terminalreporter.write_line(f"The same draw again: python -m pytest {arguments}")

@@ -136,23 +136,30 @@ def names(values: Iterable[str]) -> dict[str, str]:
 def thinned(*axes: Mapping[str, Any]) -> list[Any]:
     """For parametrize: every combination of the axes' values, each under the names of its values.
 
-    As few as it takes for any two values of two axes to meet in one are left as they are, and the others are marked
-    `exhaustive`: most faults show where two settings meet (Kuhn, Wallace & Gallo, 2004).
+    As few as it takes for each value of each axis to be in one are left as they are, as far from each other as can be.
+    The others are marked `exhaustive`.
     """
-    combinations = list(itertools.product(*axes))
-    pairs = {cell: set(itertools.combinations(enumerate(cell), 2)) for cell in combinations}
-    missing, kept = set().union(*pairs.values()), set()
-    while missing:
-        best = max(combinations, key=lambda cell: len(pairs[cell] & missing))
-        kept.add(best)
-        missing -= pairs[best]
+    kept = {
+        tuple(list(axis)[(row + shift) % len(axis)] for shift, axis in enumerate(axes))
+        for row in range(max(map(len, axes)))
+    }
     return [
         pytest.param(
             *(axis[name] for axis, name in zip(axes, cell, strict=True)),
             id="-".join(cell),
             marks=() if cell in kept else pytest.mark.exhaustive,
         )
-        for cell in combinations
+        for cell in itertools.product(*axes)
+    ]
+
+
+def some(values: Iterable[Any], kept: int = 1) -> list[Any]:
+    """For parametrize: the first `kept` values as they are, the others marked `exhaustive`."""
+    return [
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)), marks=() if at < kept else pytest.mark.exhaustive
+        )
+        for at, value in enumerate(values)
     ]
 
 

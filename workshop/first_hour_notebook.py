@@ -6,7 +6,7 @@
                                    a line to break becomes a cell that breaks it, runs, and puts it right again
 
 One notebook for both languages: the code would stand in both, and the reader of one skips half of each cell of text.
-The first cell installs the package where it is missing, so the notebook needs no clone.
+The first cell installs the package from its repository where it is missing, so the notebook needs no clone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import ast
 import json
 import re
 import shlex
+import tomllib
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,12 @@ ENGINE = "examples/one_file_engine.py"
 NOTEBOOK = ROOT / "examples/first_hour.ipynb"
 LANGUAGES = ("en", "zh")
 
-INSTALL = """\
+REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Repository"]
+INSTALL = f"""\
 from importlib.util import find_spec
 
 if find_spec("folovllm") is None:
-    get_ipython().run_line_magic("pip", "install -q folovllm ipywidgets")"""
+    get_ipython().run_line_magic("pip", "install -q ipywidgets 'folovllm @ git+{REPOSITORY}'")"""
 RUN = '''\
 import shlex
 import sys

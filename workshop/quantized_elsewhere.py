@@ -91,7 +91,7 @@ def tokens_that_are_the_same(python: str, folder: Path, out: Path) -> tuple[int,
 
     dtype = "float32" if "int-quantized" in (folder / "config.json").read_text("utf-8") else "bfloat16"
     run(python, GENERATE, folder, out, dtype, json.dumps(PROMPTS), NUM_TOKENS)
-    llm = LLM(folder, dtype=dtype, device="cpu", skip_tokenizer_init=True)
+    llm = LLM(str(folder), dtype=dtype, device="cpu", skip_tokenizer_init=True)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
     outputs = llm.generate([{"prompt_token_ids": ids} for ids in PROMPTS], params, use_tqdm=False)
     ours = [list(each.outputs[0].token_ids) for each in outputs]

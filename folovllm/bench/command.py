@@ -1,8 +1,8 @@
 """`folovllm bench throughput | latency | …`: prints a table; --json keeps all of it.
 
-A benchmark is a file with `add_arguments(command)` and `run()`, which gets the options by their names and returns its
-Report. Where that will not do, `from_args(args)` calls it; where there is `check_args(args)`, it is asked first. The
-file is imported when its name is typed: `folovllm bench --help` and a wrong name answer without torch.
+A benchmark is a file with `add_arguments(command)` and `run(args)`, which returns its Report. Where there is
+`check_args(args)`, it is asked first. The file is imported when its name is typed: `folovllm bench --help` and a wrong
+name answer without torch.
 
 vLLM: entrypoints/cli/benchmark/main.py
 """
@@ -10,14 +10,14 @@ vLLM: entrypoints/cli/benchmark/main.py
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, NoReturn
 
-from folovllm.bench.options import call, prepare, show
+from folovllm.bench.options import prepare, show
 from folovllm.entrypoints.cli.parser import Parser
-from folovllm.entrypoints.cli.recording import Run, add_recording
+from folovllm.entrypoints.cli.recording import add_recording
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,14 @@ BENCHES = {
     "latency": Bench("folovllm.bench.latency", "one request at a time: ms per token"),
     "serve-load": Bench("folovllm.bench.serve_load", "an engine or a server under load"),
     "decode": Bench("folovllm.bench.decode", "decode steps: share of the roofline"),
-    "step": Bench("folovllm.bench.step", "one decode step: host work against the model, ms"),
-    "speculation": Bench("folovllm.bench.speculation", "guessed tokens against none: tokens/s"),
-    "scheduler": Bench("folovllm.bench.scheduler", "the scheduler alone: us per token", NO_ENGINE),
     "compare": Bench("folovllm.bench.compare", "two results: ratios, and what of them is noise", NO_ENGINE),
     "simulate": Bench("folovllm.simulator.command", "a device, a model and a load that are not here", "its own"),
 }
 
 
 def add_parser(commands: Any) -> None:
-    parser = commands.add_parser(
-        "bench", help="measure speed and memory, also against Hugging Face", description="Measure the engine."
-    )
-    add_benches(parser, BENCHES)
+    text = "measure speed and memory, also against Hugging Face"
+    add_benches(commands.add_parser("bench", help=text, description="Measure the engine."), BENCHES)
 
 
 def add_benches(parser: argparse.ArgumentParser, benches: Mapping[str, Bench]) -> None:
@@ -70,34 +65,22 @@ class _BenchParser(Parser):
             module = import_module(bench.module)
             module.add_arguments(self)
             self.set_defaults(run=lambda given: _run(module, given))
-            self._add_recording(bench)
-            if hasattr(module, "check_args"):
-                self.set_defaults(run=_checked(module.check_args, self.get_default("run")))
+            if not bench.not_traced:
+                add_recording(self)
+            elif "--trace" not in self._option_string_actions:
+                self.add_argument("--trace", metavar="FILE", type=_refused(bench.not_traced), help=argparse.SUPPRESS)
+            recorded, check = self.get_default("run"), getattr(module, "check_args", lambda given: None)
+            # What is wrong with the options is said before a file of --trace is made.
+            self.set_defaults(run=lambda given: check(given) or recorded(given))
         return super().parse_known_args(*args, **kwargs)
-
-    def _add_recording(self, bench: Bench) -> None:
-        if not bench.not_traced:
-            add_recording(self)
-        elif "--trace" not in self._option_string_actions:
-            self.add_argument("--trace", metavar="FILE", type=_refused(bench.not_traced), help=argparse.SUPPRESS)
 
 
 def _run(module: Any, args: argparse.Namespace) -> int:
     prepare(args)
-    report = module.from_args(args) if hasattr(module, "from_args") else call(module.run, args)
+    report = module.run(args)
     status = show(args, report)
     report.check_files()
     return status
-
-
-def _checked(check: Callable[[argparse.Namespace], None], run: Run) -> Run:
-    """What is wrong with the options is said before a file of --trace is made."""
-
-    def run_checked(args: argparse.Namespace) -> int:
-        check(args)
-        return run(args)
-
-    return run_checked
 
 
 def _refused(reason: str) -> Any:

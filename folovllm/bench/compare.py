@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from folovllm.bench.options import command_line
-from folovllm.bench.report import Report, Row
+from folovllm.bench.report import Line, Report, Row
 from folovllm.bench.spread import Spread, apart
 from folovllm.utils.checks import FLOAT32_MAX, describe, wrong
 from folovllm.utils.named_files import read_json, wrong_file
@@ -83,21 +82,18 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.set_defaults(threads=None)
 
 
-def from_args(args: argparse.Namespace) -> Report:
-    return run(args.a, args.b, command=command_line(args))
-
-
-def run(path_a: str, path_b: str, *, command: str) -> Report:
+def run(args: argparse.Namespace) -> Report:
     """Every measured figure of the rows that both files have.
 
     Raises:
         ValueError: the files are of different benchmarks, models or loads; the text says in what.
     """
+    path_a, path_b = args.a, args.b
     a, b = load(path_a), load(path_b)
     require_same("benchmark", path_b, kind(a), kind(b))
     require_same("title", path_b, a.get("title"), b.get("title"))
-    rows = [row for pair in matched(a, b, path_b) for row in compare_rows(a, b, *pair)]
-    if not rows:
+    lines: list[Line] = [(row, {}) for pair in matched(a, b, path_b) for row in compare_rows(a, b, *pair)]
+    if not lines:
         raise wrong("b", "have a measured figure that a has too", path_b, "their rows share no such column")
     notes = [
         f"a: {path_a} ({a.get('date', 'no date')}), b: {path_b} ({b.get('date', 'no date')}).",
@@ -107,7 +103,7 @@ def run(path_a: str, path_b: str, *, command: str) -> Report:
         *warnings(a, b),
     ]
     title = f"Compared: {a.get('title', kind(a))}"
-    return Report("compare", title, command, COLUMNS, rows, notes, styles=STYLES)
+    return Report.of(args, title, COLUMNS, lines, notes, styles=STYLES)
 
 
 def kind(data: dict[str, Any]) -> str:

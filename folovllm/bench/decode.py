@@ -13,85 +13,90 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
-from collections.abc import Sequence
+import time
 from typing import Any
 
-from folovllm.bench.decoding import WARM_UP_STEPS, DecodingBatch
-from folovllm.bench.options import add_model, add_output, add_rounds, add_seed
-from folovllm.bench.probe import exceeds_caches
+from folovllm.bench.contestant import make_engine
+from folovllm.bench.options import add_batch_sizes, add_common, add_model, add_number, source
 from folovllm.bench.report import Report, Row, by_round, counted, medians
-from folovllm.bench.roofline import LayerProbe, ModelCost, largest_layer
-from folovllm.bench.workload import BenchModel, progress_bar, require_at_least, vocab_size
-from folovllm.engine.defaults import config_for_llm
+from folovllm.bench.roofline import ModelCost, Probe, exceeds_caches, largest_layer
+from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.engine.llm_engine import LLMEngine
+from folovllm.sampling_params import SamplingParams
 
 COLUMNS = [
     "dtype", "batch", "context", "steps", "weights_gb", "kv_gb", "gflop", "memory_ms", "compute_ms", "floor_ms",
     "step_ms", "share", "output_tokens_per_s",
 ]  # fmt: skip
 BLOCK_SIZE = 16
+WARM_UP_STEPS = 5
+
+
+class DecodingBatch:
+    """Greedy sequences of `prompt_len` random tokens, prefilled and some steps on; end() takes them out again."""
+
+    def __init__(self, engine: LLMEngine, count: int, prompt_len: int, vocab_size: int, seed: int) -> None:
+        self.engine, self.names = engine, [f"batch{count}-{number}" for number in range(count)]
+        self.lengths: dict[str, int] = {}
+        """Tokens that each has got."""
+        params = SamplingParams(temperature=0, max_tokens=engine.max_model_len - prompt_len, ignore_eos=True)
+        prompts = random_prompts(count, prompt_len, vocab_size, seed=seed + count)
+        for name, prompt in zip(self.names, prompts, strict=True):
+            engine.add_request(name, prompt, params)
+        gc.collect()  # here, and not in the middle of a step
+        while len(self.lengths) < count:
+            self.step()
+        for _ in range(WARM_UP_STEPS):
+            self.step()
+
+    def step(self) -> float:
+        """What it took, in seconds."""
+        start = time.perf_counter()
+        outputs = self.engine.step()
+        seconds = time.perf_counter() - start
+        self.lengths |= {output.request_id: len(output.outputs[0].token_ids) for output in outputs}
+        return seconds
+
+    def end(self) -> None:
+        for name in self.names:
+            self.engine.abort_request(name)
+        while self.engine.has_unfinished_requests():
+            self.engine.step()
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "Decode steps at several batch sizes, as a share of what memory and arithmetic of this machine allow."
     command.description = text
     add_model(command)
-    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64, 256], metavar="N", help="in a step")
-    command.add_argument("--context", type=int, metavar="N", default=128, help="prompt tokens of each")
-    command.add_argument("--steps", type=int, metavar="N", default=16, help="measured steps of a round")
-    add_rounds(command)
+    add_batch_sizes(command, 1, 8, 64, 256)
+    add_number(command, "--context", default=128, help="prompt tokens of each")
+    add_number(command, "--steps", default=16, help="measured steps of a round")
     command.add_argument("--enforce-eager", action="store_true", help="no CUDA graphs; on a CPU, layer by layer")
-    add_seed(command)
-    add_output(command)
+    add_common(command)
 
 
-def run(
-    model: BenchModel,
-    *,
-    command: str,
-    dtype: str,
-    batch_sizes: Sequence[int],
-    context: int = 128,
-    steps: int = 16,
-    rounds: int = 3,
-    device: str | None = None,
-    enforce_eager: bool = False,
-    seed: int = 0,
-) -> Report:
+def run(args: argparse.Namespace) -> Report:
     """A batch is prefilled once; its rounds of steps follow each other, the probes in between."""
-    for batch in batch_sizes:
-        require_at_least(1, batch_sizes=batch)
-    require_at_least(1, context=context, steps=steps, rounds=rounds)
-    measured = WARM_UP_STEPS + rounds * steps
+    batch_sizes, context, rounds, steps = args.batch_sizes, args.context, args.rounds, args.steps
+    most = max(batch_sizes)
     # While a batch's last prompts are computed its first ones may decode already; a step holds 2,048 prompt tokens.
-    longest = context + 1 + measured + 16 + max(batch_sizes) * context // 1024
-    with progress_bar(2 + len(batch_sizes) * (1 + rounds)) as tick:
+    longest = context + 1 + WARM_UP_STEPS + rounds * steps + 16 + most * context // 1024
+    sizes: dict[str, Any] = {
+        "max_model_len": longest, "max_num_seqs": most, "max_num_batched_tokens": max(longest, 2048 + most),
+        "block_size": BLOCK_SIZE, "num_kv_blocks": most * -(-longest // BLOCK_SIZE) + 1,
+    }  # fmt: skip
+    sizes |= {"enforce_eager": True} if args.enforce_eager else {}
+    with source(args) as model, progress_bar(2 + len(batch_sizes) * (1 + rounds)) as tick:
         tick("loading")
-        options: dict[str, Any] = {"enforce_eager": True} if enforce_eager else {}
-        config = config_for_llm(
-            model.path,
-            dtype=dtype,
-            device=device,
-            load_format=model.load_format,
-            skip_tokenizer_init=True,
-            max_model_len=longest,
-            max_num_seqs=max(batch_sizes),
-            max_num_batched_tokens=max(longest, 2048 + max(batch_sizes)),
-            block_size=BLOCK_SIZE,
-            num_kv_blocks=max(batch_sizes) * -(-longest // BLOCK_SIZE) + 1,
-            **options,
-        )
-        engine = LLMEngine(config)
-        for observe in model.observers:
-            observe(engine)
-        cost, probe = ModelCost.of_engine(engine), LayerProbe(engine.device, engine.dtype, largest_layer(engine))
+        engine = make_engine(model, args.dtype, args.device, **sizes)
+        cost, probe = ModelCost.of_engine(engine), Probe(engine.device, engine.dtype, largest_layer(engine))
         tick("measuring the machine")
         probe.measure(warm_up=True)
         vocab = vocab_size(model)
-        found = [_measure(engine, vocab, probe, batch, context, steps, rounds, seed, tick) for batch in batch_sizes]
-    rows = [
-        _row(dtype, batch, context, contexts, seconds, cost, probe)
-        for batch, (contexts, seconds) in zip(batch_sizes, found, strict=True)
+        found = [_measure(engine, vocab, probe, batch, args, tick) for batch in batch_sizes]
+    lines = [
+        (_facts(args, contexts, seconds, cost, probe), {"step_ms": by_round(seconds, rounds)})
+        for contexts, seconds in found
     ]
     notes = [
         probe.describe(),
@@ -102,57 +107,38 @@ def run(
     ]
     if not exceeds_caches(cost.weight_bytes, engine.device):
         notes.append("The weights are small enough to stay in caches: no share.")
-    samples = [{"step_ms": by_round(seconds, rounds)} for _, seconds in found]
-    title = f"Decode against the roofline, {model.label}"
-    return Report("decode", title, command, COLUMNS, rows, notes, samples=samples)
+    return Report.of(args, f"Decode against the roofline, {model.label}", COLUMNS, lines, notes)
 
 
 def _measure(
-    engine: LLMEngine,
-    vocab: int,
-    probe: LayerProbe,
-    batch: int,
-    context: int,
-    steps: int,
-    rounds: int,
-    seed: int,
-    tick: Any,
+    engine: LLMEngine, vocab: int, probe: Probe, batch: int, args: argparse.Namespace, tick: Any
 ) -> tuple[list[int], list[float]]:
     """Each sequence's context in the middle of the measured steps, and what each step took."""
-    tick(f"batch {batch}: computing {batch * context:,} tokens of prompts")
-    sequences = DecodingBatch(engine, batch, context, vocab, seed)
+    tick(f"batch {batch}: computing {batch * args.context:,} tokens of prompts")
+    sequences = DecodingBatch(engine, batch, args.context, vocab, args.seed)
     before = dict(sequences.lengths)
     seconds: list[float] = []
-    for number in range(rounds):
-        tick(f"batch {batch}: round {number + 1}/{rounds}")
+    for number in range(args.rounds):
+        tick(f"batch {batch}: round {number + 1}/{args.rounds}")
         probe.measure()
         gc.collect()  # here, and not in the middle of a step
-        seconds += [sequences.step() for _ in range(steps)]
+        seconds += [sequences.step() for _ in range(args.steps)]
     after = dict(sequences.lengths)
     if any(after[name] - before[name] != len(seconds) for name in before):
         raise RuntimeError(f"not all of {batch} sequences gained a token in every step")
     sequences.end()
     # The query of a step is the newest token, which is in its own context.
-    return [context + (before[name] + after[name]) // 2 for name in before], seconds
+    return [args.context + (before[name] + after[name]) // 2 for name in before], seconds
 
 
-def _row(
-    dtype: str,
-    batch: int,
-    context: int,
-    contexts: list[int],
-    seconds: list[float],
-    cost: ModelCost,
-    probe: LayerProbe,
-) -> Row:
+def _facts(args: argparse.Namespace, contexts: list[int], seconds: list[float], cost: ModelCost, probe: Probe) -> Row:
     num_bytes, flops = cost.decode_step(contexts)
     memory, compute = num_bytes / probe.bandwidth, flops / probe.flops_per_s
-    step = statistics.median(seconds)
-    floor = max(memory, compute)
+    step, floor = statistics.median(seconds), max(memory, compute)
     return {
-        "dtype": dtype,
-        "batch": batch,
-        "context": context,
+        "dtype": args.dtype,
+        "batch": len(contexts),
+        "context": args.context,
         "steps": len(seconds),
         "weights_gb": cost.weight_bytes / 1e9,
         "kv_gb": (num_bytes - cost.weight_bytes) / 1e9,
@@ -162,5 +148,5 @@ def _row(
         "floor_ms": floor * 1e3,
         "step_ms": step * 1e3,
         "share": floor / step if exceeds_caches(cost.weight_bytes, probe.device) else None,
-        "output_tokens_per_s": batch / step,
+        "output_tokens_per_s": len(contexts) / step,
     }

@@ -25,11 +25,7 @@ class Lengths:
 
     @classmethod
     def uniform(cls, count: int, prompt: tuple[int, int], output: tuple[int, int], seed: int = 0) -> Lengths:
-        """Drawn between the two ends, both included.
-
-        Raises:
-            ValueError: no request, or ends that are no 1 <= MIN <= MAX.
-        """
+        """Drawn between the two ends, both included. Raises ValueError: no request, or no 1 <= MIN <= MAX."""
         if count < 1:
             raise ValueError(f"requests must be at least 1, got {count}")
         for name, (low, high) in (("prompt-len", prompt), ("output-len", output)):
@@ -45,12 +41,13 @@ class Lengths:
         return max(prompt + output for prompt, output in zip(self.prompts, self.outputs, strict=True))
 
     def describe(self) -> str:
-        def text(values: list[int]) -> str:
-            return f"{min(values)} to {max(values)} tokens (mean {statistics.mean(values):.1f})"
+        prompts, outputs = (
+            f"{min(values)} to {max(values)} tokens (mean {statistics.mean(values):.1f})"
+            for values in (self.prompts, self.outputs)
+        )
+        return f"{len(self.prompts)} requests at once: prompts of {prompts}, outputs of {outputs}"
 
-        return f"{len(self.prompts)} requests at once: prompts of {text(self.prompts)}, outputs of {text(self.outputs)}"
-
-    def make_prompts(self, vocab_size: int, seed: int | str, count: int | None = None) -> list[list[int]]:
-        """Random token ids for the first `count` requests, None for all of them."""
+    def make_prompts(self, vocab_size: int, seed: int | str) -> list[list[int]]:
+        """Random token ids."""
         rng = random.Random(f"prompts {seed}")
-        return [[rng.randrange(vocab_size) for _ in range(length)] for length in self.prompts[:count]]
+        return [[rng.randrange(vocab_size) for _ in range(length)] for length in self.prompts]

@@ -1,4 +1,4 @@
-"""The requests of a load: random ones, or those of a file, so that two clients can send the same.
+"""The requests of a load, random ones or those of a file, so that two clients can send the same; and what they go to.
 
 A file has a JSON object in each line, as `vllm bench serve --dataset-name custom` reads them, too:
 
@@ -13,9 +13,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from folovllm.bench.workload import require_at_least
+from folovllm.bench.metrics import RequestTimes
+from folovllm.bench.report import Row
 from folovllm.utils.checks import check_int
 from folovllm.utils.named_files import parse_json, read_file
 
@@ -44,9 +45,48 @@ class Work:
         return any(isinstance(request.prompt, str) for request in self.requests)
 
 
+@dataclass(frozen=True)
+class CacheCounters:
+    """What a server tells of its KV cache: the share of blocks in use now, and totals since it started."""
+
+    kv_usage: float
+    prefix_queries: float
+    prefix_hits: float
+    preemptions: float
+
+    @staticmethod
+    def row(before: CacheCounters | None, after: CacheCounters | None, peak: float) -> Row:
+        """None of everything where the server does not tell, and of hits where nothing was looked up."""
+        if before is None or after is None:
+            return {"kv_peak_share": None, "prefix_hit_rate": None, "preemptions": None}
+        queries, hits = after.prefix_queries - before.prefix_queries, after.prefix_hits - before.prefix_hits
+        rate, preemptions = hits / queries if queries else None, int(after.preemptions - before.preemptions)
+        return {"kv_peak_share": peak, "prefix_hit_rate": rate, "preemptions": preemptions}
+
+
+class Server(Protocol):
+    """Between start() and stop() it belongs to one event loop."""
+
+    poll_seconds: float
+
+    @property
+    def label(self) -> str: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    def usable(self, ids: list[int]) -> list[int]:
+        """The prompt in tokens that the server's model has."""
+
+    async def ask(self, request: LoadRequest) -> RequestTimes:
+        """Never raises for a request that fails: its times say what was wrong."""
+
+    async def counters(self) -> CacheCounters | None: ...
+
+
 def random_work(num_requests: int = 64, input_len: int = 64, output_len: int = 64, seed: int = 0) -> Work:
     """Of equal lengths, greedy; the same for the same numbers and seed, to the token."""
-    require_at_least(1, num_requests=num_requests, input_len=input_len, output_len=output_len)
     rng = random.Random(seed)
     requests = [
         LoadRequest([rng.randint(0, TOP_ID) for _ in range(input_len)], output_len, {"temperature": 0.0})

@@ -30,6 +30,8 @@ class RequestTimes:
     num_tokens: int = 0
     e2el: float = 0.0
     problem: str | None = None
+    queue: float | None = None
+    """Until the step began that scheduled its first tokens, where the server tells."""
 
     @property
     def ttft(self) -> float:
@@ -88,6 +90,9 @@ def load_row(answers: Sequence[RequestTimes], seconds: float, goals: Mapping[str
         "output_tokens_per_s": sum(answer.num_tokens for answer in good) / seconds,
         "goodput_per_s": sum(answer.meets(goals) for answer in good) / seconds if goals else None,
     }
+    waits = [answer.queue for answer in good if answer.queue is not None]
+    if waits:
+        row |= percentiles_ms("queue", waits)
     row |= percentiles_ms("ttft", [answer.ttft for answer in good])
     # A request of one token has no time per further one, and must not pull the percentile down to 0.
     row |= percentiles_ms("tpot", [answer.tpot for answer in good if answer.num_tokens > 1])

@@ -43,10 +43,9 @@ class OtherLoad:
         return asdict(self) | {"share": self.share, "is_busy": self.is_busy}
 
     def describe(self) -> str:
-        used = self.cpu_seconds / self.wall_seconds if self.wall_seconds > 0 else 0.0
         return (
-            f"Busy neighbours: other processes used {used:.1f} of {self.cores} cores ({self.share:.0%}) while this "
-            "ran. Its times are longer and vary more than on a quiet machine."
+            f"Busy neighbours: other processes used {self.share * self.cores:.1f} of {self.cores} cores "
+            f"({self.share:.0%}) while this ran. Its times are longer and vary more than on a quiet machine."
         )
 
 
@@ -56,23 +55,17 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
-        self._before = _busy_ticks()
-        self._own = own_ticks({os.getpid()})
+        self._before, self._own = _busy_ticks(), own_ticks({os.getpid()})
 
     def look(self) -> OtherLoad | None:
         """What the others have used since the beginning; None where the system does not tell."""
         now, own = _busy_ticks(), own_ticks({os.getpid()})
         if self._before is None or now is None:
             return None
-        tick = os.sysconf("SC_CLK_TCK")
+        tick, wall = os.sysconf("SC_CLK_TCK"), time.perf_counter() - self._began
         busy, stolen = (after - before for after, before in zip(now[:2], self._before[:2], strict=True))
-        return OtherLoad(
-            wall_seconds=time.perf_counter() - self._began,
-            # Both sides are counted in ticks of 10 ms, at different moments: a quiet machine may come out below 0.
-            cpu_seconds=max(0.0, (busy - (own - self._own)) / tick),
-            stolen_seconds=stolen / tick,
-            cores=now[2],
-        )
+        # Both sides are counted in ticks of 10 ms, at different moments: a quiet machine may come out below 0.
+        return OtherLoad(wall, max(0.0, (busy - (own - self._own)) / tick), stolen / tick, now[2])
 
 
 def _busy_ticks() -> tuple[int, int, int] | None:
@@ -100,10 +93,8 @@ def own_ticks(roots: set[int]) -> int:
         pid = int(folder.name)
         parents[pid] = int(fields[1])
         ticks[pid] = sum(int(number) for number in fields[11:15])  # its user and system time, its children's
-    own = {pid for pid in roots if pid in ticks}
-    grown = True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in own} - own
+    own, more = set[int](), {pid for pid in roots if pid in ticks}
+    while more:
         own |= more
-        grown = bool(more)
+        more = {pid for pid, parent in parents.items() if parent in own} - own
     return sum(ticks[pid] for pid in own)

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from folovllm.bench.shapes import DEFAULT_SHAPE, SHAPES
 from folovllm.entrypoints.cli.parser import HELP, add_dtype
@@ -25,15 +23,32 @@ if TYPE_CHECKING:
     from folovllm.bench.workload import BenchModel
 
 
+def at_least(least: int) -> Callable[[str], int]:
+    """The type of an option that is a whole number."""
+
+    def integer(text: str) -> int:
+        if (value := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
+        return value
+
+    return integer
+
+
+def add_number(
+    command: argparse._ActionsContainer, *flags: str, default: Any = None, help: str, least: int = 1, **more: Any
+) -> None:
+    command.add_argument(*flags, type=at_least(least), metavar="N", default=default, help=help, **more)
+
+
+def add_batch_sizes(command: argparse.ArgumentParser, *default: int, help: str = "in a step") -> None:
+    add_number(command, "--batch-sizes", default=list(default), help=help, nargs="+")
+
+
 def add_source(parser: argparse._ActionsContainer) -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--model", help="a local folder, a hub id, or 'embedded' (default: --shape)")
-    group.add_argument(
-        "--shape",
-        choices=list(SHAPES),
-        default=DEFAULT_SHAPE,
-        help="random weights of this shape, no download",
-    )
+    text = "random weights of this shape, no download"
+    group.add_argument("--shape", choices=list(SHAPES), default=DEFAULT_SHAPE, help=text)
 
 
 def add_model(parser: argparse._ActionsContainer) -> None:
@@ -44,37 +59,45 @@ def add_model(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--device", help=HELP["device"])
 
 
+def add_lengths(command: argparse.ArgumentParser, requests: int | None, prompt: int, output: int) -> None:
+    """How many requests there are in a round, where that is asked, and how long."""
+    if requests is not None:
+        add_number(command, "--num-requests", "--num-prompts", default=requests, help="requests in each round")
+    add_number(command, "--input-len", default=prompt, help="prompt tokens of a request")
+    add_number(command, "--output-len", default=output, help="new tokens of a request", least=2)
+
+
 def add_rounds(parser: argparse.ArgumentParser, default: int = 3) -> None:
-    parser.add_argument("--rounds", type=int, metavar="N", default=default, help="measured rounds; medians are shown")
+    add_number(parser, "--rounds", default=default, help="measured rounds; medians are shown")
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Every benchmark has these."""
+    text = "CPU threads (default: torch's own choice, 1 for the embedded model)"
+    add_number(parser, "--threads", help=text)
+    parser.add_argument("--json", metavar="PATH", help="write the result here; - prints it, and no table")
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", default=0, help="the same number repeats the same requests")
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Every benchmark has these."""
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="CPU threads (default: torch's own choice, 1 for the embedded model)"
-    )
-    parser.add_argument("--json", metavar="PATH", help="write the result here; - prints it, and no table")
-
-
-def command_line(args: argparse.Namespace) -> str:
-    return shlex.join([*args.program.split(), *args.argv])
+def add_common(parser: argparse.ArgumentParser, rounds: int = 3) -> None:
+    add_rounds(parser, rounds)
+    add_seed(parser)
+    add_output(parser)
 
 
 def prepare(args: argparse.Namespace) -> None:
     """Refuse wrong options before the minutes of measuring, not after them."""
-    if args.threads is not None and args.threads < 1:
-        raise ValueError(f"threads must be at least 1, got {args.threads}")
     if args.json not in (None, "-"):
         check_target("json", Path(args.json))
-    if getattr(args, "model", None) is not None:
+    model = getattr(args, "model", None)
+    if model is not None:
         from folovllm.model_files import resolve_model_path
 
-        resolve_model_path(args.model, weights=getattr(args, "load_format", None) != "dummy")
-    settle_threads(args.threads, getattr(args, "model", None))
+        resolve_model_path(model, weights=getattr(args, "load_format", None) != "dummy")
+    settle_threads(args.threads, model)
     from folovllm.bench.neighbours import Neighbours
 
     args.neighbours = Neighbours()
@@ -94,23 +117,16 @@ def settle_threads(threads: int | None, model: str | None) -> None:
 
 @contextmanager
 def source(args: argparse.Namespace) -> Iterator[BenchModel]:
-    """The model that add_model's options name; its engines are looked at as --trace and the like say."""
-    from folovllm.bench.workload import bench_model
+    """The model that add_source's or add_model's options name; `args.dtype` becomes the one that it computes in.
 
-    with bench_model(args.model, args.shape, args.load_format) as model:
+    Its engines get the observers of --trace and the like.
+    """
+    from folovllm.bench.workload import bench_model, dtype_of
+
+    with bench_model(args.model, args.shape, getattr(args, "load_format", None)) as model:
+        if "dtype" in args:
+            args.dtype = dtype_of(model, args.dtype, args.device)
         yield replace(model, observers=getattr(args, "observers", ()))
-
-
-def call(run: Callable[..., Report], args: argparse.Namespace) -> Report:
-    """What `run` gives: its parameters are the options of the same names, `model` and `dtype` what they come to."""
-    names = signature(run).parameters
-    given = {name: getattr(args, name) for name in names if name in args} | {"command": command_line(args)}
-    if "model" not in names:
-        return run(**given)
-    from folovllm.bench.workload import dtype_of
-
-    with source(args) as model:
-        return run(**given | {"model": model, "dtype": dtype_of(model, args.dtype, args.device)})
 
 
 def show(args: argparse.Namespace, report: Report) -> int:

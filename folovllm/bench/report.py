@@ -9,8 +9,10 @@ vLLM: benchmarks/lib/utils.py
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
+import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +30,8 @@ from folovllm.utils.named_files import writing
 Row = dict[str, Any]
 Samples = Mapping[str, Sequence[float]]
 """Of one row: the column -> what each round measured, in the column's unit, in order."""
+Line = tuple[Row, Samples]
+"""A row's facts, and its samples."""
 
 
 @dataclass
@@ -63,6 +67,19 @@ class Report:
         for key in (key for samples in self.samples for key in samples):
             if key not in self.columns:
                 raise ValueError(f"samples must be of the columns {self.columns}, got {key!r}")
+
+    @classmethod
+    def of(
+        cls, args: argparse.Namespace, title: str, columns: list[str], lines: Sequence[Line], notes: list[str],
+        **more: Any,
+    ) -> Report:  # fmt: skip
+        """A row for each of `lines`: what is known of it, else the median of its rounds, else None."""
+        rows = [
+            {column: facts[column] if column in facts else median_of(samples.get(column)) for column in columns}
+            for facts, samples in lines
+        ]
+        kept = [{key: values for key, values in samples.items() if key in columns} for _, samples in lines]
+        return cls(args.bench, title, command_line(args), columns, rows, notes, samples=kept, **more)
 
     def check_files(self) -> None:
         """Raises ValueError: something that was written beside the result is incomplete. Asked once it was shown."""
@@ -163,6 +180,14 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"min": low, "median": middle, "max": high, "relative": (high - low) / abs(middle) if middle else 0.0}
 
 
+def command_line(args: argparse.Namespace) -> str:
+    return shlex.join([*args.program.split(), *args.argv])
+
+
+def median_of(values: Sequence[float] | None) -> float | None:
+    return statistics.median(values) if values else None
+
+
 def by_round(seconds: Sequence[float], rounds: int) -> list[float]:
     """Of many calls in a row, the median of each of `rounds` equal parts of them, in milliseconds."""
     size = len(seconds) // rounds
@@ -174,7 +199,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def medians(number: int, noun: str) -> str:
-    """How the notes begin: the median of one is that one."""
+    """How notes begin."""
     return f"Medians of {number} {noun}s" if number > 1 else f"One {noun}"
 
 

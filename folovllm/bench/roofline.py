@@ -7,7 +7,8 @@
 
     floor = max(bytes / bandwidth, operations / matmul rate)
 
-A step that moves and computes at the same time can be as fast as the slower of the two, and no faster.
+A step that moves and computes at the same time can be as fast as the slower of the two, and no faster. The rates are
+no data sheet's: the same process measures them between the rounds, with as many threads, while other programs run.
 
 vLLM: v1/metrics/perf.py
 """
@@ -15,18 +16,26 @@ vLLM: v1/metrics/perf.py
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from folovllm.bench.probe import Probe
+from folovllm.bench.contestant import synchronize
 from folovllm.bench.shapes import ModelShape
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.hf_config import load_hf_config
 from folovllm.layers.linear import Linear, LMHead
 from folovllm.layers.quantization.linear import QuantizedLinear
+from folovllm.utils.recycled_memory import empty_in_huge_pages
+
+PROBE_BYTES = 512 * 2**20  # more than a cache holds
+# Weights smaller than this may stay in a CPU's caches, and a share of the memory's bandwidth would say nothing.
+CACHE_BYTES = 256 * 2**20
+MATMUL_SIZE = {"cpu": 1024, "cuda": 8192}
+PROBE_REPEATS = {"cpu": 1, "cuda": 20}  # in a row, so that starting and waiting are a small part
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class ModelCost:
     @classmethod
     def of_engine(cls, engine: LLMEngine) -> ModelCost:
         cost = cls.of(load_hf_config(engine.model_config), engine.dtype)
-        layers = [module for module in engine.runner.model.modules() if isinstance(module, Linear)]
+        layers = _linears(engine)
         if any(isinstance(layer.method, QuantizedLinear) for layer in layers):  # codes and scales, as they are kept
             return replace(cost, weight_bytes=sum(layer.weight.nbytes for layer in layers))
         return cost
@@ -71,30 +80,81 @@ class ModelCost:
         return num_bytes, flops
 
 
-class LayerProbe(Probe):
-    """Multiplies by a layer of the engine, too: on a CPU its product may be the faster one, and torch's no floor."""
-
-    def __init__(self, device: torch.device, dtype: torch.dtype, layer: Linear) -> None:
-        super().__init__(device, dtype)
-        self._layer = layer
-        self._rows = torch.randn(len(self._a), layer.in_features, device=device, dtype=dtype)
-        self.product: list[float] = []
-
-    def measure(self, *, warm_up: bool = False) -> None:
-        super().measure(warm_up=warm_up)
-        with torch.inference_mode():
-            seconds = self._seconds(lambda: self._layer(self._rows))
-        if not warm_up:
-            self.product.append(2 * self._rows.numel() * self._layer.out_features / seconds)
-
-    @property
-    def flops_per_s(self) -> float:
-        """The faster of both."""
-        return max(statistics.median(self.matmul), statistics.median(self.product))
+def _linears(engine: LLMEngine) -> list[Linear]:
+    return [module for module in engine.runner.model.modules() if isinstance(module, Linear)]
 
 
 def largest_layer(engine: LLMEngine) -> Linear:
     """But for the one that makes the logits."""
-    layers = [module for module in engine.runner.model.modules() if isinstance(module, Linear)]
-    layers = [layer for layer in layers if not isinstance(layer, LMHead)]
+    layers = [layer for layer in _linears(engine) if not isinstance(layer, LMHead)]
     return max(layers, key=lambda layer: layer.in_features * layer.out_features)
+
+
+def exceeds_caches(weight_bytes: int, device: torch.device) -> bool:
+    """Whether a share of the memory's bandwidth says something."""
+    return device.type != "cpu" or weight_bytes >= CACHE_BYTES
+
+
+class Probe:
+    """How fast this machine reads, copies and multiplies; measured between the rounds, medians.
+
+    layer: multiplies by it, too. On a CPU its product may be the faster one, and torch's no floor.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, layer: Linear | None = None) -> None:
+        self.device, self.dtype, self._layer = device, dtype, layer
+        self.read: list[float] = []
+        self.copy: list[float] = []
+        self.matmul: list[float] = []
+        self._source, self._target = (self._large().fill_(1) for _ in range(2))
+        size = MATMUL_SIZE[device.type]
+        # Random: a GPU that multiplies ones takes less power, and runs faster than it does at work.
+        self._a, self._b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+        self._c = torch.empty_like(self._a)
+        self._rows = None if layer is None else torch.randn(size, layer.in_features, device=device, dtype=dtype)
+
+    def _large(self) -> torch.Tensor:
+        """On a CPU in huge pages, as packed weights are."""
+        if self.device.type == "cpu":
+            return empty_in_huge_pages((PROBE_BYTES // 4,), torch.float32)
+        return torch.empty(PROBE_BYTES // 4, device=self.device)
+
+    @torch.inference_mode()
+    def measure(self, *, warm_up: bool = False) -> None:
+        num_bytes = self._source.nbytes
+        read = num_bytes / self._seconds(lambda: self._source.sum())
+        copy = 2 * num_bytes / self._seconds(lambda: self._target.copy_(self._source))
+        matmul = 2 * len(self._a) ** 3 / self._seconds(lambda: torch.mm(self._a, self._b, out=self._c))
+        if self._layer is not None and self._rows is not None:
+            layer, rows = self._layer, self._rows
+            flops = 2 * rows.numel() * layer.out_features
+            matmul = max(matmul, flops / self._seconds(lambda: layer(rows)))
+        if not warm_up:
+            self.read.append(read)
+            self.copy.append(copy)
+            self.matmul.append(matmul)
+
+    def _seconds(self, call: Callable[[], object]) -> float:
+        repeats = PROBE_REPEATS[self.device.type]
+        synchronize(self.device)
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        synchronize(self.device)
+        return (time.perf_counter() - start) / repeats
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes/s: the faster of reading and copying, so that the floor is not made easy."""
+        return max(statistics.median(self.read), statistics.median(self.copy))
+
+    @property
+    def flops_per_s(self) -> float:
+        return statistics.median(self.matmul)
+
+    def describe(self) -> str:
+        return (
+            f"Measured between the rounds: reading {statistics.median(self.read) / 1e9:,.1f} GB/s, copying "
+            f"{statistics.median(self.copy) / 1e9:,.1f} GB/s (bytes read and written), matmul "
+            f"{self.flops_per_s / 1e12:,.3f} TFLOP/s in {str(self.dtype).removeprefix('torch.')}."
+        )

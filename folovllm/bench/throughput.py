@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Sequence
 
-from folovllm.bench.contestant import Run
+from folovllm.bench.contestant import Run, Work
 from folovllm.bench.lengths import Lengths
-from folovllm.bench.options import add_model, add_output, add_rounds, add_seed
+from folovllm.bench.options import add_common, add_lengths, add_model, add_number, source
 from folovllm.bench.peers.apart import PeerSetup
-from folovllm.bench.peers.registry import peer_names, require_peers
-from folovllm.bench.race import Race, race
+from folovllm.bench.peers.registry import add_peers, check_peers
+from folovllm.bench.race import Race, median, race
 from folovllm.bench.report import Report, Row, medians
-from folovllm.bench.workload import BenchModel, require_at_least, vocab_size
+from folovllm.bench.workload import vocab_size
 from folovllm.config import CacheConfig
 from folovllm.entrypoints.cli.parser import HELP
 from folovllm.quant_scheme import ONLINE
@@ -39,88 +38,54 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     text = "round folovllm's weights (default: as the checkpoint has them)"
     command.add_argument("--quantization", choices=list(ONLINE), help=text)
     command.add_argument("--quantize-head", action="store_true", help=HELP["quantize_head"])
-    text = "take turns with hf (Hugging Face's generate) or another: a wrong name lists all (default: none)"
-    command.add_argument("--peer", action="append", default=[], dest="peers", metavar="PEER", help=text)
-    text = "also let the peer take this many at a time"
-    command.add_argument("--peer-batch-size", type=int, metavar="N", default=1, help=text)
-    text = "for the peers vllm and vllm-compiled: the Python that has vLLM (default: this one)"
-    command.add_argument("--peer-python", metavar="PATH", help=text)
-    text = "for the peer llama-cpp: the same model as llama.cpp reads it (default: none)"
-    command.add_argument("--gguf", metavar="FILE", help=text)
+    add_peers(command)
+    add_number(command, "--peer-batch-size", default=1, help="also let the peer take this many at a time")
     text = "lengths from an eighth of --input-len and --output-len up to them, instead of all the same"
     command.add_argument("--mixed", action="store_true", help=text)
-    text = "requests in each round"
-    command.add_argument("--num-requests", "--num-prompts", type=int, metavar="N", default=4, help=text)
-    command.add_argument("--input-len", type=int, metavar="N", default=32, help="prompt tokens of a request")
-    command.add_argument("--output-len", type=int, metavar="N", default=32, help="new tokens of a request")
-    add_rounds(command)
-    add_seed(command)
-    add_output(command)
+    add_lengths(command, 4, 32, 32)
+    add_common(command)
 
 
-def run(
-    model: BenchModel,
-    *,
-    command: str,
-    dtype: str,
-    quantization: str | None = None,
-    quantize_head: bool = False,
-    peers: Sequence[str] = (),
-    peer_python: str | None = None,
-    gguf: str | None = None,
-    device: str | None = None,
-    num_requests: int = 4,
-    input_len: int = 32,
-    output_len: int = 32,
-    mixed: bool = False,
-    peer_batch_size: int = 1,
-    rounds: int = 3,
-    seed: int = 0,
-) -> Report:
-    require_at_least(1, num_requests=num_requests, input_len=input_len, rounds=rounds, peer_batch_size=peer_batch_size)
-    require_at_least(2, output_len=output_len)
-    peers = peer_names(peers)
-    require_peers(peers)
-    lengths = make_lengths(num_requests, input_len, output_len, mixed=mixed, seed=seed)
-    max_model_len = input_len + output_len
-    setup = PeerSetup(
-        model, dtype, device, max_model_len, num_requests, peer_batch_size, peer_python, gguf, quantization
-    )
-    vocab = vocab_size(model)
-
-    def work(number: int) -> tuple[list[list[int]], list[int]]:
-        # A fresh set in each round, so that nothing can be remembered. The warm-up takes as many requests: what they
-        # use of buffers and blocks is then used for the first time before the clock runs.
-        return lengths.make_prompts(vocab, f"{seed} {number}" if seed else number), lengths.outputs
-
+def run(args: argparse.Namespace) -> Report:
+    peers, count, seed = check_peers(args.peers), args.num_requests, args.seed
+    lengths = make_lengths(args)
+    longest = args.input_len + args.output_len
     # Room for these requests, as vLLM's peer has it, and one block more for each that runs ahead. In a larger cache
     # each round would take blocks that none has used before, and the first use of memory is dear.
-    room = num_requests * (-(-max_model_len // CacheConfig().block_size) + 1)
-    options = {"quantization": quantization, "quantize_head": quantize_head}
-    found = race(setup, peers, rounds, work, num_kv_blocks=room, **options)
-    common = {"requests": num_requests}
-    rows: list[Row] = [
-        {"engine": one.name, **common, "batch": getattr(one, "batch_size", None)}
-        | {"dtype": getattr(one, "dtype", None) or dtype}
-        | _row(results, lengths)
-        for one, results in zip(found.contestants, found.runs, strict=True)
-    ]
-    if quantization is not None:
-        rows[0]["dtype"] = quantization + (", head in 8 bits" if quantize_head else "")
-    rows[0]["bandwidth_gb_per_s"] = found.bandwidth / 1e9
-    if found.from_memory:
-        rows[0]["roofline"] = statistics.median(_roofline(run, found) for run in found.runs[0])
-    for row in rows[1:]:
-        row["speedup"] = row["seconds"] / rows[0]["seconds"]
-    notes = _notes(found, rounds, input_len, output_len, mixed=mixed, seed=seed)
-    rows = [{column: row[column] for column in COLUMNS} for row in rows]
-    samples = [_samples(results, lengths) for results in found.runs]
-    return Report("throughput", f"Throughput, {model.label}", command, COLUMNS, rows, notes, samples=samples)
+    options = {"num_kv_blocks": count * (-(-longest // CacheConfig().block_size) + 1)}
+    options |= {"quantization": args.quantization, "quantize_head": args.quantize_head}
+    with source(args) as model:
+        setup = PeerSetup(model, args.dtype, args.device, longest, count, vars(args))
+        vocab = vocab_size(model)
+
+        def work(number: int) -> Work:
+            # A fresh set in each round, so that nothing can be remembered. The warm-up takes as many requests: what
+            # they use of buffers and blocks is then used for the first time before the clock runs.
+            return lengths.make_prompts(vocab, f"{seed} {number}" if seed else number), lengths.outputs
+
+        found = race(setup, peers, args.rounds, work, **options)
+    lines: list[tuple[Row, dict[str, list[float]]]] = []
+    for contestant, runs in zip(found.contestants, found.runs, strict=True):
+        facts: Row = {"engine": contestant.name, "requests": count, "batch": getattr(contestant, "batch_size", None)}
+        facts |= {"dtype": getattr(contestant, "dtype", None) or args.dtype}
+        facts |= {"prompt_tokens": _mean(lengths.prompts), "output_tokens": _mean(lengths.outputs)}
+        for name in ("kv_reserved_tokens", "kv_used_tokens"):
+            middle = median([getattr(run, name) for run in runs])
+            facts[name] = None if middle is None else round(middle)
+        lines.append((facts, _samples(runs, lengths)))
+    if args.quantization is not None:
+        lines[0][0]["dtype"] = args.quantization + (", head in 8 bits" if args.quantize_head else "")
+    lines[0][0]["bandwidth_gb_per_s"] = found.probe.bandwidth / 1e9
+    lines[0][0]["roofline"] = median([found.roofline(run) for run in found.runs[0]])
+    ours = statistics.median(lines[0][1]["seconds"])
+    for facts, samples in lines[1:]:
+        facts["speedup"] = statistics.median(samples["seconds"]) / ours
+    return Report.of(args, f"Throughput, {model.label}", COLUMNS, lines, _notes(args, found))
 
 
-def _notes(found: Race, rounds: int, input_len: int, output_len: int, *, mixed: bool, seed: int) -> list[str]:
+def _notes(args: argparse.Namespace, found: Race) -> list[str]:
     notes = [
-        f"{medians(rounds, 'round')} after a warm-up, in turn.",
+        f"{medians(args.rounds, 'round')} after a warm-up, in turn.",
         "speedup: this row's seconds over folovllm's.",
         "roofline: of folovllm's decode, the time to read the weights once a step, at the bandwidth measured between "
         "the runs, over the time it took; K and V are not counted."
@@ -130,50 +95,34 @@ def _notes(found: Race, rounds: int, input_len: int, output_len: int, *, mixed: 
         *found.missing,
         "kv: tokens in folovllm's cache when most of them were used, and what was reserved for these sequences.",
     ]
-    if mixed:
-        (low, high), (least, most) = mixed_range(input_len, 1), mixed_range(output_len, 2)
+    if args.mixed:
+        (low, high), (least, most) = mixed_range(args.input_len, 1), mixed_range(args.output_len, 2)
         notes.append(
-            f"Mixed lengths, uniform, seed {seed}: prompts of {low} to {high} tokens, outputs of {least} to {most}; "
-            "the columns show the means."
+            f"Mixed lengths, uniform, seed {args.seed}: prompts of {low} to {high} tokens, outputs of {least} to "
+            f"{most}; the columns show the means."
         )
     return notes
 
 
-def make_lengths(count: int, input_len: int, output_len: int, *, mixed: bool, seed: int = 0) -> Lengths:
+def make_lengths(args: argparse.Namespace) -> Lengths:
     """Every request of these lengths, or uniform from an eighth of them up to them."""
-    if not mixed:
-        return Lengths.equal(count, input_len, output_len)
-    return Lengths.uniform(count, mixed_range(input_len, 1), mixed_range(output_len, 2), seed)
+    if not args.mixed:
+        return Lengths.equal(args.num_requests, args.input_len, args.output_len)
+    ranges = mixed_range(args.input_len, 1), mixed_range(args.output_len, 2)
+    return Lengths.uniform(args.num_requests, *ranges, args.seed)
 
 
 def mixed_range(longest: int, least: int) -> tuple[int, int]:
     return max(least, longest // SHORTEST), longest
 
 
-def _samples(results: list[Run], lengths: Lengths) -> dict[str, list[float]]:
-    """Of one row: the column -> each round's figure, for `folovllm bench compare`."""
+def _samples(runs: list[Run], lengths: Lengths) -> dict[str, list[float]]:
     return {
-        "seconds": [result.seconds for result in results],
-        "prefill_tokens_per_s": [sum(lengths.prompts) / result.prefill_seconds for result in results],
-        "decode_tokens_per_s": [result.decode_tokens / result.decode_seconds for result in results],
-        "output_tokens_per_s": [sum(lengths.outputs) / result.seconds for result in results],
+        "seconds": [run.seconds for run in runs],
+        "prefill_tokens_per_s": [sum(lengths.prompts) / run.prefill_seconds for run in runs],
+        "decode_tokens_per_s": [run.decode_tokens / run.decode_seconds for run in runs],
+        "output_tokens_per_s": [sum(lengths.outputs) / run.seconds for run in runs],
     }
-
-
-def _row(results: list[Run], lengths: Lengths) -> Row:
-    medians = {name: statistics.median(values) for name, values in _samples(results, lengths).items()}
-    row: Row = {"prompt_tokens": _mean(lengths.prompts), "output_tokens": _mean(lengths.outputs), **medians}
-    row |= dict.fromkeys(("speedup", "bandwidth_gb_per_s", "roofline"))
-    for name in ("kv_reserved_tokens", "kv_used_tokens"):
-        told = [getattr(result, name) for result in results if getattr(result, name) is not None]
-        row[name] = round(statistics.median(told)) if told else None
-    return row
-
-
-def _roofline(run: Run, found: Race) -> float:
-    """Of the steps that only decode: the floor of their weights over what they took."""
-    steps = sum(not step.prefill for step in run)
-    return steps * found.weight_bytes / found.bandwidth / run.decode_seconds
 
 
 def _mean(values: list[int]) -> int | float:

@@ -55,46 +55,37 @@ def shape_config(shape: str) -> Any:
     import torch
     from transformers.models.qwen3 import Qwen3Config
 
-    return Qwen3Config(
-        **SHAPES[shape],
-        architectures=["Qwen3ForCausalLM"],
-        dtype=torch.bfloat16,
-        bos_token_id=None,
-        eos_token_id=None,
-        pad_token_id=None,
-    )
+    none: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    return Qwen3Config(**SHAPES[shape], architectures=["Qwen3ForCausalLM"], dtype=torch.bfloat16, **none)
+
+
+def hf_config_of(model: BenchModel) -> Any:
+    from folovllm.config import ModelConfig
+    from folovllm.hf_config import load_hf_config
+
+    return load_hf_config(ModelConfig(model.path, load_format=model.load_format, skip_tokenizer_init=True))
 
 
 def dtype_of(model: BenchModel, dtype: str, device: str | None) -> str:
-    """What the engine computes in for this `dtype`: peers get the same, and the report says it by its name."""
+    """What the engine computes in for this `dtype`: peers get the same, and the report has its name."""
     import torch
 
     from folovllm.config import ModelConfig
-    from folovllm.model_loader import load_hf_config, resolve_dtype
+    from folovllm.model_loader import resolve_dtype
     from folovllm.utils.devices import default_device
 
     config = ModelConfig(model.path, dtype=dtype, load_format=model.load_format, skip_tokenizer_init=True)
-    chosen = resolve_dtype(config, load_hf_config(config), torch.device(device or default_device()))
+    chosen = resolve_dtype(config, hf_config_of(model), torch.device(device or default_device()))
     return str(chosen).removeprefix("torch.")
 
 
 def vocab_size(model: BenchModel) -> int:
-    from folovllm.config import ModelConfig
-    from folovllm.hf_config import load_hf_config
-
-    config = load_hf_config(ModelConfig(model.path, load_format=model.load_format, skip_tokenizer_init=True))
-    return int(config.vocab_size)
+    return int(hf_config_of(model).vocab_size)
 
 
 def random_prompts(count: int, length: int, vocab_size: int, seed: int = 0) -> list[list[int]]:
     rng = random.Random(seed)
     return [[rng.randrange(vocab_size) for _ in range(length)] for _ in range(count)]
-
-
-def require_at_least(minimum: int, **values: int) -> None:
-    for name, value in values.items():
-        if value < minimum:
-            raise ValueError(f"{name} must be at least {minimum}, got {value}")
 
 
 @contextmanager

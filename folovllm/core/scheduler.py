@@ -24,7 +24,7 @@ Iteration-level scheduling: Orca (Yu et al., OSDI 2022). Chunks beside decodes: 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Set
 
 from folovllm.config import SchedulerConfig
 from folovllm.core.draft_length import DraftLength
@@ -75,6 +75,7 @@ class Scheduler:
         self.largest_chunk = self.prompt_cap or config.max_num_batched_tokens
         self.max_num_partial_prefills = config.max_num_partial_prefills
         self.preempter = Preempter(kv, config.preemption_mode)
+        self.held: Set[Request] = frozenset()  # running ones that sit out the next step: it needs what is not there yet
         self._watermark = int(WATERMARK * kv.pool.num_blocks)
         self._num_partial = self._owed_blocks = 0
         self._prefills: list[tuple[Request, Wants]] = []
@@ -97,7 +98,7 @@ class Scheduler:
         self._num_partial = self._owed_blocks = 0
         must_wait, self._prefills = False, []
         for request in self.running:  # grows shorter from its end, as the newest give way
-            if not self._decode_in_place(request, output):
+            if request not in self.held and not self._decode_in_place(request, output):
                 for group in lacking(request, request.get_seqs(RUNNING)):
                     if is_decode(group):
                         must_wait |= self._decode(request, group, output)
@@ -108,7 +109,7 @@ class Scheduler:
                 must_wait |= self._prefill(request, group, output, share)
         if not must_wait and (self.swapped or self.waiting):
             moved = self._let_in(output)
-            if output.is_empty and not moved and self.running:
+            if output.is_empty and not moved and self.running and not self.held:
                 # Beams that have not all come back hold the blocks that the next request in line needs, which may be
                 # more urgent than they are. Without this they would wait for each other for ever.
                 newest = self.running[-1]
@@ -129,9 +130,8 @@ class Scheduler:
         left. Returns whether any did."""
         room, moved = self.max_num_seqs - sum(map(rows_claimed, self.running)), False
         while self.swapped or self.waiting:
-            if not self.waiting or (
-                self.swapped and self.lines.key(self.swapped[0]) <= self.lines.key(self.waiting.peek())
-            ):
+            key = self.lines.key
+            if not self.waiting or (self.swapped and key(self.swapped[0]) <= key(self.waiting.peek())):
                 taken = self._swap_in(self.swapped[0], room, output)
             else:
                 taken = self._admit(self.waiting.peek(), room, output)

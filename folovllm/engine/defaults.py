@@ -12,10 +12,11 @@ vLLM: engine/arg_utils.py
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from folovllm.engine.hub import hub_folder
 from folovllm.utils.checks import wrong
 
 DEFAULTS: dict[str, Any] = {"enable_chunked_prefill": True, "enable_prefix_caching": True}
@@ -27,8 +28,13 @@ def config_for_llm(model: str | None, **kwargs: Any) -> EngineConfig:
     Raises:
         TypeError: an unknown keyword. ValueError: a value out of its range; see also engine_options().
     """
+    where = {name: kwargs.pop(name, None) for name in HUB}
     options = {**DEFAULTS, **engine_options(kwargs)}
-    return EngineConfig.from_kwargs(model=model, **options)
+    config = EngineConfig.from_kwargs(model=model, **options)  # a wrong value is refused before a hub is asked
+    folder = hub_folder(config.model_config.model, **where)
+    tokenizer = folder if options.get("tokenizer") is None else config.model_config.tokenizer
+    config.model_config = replace(config.model_config, model=folder, tokenizer=tokenizer)
+    return config
 
 
 def check_no_lora(lora_request: object) -> None:
@@ -37,13 +43,14 @@ def check_no_lora(lora_request: object) -> None:
         raise ValueError(f"lora_request must be None, got {lora_request!r}: adapters are not supported")
 
 
+HUB = ("revision", "download_dir")
+"""Which version of a model of the hub, and where it is kept."""
 SPELLINGS = {"scheduling_policy": "policy", "num_gpu_blocks_override": "num_kv_blocks"}
 
 # vLLM's options that the engine does not have -> the values that say so.
 _WITHOUT = (
-    "revision", "code_revision", "tokenizer_revision", "hf_overrides",
-    "distributed_executor_backend", "download_dir", "compilation_config", "kv_transfer_config", "limit_mm_per_prompt",
-    "hf_token", "logits_processors",
+    "code_revision", "tokenizer_revision", "hf_overrides", "distributed_executor_backend", "compilation_config",
+    "kv_transfer_config", "limit_mm_per_prompt", "hf_token", "logits_processors",
 )  # fmt: skip
 _OFF = (
     "enable_lora", "enable_expert_parallel", "enable_sleep_mode", "disable_custom_all_reduce", "calculate_kv_scales",

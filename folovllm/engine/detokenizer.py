@@ -11,22 +11,24 @@ quadratic time. So a short window is decoded twice, with and without what is new
 If that ends in U+FFFD the character is not complete, and nothing is given out until it is. The window starts a few
 tokens back because a token's text can depend on the one before it (SentencePiece drops the first space of a text).
 
-A model may also say bytes that are no character at all, one after the other. They would be waited for to the end, in a
-window that grows. But a character has at most four bytes: behind four tokens only the last U+FFFD can be the beginning
-of one, so the others are given out as they are and the window starts anew.
+A model may also say bytes that are no character at all. Only the last U+FFFD of a text can be the beginning of one:
+what is in front of it is given out, and `num_held` says that the window ends in one that was not.
+
+A tokenizer with byte fallback (Llama 2, Mistral, Gemma) spells a rare character in <0xE4> <0xB8> <0xAD> and reads
+a run of them as a whole: 中, or U+FFFD for each of its bytes if one behind it is wrong. So a run waits for a token that
+is no byte; `finish` tells what it comes to so far.
 
 vLLM: v1/engine/detokenizer.py, tokenizers/detokenizer_utils.py
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 REPLACEMENT = "\ufffd"
-# How many tokens at the end of the prompt the first window holds.
+# How many tokens at the end of the prompt the first window holds: more than a character has bytes.
 CONTEXT_TOKENS = 5
-# So many tokens may wait for the end of a character: it has four bytes, and a token at least one.
-LONGEST_CHARACTER = 4
 
 
 class SupportsDecode(Protocol):
@@ -34,13 +36,26 @@ class SupportsDecode(Protocol):
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str: ...
 
+    def __hash__(self) -> int: ...
+
+
+@lru_cache(maxsize=8)
+def fallback_bytes(tokenizer: SupportsDecode) -> dict[int, int]:
+    """{token id: byte} of <0x00> to <0xFF>; empty without them, where each such name is the unknown token."""
+    find = getattr(tokenizer, "token_to_id", None) or getattr(tokenizer, "convert_tokens_to_ids", None)
+    ids = {find(f"<0x{byte:02X}>"): byte for byte in range(256)} if find else {}
+    return ids if len(ids) > 1 else {}
+
 
 class IncrementalDetokenizer:
     """One sequence's output; `add` returns what tokens add to its text. Many at once take the time of one."""
 
     def __init__(self, tokenizer: SupportsDecode, prompt_token_ids: list[int], *, skip_special_tokens: bool) -> None:
         self.tokenizer, self.skip_special_tokens = tokenizer, skip_special_tokens
+        self.bytes, self.in_run = fallback_bytes(tokenizer), False  # type: ignore[arg-type]
         self.ids = prompt_token_ids[-CONTEXT_TOKENS:]
+        while self.ids and 0x80 <= self.bytes.get(self.ids[0], 0) < 0xC0:
+            del self.ids[0]  # the middle of a character
         self.prefix_offset = 0
         self.read_offset = len(self.ids)
         self.num_held = 0  # characters of the text up to read_offset that have not been given out: one U+FFFD, or none
@@ -48,31 +63,25 @@ class IncrementalDetokenizer:
     def add(self, *token_ids: int) -> str:
         """The text that became complete with these tokens; often a word, sometimes nothing."""
         self.ids += token_ids
-        if len(token_ids) > 1 and self._decode(self.ids[self.prefix_offset :]).endswith(REPLACEMENT):
-            del self.ids[-len(token_ids) :]  # which of them began the character that is not complete?
-            return "".join(map(self.add, token_ids))
-        return self._advance(final=False)
+        for token_id in token_ids if self.bytes else ():  # one without text, such as a hidden one, does not end a run
+            self.in_run = token_id in self.bytes or (self.in_run and not self._decode([token_id]))
+        return "" if self.in_run else self._advance(final=False)
 
     def finish(self) -> str:
-        """What is left when no more tokens come: an incomplete character shows as U+FFFD."""
+        """What comes if no more tokens do: an incomplete character shows as U+FFFD. More may come all the same."""
         return self._advance(final=True)
 
     def _advance(self, *, final: bool) -> str:
         known = self._decode(self.ids[self.prefix_offset : self.read_offset])
         whole = self._decode(self.ids[self.prefix_offset :])
-        num_known = max(0, len(known) - self.num_held)
-        incomplete = whole.endswith(REPLACEMENT) and not final
-        if incomplete and len(self.ids) - self.read_offset > LONGEST_CHARACTER:
-            return self._give_up(whole[num_known:-1])
-        if incomplete or len(whole) <= num_known:
-            return ""
-        self.prefix_offset, self.read_offset, self.num_held = self.read_offset, len(self.ids), 0
-        return whole[num_known:]
-
-    def _give_up(self, added: str) -> str:
-        """Give out what waited, except for the last U+FFFD. The next window holds the tokens that it may be made of."""
-        self.prefix_offset, self.read_offset = len(self.ids) - LONGEST_CHARACTER, len(self.ids)
-        self.num_held = 1
+        known = known[: len(known) - self.num_held]
+        complete = whole if final else whole.removesuffix(REPLACEMENT)
+        while not complete.startswith(known):
+            known = known[:-1]  # the prompt ended in half a character
+        added = complete[len(known) :]
+        if added and not final:
+            self.prefix_offset, self.read_offset = self.read_offset, len(self.ids)
+            self.num_held = len(whole) - len(complete)
         return added
 
     def _decode(self, token_ids: list[int]) -> str:

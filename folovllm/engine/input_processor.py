@@ -16,15 +16,16 @@ from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
-from folovllm.config import EngineConfig
+from folovllm.config import EngineConfig, ModelConfig
 from folovllm.errors import PromptTooLongError
-from folovllm.hf_config import load_generation_config
+from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.request import Request
 from folovllm.sample.logits_processors import validate_extra_args
 from folovllm.sample.structured.grammars import GrammarCompiler
 from folovllm.sample.structured.processor import KEY
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_utf8
+from folovllm.utils.logging import init_logger
 
 
 class TextPrompt(TypedDict):
@@ -83,7 +84,7 @@ class InputProcessor:
     @property
     def grammars(self) -> GrammarCompiler:
         if self._grammars is None:
-            eos_token_ids = frozenset(load_generation_config(self.config.model_config).eos_token_ids)
+            eos_token_ids = ends_of_text(self.config.model_config, self.tokenizer, warn=False)
             self._grammars = GrammarCompiler(self.tokenizer, self.vocab_size, eos_token_ids)
         return self._grammars
 
@@ -278,3 +279,17 @@ def validate_against_vocab(params: SamplingParams, vocab_size: int) -> None:
         count = getattr(params, name)
         if count is not None and count > vocab_size:
             raise ValueError(f"{name} must be at most {vocab_size}, the model's vocabulary, got {count}")
+
+
+def ends_of_text(model_config: ModelConfig, tokenizer: Any | None, *, warn: bool = True) -> frozenset[int]:
+    """The ids that the model's files name, and the tokenizer's eos_token: of some chat models, only that one ends a
+    turn."""
+    named = frozenset(load_generation_config(model_config).eos_token_ids)
+    end = getattr(tokenizer, "eos_token_id", None)
+    vocab_size = getattr(load_hf_config(model_config).get_text_config(), "vocab_size", None)
+    if end is None or end in named or (vocab_size is not None and end >= vocab_size):
+        return named
+    if warn:
+        text = "%s: the tokenizer's eos_token %r (%d) ends a text, too; the model's files name %s"
+        init_logger(__name__).warning(text, model_config.model, tokenizer.eos_token, end, sorted(named))  # type: ignore[union-attr]
+    return named | {end}

@@ -23,13 +23,14 @@ from folovllm.core.observer import Observers
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.host_costs import measure_host_costs
-from folovllm.engine.input_processor import InputProcessor, Prompt
+from folovllm.engine.input_processor import InputProcessor, Prompt, ends_of_text
+from folovllm.engine.masks_ahead import MasksAhead
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.parts import Parts, choose_parts
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.engine.threads import few_threads
-from folovllm.hf_config import load_generation_config, load_hf_config
+from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.outputs import RequestOutput
 from folovllm.request import Request
@@ -68,7 +69,7 @@ class LLMEngine:
         config = dataclasses.replace(config)  # a copy: the caller's stays as it was
         config.set_max_model_len(resolve_max_model_len(hf_config, model_config.max_model_len))
         self.tokenizer = None if model_config.skip_tokenizer_init else load_tokenizer(model_config)
-        self.eos_token_ids = frozenset(load_generation_config(model_config).eos_token_ids)
+        self.eos_token_ids = ends_of_text(model_config, self.tokenizer)
 
         self.observers: Observers = []  # told of each event; they come and go between two steps
         self.core = build_engine_core(
@@ -86,7 +87,7 @@ class LLMEngine:
         self._failures: dict[str, Exception] = {}
         self._stream_ids = count()
         self._streams: set[str] = set()  # the open ones
-        self._tokens = TokenCounter()
+        self._tokens, self._masks = TokenCounter(), MasksAhead()
         self._turns = Turns()  # each change of the above takes one
         self._is_stepping = False
         if self.scheduler.drafts.length is not None:
@@ -246,6 +247,8 @@ class LLMEngine:
                 self._is_stepping = False
 
     def _step(self) -> None:
+        if not self._masks.let_go(self.scheduler):
+            return
         began, began_at = time.perf_counter(), time.time()
         for observer in self.observers:
             observer.step_began()
@@ -264,6 +267,7 @@ class LLMEngine:
         changed, num_tokens = self.output_processor.process_outputs(self.requests, rows, output, gained)
         for part, later, gained in self.core.later_tokens(scheduled, output):
             num_tokens += self.output_processor.process_outputs(self.requests, part.rows, later, gained)[1]
+        self._masks.begin(changed)
         shown = changed if self.observers else [request for request in changed if request.is_finished()]
         made = [self.output_processor.make_output(request) for request in shown]
         for observer in self.observers:

@@ -69,6 +69,8 @@ def check_checkpoint(model: DecoderForCausalLM, found: dict[str, TensorInfo]) ->
         if name not in wanted and not name.endswith("rotary_emb.inv_freq"):  # that one follows from rope_parameters
             tied = model.lm_head.tied and name.startswith("lm_head.")
             why = "; tie_word_embeddings in config.json must be false for a head of its own" if tied else ""
+            if f"model.{name}" in wanted:
+                why = "; its name lacks 'model.': save the model with its head, as AutoModelForCausalLM does"
             raise ModelLoadError(f"the checkpoint has a tensor that the model has no place for: {name} {shape}{why}")
         if name in wanted and shape != wanted[name]:
             raise ModelLoadError(f"tensor {name} has shape {shape}, the configuration asks for {wanted[name]}")

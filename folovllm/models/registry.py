@@ -121,7 +121,7 @@ def check_config(config: Any) -> None:
         raise wrong("num_key_value_heads", must, config.num_key_value_heads)
     _check_head(config)
     check_float("rms_norm_eps", config.rms_norm_eps)
-    if config.hidden_act != "silu":
+    if config.hidden_act not in ("silu", "swish"):  # two names of one function
         raise wrong("hidden_act", f"be 'silu' for {config.model_type}", config.hidden_act)
     _check_rope(config.rope_parameters)
     _check_layers(config)

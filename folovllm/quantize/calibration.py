@@ -169,7 +169,10 @@ class Statistics:
 
     @property
     def hessian(self) -> torch.Tensor:
-        """[in, in]: the mean of x x^T. (Half of the error's second derivative; GPTQ's name for it.)"""
+        """[in, in]: the mean of x x^T. (Half of the error's second derivative; GPTQ's name for it.) Of no inputs: as if
+        each were of size 1 and none had to do with another, which makes a weight's error its outputs'."""
+        if not self.count:
+            return torch.eye(len(self._products), device=self._products.device)
         return self._products / self.count
 
     @property

@@ -1,13 +1,14 @@
-"""The folders at both ends: one whose tensors are read one at a time, and one that appears when it is whole.
+"""The folders at both ends: one whose tensors are read one at a time, and one that is filled when it is whole.
 
 vLLM: none; transformers' save_pretrained
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from folovllm.errors import ModelLoadError
@@ -23,8 +24,11 @@ from folovllm.model_files import checkpoint_files, read_json, resolve_model_path
 from folovllm.models.checkpoint import read_heads
 from folovllm.models.weights import weights_folder
 from folovllm.utils.checks import wrong
+from folovllm.utils.named_files import wrong_file
 
 SHARD_BYTES = 2**30
+PART = ".folovllm-part"
+"""Of a folder that is not whole yet: where it is written."""
 COPIED = (
     "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "merges.txt",
     "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json", "LICENSE",
@@ -92,7 +96,8 @@ class ShardWriter:
 
     def _write(self) -> None:
         if self.waiting:
-            save_file(self.waiting, self._path(len(self.shards)), metadata={"format": "pt"})
+            with room(self.folder):
+                save_file(self.waiting, self._path(len(self.shards)), metadata={"format": "pt"})
             self.num_bytes += sum(each.nbytes for each in self.waiting.values())
             self.shards.append(list(self.waiting))
             self.waiting = {}
@@ -106,32 +111,65 @@ def check_target(out: Path) -> None:
     way_out = "name a new folder"
     if out.exists() and not out.is_dir():
         raise wrong("out", "be a folder", str(out), f"this is a file; {way_out}")
-    if out.is_dir() and any(out.iterdir()):
+    if out.is_dir() and any(path.name != PART for path in out.iterdir()):
         raise wrong("out", "be a new or an empty folder", str(out), f"there is something in it; {way_out}")
-    if not out.parent.is_dir():
+    if not out.parent.is_dir() or (out.is_symlink() and not out.exists()):
         raise wrong("out", "be in a folder that is there", str(out))
 
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A folder to write to. It takes the name `out` if the block ends well, and is gone if it does not."""
+    """A folder to write to, inside `out`: that may be a link or a mount point. What is in it moves up if the block ends
+    well, and is gone if it does not. What a run that was killed left is cleared away."""
     check_target(out)
-    part = out.with_name(f".{out.name}-{uuid.uuid4().hex[:8]}")
-    part.mkdir()
+    is_new, part = not out.exists(), out / PART
+    with room(out):
+        part.mkdir(parents=True, exist_ok=True)
+    lock = os.open(part, os.O_RDONLY)
     try:
-        yield part
-        part.rename(out)
-    except BaseException:
-        shutil.rmtree(part)
-        raise
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise wrong("out", "be a new or an empty folder", str(out), "another run is writing there") from None
+        _clear(part)
+        try:
+            yield part
+            check_target(out)
+            for path in sorted(part.iterdir(), key=lambda path: path.name == "config.json"):
+                path.rename(out / path.name)  # config.json last: without it, no folder is taken for a model
+            part.rmdir()
+        except BaseException:
+            shutil.rmtree(part)
+            if is_new and not any(out.iterdir()):
+                out.rmdir()
+            raise
+    finally:
+        os.close(lock)
+
+
+def _clear(folder: Path) -> None:
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextmanager
+def room(folder: Path) -> Iterator[None]:
+    """Raises ValueError: what the block writes could not be written, as on a full disk."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise wrong_file("out", "be a folder that can be written, with room for all of it", folder, why) from None
 
 
 def copy_rest(source: Path, target: Path, changes: dict[str, Any]) -> None:
     """config.json, with what it has to say of the weights, and what stands beside it."""
-    write_json(target / "config.json", read_json(source / "config.json") | changes)
-    for name in COPIED:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
+    config = read_json(source / "config.json") | changes
+    with room(target):
+        write_json(target / "config.json", config)
+        for name in COPIED:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, target / name)
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

@@ -54,7 +54,7 @@ def quantize(
     """Write the folder `out`: the model's, with weights of 4 or 8 bits.
 
     Args:
-        calibration: a text, see read_texts(). None: the embedded model's own.
+        calibration: a text, see read_texts(). None: the embedded model's own, or, to round another to nearest, none.
         on_layer: told how many layers are done, of how many.
 
     Raises:
@@ -63,14 +63,16 @@ def quantize(
     started = time.monotonic()
     check_target(out)
     _check_model(model)
-    if calibration is None and model != EMBEDDED_MODEL:
+    if calibration is None and model == EMBEDDED_MODEL:
+        calibration = EMBEDDED_TEXT
+    if calibration is None and recipe.needs_text:
         must = f"be a text file where the model is not {EMBEDDED_MODEL!r}"
         raise wrong("calibration", must, None, "give some hundred kilobytes of what the model will be asked")
     config = ModelConfig(model, dtype="float32")
     hf_config = load_hf_config(config)
     recipe.check_fits(decoder_spec(hf_config))
     length = min(WINDOW, resolve_max_model_len(hf_config, None))
-    windows = make_windows(calibration or EMBEDDED_TEXT, load_tokenizer(config), length)
+    windows = [] if calibration is None else make_windows(calibration, load_tokenizer(config), length)
     with new_folder(out) as folder:
         run = LayerwiseQuantizer(model, hf_config, recipe, windows, length, ShardWriter(folder))
         total = len(run.shell.model.layers)
@@ -161,8 +163,8 @@ class LayerwiseQuantizer:
         release_freed_memory()
 
     @torch.no_grad()
-    def finish(self) -> tuple[float, float]:
-        """Write what lies before and behind the layers. The held-out text's losses, before and after."""
+    def finish(self) -> tuple[float | None, float | None]:
+        """Write what lies before and behind the layers. Held-out text's losses, before and after, if there is one."""
         norm = self.shell.model.norm.to_empty(device=self.device)
         self._load("model.norm.weight", norm.weight)
         before = self._loss(norm, self.held_out, self._end(HEAD, EMBEDDING).float())
@@ -185,7 +187,9 @@ class LayerwiseQuantizer:
             self.writer.add(HEAD.replace("weight", kind), tensor)
         return codes.dequantize()
 
-    def _loss(self, norm: Callable[..., Any], batches: list[Batch], head: torch.Tensor) -> float:
+    def _loss(self, norm: Callable[..., Any], batches: list[Batch], head: torch.Tensor) -> float | None:
+        if not batches:
+            return None
         found = [each for batch in batches for each in self._losses(norm(batch.states)[0], batch, head)]
         return torch.cat(found).mean().item()
 

@@ -63,6 +63,11 @@ class Recipe:
             raise wrong("smoothquant", "be in [0, 1]", smoothquant)
         return cls(method, _and_head(QuantScheme("int-quantized", 8, -1, True, 8), head), smoothquant)
 
+    @property
+    def needs_text(self) -> bool:
+        """Round to nearest asks for none."""
+        return self.method != "rtn" or self.smoothquant is not None
+
     def check_fits(self, spec: DecoderSpec) -> None:
         """Raises ValueError: the inputs of a layer do not come out even in groups."""
         size = self.scheme.group_size

@@ -38,15 +38,16 @@ class Report:
     linear_bytes_after: int
     bytes_before: int
     bytes_after: int
-    loss_before: float
-    loss_after: float
+    loss_before: float | None
+    """None: there was no text."""
+    loss_after: float | None
     seconds: float
     errors: list[LayerError]
     """Of every linear layer, the largest first."""
 
     @property
-    def loss_rise(self) -> float:
-        return self.loss_after - self.loss_before
+    def loss_rise(self) -> float | None:
+        return None if self.loss_after is None or self.loss_before is None else self.loss_after - self.loss_before
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"loss_rise": self.loss_rise}

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import ssl
 from contextlib import closing, nullcontext
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from folovllm.config import EMBEDDED_MODEL, EngineConfig
+from folovllm.engine.defaults import HUB, engine_options
 from folovllm.entrypoints.cli.parser import add_engine_arguments, engine_kwargs
+from folovllm.entrypoints.cli.vllm_options import OneModel, add_vllm_arguments
 from folovllm.entrypoints.commands import notes
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.openai.ceilings import Ceilings
+from folovllm.serving.reasoning import NAMES as REASONING_NAMES
+from folovllm.serving.reasoning import check_name
 from folovllm.serving.tool_parsers.formats import NAMES, get_tool_parser
+from folovllm.utils.named_files import read_file
+
+LOG_LEVELS = ["critical", "error", "warning", "info", "debug", "trace"]
 
 
 def add_parser(commands: Any) -> None:
@@ -23,12 +33,19 @@ def add_parser(commands: Any) -> None:
         help="serve the model over HTTP, in the shape of OpenAI's interface",
         description="Serve a model over HTTP: /v1/chat/completions, /v1/completions, /docs, and a page to talk at /.",
     )
-    parser.add_argument("model", nargs="?", default=EMBEDDED_MODEL, metavar="MODEL", help="folder, hub id or embedded")
+    text = "folder, hub id or embedded (default: embedded)"
+    parser.add_argument("model", nargs="?", action=OneModel, default=argparse.SUPPRESS, metavar="MODEL", help=text)
+    text = "the same as MODEL (default: embedded)"
+    parser.add_argument("--model", action=OneModel, default=EMBEDDED_MODEL, metavar="MODEL", help=text)
+    text = "options in YAML, by their long names; what is typed counts more (default: none)"
+    parser.add_argument("--config", metavar="FILE", help=text)
     parser.add_argument("--served-model-name", metavar="NAME", help="what clients call the model (default: MODEL)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is open to other machines")
     parser.add_argument("--port", type=_whole(0, 65535), default=8000, metavar="N", help="0: one that is free")
-    text = "one that clients must send; may be given again (default: none)"
+    text = "one that clients must send; may be given again (default: FOLOVLLM_API_KEY, or none)"
     parser.add_argument("--api-key", dest="api_keys", action="append", default=[], metavar="KEY", help=text)
+    text = "a file with a key in each line; unlike --api-key, it does not show in the list of processes (default: none)"
+    parser.add_argument("--api-key-file", type=Path, metavar="FILE", help=text)
     text = "a name that clients may call this server by, besides localhost; may be given again (default: none)"
     parser.add_argument("--allowed-host", dest="allowed_hosts", action="append", default=[], metavar="NAME", help=text)
     text = """sites whose pages may call this server from a browser, as JSON: '["*"]' is any (default: none)"""
@@ -50,17 +67,38 @@ def add_parser(commands: Any) -> None:
     )
     text = f"how the model writes calls of tools: {', '.join(NAMES)} (default: what its chat template tells)"
     parser.add_argument("--tool-call-parser", metavar="NAME", help=text)
+    text = f"how the model marks its thoughts: {', '.join(REASONING_NAMES)} (default: what its chat template tells)"
+    parser.add_argument("--reasoning-parser", metavar="NAME", help=text)
+    text = "what holds anyway: a request's tools are for the model to call, unless tool_choice says otherwise"
+    parser.add_argument("--enable-auto-tool-choice", action="store_true", help=text)
+    text = "a Jinja template, instead of the tokenizer's; the template itself may be given, too (default: none)"
+    parser.add_argument("--chat-template", metavar="FILE", help=text)
     text = "how names at /metrics begin; with vllm: a dashboard for vLLM fills (default: folovllm:)"
     parser.add_argument("--metrics-prefix", default="folovllm:", metavar="TEXT", help=text)
+    text = "fields that this server does not know: warn leaves them out and says so in the log, refuse answers 400"
+    parser.add_argument("--unknown-fields", choices=["refuse", "warn"], default="warn", help=text)
+    _add_http_arguments(parser)
     _add_replica_arguments(parser)
     text = "take chat templates from requests; a template is a program, though one without access to files"
     parser.add_argument("--trust-request-chat-template", dest="trust_chat_template", action="store_true", help=text)
     add_engine_arguments(parser)
+    add_vllm_arguments(parser)
     parser.set_defaults(run=run)
 
 
+def _add_http_arguments(parser: argparse.ArgumentParser) -> None:
+    text = "path that a proxy in front puts before this server's own (default: none)"
+    parser.add_argument("--root-path", metavar="PATH", help=text)
+    text = "certificate in PEM: the server then speaks HTTPS (default: none)"
+    parser.add_argument("--ssl-certfile", metavar="FILE", help=text)
+    text = "key of the certificate, where it is not in the same file (default: none)"
+    parser.add_argument("--ssl-keyfile", metavar="FILE", help=text)
+    text = "what uvicorn logs; at info a line for each request"
+    parser.add_argument("--uvicorn-log-level", choices=LOG_LEVELS, default="warning", help=text)
+
+
 def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("replicas", "several engines, on Ray (pip install 'folovllm[ray]')")
+    group = parser.add_argument_group("replicas", "several engines, on Ray (pip install -e '.[ray]' in the clone)")
     whole = _whole(1)
     group.add_argument("--replicas", type=whole, metavar="N", help="each in a process of its own (default: one, here)")
     text = ", where the load decides (default: as many as --replicas)"
@@ -92,7 +130,7 @@ def _replica_options(args: argparse.Namespace) -> Any:
         import ray.serve  # noqa: F401
     except ImportError as error:
         raise ValueError(
-            f"`serve --replicas` needs the package {error.name}: pip install 'folovllm[serve,ray]'"
+            f"`serve --replicas` needs the package {error.name}: pip install -e '.[serve,ray]' in the clone"
         ) from error
     from folovllm.serving.replicas.cluster import ClusterOptions
     from folovllm.serving.replicas.launch import ReplicaOptions
@@ -105,15 +143,23 @@ def _replica_options(args: argparse.Namespace) -> Any:
 
 def run(args: argparse.Namespace) -> int:
     engine = engine_kwargs(args)
-    EngineConfig.from_kwargs(model=args.model, **engine)  # a wrong value is refused before anything heavy is imported
-    for key in args.api_keys:
-        if not re.fullmatch(r"[!-~]+", key):
-            raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
+    fields_of_config = engine_options({name: value for name, value in engine.items() if name not in HUB})
+    EngineConfig.from_kwargs(model=args.model, **fields_of_config)  # refused before anything heavy is imported
+    args.chat_template = _template(args.chat_template)
+    _check_certificate(args.ssl_certfile, args.ssl_keyfile)
+    args.api_keys = _api_keys(args.api_keys, args.api_key_file)
+    if args.allow_credentials and "*" in args.allowed_origins:
+        raise ValueError(
+            "--allow-credentials must be given with origins by their names, got '*': any site could use what a "
+            "browser holds for this server"
+        )
     if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", args.metrics_prefix):
         raise ValueError(f"--metrics-prefix must be the beginning of a name in Prometheus, got {args.metrics_prefix!r}")
     ceilings = Ceilings.parse(args.ceilings)
     if args.tool_call_parser is not None:
         get_tool_parser(args.tool_call_parser)
+    if args.reasoning_parser is not None:
+        check_name(args.reasoning_parser)
     require_packages()
     replicas, observed = _replica_options(args), {**engine, "observers": args.observers}
     if replicas is not None:
@@ -126,6 +172,40 @@ def run(args: argparse.Namespace) -> int:
         from folovllm.serving.openai.launch import serve  # while the process loads the model
 
         return serve(_options(args, ceilings), made, notes)
+
+
+def _api_keys(given: list[str], file: Path | None) -> list[str]:
+    keys = [*given, *(file.read_text().split() if file is not None else ())]
+    if file is not None and len(keys) == len(given):
+        raise ValueError(f"--api-key-file must have at least one key, got {file}, which is empty")
+    keys = keys or [key for key in [os.environ.get("FOLOVLLM_API_KEY")] if key]
+    if not all(re.fullmatch(r"[!-~]+", key) for key in keys):
+        raise ValueError("--api-key must be of visible ASCII characters, as a header holds it")
+    return keys
+
+
+def _check_certificate(certificate: str | None, key: str | None) -> None:
+    """Raises ValueError: HTTPS cannot be spoken with them."""
+    if certificate is None:
+        if key is not None:
+            raise ValueError(f"--ssl-keyfile must be given with --ssl-certfile, got {key!r} without it")
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:  # OSError: an SSLError, too
+        given = f"{certificate!r}" + (f" and {key!r}" if key is not None else "")
+        must = "be a certificate and its key in PEM"
+        raise ValueError(f"--ssl-certfile and --ssl-keyfile must {must}, got {given}: {error}") from None
+
+
+def _template(given: str | None) -> str | None:
+    """vLLM: entrypoints/chat_utils.py (load_chat_template)"""
+    if given is None or re.search(r"[{}\n]", given):
+        return given
+    try:
+        return read_file("--chat-template", given).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--chat-template must be a file of UTF-8 text, got {given!r}: {error}") from error
 
 
 def _options(args: argparse.Namespace, ceilings: Ceilings) -> Any:
@@ -142,7 +222,7 @@ def require_packages() -> None:
         import prometheus_client  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise ValueError(f"`serve` needs the package {error.name}: pip install 'folovllm[serve]'") from error
+        raise ValueError(f"`serve` needs the package {error.name}: pip install -e '.[serve]' in the clone") from error
 
 
 def _texts(text: str) -> list[str]:

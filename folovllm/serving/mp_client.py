@@ -14,7 +14,6 @@ import asyncio
 import pickle
 import socket
 import time
-from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from itertools import count
@@ -32,6 +31,8 @@ from folovllm.serving.wire import Arriving, Ask
 from folovllm.utils.checks import check_str
 from folovllm.utils.ids import next_unused
 
+GLANCE = 2.0
+"""Seconds that /metrics and the page wait for a look."""
 PATIENCE = 30.0
 """Seconds that the process has for the step that runs when it is told to end."""
 
@@ -58,7 +59,7 @@ class MPClient:
         self._load = Load(facts.config.scheduler_config.max_num_seqs, 0, 0, 0)
         self._request_ids = count()
         self._arriving: dict[str, Arriving] = {}
-        self._looks: deque[asyncio.Future[EngineLook]] = deque()
+        self._look: asyncio.Future[EngineLook] | None = None  # the newest, for all who ask before it is here
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
@@ -76,12 +77,16 @@ class MPClient:
         return {}
 
     async def looks(self) -> list[EngineLook]:
-        """Raises EngineDeadError."""
+        """Raises EngineDeadError; TimeoutError: the process does not answer."""
         await self._open()
-        look = asyncio.get_running_loop().create_future()
-        self._looks.append(look)
-        self._send(Order.LOOK)
-        return [await look]
+        if self._look is None or self._look.done():
+            self._look = asyncio.get_running_loop().create_future()
+            self._send(Order.LOOK)
+        look = self._look
+        await asyncio.wait([look], timeout=GLANCE)
+        if not look.done():
+            raise TimeoutError(f"the engine has not answered for {GLANCE:g} s: try again")
+        return [look.result()]
 
     async def reset_prefix_caches(self) -> None:
         """Before the next step. Raises EngineDeadError."""
@@ -159,9 +164,8 @@ class MPClient:
                 if isinstance(message, News):
                     self._take(message)
                 elif isinstance(message, EngineLook):
-                    look = self._looks.popleft()
-                    if not look.done():
-                        look.set_result(message)
+                    assert self._look is not None
+                    self._look.set_result(message)
                 else:
                     error = message
         except (asyncio.IncompleteReadError, OSError):
@@ -194,9 +198,9 @@ class MPClient:
         self._ended = error
         for arriving in self._arriving.values():
             arriving.fail(error)
-        for look in self._looks:
-            if not look.done():
-                look.set_exception(error)
+        if self._look is not None and not self._look.done():
+            self._look.set_exception(error)
+            self._look.exception()  # perhaps nobody waits for it any more
 
     def _dead(self, when: str = "") -> EngineDeadError:
         return EngineDeadError(

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
+from folovllm.bench.options import add_output, add_rounds, add_seed
 from folovllm.utils.named_files import check_target
 
 if TYPE_CHECKING:
@@ -82,13 +82,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_output(command)
 
 
-def from_args(args: argparse.Namespace) -> Report:
+def run(args: argparse.Namespace) -> Report:
     if args.trace is not None:
         check_target("trace", args.trace)
     if args.rounds < 1:
         raise ValueError(f"rounds must be at least 1, got {args.rounds}")
     if args.num_requests < 1:
         raise ValueError(f"num_requests must be at least 1, got {args.num_requests}")
+    from folovllm.bench.report import command_line
     from folovllm.simulator import report
 
     if args.num_kv_blocks is None and args.device == MEASURED:

@@ -18,6 +18,7 @@ vLLM: none, its n-grams are those of the request (v1/spec_decode/ngram_proposer.
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from folovllm.worker.proposer import Proposer
 
 LENGTHS = (3, 2)
 """The longest first."""
+MOST_BYTES = 2**27
+"""Of a file when it is unpacked: 11 million contexts. In memory they take twelve times as much."""
 
 
 class NgramTable:
@@ -76,6 +79,9 @@ class NgramTable:
         data = read_file(name, path)
         must = f"{name} must be a file that NgramTable.save() made, got {path!r}"
         try:
+            with zipfile.ZipFile(io.BytesIO(data)) as packed:  # small when it is packed, it may be any size
+                if (size := sum(part.file_size for part in packed.infolist())) > MOST_BYTES:
+                    raise ValueError(f"it has {size:,} bytes when it is unpacked, {MOST_BYTES:,} are the most")
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 found = int(arrays["vocab_size"])
                 pairs = {length: (arrays[f"contexts_{length}"], arrays[f"next_{length}"]) for length in LENGTHS}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable
 
 # The largest seed that every generator takes.
@@ -94,9 +95,18 @@ def check_token_ids(name: str, value: object, allow_empty: bool = True) -> None:
 
 
 def nearest_name(name: str, valid: Iterable[str]) -> str | None:
-    """The closest valid name, or None when nothing is close enough to be what was meant."""
-    matches = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.6)
-    return matches[0] if matches else None
+    """The closest valid name, or None when none is close enough, word by word: --ssl-keyfile is no --salt-by-key."""
+    words = [(re.findall("[^-_]+", each.lower()), each) for each in (name, *valid)]
+    (typed, _), *known = words
+
+    def likeness(others: list[str]) -> float:
+        if len(typed) != len(others):
+            return float("".join(typed) == "".join(others))  # blocksize
+        pairs = zip(typed, others, strict=True)
+        return min((difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs), default=0)
+
+    alike, nearest = max(((likeness(others), each) for others, each in known), default=(0, None))
+    return nearest if alike > 0.66 else None
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ logarithmic.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -23,8 +23,7 @@ PALETTE = [BLUE, ORANGE, "#3fa37a", "#b3689b", "#c7a22e", "#8a93a5"]
 STYLE = f"font-family:system-ui,sans-serif;font-size:13px;fill:{TEXT}"
 # Bars: a row's height, a bar's, and where bars begin and how long the longest is.
 ROW, BAR = 30, 18
-BAR_LEFT, BAR_WIDTH = 60, 430
-NAMED_LEFT, NAMED_WIDTH = 150, 400  # with names of several words before them
+BAR_LEFT, BAR_WIDTH = 150, 400
 # Panels with axes.
 LEFT, RIGHT, TOP, PANEL = 70, 20, 58.0, 150
 WORDS = {
@@ -55,76 +54,50 @@ WORDS = {
         "across": "最长间隔（ms）",
     },
 }
-Bars = Callable[[Row, int], list[str]]
 
 
-def draw_requests(report: dict[str, Any]) -> str:
-    """An SVG document of a report whose rows are requests.make_rows'."""
-    rows: list[Row] = report["rows"]
-    parts, y = _panel(f"{report['title']}: output tokens/s", rows, 28, _speed_bars(rows))
-    with_cache = [row for row in rows if row["kv_reserved_tokens"]]
-    if with_cache:
-        title = "KV cache at its fullest: tokens used, of those reserved"
-        more, y = _panel(title, with_cache, y + 28, _cache_bars(with_cache))
-        parts += more
-    return document(report["title"], y, parts)
+Bar = tuple[str, float, str] | tuple[str, float, str, float]
+"""Name, value, the text behind it, and what of the value is used; the rest is then grey."""
 
 
-def _panel(title: str, rows: list[Row], y: int, bars: Bars) -> tuple[list[str], int]:
-    """A heading and a line per row; returns the elements and the y under them."""
-    parts = [_text(0, y - 8, title, "font-weight:600")]
+def draw_requests(title: str, rows: Sequence[Row]) -> str:
+    """Tokens/s of rows of --workload requests, and the cache at its fullest of those that know it."""
+    speeds: list[Bar] = []
     for row in rows:
-        parts += [_text(0, y + BAR - 4, row["milestone"]), *bars(row, y)]
-        y += ROW
-    return parts, y
+        times = "" if row is rows[0] else f"   ({row['speedup']:.1f} × {rows[0]['milestone']})"
+        rate = row["output_tokens_per_s"]
+        speeds.append((row["milestone"], rate, f"{rate:,.0f}{times}"))
+    caches: list[Bar] = []
+    for row in rows:
+        if reserved := row["kv_reserved_tokens"]:
+            used = row["kv_used_tokens"]
+            text = f"{used:,} of {reserved:,} ({used / reserved:.0%})"
+            caches.append((row["milestone"], reserved, text, used))
+    panels = [(f"{title}: output tokens/s", speeds)]
+    panels += [("KV cache at its fullest: tokens used, of those reserved", caches)] if caches else []
+    return _panels(title, panels)
 
 
-def _speed_bars(rows: list[Row]) -> Bars:
-    most = max(row["output_tokens_per_s"] for row in rows)
-
-    def bars(row: Row, y: int) -> list[str]:
-        length = BAR_WIDTH * row["output_tokens_per_s"] / most
-        label = f"{row['output_tokens_per_s']:,.0f}"
-        if row is not rows[0]:
-            label += f"   ({row['speedup']:.1f} × {rows[0]['milestone']})"
-        return [_bar(y, length, BLUE), _text(BAR_LEFT + length + 8, y + BAR - 4, label)]
-
-    return bars
+def draw_bars(title: str, bars: Sequence[Bar]) -> str:
+    return _panels(title, [(title, bars)])
 
 
-def _cache_bars(rows: list[Row]) -> Bars:
-    most = max(row["kv_reserved_tokens"] for row in rows)
-
-    def bars(row: Row, y: int) -> list[str]:
-        reserved, used = row["kv_reserved_tokens"], row["kv_used_tokens"]
-        label = f"{used:,} of {reserved:,} ({used / reserved:.0%})"
-        end = BAR_WIDTH * reserved / most
-        return [
-            _bar(y, end, GREY),
-            _bar(y, BAR_WIDTH * used / most, BLUE),
-            _text(BAR_LEFT + end + 8, y + BAR - 4, label),
-        ]
-
-    return bars
+def _panels(title: str, panels: Sequence[tuple[str, Sequence[Bar]]]) -> str:
+    parts, y = [], 0
+    for heading, bars in panels:
+        parts.append(_text(0, y + 20, heading, "font-weight:600"))
+        y, most = y + 32, max(bar[1] for bar in bars)
+        for name, value, text, *used in bars:
+            end = max(BAR_WIDTH * value / most, 1)
+            parts += [_text(0, y + BAR - 4, name), _bar(y, end, GREY if used else BLUE)]
+            parts += [_bar(y, BAR_WIDTH * each / most, BLUE) for each in used]
+            parts.append(_text(BAR_LEFT + end + 8, y + BAR - 4, text))
+            y += ROW
+    return document(title, y, parts)
 
 
 def _bar(y: int, length: float, colour: str) -> str:
     return f'<rect x="{BAR_LEFT}" y="{y}" width="{max(length, 1):.1f}" height="{BAR}" rx="2" fill="{colour}"/>'
-
-
-def draw_bars(title: str, bars: Sequence[tuple[str, float, str]]) -> str:
-    """`bars`: name, value, the text behind it."""
-    most = max(value for _, value, _ in bars)
-    parts, y = [f'<text x="0" y="20" style="font-weight:600">{escape(title)}</text>'], 32
-    for name, value, text in bars:
-        length = max(NAMED_WIDTH * value / most, 1)
-        parts += [
-            f'<text x="0" y="{y + BAR - 4}">{escape(name)}</text>',
-            f'<rect x="{NAMED_LEFT}" y="{y}" width="{length:.1f}" height="{BAR}" rx="2" fill="{BLUE}"/>',
-            f'<text x="{NAMED_LEFT + length + 8:.1f}" y="{y + BAR - 4}">{escape(text)}</text>',
-        ]
-        y += ROW
-    return document(title, y, parts)
 
 
 def draw_gaps(title: str, pictures: dict[str, dict[str, Any]], lang: str = "en") -> str:

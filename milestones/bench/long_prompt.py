@@ -1,37 +1,29 @@
-"""`--workload long-prompt`: requests that decode steadily, and a long prompt that arrives in their midst.
-
-    request 0   ├─┬─┬─┬─┬──────────────┬─┬─┬─     the prompt in one step: everybody waits for it
-    request 1   ├─┬─┬─┬─┬──────────────┬─┬─┬─
-    the prompt          ├──────────────┬─┬─┬─
-                        arrival        first token: TTFT
-                        └──worst gap───┘
-
-With --shorts, as many short prompts come right behind it: how long does the last of them wait for its first token?
-"""
+"""`--workload long-prompt`: requests that decode steadily, and a long prompt that arrives in their midst."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from milestones.bench.charts import draw_gaps, draw_sweep
-from milestones.bench.process import Worker
-from milestones.bench.timeline import Played, Wave, agreement, check_agreement, draw_prompt, in_turn, play
+from milestones.bench.play import Played, Wave, Worker, agreement, check_agreement, draw_prompt, in_turn, play
+from milestones.bench.workloads import WARM_UP_TOKENS, Row, Tick, median_ms, ratios
 
 STEADY_PROMPT = 32  # tokens of each of the steady requests' prompts, and of the short ones behind the long one
-WARM_UP_TOKENS = 4
-COLUMNS = [
-    "milestone", "decodes", "prompt_tokens", "output_tokens", "gap_p50_ms", "worst_gap_ms", "worst_gap_ratio",
-    "ttft_ms", "seconds", "output_tokens_per_s", "throughput_ratio", "same_tokens",
-]  # fmt: skip
 
 
 @dataclass
-class LongPromptWorkload:
-    """`names` are the milestones of the workers, `swept` what a sweep of a `field` gives each of them."""
+class LongPrompt:
+    """request 0   ├─┬─┬─┬─┬──────────────┬─┬─┬─     the prompt in one step: everybody waits for it
+    the prompt             ├──────────────┬─┬─┬─
+                           arrival        first token: TTFT
+                           └──worst gap───┘
+
+    `names` are the milestones of the workers, `swept` what a sweep of a `field` gives each of them. With `shorts`, as
+    many short prompts come right behind the long one.
+    """
 
     names: dict[str, str]
     decodes: int
@@ -44,29 +36,21 @@ class LongPromptWorkload:
     played: dict[str, list[Played]] = field(default_factory=dict)
     shares: dict[str, list[float]] = field(default_factory=dict)
 
-    plays = 2  # of each engine in a round: one to warm up, one that counts
+    title, plays = "A long prompt among decodes", 2  # one to warm up, one that counts
 
-    @property
-    def columns(self) -> list[str]:
-        columns = [*COLUMNS[:1], *([self.swept_field] if self.swept else []), *COLUMNS[1:]]
-        if self.shorts:
-            columns[columns.index("ttft_ms") + 1 : columns.index("ttft_ms") + 1] = ["shorts", "short_ttft_ms"]
-        return columns
+    def __post_init__(self) -> None:
+        # The long prompt comes when a quarter of the steady requests' tokens are there, and has as many outputs.
+        self.quarter = max(1, self.new_tokens // 4)
+        self.max_model_len = max(self.long_len, STEADY_PROMPT) + self.new_tokens
+        self.num_seqs = self.decodes + 1 + self.shorts
+        self.columns = [
+            "milestone", *([self.swept_field] if self.swept else []), "decodes", "prompt_tokens", "output_tokens",
+            "gap_p50_ms", "worst_gap_ms", "worst_gap_ratio", "ttft_ms",
+            *(["shorts", "short_ttft_ms"] if self.shorts else []), "seconds", "output_tokens_per_s",
+            "throughput_ratio", "same_tokens",
+        ]  # fmt: skip
 
-    @property
-    def max_model_len(self) -> int:
-        return max(self.long_len, STEADY_PROMPT) + self.new_tokens
-
-    @property
-    def num_seqs(self) -> int:
-        return self.decodes + 1 + self.shorts
-
-    @property
-    def quarter(self) -> int:
-        """The long prompt comes when a quarter of the steady requests' tokens are there, and has as many outputs."""
-        return max(1, self.new_tokens // 4)
-
-    def play_round(self, workers: Sequence[Worker], number: int, vocab_size: int, tick: Callable[[str], None]) -> None:
+    def play_round(self, workers: Sequence[Worker], number: int, vocab_size: int, tick: Tick) -> None:
         if number == 0:  # each round warms itself up
             return
         played: dict[str, Played] = {}
@@ -88,39 +72,26 @@ class LongPromptWorkload:
         behind = Wave([long, *shorts], [after] * (1 + self.shorts), after=after)
         return [Wave(steady, [new_tokens] * self.decodes), behind]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """Medians over the rounds; the ratios are medians of the rounds' ratios."""
         base = next(iter(self.played.values()))
+        base_worst = [max(self._gaps(played)) for played in base]
         rows = []
         for name, rounds in self.played.items():
             gaps = [self._gaps(played) for played in rounds]
-            worst = [max(of_round) for of_round in gaps]
-            seconds = statistics.median(played.seconds for played in rounds)
+            worst, seconds = [max(of_round) for of_round in gaps], [played.seconds for played in rounds]
             tokens = sum(map(len, rounds[0].tokens))
-            row: dict[str, Any] = {"milestone": self.names[name]}
-            row |= {self.swept_field: self.swept[name]} if self.swept else {}
-            worst_ratios = [max(self._gaps(b)) / w for b, w in zip(base, worst, strict=True)]
-            speed_ratios = [b.seconds / played.seconds for b, played in zip(base, rounds, strict=True)]
-            row |= {
-                "decodes": self.decodes,
-                "prompt_tokens": self.long_len,
-                "output_tokens": tokens,
-                "gap_p50_ms": statistics.median(statistics.median(of_round) for of_round in gaps) * 1e3,
-                "worst_gap_ms": statistics.median(worst) * 1e3,
-                "worst_gap_ratio": statistics.median(worst_ratios),
-                "ttft_ms": statistics.median(played.ttft[self.decodes] for played in rounds) * 1e3,
-                "shorts": self.shorts,
-                "short_ttft_ms": statistics.median(self._short_ttft(played) for played in rounds) * 1e3,
-                "seconds": seconds,
-                "output_tokens_per_s": tokens / seconds,
-                "throughput_ratio": statistics.median(speed_ratios),
-                "same_tokens": min(self.shares[name]),
-            }
-            rows.append({column: row[column] for column in self.columns})
+            row: Row = {"milestone": self.names[name], "decodes": self.decodes, "prompt_tokens": self.long_len}
+            row |= {self.swept_field: self.swept.get(name), "shorts": self.shorts, "output_tokens": tokens}
+            row |= {"gap_p50_ms": median_ms(map(statistics.median, gaps)), "worst_gap_ms": median_ms(worst)}
+            row |= {"worst_gap_ratio": ratios(base_worst, worst), "same_tokens": min(self.shares[name])}
+            row |= {"ttft_ms": median_ms(played.ttft[self.decodes] for played in rounds)}
+            shorts = (max(played.ttft[self.decodes + 1 :], default=0.0) for played in rounds)
+            row |= {"short_ttft_ms": median_ms(shorts), "seconds": statistics.median(seconds)}
+            row |= {"output_tokens_per_s": tokens / row["seconds"]}
+            row["throughput_ratio"] = ratios([played.seconds for played in base], seconds)
+            rows.append(row)
         return rows
-
-    def _short_ttft(self, played: Played) -> float:
-        return max(played.ttft[self.decodes + 1 :], default=0.0)
 
     def _gaps(self, played: Played) -> list[float]:
         return [gap for _, gap in steady_gaps(played, self.decodes)]
@@ -139,11 +110,11 @@ class LongPromptWorkload:
             f"worst_gap_ratio: {base} worst gap over this one; throughput_ratio: this tokens/s over {base}.",
         ]
 
-    def details(self) -> dict[str, Any]:
+    def details(self) -> Row:
         """A round's gaps over time, for each engine: when (seconds), how long (ms)."""
         return {"gaps": {name: self._picture(name) for name in self.played}}
 
-    def _picture(self, name: str) -> dict[str, Any]:
+    def _picture(self, name: str) -> Row:
         """The round whose worst gap is the median (the lower of two)."""
         rounds = sorted(self.played[name], key=lambda played: max(self._gaps(played)))
         played = rounds[(len(rounds) - 1) // 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,12 +17,12 @@ def parse_settings(texts: Sequence[str], names: Sequence[str]) -> Settings:
     settings: Settings = {name: {} for name in names}
     for text in texts:
         place, equals, value = text.partition("=")
-        name, dot, field = place.partition(".")
-        if not (equals and dot and field and value):
+        name, dot, key = place.partition(".")
+        if not (equals and dot and key and value):
             raise MilestoneError(f"--set must be mK.field=value, got {text!r}")
         if name not in settings:
             raise MilestoneError(f"--set {text}: {name} is not measured here, only {', '.join(names)}")
-        settings[name][field] = _value(value)
+        settings[name][key] = _value(value)
     return settings
 
 
@@ -37,8 +38,19 @@ def _value(text: str) -> Any:
     return text
 
 
+def engine_options(
+    args: argparse.Namespace, milestone: Milestone, common: dict[str, Any], own: dict[str, Any]
+) -> dict[str, Any]:
+    """What a milestone's LLM is made with; what --set says goes before anything else."""
+    options = dict(common)
+    if args.kv_tokens is not None:
+        longest, block = own.get("max_model_len", common["max_model_len"]), own.get("block_size", BLOCK_SIZE)
+        options |= cache_settings(milestone.number, args.kv_tokens, longest, block, args.requests)
+    return options | own
+
+
 def cache_settings(
-    number: int, kv_tokens: int, *, max_model_len: int, block_size: int, num_requests: int
+    number: int, kv_tokens: int, max_model_len: int, block_size: int, num_requests: int
 ) -> dict[str, Any]:
     """How milestone `number` is told that its KV cache has room for `kv_tokens` tokens, and for no more.
 
@@ -52,28 +64,3 @@ def cache_settings(
     if number == 2:
         return {"max_num_seqs": kv_tokens // max_model_len}
     return {"num_kv_blocks": kv_tokens // block_size, "block_size": block_size, "max_num_seqs": num_requests}
-
-
-def engine_options(
-    milestones: Sequence[Milestone],
-    common: dict[str, Any],
-    settings: Settings,
-    *,
-    kv_tokens: int | None,
-    num_requests: int,
-) -> Settings:
-    """What each milestone's LLM is made with; what --set says goes before anything else."""
-    options = {}
-    for milestone in milestones:
-        own = settings[milestone.id]
-        cache: dict[str, Any] = {}
-        if kv_tokens is not None:
-            cache = cache_settings(
-                milestone.number,
-                kv_tokens,
-                max_model_len=own.get("max_model_len", common["max_model_len"]),
-                block_size=own.get("block_size", BLOCK_SIZE),
-                num_requests=num_requests,
-            )
-        options[milestone.id] = common | cache | own
-    return options

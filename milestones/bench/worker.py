@@ -1,7 +1,6 @@
 """One milestone's engine in a process of its own: the other end of the pipe of `python -m milestones bench`.
 
     stdin   {"tree": ..., "engine": {...}}            stdout   {"ready": true}
-            {"prompts": [...], "max_tokens": [...]}            {"seconds": ..., "tokens": [...], ...}
             {"waves": [{...}, ...], "enough": ...}             {"seconds": ..., "times": [[...], ...], ...}
 
 One line of JSON each. Only that milestone's tree is on the path, nothing of `milestones` is imported, and
@@ -20,7 +19,7 @@ from typing import Any
 
 
 class Engine:
-    """The milestone's LLM, driven step by step, so that each request's first token can be timed."""
+    """The milestone's LLM, driven step by step, so that each token can be timed."""
 
     def __init__(self, tree: str, options: dict[str, Any]) -> None:
         import folovllm
@@ -32,40 +31,15 @@ class Engine:
         self.params = folovllm.SamplingParams
         self.runs = 0
 
-    def run(self, prompts: list[list[int]], max_tokens: list[int]) -> dict[str, Any]:
-        """All requests at once, greedy, to their full lengths. The clock stands while statistics are read."""
-        self.runs += 1
-        engine, seconds = self.engine, 0.0
-        names = [f"run{self.runs}-{number}" for number in range(len(prompts))]
-        outputs: dict[str, Any] = {}
-        first: dict[str, float] = {}
-        peak: dict[str, int] = {}
-        start = time.perf_counter()
-        for name, prompt, length in zip(names, prompts, max_tokens, strict=True):
-            params = self.params(temperature=0, max_tokens=length, ignore_eos=True, detokenize=False)
-            engine.add_request(name, prompt, params)
-        while engine.has_unfinished_requests():
-            changed = engine.step()
-            seconds += time.perf_counter() - start
-            for output in changed:
-                outputs[output.request_id] = output
-                first.setdefault(output.request_id, seconds)
-            peak = higher(peak, engine)
-            start = time.perf_counter()
-        return {
-            "seconds": seconds,
-            "ttft": [first[name] for name in names],
-            "tokens": [list(outputs[name].outputs[0].token_ids) for name in names],
-            **peak,
-        }
-
     def play(self, waves: list[dict[str, Any]], enough: int | None) -> dict[str, Any]:
-        """Requests in waves (see timeline.py), greedy: the time of each token. The clock never stands."""
+        """Requests in waves (see play.py), greedy: the time of each token. The clock stands while statistics are
+        read."""
         self.runs += 1
         engine, wanted = self.engine, dict[str, int]()
         arrivals: list[float] = []
         times: dict[str, list[float]] = {}
         outputs: dict[str, Any] = {}
+        peak: dict[str, int] = {}
 
         def have(count: int) -> bool:
             return all(len(times[name]) >= min(count, length) for name, length in wanted.items())
@@ -82,13 +56,16 @@ class Engine:
                     arrivals.append(time.perf_counter() - start)
                     engine.add_request(name, prompt, params)
             changed = engine.step()
-            seconds = time.perf_counter() - start
+            now = time.perf_counter()
             for output in changed:
                 outputs[output.request_id] = output
                 came = times[output.request_id]
-                came += [seconds] * (len(output.outputs[0].token_ids) - len(came))
+                came += [now - start] * (len(output.outputs[0].token_ids) - len(came))
             if enough is not None and not waiting and have(enough):
                 break
+            before_look = time.perf_counter()
+            peak = higher(peak, engine)
+            start += time.perf_counter() - before_look
         seconds = time.perf_counter() - start
         for name, length in wanted.items():
             if len(times[name]) < length:
@@ -101,6 +78,7 @@ class Engine:
             "times": list(times.values()),
             "tokens": [list(outputs[name].outputs[0].token_ids) for name in wanted],
             "cached": [getattr(outputs[name], "num_cached_tokens", None) for name in wanted],
+            "peak": peak,
         }
 
 
@@ -125,10 +103,8 @@ def main() -> None:
             if engine is None:
                 engine = Engine(request["tree"], request["engine"])
                 answer: dict[str, Any] = {"ready": True}
-            elif "waves" in request:
-                answer = engine.play(request["waves"], request["enough"])
             else:
-                answer = engine.run(request["prompts"], request["max_tokens"])
+                answer = engine.play(request["waves"], request["enough"])
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(answer) + "\n")

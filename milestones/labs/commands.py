@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,11 @@ def _in_lab(
     return command
 
 
+def install_command(root: Path) -> str:
+    """What a person types to have pytest, rich and torch, with the versions that CI ran; root: the clone."""
+    return f"python -m pip install -c {shlex.quote(f'{root}/constraints.txt')} -e {shlex.quote(f'{root}[test]')}"
+
+
 def run_start(root: Path, args: argparse.Namespace) -> int:
     course = Course.load(working_tree(root))
     milestone = course.get(args.milestone)
@@ -85,10 +91,14 @@ def run_start(root: Path, args: argparse.Namespace) -> int:
         for key, exercise in carry_on(lab, before, course):
             print(say(language, key, name=exercise.id, title=exercise.pages[language].title), flush=True)
     print(say(language, "started_next", folder=shlex.quote(str(args.folder))))
+    if find_spec("pytest") is None:
+        print(say(language, "needs_pytest", command=install_command(root)))
     return 0
 
 
 def run_check(root: Path, args: argparse.Namespace) -> int:
+    import pytest  # noqa: F401  (the judge needs it in a process of its own, where its lack would look like a fault)
+
     from milestones.labs.check import check
     from milestones.labs.screen import LabConsole, show_check, show_end
 

@@ -31,7 +31,10 @@ from milestones.trees import write_tree
 INSIDE = Path(__file__).with_name("inside")
 Outcome = Literal["solved", "blank", "needs", "wrong", "error", "time", "crash", "broken"]
 # Beyond what the judge itself allows one test: importing torch on a busy machine.
-GRACE = 120
+GRACE = 600
+WAIT = 6  # as in inside/lab_judge.py: a test that waits may take so many times its seconds
+# Exit codes of a judge that was stopped: by us, by its timer of CPU seconds, and by that as a shell says it.
+STOPPED = {124} | ({-signal.SIGPROF, 128 + signal.SIGPROF} if hasattr(signal, "SIGPROF") else set())
 
 
 @dataclass
@@ -127,7 +130,7 @@ def _run(python: str, scratch: Path, folder: Path, seconds: int, language: str) 
             start_new_session=os.name == "posix",
         )
         try:
-            code = process.wait(timeout=GRACE + seconds)
+            code = process.wait(timeout=GRACE + WAIT * seconds)
         except subprocess.TimeoutExpired:
             code = 124
             if os.name == "posix":  # its fault handler then writes where it was
@@ -188,7 +191,7 @@ def _read(exercise: Exercise, scratch: Path, folder: Path, code: int, output: st
     crash = scratch / "crash.txt"
     stack = crash.read_text(encoding="utf-8", errors="replace") if crash.is_file() else ""
     frames = _stack_frames(stack, exercise.file, folder)
-    if stack.startswith("Timeout") or code == 124:
+    if stack.startswith("Timeout") or code in STOPPED:
         result.outcome = "time"
     elif running or stack:
         result.outcome = "crash"

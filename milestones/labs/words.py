@@ -162,6 +162,7 @@ WORDS: dict[str, tuple[str, str]] = {
         "Next: cd {folder} && python -m milestones check",
         "下一步：cd {folder} && python -m milestones check",
     ),
+    "needs_pytest": ("`check` needs pytest: {command}", "`check` 需要 pytest：{command}"),
 }
 
 

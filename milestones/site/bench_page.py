@@ -44,7 +44,7 @@ WORDS = {
 }
 COMMAND = (
     "python -m workshop.bench throughput --dtype bfloat16 --num-requests 8 --input-len 128 --output-len 32 --rounds 6 "
-    "--peer hf-continuous,vllm,llama-cpp,openvino --json docs/benchmarks/data/throughput-peers-{id}-bf16.json"
+    "--peer hf-continuous,vllm,llama-cpp --json docs/benchmarks/data/throughput-peers-{id}-bf16.json"
 )
 ABLATION = "ablate-embedded-zen4"
 

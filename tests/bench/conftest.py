@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from folovllm.bench import probe, race
+from folovllm.bench import contestant, roofline
 from folovllm.bench.peers import registry
-from tests.m4.conftest import fake_cuda, oracle, patch_once_a_launch, small_oracle
-from tests.m6.conftest import text_model_folder
-from workshop.bench.peers import exported, hf_continuous, nano_vllm
-
-# The milestones' fixtures.
-__all__ = ["fake_cuda", "oracle", "patch_once_a_launch", "small_oracle", "text_model_folder"]
+from workshop.bench import sampler
+from workshop.bench.peers import exported, more
 
 
 @pytest.fixture(autouse=True)
-def small_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "PROBE_BYTES", 2**20)
-    monkeypatch.setattr(probe, "MATMUL_SIZE", {"cpu": 16})
-    monkeypatch.setattr(race, "SETTLE", 0.0)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roofline, "PROBE_BYTES", 2**20)
+    monkeypatch.setattr(roofline, "MATMUL_SIZE", {"cpu": 16})
+    monkeypatch.setattr(contestant, "SETTLE", 0.0)
+    monkeypatch.setattr(sampler, "SECONDS_PER_CASE", 0.0)
 
 
 @pytest.fixture(autouse=True)
 def all_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, make in {**nano_vllm.PEERS, **exported.PEERS, **hf_continuous.PEERS}.items():
+    for name, make in {**more.PEERS, **exported.PEERS}.items():
         monkeypatch.setitem(registry.PEERS, name, make)
+    for flag, option in more.OPTIONS.items():
+        monkeypatch.setitem(registry.OPTIONS, flag, option)

@@ -110,12 +110,13 @@ def engine_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 def test_the_engine_has_the_defaults_that_the_help_names(argv: list[str], engine_of: Any) -> None:
     if argv[0] == "serve":
         pytest.importorskip("fastapi")
-    found, named = engine_of(argv), 0
+    found, named = engine_of(argv), set()
     command = " ".join(word for word in argv[:2] if word in ("generate", "chat", "serve", "bench", "serve-load"))
     for action, _, default in options(command):
         if action.dest not in found:
             continue
-        named, value = named + 1, found[action.dest]
+        named.add(action.dest)
+        value = found[action.dest]
         if value is None:  # in words: it is decided when the model is known
             assert not re.fullmatch(r"[\d.]*|on|off|auto", default), action.dest
         elif action.dest == "tokenizer":  # the configuration has taken the model's already
@@ -124,7 +125,7 @@ def test_the_engine_has_the_defaults_that_the_help_names(argv: list[str], engine
             assert default not in ("", shown(value)), action.dest
         else:
             assert default == shown(value), action.dest
-    assert named == len(found)
+    assert named == found.keys()
 
 
 def test_a_request_has_the_defaults_that_the_help_names(

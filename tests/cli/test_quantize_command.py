@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from folovllm import ModelLoadError
 from folovllm.entrypoints.cli.main import main
-from folovllm.quantize.folder import new_folder
+from folovllm.quantize.folder import PART, new_folder
 from folovllm.quantize.layerwise import EMBEDDED_TEXT, quantize
 from folovllm.quantize.recipe import Recipe
 from folovllm.utils.checks import describe
@@ -187,11 +188,10 @@ def test_a_folder_that_is_filled_meanwhile_stays_as_it_is(tmp_path):
     def fill():
         with new_folder(out) as part:
             (part / "a").touch()
-            assert not out.exists()
-            out.mkdir()
+            assert [path.name for path in out.iterdir()] == [part.name]
             (out / "b").touch()
 
-    with pytest.raises(OSError, match="not empty"):
+    with pytest.raises(ValueError, match="there is something in it"):
         fill()
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "b"]
 
@@ -226,3 +226,45 @@ def test_the_embedded_models_text_is_conversations_and_texts():
     lines = [json.loads(line) for line in EMBEDDED_TEXT.read_text("utf-8").splitlines()]
     assert {frozenset(line) for line in lines} == {frozenset({"text"}), frozenset({"prompt", "completion"})}
     assert all(line["completion"].endswith("<|im_end|>") for line in lines if "completion" in line)
+
+
+def test_a_link_to_an_empty_folder_is_filled(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "empty")
+    with new_folder(tmp_path / "out") as part:
+        (part / "config.json").write_text("{}")
+    assert [path.name for path in (tmp_path / "empty").iterdir()] == ["config.json"]
+
+
+def test_what_a_killed_run_left_is_cleared_away(tmp_path):
+    (tmp_path / "out" / PART).mkdir(parents=True)
+    (tmp_path / "out" / PART / "0.part").touch()
+    with new_folder(tmp_path / "out") as part:
+        assert not list(part.iterdir())
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path):
+    with new_folder(tmp_path / "out"):
+        with pytest.raises(ValueError, match="another run is writing there"), new_folder(tmp_path / "out"):
+            raise AssertionError("two have it")
+        assert list((tmp_path / "out").iterdir()) == [tmp_path / "out" / PART]
+
+
+def test_a_full_disk_is_one_line(tmp_path, source, capsys):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))  # as a disk with so much room
+    try:
+        message = refused(tmp_path, source, tmp_path / "out", "--method", "rtn", "--group-size", "32", capsys=capsys)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert message.startswith("out must be a folder that can be written, with room for all of it, got ")
+
+
+def test_rounding_to_nearest_needs_no_text(tmp_path, source, capsys):
+    argv = ["quantize", str(source), str(tmp_path / "out"), "--group-size", "32", "--method", "rtn"]
+    assert main(argv) == 0
+    printed = capsys.readouterr().out
+    assert "loss" not in printed
+    assert "; no text; " in printed
+    assert main([*argv[:2], str(tmp_path / "json"), *argv[3:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["loss_before"] is None

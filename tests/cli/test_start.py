@@ -26,6 +26,7 @@ def start(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=whole, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
 
 
+@pytest.mark.exhaustive
 @needs_kernels
 def test_without_a_compiler_demo_says_so_once_and_what_it_costs() -> None:
     done = start("demo", CXX="/no/such/compiler")

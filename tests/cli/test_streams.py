@@ -44,6 +44,7 @@ def test_a_closed_stream_is_one_line_and_exit_2(command: str, text: str) -> None
     assert (done.returncode, done.stderr) == (2, text)
 
 
+@pytest.mark.exhaustive
 def test_a_closed_stdin_reads_as_empty() -> None:
     shell = f"exec {sys.executable} -m folovllm chat <&-"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

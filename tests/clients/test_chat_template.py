@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
-from folovllm.entrypoints import chat_template
+from folovllm.entrypoints import template_process
 from folovllm.entrypoints.chat_template import render_template
 from tests.m1.byte_tokenizer import byte_tokenizer
 
@@ -36,23 +38,27 @@ TEMPLATES = [
 ]
 ENDLESS = {
     "loops": "{% set r = range(99999) %}" + "{% for a in r %}" * 6 + "{% endfor %}" * 6,
-    "loops of a filter": "{% set r = range(99999) %}{% for a in r %}{{ r | map('abs') | sum }}{% endfor %}",
-    "text": "{% for a in range(99999) %}{% for b in range(99999) %}{{ messages[0].content }}{% endfor %}{% endfor %}",
-    "its own text": "{% for a in range(99999) %}{% for b in range(99999) %}text{% endfor %}{% endfor %}",
+    "a power": "{{ 7 ** 100000000 }}",
+    "a power in a constant": "{% if 7 ** 100000000 %}{% endif %}",
+    "lists that share": "{% set ns = namespace(x=[1]) %}{% for a in range(40) %}{% set ns.x = [ns.x, ns.x] %}"
+    "{% endfor %}{{ ns.x | tojson }}",
+}
+LARGE = {
     "doubling": "{% set ns = namespace(x='ab') %}{% for a in range(99) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
-    "sums": "{% set ns = namespace(x='ab') %}{% for a in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
-    "blocks": "{% set ns = namespace(x='ab') %}{% for a in range(99) %}{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}"
-    "{% set ns.x = y %}{% endfor %}",
     "replacing": "{% set ns = namespace(x='ab') %}{% for a in range(99) %}{% set ns.x = ns.x.replace('a', 'aaaa') %}"
     "{% endfor %}",
-    "a filter that replaces": "{% set ns = namespace(x='ab') %}{% for a in range(99) %}"
-    "{% set ns.x = ns.x | replace('a', 'aaaa') %}{% endfor %}",
     "a product": "{{ 'x' * 10 ** 12 }}",
     "a list's product": "{{ ([0] * 10 ** 12) | length }}",
-    "a power": "{{ 10 ** (10 ** 10) }}",
     "padding": "{{ 'x'.ljust(10 ** 12) }}",
-    "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-    "a template without end": "x" * (chat_template.MAX_TEMPLATE_CHARS + 1),
+    "a number's format": "{{ '%01499999999d' % 1 }}",
+    "indented": "{{ ('a\n' * 100000) | indent(100000000) }}",
+    "batches": "{{ [1] | batch(1000000000, 'x') | list | length }}",
+    "indented JSON": "{{ [1] | tojson(indent=1000000000) }}",
+    "joined": "{{ range(99999) | join('x' * 99999) }}",
+}
+UNBOUNDED = {
+    "recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "it calls itself too often"),
+    "text": ("{% for a in range(99999) %}some text {% endfor %}", "it writes more than 100000 characters"),
 }
 
 
@@ -85,16 +91,48 @@ def test_a_message_is_gone_on_with_where_transformers_goes_on(tokenizer: Any, co
 
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_template_without_end_is_ended(tokenizer: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that goes on by a millisecond each time it is asked, and by what is written."""
-    times = iter(range(10**9))
-    monkeypatch.setattr(chat_template.time, "monotonic", lambda: next(times) / 1000)
-    monkeypatch.setattr(chat_template, "MAX_CHARS", 10**6)
-    with pytest.raises(ValueError, match="chat_template must be a template that takes these messages: it "):
+    monkeypatch.setattr(template_process, "MAX_SECONDS", 0.1)  # none of them would end within the hour
+    with pytest.raises(ValueError, match="chat_template must be a template that takes these messages: it takes more"):
         render(tokenizer, MESSAGES, chat_template=ENDLESS[name])
 
 
+@pytest.mark.parametrize("name", LARGE)
+def test_a_template_has_a_bound_of_memory(tokenizer: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_process, "MAX_SECONDS", 600)
+    with pytest.raises(ValueError, match="it takes more than 512 MiB|it writes more than|it ends the process"):
+        render(tokenizer, MESSAGES, chat_template=LARGE[name])
+    assert render(tokenizer, MESSAGES, chat_template="{{ 'the next' }}") == "the next"
+
+
+@pytest.mark.parametrize("name", UNBOUNDED)
+def test_a_template_has_a_bound_of_depth_and_text(tokenizer: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_process, "MAX_CHARS", 100_000)
+    template, problem = UNBOUNDED[name]
+    with pytest.raises(ValueError, match=problem):
+        render(tokenizer, MESSAGES, chat_template=template)
+
+
+def test_one_process_serves_one_template_after_the_other(tokenizer: Any) -> None:
+    """Also after an error, and after someone has killed it."""
+    render(tokenizer, MESSAGES, chat_template="a")
+    (worker,) = template_process._idle
+    with pytest.raises(ValueError, match="not these"):
+        render(tokenizer, MESSAGES, chat_template="{{ raise_exception('not these') }}")
+    assert template_process._idle == [worker]
+    worker.process.kill()
+    worker.process.wait()
+    assert render(tokenizer, MESSAGES, chat_template="b") == "b"
+    assert template_process._idle != [worker]
+
+
+def test_the_process_of_templates_loads_no_torch() -> None:
+    script = f"import runpy, sys; runpy.run_path({str(template_process._WORKER)!r}); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
+    assert not {"torch", "transformers", "folovllm"} & set(loaded.stdout.split())
+
+
 def test_the_error_names_the_template_of_the_model(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer, "chat_template", ENDLESS["recursion"])
+    monkeypatch.setattr(tokenizer, "chat_template", UNBOUNDED["recursion"][0])
     monkeypatch.setattr(tokenizer, "name_or_path", "some/model")
     with pytest.raises(ValueError, match=r"messages must suit the chat template of some/model, got the roles"):
         render(tokenizer, MESSAGES)
@@ -109,7 +147,7 @@ def test_what_a_check_raises_ends_the_template_and_comes_through(tokenizer: Any)
     def check() -> None:
         nonlocal asked
         asked += 1
-        if asked == 100:
+        if asked == 3:
             raise GoneError
 
     with pytest.raises(GoneError):

@@ -14,7 +14,7 @@ from folovllm.layers.quantization.cuda import Fp8Linear, PlainFp8Linear, TritonC
 from folovllm.layers.quantization.linear import QuantizedLinear
 from tests.clients.test_kernel_check import Doubled, Raises
 from tests.fake_cuda import FakeCuda
-from tests.helpers import make_hf_folder
+from tests.helpers import make_hf_folder, some
 
 pytest.importorskip("triton")
 from folovllm.layers.quantization.kernels import linear_codes, round_rows
@@ -44,7 +44,7 @@ def product(engine: LLMEngine) -> type:
     return type(engine.runner.model.model.layers[0].mlp.down_proj.method)
 
 
-@pytest.mark.parametrize(("quantization", "kept"), [("w4a16", TritonCodesLinear), ("fp8", Fp8Linear)])
+@pytest.mark.parametrize(("quantization", "kept"), some([("fp8", Fp8Linear), ("w4a16", TritonCodesLinear)]))
 def test_a_product_that_is_right_is_kept(
     tmp_path: Path, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, quantization: str, kept: type
 ) -> None:
@@ -52,6 +52,7 @@ def test_a_product_that_is_right_is_kept(
     assert caplog.messages == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("quantization", "module", "kernel", "result", "instead"),
     [

@@ -102,6 +102,29 @@ def test_the_chat_template_is_told_of_tools_and_calls(llm: LLM) -> None:
         llm.chat(messages, GREEDY, tools=tools, chat_template=template, use_tqdm=False)
 
 
+def test_a_checkpoint_s_template_for_tools_is_taken_where_there_are_tools(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {"default": "plain", "tool_use": "{{ tools[0].function.name }}"}
+    monkeypatch.setattr(llm.engine.tokenizer, "chat_template", named)
+    messages, tools = [{"role": "user", "content": "a"}], [{"type": "function", "function": {"name": "now"}}]
+    prompts = [llm.chat(messages, GREEDY, tools=given, use_tqdm=False)[0].prompt for given in (None, tools)]
+    assert prompts == ["plain", "now"]
+    monkeypatch.setattr(llm.engine.tokenizer, "chat_template", {"rag": "other"})
+    with pytest.raises(ValueError, match=r"^messages must suit the chat template of .* no default"):
+        llm.chat(messages, GREEDY, use_tqdm=False)
+
+
+def test_calls_of_a_history_are_those_that_there_are(llm: LLM) -> None:
+    """An empty list is none, and the place that a stream gave a call is no part of it."""
+    call = {"index": 0, "id": "a", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    messages = [{"role": "assistant", "content": "a", "tool_calls": calls} for calls in ([], None, [call])]
+    template = "{% for m in messages %}{{ m.tool_calls | tojson if m.tool_calls is defined else 'none' }} {% endfor %}"
+    (output,) = llm.chat(messages, GREEDY, chat_template=template, use_tqdm=False)
+    kept = '[{"id": "a", "type": "function", "function": {"name": "now", "arguments": {}}}]'
+    assert output.prompt == f"none none {kept} "
+
+
 def test_from_optional_takes_none_as_not_given() -> None:
     assert SamplingParams.from_optional(n=None, temperature=None, top_k=5) == SamplingParams(top_k=5)
     assert SamplingParams.from_optional(max_tokens=None).max_tokens is None

@@ -15,7 +15,7 @@ def test_without_ray_one_line_names_the_extra(
     pytest.importorskip("fastapi_offline")
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(["serve", "--replicas", "2"]) == 2
-    assert "pip install 'folovllm[serve,ray]'" in capsys.readouterr().err
+    assert "pip install -e '.[serve,ray]' in the clone" in capsys.readouterr().err
 
 
 def test_a_router_without_replicas_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,4 +65,4 @@ def test_without_the_extra_it_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "fastapi_offline", None)
     assert main(["serve"]) == 2
-    assert "pip install 'folovllm[serve]'" in capsys.readouterr().err
+    assert "pip install -e '.[serve]' in the clone" in capsys.readouterr().err

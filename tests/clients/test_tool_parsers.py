@@ -6,7 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from folovllm.serving.tool_parsers.abstract_tool_parser import ToolParser
 from folovllm.serving.tool_parsers.formats import (
     NAMES,
     ArgumentsParser,
@@ -96,21 +99,8 @@ def test_cut_anywhere_a_text_has_the_same_calls(
 ) -> None:
     make = get_tool_parser(name)
     assert make(TOOLS).extract_tool_calls(text) == (content, calls)
-    cuts = [[text[:at], text[at:]] for at in range(len(text) + 1)] + [list(text)]
-    for pieces in cuts:
-        parser = make(TOOLS)
-        seen: list[Any] = [each for piece in pieces for each in parser.extract_tool_calls_streaming(piece)]
-        seen += parser.extract_tool_calls_streaming("", is_final=True)
-        assert "".join(each for each in seen if isinstance(each, str)) == content, pieces
-        arguments, names = [""] * len(calls), []
-        for each in seen:
-            if not isinstance(each, str):
-                arguments[each.index] += each.arguments
-                if each.name is not None:
-                    assert each.index == len(names)
-                    names.append(each.name)
-                    assert each.arguments == ""
-        assert list(zip(names, arguments, strict=True)) == calls, pieces
+    for pieces in [[text[:at], text[at:]] for at in range(len(text) + 1)] + [list(text)]:
+        assert read(make(TOOLS), pieces)[:2] == (content, calls), pieces
 
 
 def test_arguments_are_handed_on_as_they_come() -> None:
@@ -174,3 +164,97 @@ def test_nesting_without_end_ends_no_parser() -> None:
     xml = f"<function=get_weather><parameter=where>{deep}</parameter></function>"
     ((name, arguments),) = Qwen3XMLToolParser(TOOLS).extract_tool_calls(xml)[1]
     assert (name, json.loads(arguments)) == ("get_weather", {"where": deep})
+
+
+# What texts are made of: markers, pieces of them, and what stands between.
+FRAGMENTS = [
+    "[TOOL_CALLS]", "<tool_call>", "</tool_call>", "<|python_tag|>", "<function=", "now>", "get_weather>",
+    "</function>", "<parameter=days>", "<parameter=", "</parameter>", "\n2\n", "<", "</", "[", "]", "{", "}", '"',
+    ":", ",", ";", "x", " ", "\n", "\r", "5", '{"name": ', '"now"', '"none"', '"arguments": ', '"parameters": ', "{}",
+    "[ARGS]", "now",
+    '{"name": "now", "arguments": {"a": "}"}}', '[{"name": "now", "parameters": {}}', '\n{"name": "now"', "\\",
+]  # fmt: skip
+PARSERS = [*dict.fromkeys(get_tool_parser(name) for name in NAMES), CallListParser, ArgumentsParser]
+
+
+def read(parser: ToolParser, pieces: list[str]) -> tuple[str, list[tuple[str, str]], bool]:
+    """(content, calls, whether the last is open) of what came piece by piece; an empty one ends it."""
+    content, calls = "", list[list[str]]()
+    for place, piece in enumerate([*pieces, ""]):
+        for each in parser.extract_tool_calls_streaming(piece, is_final=place == len(pieces)):
+            if isinstance(each, str):
+                content += each
+            elif each.name is not None:
+                assert (each.index, each.arguments) == (len(calls), "")
+                calls.append([each.name, ""])
+            else:
+                calls[each.index][1] += each.arguments
+    return content, [(name, arguments) for name, arguments in calls], parser.is_in_call
+
+
+@pytest.mark.parametrize("make", PARSERS)
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=9).map("".join), st.lists(st.integers(0, 99), max_size=6))
+def test_however_a_text_is_cut_it_is_read_as_whole(make: type[ToolParser], text: str, cuts: list[int]) -> None:
+    """Two cuts at one place make an empty piece."""
+    tools = {"now": {}} if make is ArgumentsParser else TOOLS
+    ends = sorted(min(cut, len(text)) for cut in cuts)
+    pieces = [text[begin:end] for begin, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+    whole = read(make(tools), [text])
+    assert read(make(tools), pieces) == whole
+    assert read(make(tools), list(text)) == whole
+    assert make(tools).extract_tool_calls(text) == whole[:2]
+
+
+@pytest.mark.parametrize(("pieces"), [["", "["], [" ", "", "["], ["[", "", " "]])
+def test_a_list_of_calls_may_begin_with_nothing(pieces: list[str]) -> None:
+    rest = '{"name": "now", "parameters": {}}]'
+    assert read(CallListParser(TOOLS), [*pieces, rest]) == ("", [("now", "{}")], False)
+
+
+def test_a_list_that_is_cut_leaves_no_fragment_and_says_that_its_call_is_open() -> None:
+    assert read(CallListParser(TOOLS), ['[{"name": "no']) == ("", [], False)
+    assert read(CallListParser(TOOLS), ['[{"name": "now", "parameters": {"a']) == ("", [("now", '{"a')], True)
+    assert read(CallListParser(TOOLS), ['[{"name": "now", "parameters": {}}, {"na']) == ("", [("now", "{}")], False)
+
+
+def test_arguments_that_are_no_object_are_handed_on_as_they_are() -> None:
+    for text in ("[1, [2]]", "5", '"[1]"'):
+        call = f'{{"name": "now", "arguments": {text}}}'
+        expected = ("", [("now", text.strip('"'))], False)
+        assert read(HermesToolParser(TOOLS), list(f"<tool_call>{call}</tool_call>")) == expected
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"$ref": "#/$defs/Days"}, "5", 5),
+        ({"$ref": "#/$defs/Place"}, '{"x": 1}', {"x": 1}),
+        ({"$ref": "#/$defs/Place"}, "five", "five"),
+        ({"allOf": [{"$ref": "#/$defs/Days"}], "description": "d"}, "5", 5),
+        ({"oneOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}]}, "null", None),
+        ({"anyOf": [{"type": "array", "items": {}}, {"$ref": "#/$defs/Days"}]}, "[5]", [5]),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "5", "5"),
+        ({"enum": [1, 5]}, "5", 5),
+        ({"enum": ["5", 1]}, "5", "5"),
+        ({"enum": [True, "a"]}, "True", True),
+        ({"const": 5}, "5", 5),
+        ({"properties": {"x": {}}}, "{}", {}),
+        ({"type": "integer"}, "true", "true"),
+        ({"$ref": "#/$defs/Self"}, "5", "5"),
+        ({"anyOf": [{"$ref": "#/$defs/Self"}, {"$ref": "#/$defs/Days"}]}, "5", 5),
+        ({"type": [["integer"]]}, "5", "5"),
+        ({"$ref": "#/$defs/Nothing"}, "5", "5"),
+        ({}, "5", "5"),
+        (True, "5", "5"),
+    ],
+)
+def test_a_parameter_has_the_type_of_its_schema(schema: Any, text: str, value: Any) -> None:
+    defs = {"Days": {"type": "integer"}, "Place": {"$ref": "#/$defs/Deep~1er"}, "Deep/er": {"type": "object"},
+            "Self": {"$ref": "#/$defs/Self"}, "Arguments": {"properties": {"a": schema}}}  # fmt: skip
+    xml = f"<function=f><parameter=a>\n{text}\n</parameter></function>"
+    for tool in ({"properties": {"a": schema}, "$defs": defs}, {"$ref": "#/$defs/Arguments", "$defs": defs}):
+        ((_, arguments),) = Qwen3XMLToolParser({"f": tool}).extract_tool_calls(xml)[1]
+        assert json.loads(arguments) == {"a": value}
+    for odd in ({"properties": []}, {"properties": {"a": schema}, "allOf": 5}):
+        assert Qwen3XMLToolParser({"f": odd}).extract_tool_calls(xml)[1]

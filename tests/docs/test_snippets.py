@@ -29,7 +29,7 @@ x = 1
     for i in 1 2; do
       echo $i
     done
-    folovllm bench step \\
+    folovllm bench decode \\
       --json x.json
     ```
 
@@ -59,7 +59,7 @@ def test_a_command_stays_whole() -> None:
         "python -m milestones list  # all of them",
         "python - <<'EOF'",
         "for i in 1 2; do",
-        "folovllm bench step \\",
+        "folovllm bench decode \\",
     ]
 
 
@@ -86,8 +86,8 @@ def test_a_marker_holds_for_the_next_block_only() -> None:
 @pytest.mark.parametrize(
     ("command", "problem"),
     [
-        ("folovllm bench step --json x.json", None),
-        ("folovllm bench step --jsonn x.json", "unrecognized arguments: --jsonn x.json"),
+        ("folovllm bench decode --json x.json", None),
+        ("folovllm bench decode --jsonn x.json", "unrecognized arguments: --jsonn x.json"),
         ("folovllm bench stop", "invalid choice: 'stop'"),
         ("OMP_NUM_THREADS=1 .venv/bin/python -m milestones bench m1 m2  # both", None),
         ("python -m milestones bensh m1", "invalid choice: 'bensh'"),

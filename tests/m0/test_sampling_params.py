@@ -48,7 +48,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"min_p": -0.1}, "min_p must be in [0, 1], got -0.1; 0 keeps every token"),
     ({"min_p": 1.1}, "min_p must be in [0, 1], got 1.1"),
     ({"min_p": NAN}, "min_p must be a finite number, got nan"),
-    ({"seed": -1}, "seed must be in [0, 9223372036854775807], got -1; use None for an unseeded draw"),
+    ({"seed": -2}, "seed must be in [0, 9223372036854775807], got -2; use None for an unseeded draw"),
     ({"seed": 2**63}, "seed must be in [0, 9223372036854775807], got 9223372036854775808"),
     ({"seed": 1.0}, "seed must be an integer, got 1.0 (float)"),
     ({"seed": False}, "seed must be an integer, got False (bool)"),
@@ -325,3 +325,7 @@ def test_beam_settings_are_accepted_with_beams() -> None:
 )
 def test_logprobs_are_needed_when_asked_for_or_to_choose_the_best(kwargs: dict[str, Any], needed: bool) -> None:
     assert SamplingParams(**kwargs).needs_logprobs is needed
+
+
+def test_a_seed_of_minus_one_is_none_as_for_vllm():
+    assert SamplingParams(seed=-1).sampling_type is SamplingType.RANDOM

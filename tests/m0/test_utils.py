@@ -46,6 +46,13 @@ def test_nearest_name() -> None:
     assert did_you_mean("zzz", ["block_size"]) == ""
 
 
+def test_a_hint_is_never_another_thing_whose_letters_are_alike() -> None:
+    alike = [("--ssl-keyfile", "--salt-by-key"), ("data_size", "tensor_size"), ("log_stats", "no_log_stats")]
+    for typed, other in alike:
+        assert nearest_name(typed, [other]) is None
+    assert nearest_name("--max-num-seq", ["--max-num-seqs", "--max-num-blocks"]) == "--max-num-seqs"
+
+
 def test_loggers_share_one_handler_and_leave_the_root_alone() -> None:
     before = list(logging.getLogger().handlers)
     a, b = init_logger("folovllm.a"), init_logger("elsewhere")

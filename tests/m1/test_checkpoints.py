@@ -165,6 +165,10 @@ def test_a_wrong_size_is_named(field, value, said, tmp_path):
         build(folder)
 
 
+def test_swish_is_another_name_of_silu(tmp_path):
+    build(edit_config(make_hf_folder(tmp_path), hidden_act="swish"))
+
+
 def test_dummy_weights_larger_than_the_memory_are_refused():
     config = tiny_hf_config("qwen3", hidden_size=10**6, intermediate_size=10**9)
     with pytest.raises(ModelLoadError, match=r"the weights take \d+\.\d GiB, cpu has"):

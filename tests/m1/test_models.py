@@ -144,6 +144,13 @@ def test_a_missing_tensor_is_named(tmp_path):
         build(folder)
 
 
+def test_a_tensor_without_the_models_prefix_is_refused_by_that_reason(tmp_path):
+    bare = "layers.1.self_attn.k_proj.weight"
+    folder = edited(tmp_path, lambda tensors: tensors.update({bare: tensors.pop(f"model.{bare}")}))
+    with pytest.raises(ModelLoadError, match=r"no place for: layers.1.self_attn.k_proj.weight .* lacks 'model.'"):
+        build(folder)
+
+
 def test_an_extra_tensor_is_named(tmp_path):
     folder = edited(tmp_path, lambda tensors: tensors.update({"model.layers.9.extra": torch.zeros(2, 3)}))
     with pytest.raises(ModelLoadError, match=r"no place for: model.layers.9.extra \(2, 3\)"):

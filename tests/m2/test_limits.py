@@ -130,7 +130,7 @@ def test_the_token_rate_is_that_of_the_last_seconds(monkeypatch):
 
 def test_the_rate_can_be_read_while_another_thread_records_a_step():
     counter = TokenCounter()
-    for _ in range(2000):
+    for _ in range(200):
         counter.record(began=sys.float_info.max, prompt_tokens=0, output_tokens=1)  # never too old
     stop = threading.Event()
 
@@ -143,7 +143,7 @@ def test_the_rate_can_be_read_while_another_thread_records_a_step():
     sys.setswitchinterval(1e-6)
     thread.start()
     try:
-        for _ in range(50):
+        for _ in range(20):
             assert counter.tokens_per_s > 0
     finally:
         stop.set()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from folovllm import LLM, BeamSearchParams, ModelConfig, SamplingParams, get_model_and_tokenizer
-from tests.helpers import hf_greedy
+from tests.helpers import hf_greedy, some
 from tests.m1.support import run
 from tests.m2.support import assert_idle
 from tests.m3.beam_oracle import EOS, BeamOracle, beam_params
@@ -96,7 +96,7 @@ def test_stop_token_ids_are_told_as_the_reason(beams: BeamOracle) -> None:
     assert [c.index for c in output.outputs] == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("pressure", [{}, {"num_kv_blocks": 18, "block_size": 4, "preemption_mode": "recompute"}])
+@pytest.mark.parametrize("pressure", some([{"num_kv_blocks": 18, "block_size": 4, "preemption_mode": "recompute"}, {}]))
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
@@ -192,7 +192,7 @@ def test_an_abort_in_mid_search_leaves_nothing(beams: BeamOracle, steps: int) ->
     assert_idle(engine)
 
 
-@pytest.mark.parametrize("prompt", PROMPTS, ids=len)
+@pytest.mark.parametrize("prompt", some(PROMPTS), ids=len)
 def test_an_abort_after_the_first_beam_has_died_leaves_nothing(beams: BeamOracle, prompt: list[int]) -> None:
     engine = beams.make_llm().engine
     engine.add_request("gone", list(prompt), beam_params(4, max_tokens=40, ignore_eos=True, stop_token_ids=None))

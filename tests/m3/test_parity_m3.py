@@ -9,6 +9,7 @@ import torch
 
 from folovllm import SamplingParams
 from folovllm.outputs import RequestOutput
+from tests.helpers import names, thinned
 from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
 
@@ -20,8 +21,7 @@ def random_prompts(count: int, seed: int = 0, longest: int = 45) -> list[list[in
     return [[rng.randrange(256) for _ in range(rng.randrange(1, longest))] for _ in range(count)]
 
 
-@pytest.mark.parametrize("block_size", [1, 4, 16])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "block_size"), thinned(names(MODES), {"1": 1, "4": 4, "16": 16}))
 def test_greedy_tokens_with_arrivals_aborts_and_preemption(oracle: Oracle, mode: str, block_size: int) -> None:
     """Room for 80 tokens; twelve requests of up to 75."""
     llm = oracle.make_llm(num_kv_blocks=80 // block_size, block_size=block_size, preemption_mode=mode, max_model_len=80)

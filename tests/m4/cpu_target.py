@@ -15,9 +15,11 @@ if "amx_bf16" in cpu_kernels._cpu_features():
 CACHED = (cpu_kernels.function, cpu.panel_width, cpu.has_bf16_pairs, cpu.has_tiles, cpu.product_name)
 
 
-@pytest.fixture(params=list(TARGETS))
+@pytest.fixture(
+    params=[name if name == "this CPU" else pytest.param(name, marks=pytest.mark.exhaustive) for name in TARGETS]
+)
 def target(request, monkeypatch):
-    """The kernels as compiled for this CPU, and with vectors of 8 floats."""
+    """The kernels as compiled for this CPU, and in `make exhaustive` for the others: that costs some 20 CPU seconds."""
     if REASON is not None:
         pytest.skip(f"the CPU kernels cannot run: {REASON}")
     flags = TARGETS[request.param]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from folovllm import LLMEngine, SamplingParams
 from folovllm.core.run_ahead import reads_tokens
 from folovllm.outputs import RequestOutput
+from tests.helpers import names, thinned
 from tests.m1.support import EOS, params, scripted
 from tests.m2.support import assert_idle, make_engine
 from tests.m3.beam_oracle import BeamOracle, beam_params
@@ -99,8 +100,7 @@ WAITING: dict[str, list[SamplingParams]] = {
 }
 
 
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("workload", [*WORKLOADS, *WAITING])
+@pytest.mark.parametrize(("workload", "cache"), thinned(names([*WORKLOADS, *WAITING]), names(CACHES)))
 def test_the_same_outputs_either_way(text_model_folder, workload: str, cache: str) -> None:
     wanted = (WORKLOADS | WAITING)[workload]
     asked = list(zip(["hello", "a", "what is it", "xyz" * 5] * 3, wanted, strict=False))

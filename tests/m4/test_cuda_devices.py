@@ -34,6 +34,7 @@ def test_the_second_device_serves_while_the_first_is_the_current_one(small_oracl
     assert fake_cuda.devices[1].memory.live > 0
 
 
+@pytest.mark.exhaustive
 def test_a_device_without_a_number_is_the_current_one_also_for_other_threads(
     small_oracle: Oracle, fake_cuda: FakeCuda
 ) -> None:
@@ -48,6 +49,7 @@ def test_a_device_without_a_number_is_the_current_one_also_for_other_threads(
     assert found == [small_oracle.greedy(PROMPT, 4)]
 
 
+@pytest.mark.exhaustive
 def test_async_llm_steps_the_second_device_in_its_thread(small_oracle: Oracle, fake_cuda: FakeCuda) -> None:
     async def ask() -> list[int]:
         async with AsyncLLM.from_engine(make_engine(small_oracle, "cuda:1", **SMALL)) as llm:
@@ -94,6 +96,7 @@ def test_a_device_that_has_faulted_ends_the_engine_with_one_message(
             finish(engine)
 
 
+@pytest.mark.exhaustive
 def test_every_user_of_async_llm_hears_that_the_device_has_faulted(
     small_oracle: Oracle, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:

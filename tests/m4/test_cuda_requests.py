@@ -68,6 +68,7 @@ def test_beams(small_oracle: Oracle, fake_cuda: FakeCuda) -> None:
     assert waits == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "settings", [{"preemption_mode": "swap"}, {"preemption_mode": "recompute", "enforce_eager": True}], ids=str
 )
@@ -85,6 +86,7 @@ def test_preempted_sequences_go_on_as_if_nothing_had_been(
     assert bool(fake_cuda.launches["graph"]) == ("enforce_eager" not in settings)
 
 
+@pytest.mark.exhaustive
 def test_a_batch_draws_inside_of_its_graph(small_oracle: Oracle, fake_cuda: FakeCuda) -> None:
     """Greedy rows beside seeded ones, with and without log-probabilities: in a replay nothing is launched to draw, and
     the tokens are those of an engine without graphs."""
@@ -109,6 +111,7 @@ def test_a_batch_draws_inside_of_its_graph(small_oracle: Oracle, fake_cuda: Fake
         assert not {"argmax", "_sample_kernel", "exponential_", "max"} & launches.keys()
 
 
+@pytest.mark.exhaustive
 def test_a_seed_means_the_same_tokens_in_a_graph_and_in_any_step_before_it(
     small_oracle: Oracle, fake_cuda: FakeCuda
 ) -> None:
@@ -121,6 +124,7 @@ def test_a_seed_means_the_same_tokens_in_a_graph_and_in_any_step_before_it(
     assert len({tuple(one["outputs"][0]["token_ids"][:3]) for one in together}) > 1
 
 
+@pytest.mark.exhaustive
 def test_a_fork_draws_with_its_own_seed_behind_a_replay(small_oracle: Oracle, fake_cuda: FakeCuda) -> None:
     """A prompt of one token is a step of one token, and a parent's logits are drawn from three times."""
     request = ([5], SamplingParams(n=3, temperature=2.0, seed=6, max_tokens=4))

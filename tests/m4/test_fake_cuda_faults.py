@@ -26,7 +26,7 @@ from tests.fake_cuda import (
 from tests.m3.oracle import Oracle
 from tests.m4.cuda_support import make_engine, replaced
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]  # tests of the stand-in that other tests use
 PROMPTS = [[5, 6, 7], [9, 9]]
 
 

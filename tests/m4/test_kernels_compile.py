@@ -18,7 +18,7 @@ import pytest
 
 pytest.importorskip("triton")
 pytestmark = [
-    pytest.mark.slow,  # six kernels through a compiler: ten seconds
+    pytest.mark.exhaustive,  # six kernels through a compiler: ten seconds
     pytest.mark.skipif(
         platform.system() != "Linux" or platform.machine() != "x86_64", reason="no assembler beside Triton"
     ),

@@ -114,6 +114,7 @@ def test_the_kernel_draws_the_winner_of_its_rows_races(
     assert got == winners(weights, stripes[positions], races[positions]).tolist()
 
 
+@pytest.mark.exhaustive
 def test_a_wide_row_is_read_to_its_end_in_tiles_that_come_ahead() -> None:
     """5,000 columns in 2,048 stripes; 20,000 are more than a tile of 8 of each."""
     for vocab_size in (5000, 20_000):
@@ -149,6 +150,7 @@ def test_temperature_0_is_the_first_of_the_largest(dtype: torch.dtype) -> None:
     assert got[:3] == [int(logits[0].argmax()), 5, 1023]
 
 
+@pytest.mark.exhaustive
 def test_a_low_temperature_keeps_the_odds() -> None:
     """Logits near 500 and a temperature of 0.01 are 50,000 in units of the noise: float32 has steps of 0.004 there."""
     logits = torch.full((100, 2), 500.0)

@@ -32,6 +32,7 @@ def test_nothing_is_compiled_while_requests_of_each_kind_are_served(small_oracle
     assert compiled_while_serving(small_oracle, fake_cuda) == set()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("owner", "late"), [(BatchSampler, "_sample_kernel"), (TritonBackend, "_paged_prefill")], ids=["draw", "attention"]
 )

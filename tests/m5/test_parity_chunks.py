@@ -83,8 +83,7 @@ def test_greedy_tokens_are_hugging_faces(oracle: Oracle, cut: str, cache: str, a
     assert (engine.stats().preemptions > 0) == (cache != "roomy" and cut != "1 by budget")
 
 
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("cut", SIZES)
+@pytest.mark.parametrize(("cut", "cache"), thinned(names(SIZES), names(CACHES)))
 def test_siblings_that_can_only_say_what_is_likeliest(oracle: Oracle, cut: str, cache: str) -> None:
     asked = [
         (prompt, SamplingParams(n=3, top_k=1, max_tokens=8 + i)) for i, prompt in enumerate(random_prompts(4, 1, 60))
@@ -121,8 +120,7 @@ def test_a_seed_says_the_same_however_its_prompt_is_cut(
         )
 
 
-@pytest.mark.parametrize("mode", ["recompute", "swap"])
-@pytest.mark.parametrize("cut", [*SIZES, "7 by threshold"])
+@pytest.mark.parametrize(("cut", "mode"), thinned(names([*SIZES, "7 by threshold"]), names(["recompute", "swap"])))
 def test_beams_are_hugging_faces(beam_oracle: BeamOracle, cut: str, mode: str) -> None:
     rng = random.Random(3)
     prompts = [[rng.randrange(24, 30) for _ in range(length)] for length in (20, 3, 33)]

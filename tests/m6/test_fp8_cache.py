@@ -151,6 +151,7 @@ def test_blocks_move_as_ever(oracle: Oracle, name: str) -> None:
     assert roomy.stats().prefix_cache_hits > 0
 
 
+@pytest.mark.exhaustive
 def test_on_a_gpu_with_graphs(small_oracle: Oracle, fake_cuda: FakeCuda) -> None:
     params = SamplingParams(temperature=0, max_tokens=5)
     settings = {"num_kv_blocks": 16, "preemption_mode": "swap"}

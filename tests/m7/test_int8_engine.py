@@ -130,6 +130,7 @@ def test_a_token_takes_a_byte_for_each_number_and_four_for_a_scale(folder: Path,
     assert plain.runner.kv_cache.num_bytes * (16 + 4) == int8.runner.kv_cache.num_bytes * 16 * itemsize
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow  # interpreted: some seconds
 def test_on_a_gpu_with_graphs(small_folder: Path, fake_cuda: FakeCuda) -> None:
     pytest.importorskip("triton")

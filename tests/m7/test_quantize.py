@@ -180,6 +180,7 @@ def test_what_compressed_tensors_wrote_is_written_bit_for_bit(name):
         assert tensor.dtype == stored[key].dtype, key
 
 
+@pytest.mark.exhaustive
 def test_shards_hold_what_one_file_does(tmp_path, text, monkeypatch):
     source = model(tmp_path)
     recipe = Recipe.from_options(method="rtn", group_size=32)
@@ -214,6 +215,7 @@ def test_layers_are_told_one_by_one(tmp_path, text):
     assert told == [(1, 2), (2, 2)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_gptq_costs_the_embedded_model_less_than_round_to_nearest(tmp_path):
     rises = {}
@@ -233,6 +235,7 @@ def quarter(tmp_path_factory):
     return path
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_embedded_models_head_in_8_bits_says_what_hugging_face_says(tmp_path, quarter):
     recipe = Recipe.from_options(method="rtn", symmetric=True, head=True)

@@ -209,3 +209,47 @@ def test_a_kind_that_it_is_may_be_named():
 def test_a_word_that_is_no_quantization():
     with pytest.raises(ValueError, match="quantization must be one of"):
         ModelConfig("m", quantization="int4")
+
+
+MODULES = "model.layers.1.self_attn.q_proj", "model.layers.1.mlp.down_proj", "model.layers.10.mlp.gate_proj"
+
+
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [
+        (["down_proj"], [1]),
+        (["self_attn"], [0]),
+        (["model.layers.1."], [0, 1]),
+        (["model.layers.1"], [0, 1]),
+        (["mlp.gate"], []),
+        (["model.layers.*.mlp"], [1, 2]),
+        (None, []),
+    ],
+)
+def test_modules_that_awq_did_not_convert_are_found_as_transformers_and_autoawq_find_them(names, kept):
+    scheme = read_scheme({**AWQ, "modules_to_not_convert": names})
+    assert [place for place, name in enumerate(MODULES) if scheme.of_layer(name) is None] == kept
+
+
+def test_gptq_quantised_the_modules_that_it_names():
+    scheme = read_scheme({**GPTQ, "modules_in_block_to_quantize": [["self_attn.q_proj"], ["mlp.gate_proj"]]})
+    assert [place for place, name in enumerate(MODULES) if scheme.of_layer(name) is None] == [1]
+    with pytest.raises(ValueError, match="modules_in_block_to_quantize must be a list of lists of names, got"):
+        read_scheme({**GPTQ, "modules_in_block_to_quantize": ["q_proj"]})
+
+
+def test_a_regular_expression_ends_in_time():
+    """re takes as many steps as there are ways to cut the name: hours."""
+    quick, endless = (
+        read_scheme({**AWQ, "modules_to_not_convert": [pattern]})
+        for pattern in ("(([a-z._0-9]+)+)+!", r"((.|[a-z.]|\w)+)+\d[!?]")
+    )
+    assert quick.of_layer(MODULES[0]) is not None
+    with pytest.raises(ValueError, match="quantization_config has a regular expression that takes too long"):
+        endless.of_layer(MODULES[0])
+
+
+@pytest.mark.parametrize("method", [["gptq"], {"gptq": 1}, 4])
+def test_a_method_that_is_no_name_is_refused(method):
+    with pytest.raises(ValueError, match="quantization_config.quant_method .* is not supported"):
+        select_scheme(ModelConfig("embedded", quantization="gptq"), {"quant_method": method})

@@ -12,7 +12,10 @@ from folovllm.layers.quantization.linear import round_rows
 from folovllm.quant_scheme import QuantScheme
 from folovllm.utils import cpu_kernels
 from tests.m4.cpu_target import CACHED, TARGETS
-from tests.m7.test_kernels import ROWS, W4A8, W8A8, layer_of, pytestmark, whole_numbers  # noqa: F401
+from tests.m7.test_kernels import ROWS, W4A8, W8A8, layer_of, whole_numbers
+from tests.m7.test_kernels import pytestmark as can_compile
+
+pytestmark = [can_compile, pytest.mark.exhaustive]  # each target is compiled: some 10 CPU seconds
 
 TARGETS = dict(TARGETS)
 if "avx512f" in cpu_kernels._cpu_features():

@@ -21,7 +21,10 @@ from folovllm.layers.quantization.codes import Codes, round_to_nearest
 from folovllm.layers.quantization.linear import round_rows
 from folovllm.quant_scheme import QuantScheme
 from folovllm.utils import cpu_kernels
-from tests.m7.test_kernels import W8A8, layer_of, pytestmark  # noqa: F401
+from tests.m7.test_kernels import W8A8, layer_of
+from tests.m7.test_kernels import pytestmark as can_compile
+
+pytestmark = [can_compile, pytest.mark.exhaustive]  # compiles the products anew: some 10 CPU seconds
 
 EMULATED = Path(__file__).with_name("emulated_tiles.h")
 UNITS = [

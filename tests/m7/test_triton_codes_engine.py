@@ -11,7 +11,7 @@ import pytest
 from folovllm import LLM, SamplingParams
 from folovllm.layers.quantization.cuda import Fp8Linear, Int8Linear, TritonCodesLinear
 from tests.fake_cuda import FakeCuda, fake_cuda_machine
-from tests.helpers import make_hf_folder
+from tests.helpers import make_hf_folder, some
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.slow  # interpreted: some seconds each
@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-@pytest.mark.parametrize(("quantization", "method"), [("w4a16", TritonCodesLinear), ("w8a8", Int8Linear)])
+@pytest.mark.parametrize(("quantization", "method"), some([("w8a8", Int8Linear), ("w4a16", TritonCodesLinear)]))
 def test_tokens_are_those_of_the_cpu(
     folder: Path, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch, quantization: str, method: type
 ) -> None:
@@ -61,6 +61,7 @@ def test_an_engine_with_fp8_answers_from_graphs(folder: Path, fake_cuda: FakeCud
     assert fake_cuda.launches["graph"] > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("fixed_order")
 def test_tokens_stay_the_same_in_any_company_where_that_is_asked_for(folder: Path, fake_cuda: FakeCuda) -> None:
     llm = make(folder, "cuda", "w4a16", batch_invariant=True)

@@ -16,7 +16,7 @@ from folovllm import LLM, SamplingParams
 from folovllm.worker.cuda_graph import CudaGraphs, capture_sizes
 from folovllm.worker.step_costs import measure_step_costs
 from tests.fake_cuda import FakeCuda
-from tests.helpers import names, thinned
+from tests.helpers import names, some, thinned
 from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
 from tests.m4.test_cuda_graph import copies_are_queued, with_graphs
@@ -43,7 +43,7 @@ def test_greedy_tokens_are_hugging_faces(oracle: Oracle, chunk: str, pressure: s
     assert_idle(engine)
 
 
-@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("feature", some(FEATURES, 3))
 def test_other_requests_say_the_same(oracle: Oracle, feature: str) -> None:
     """The last guess of the longest answer lies at the model's end."""
     asked = [(prompt, SamplingParams(max_tokens=60 - len(prompt), **FEATURES[feature])) for prompt in ([3], [9] * 7)]
@@ -57,6 +57,7 @@ def test_other_requests_say_the_same(oracle: Oracle, feature: str) -> None:
     assert any(size > 2 * num_seqs for num_seqs, size in graphs.replayed)
 
 
+@pytest.mark.exhaustive
 def test_on_a_gpu(folder: Path, fake_cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs are recorded for rows, not for sequences. A step with guesses is one replay, and costs what one does."""
     replayed: list[tuple[int, int]] = []

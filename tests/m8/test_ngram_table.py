@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -116,3 +117,13 @@ def test_what_is_no_table_is_refused(table: NgramTable, tmp_path: Path) -> None:
 def test_a_vocabulary_without_room_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^vocab_size must be below 2097152, got 3000000$"):
         NgramTable.of([], 3_000_000)
+
+
+def test_a_file_is_as_large_as_what_comes_out_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "packed.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file, file.open("contexts_3.npy", "w") as part:
+        for _ in range(2**7 + 1):
+            part.write(bytes(2**20))
+    assert path.stat().st_size < 2**20
+    with pytest.raises(ValueError, match="135,266,304 bytes when it is unpacked, 134,217,728 are the most"):
+        NgramTable.load(str(path), 10)

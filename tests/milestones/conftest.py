@@ -52,6 +52,7 @@ FILES = {
     "milestones/m0/milestone.toml": M0,
     "milestones/m0/folovllm/__init__.py": "VERSION = 0\n",
     "milestones/m1/milestone.toml": M1,
+    "milestones/dormant.toml": '"Base: single base" = "a tiny course"\n',
 }
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from milestones.bench.peers_chart import Dot, Line, ablation_lines, draw, peer_lines
+from milestones.bench.peers_chart import Dot, peer_lines
 from milestones.site import bench_page as page
 from milestones.site.figures import drawing
 
@@ -16,29 +15,6 @@ from milestones.site.figures import drawing
 def test_the_page_and_its_figures_are_what_the_measurements_make() -> None:
     stale = [path.name for path, text in page.files().items() if path.read_text(encoding="utf-8") != text]
     assert not stale, f"python -m milestones.site.bench_page writes {', '.join(stale)}"
-
-
-def test_an_edited_page_is_found_and_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("docs/benchmarks/data", "docs/en", "docs/zh", "docs/figures"):
-        (tmp_path / name).mkdir(parents=True)
-    for source in [
-        page.ROOT / "docs/benchmarks/machines.toml",
-        *page.files(),
-        *page.ROOT.glob("docs/benchmarks/data/*"),
-    ]:
-        target = tmp_path / source.relative_to(page.ROOT)
-        target.write_bytes(source.read_bytes())
-    monkeypatch.setattr(page, "ROOT", tmp_path)
-    assert page.main(["--check"]) == 0
-    english = tmp_path / "docs/en/benchmarks.md"
-    whole = english.read_text()
-    english.write_text(whole.replace("::: figure bench-peers-zen4\n", ""))
-    assert page.main(["--check"]) == 1
-    assert "docs/en/benchmarks.md is not what the measurements make" in capsys.readouterr().out
-    assert page.main([]) == 0
-    assert english.read_text() == whole
 
 
 def test_a_measurement_that_no_machine_names_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,29 +40,11 @@ def report(**samples: list[float]) -> dict[str, Any]:
     return {"rows": rows, "details": details}
 
 
-def test_a_peer_that_takes_one_at_a_time_is_not_drawn_beside_eight_at_once() -> None:
-    (line,) = peer_lines([report()])
-    assert line == Line("vllm, float32, 8 requests", "vllm，float32，8 个请求", Dot(2.0), Dot(2.0))
-
-
 def test_rounds_become_an_interval_where_there_are_enough() -> None:
     six = {"ours": [100.0] * 6, "hf": [10.0] * 6, "vllm": [40.0, 50.0, 50.0, 50.0, 50.0, 80.0]}
     assert peer_lines([report(**six)])[0].first == Dot(2.0, 1.25, 2.5)
     three = {name: values[:3] for name, values in six.items()}
     assert peer_lines([report(**three)])[0].first == Dot(2.0)
-
-
-def test_what_a_machine_does_not_have_is_not_drawn() -> None:
-    row = {"feature": "prefix caching", "ratio": 1.7, "low": 1.5, "high": 1.9, "sure": 0.97}
-    lines = ablation_lines({"rows": [row, {**row, "feature": "CUDA graphs", "ratio": None}]})
-    assert lines == [Line("prefix caching", "前缀缓存", Dot(1.7, 1.5, 1.9))]
-
-
-def test_as_fast_is_in_the_middle_and_twice_as_fast_as_far_right_as_half_is_left() -> None:
-    lines = [Line("a", "甲", Dot(ratio)) for ratio in (0.5, 1.0, 2.0)]
-    svg = draw("A title", "标题", lines, [("one", "一")], ("right of 1", "右边"))
-    left, middle, right = [float(x) for x in re.findall(r'<circle cx="([\d.]+)" cy="(?!57)', svg)]
-    assert right - middle == pytest.approx(middle - left, abs=0.2)
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

@@ -34,6 +34,14 @@ def test_show_tells_what_arrives_and_what_changes(capsys: pytest.CaptureFixture[
     assert printed.index("folovllm/engine.py") < printed.index("changes") < printed.index("folovllm/__init__.py")
 
 
+def test_diff_shows_the_engine_and_with_a_dot_all(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["diff", "m0", "m1"]) == 0
+    engine = capsys.readouterr().out
+    assert {line.split("/")[1] for line in engine.splitlines() if line.startswith("+++ b/")} == {"folovllm"}
+    assert cli.main(["diff", "m0", "m1", "."]) == 0
+    assert "+++ b/tests/m1/test_engine.py" in capsys.readouterr().out
+
+
 def test_diff_prints_a_patch_and_stat_prints_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["diff", "m0", "m1", "folovllm/__init__.py"]) == 0
     assert capsys.readouterr().out.endswith("-VERSION = 0\n+VERSION = 1\n")

@@ -8,8 +8,9 @@ from milestones.imports import unresolved_imports
 from milestones.sources import File
 
 TREE = {
-    "folovllm/__init__.py": (
-        "LAZY = {'folovllm.core.pool': ('Pool',), 'folovllm.worker': ('Worker',)}\n\ndef __getattr__(name): ...\n"
+    "folovllm/__init__.py": "def __getattr__(name): ...\n",
+    "folovllm/__init__.pyi": (
+        "from folovllm.core.pool import Pool as Pool\nfrom folovllm.worker import Worker as Worker\n"
     ),
     "folovllm/core/__init__.py": "",
     "folovllm/core/pool.py": (
@@ -31,7 +32,7 @@ def unresolved(line: str, path: str = "folovllm/x.py") -> list[str]:
         "import folovllm.core.pool",
         "from folovllm.core import pool",
         "from folovllm.core.pool import A, B, C, FAST, SIZE, Pool, grow, n, torch",
-        "from folovllm import Pool",  # its __getattr__ answers
+        "from folovllm import Pool",  # its stub names it
         "from tests.helpers import make",
         "from tests import helpers",  # a folder without __init__.py is a package too
         "import numpy.nowhere",  # not ours

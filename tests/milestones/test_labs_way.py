@@ -90,6 +90,18 @@ def test_from_blank_to_solved(lab: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (code, "1 of 1 solved" in text) == (0, True)
 
 
+def test_without_pytest_one_line_says_how_to_install_it(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"python -m pip install -c '{clone}/constraints.txt' -e '{clone}[test]'"
+    monkeypatch.setattr("milestones.labs.commands.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "pytest", None)
+    code, text = run(capsys, "start", "m0", str(tmp_path / "lab"), "--lang", "en")
+    assert (code, text.splitlines()[-1]) == (0, f"`check` needs pytest: {command}")
+    monkeypatch.chdir(tmp_path / "lab")
+    assert run(capsys, "check") == (2, f"error: this command needs pytest: {command}\n")
+
+
 def test_in_chinese(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(lab, "return x * x")
     code, text = run(capsys, "check", "--lang", "zh")

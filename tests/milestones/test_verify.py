@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from milestones.chain import Course
+from milestones.green import FILE, GreenRuns
 from milestones.sources import working_tree
 from milestones.verify import Bench, Result, choose, draw_tests, equals_root, static_problems, verify
 from tests.milestones.conftest import make_course
@@ -64,8 +65,31 @@ def test_a_sample_has_all_of_the_milestones_own_tests_and_some_of_the_earlier_on
         assert own == "tests/m1"
         assert len(set(files)) == -(-len(earlier) // 2)
         assert set(files) <= set(earlier)
-    (result,) = verify(ROOT, course, [course.get("m1")], run_all=True, sample=2)
-    assert (result.problems, result.tests) == ([], -(-len(earlier) // 2) + 1)
+
+
+def test_a_share_tests_some_trees_and_imports_the_others() -> None:
+    course = make_course(**{"tests/m0/test_no.py": "def test_no():\n    assert False\n"})
+    results = verify(ROOT, course, course.milestones, run_all=True, share=2)
+    assert sorted(bool(result.problems) for result in results) == [False, True]
+    assert all(result.modules for result in results)
+
+
+def test_a_tree_that_was_green_is_not_run_again_until_something_in_it_changes(tmp_path: Path) -> None:
+    """A test that passes once and fails afterwards shows whether it ran."""
+    flag = tmp_path / "ran"
+    once = f"from pathlib import Path\n\n\ndef test_once():\n    Path({str(flag)!r}).touch(exist_ok=False)\n"
+
+    def run(**files: str) -> Result:
+        course = make_course(**{"tests/m0/test_once.py": once, **files})
+        (result,) = verify(ROOT, course, [course.get("m0")], green=GreenRuns(tmp_path))
+        return result
+
+    assert run().problems == []
+    assert flag.exists()
+    again = run()
+    assert (again.problems, again.note) == ([], "unchanged since its last green run")
+    assert "test_once" in run(**{"tests/m0/test_more.py": "def test_yes():\n    pass\n"}).problems[0]
+    assert (tmp_path / FILE).is_file()
 
 
 def test_the_milestone_that_is_the_root_is_collected_and_not_run() -> None:

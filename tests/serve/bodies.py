@@ -196,8 +196,35 @@ def at_the_ceilings() -> Iterator[Body]:
     yield Body("parts, full", CHAT, body, "messages must have at most", "messages")
 
 
+def slow_forms() -> Iterator[Body]:
+    """Of some bytes."""
+    regex = {"structured_outputs": {"regex": r"(\w+\s?){300}x"}, "max_tokens": 40, "temperature": 1.5, "seed": 0}
+    yield Body("a slow regex", COMPLETIONS, with_prompt(**regex))
+    yield Body("a slow regex, 16 times", COMPLETIONS, with_prompt(**regex, n=16))
+    body = with_prompt(structured_outputs={"regex": "(a{1000}){1000}"}, max_tokens=9)
+    yield Body(
+        "a regex without fuel", COMPLETIONS, body, "structured_outputs must be within bounds", "structured_outputs"
+    )
+
+
+def templates() -> Iterator[Body]:
+    """Programs of some bytes, that take gigabytes or hours: each runs until its process is ended."""
+    sources = {
+        "a number's format": "{{ '%01499999999d' % 1 }}",
+        "an indent": "{{ ('a\n' * 100000) | indent(100000000) }}",
+        "batches": "{{ [1] | batch(1000000000, 'x') | list | length }}",
+        "indented JSON": "{{ [1] | tojson(indent=1000000000) }}",
+        "a power": "{{ 7 ** 10000000 }}",
+        "a list that is shared": "{% set ns = namespace(x=[1]) %}{% for a in range(40) %}{% set ns.x = [ns.x, ns.x] %}"
+        "{% endfor %}{{ ns.x | tojson }}",
+    }
+    for name, template in sources.items():
+        body = json.dumps({"messages": [{"role": "user", "content": "a"}], "chat_template": template}).encode()
+        yield Body(f"{name} in a template", CHAT, body, "chat_template must be a template that takes", "chat_template")
+
+
 ORDINARY = Body("an ordinary one", COMPLETIONS, with_prompt())
-BODIES = [ORDINARY, *too_many(), *too_long(), *too_deep(), *at_the_ceilings()]
+BODIES = [ORDINARY, *too_many(), *too_long(), *too_deep(), *at_the_ceilings(), *slow_forms(), next(templates())]
 
 
 @dataclass
@@ -225,7 +252,7 @@ class Served:
 
 @contextmanager
 def served(*options: str) -> Iterator[Served]:
-    command = [sys.executable, "-m", "folovllm", "serve", "--port", "0", *options]
+    command = [sys.executable, "-m", "folovllm", "serve", "--port", "0", "--trust-request-chat-template", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "400"}) as process:
         assert process.stderr is not None
         try:
@@ -282,7 +309,8 @@ def main() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    chosen = [body for body in BODIES if not sys.argv[1:] or any(name in body.name for name in sys.argv[1:])]
+    bodies = [*BODIES[:-1], *templates()]
+    chosen = [body for body in bodies if not sys.argv[1:] or any(name in body.name for name in sys.argv[1:])]
     table = Table("body", "bytes", "status", "answered after", "/health at most", "another answer", "memory after")
     with served() as server:
         server.another_client()

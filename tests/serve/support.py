@@ -43,7 +43,7 @@ def running(
 ) -> Iterator[Running]:
     """`llm` instead of an engine made here."""
     llm = llm or AsyncLLM(**{**ENGINE, **(engine or {})})
-    app = make_app(llm, ServerOptions("embedded", **{"host": "0.0.0.0", **options}))
+    app = make_app(llm, ServerOptions("embedded", **{"host": "0.0.0.0", "unknown_fields": "refuse", **options}))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = make_server(app)
         server.config.app = LateAnswers(app)

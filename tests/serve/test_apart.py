@@ -178,10 +178,11 @@ def test_an_engine_that_dies_ends_what_runs_and_nothing_more_is_taken(how: str, 
             hold.write_text("fail")
         with pytest.raises(openai.APIError, match="could not finish this request: EngineDeadError"):
             list(chunks)
-        with pytest.raises(openai.InternalServerError, match="could not finish this request"):
+        with pytest.raises(openai.InternalServerError) as refused:
             client.completions.create(model="embedded", prompt="b", max_tokens=2)
+        assert (refused.value.status_code, refused.value.code) == (503, "engine_dead")
         assert httpx.get(f"{server.url}/health").status_code == 503
-        assert httpx.get(f"{server.url}/metrics").status_code == 500
+        assert httpx.get(f"{server.url}/metrics").status_code == 503
 
 
 def test_an_engine_that_dies_before_anyone_asks_is_missed_at_once() -> None:

@@ -44,17 +44,3 @@ def test_a_refusal_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert "401" in capsys.readouterr().err
         sizes = ["--num-requests", "2", "--input-len", "3", "--output-len", "2", "--json", "-"]
         assert main(["bench", "serve-load", "--url", guarded.url, "--api-key", "k", *sizes]) == 0
-
-
-def test_the_engine_alone_and_the_server_get_the_same_load(capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ["--num-requests", "5", "--input-len", "7", "--output-len", "6", "--max-num-seqs", "3", "--rounds", "1"]
-    options = ["--model", "embedded", "--num-kv-blocks", "64", "--json", "-"]
-    assert makers(["serve-throughput", *options, *sizes]) == 0
-    rows = {row["way"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
-    assert list(rows) == ["offline", "offline, with text", "HTTP, whole", "HTTP, streamed"]
-    for row in rows.values():
-        assert row["output_tokens_per_s"] * row["seconds"] == pytest.approx(5 * 6)
-    assert rows["offline"]["of_offline"] is None
-    assert all(rows[way]["of_offline"] > 0 for way in list(rows)[1:])
-    assert rows["HTTP, whole"]["events"] is None
-    assert 5 * 2 <= rows["HTTP, streamed"]["events"] <= 5 * (6 + 2)  # each has one for its usage, and [DONE]

@@ -103,8 +103,9 @@ def test_what_vllm_adds_to_an_answer(client: OpenAI, offline: LLM) -> None:
         ({"prompt_logprobs": 3, "echo": True, "logprobs": 1}, "prompt_logprobs must agree with logprobs under echo"),
         ({"prompt_logprobs": -2}, "prompt_logprobs"),
         ({"return_tokens_as_token_ids": True}, "return_tokens_as_token_ids must not be given without logprobs"),
-        ({"truncate_prompt_tokens": 4}, "truncate_prompt_tokens is not a field of this request"),
-        ({"use_beam_search": True}, "use_beam_search"),
+        ({"truncate_prompt_tokens": 4}, "truncate_prompt_tokens must be null: nothing else is supported here"),
+        ({"use_beam_search": True, "stream": True}, "use_beam_search must be False when streaming"),
+        ({"length_penalty": 0.5}, "length_penalty must be 1.0 without use_beam_search=True"),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(server: Running, more: dict, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 import openai
@@ -10,7 +11,9 @@ from langchain_openai import ChatOpenAI
 from openai import OpenAI
 from pydantic import BaseModel
 
-from tests.serve.support import Running
+from folovllm.serving.openai import responses
+from folovllm.serving.openai.errors import APIError
+from tests.serve.support import Running, running
 
 QUESTION = "What is prefix caching?"
 ASK: dict[str, Any] = {"model": "embedded", "temperature": 0, "max_output_tokens": 40}
@@ -65,6 +68,87 @@ def test_events_come_in_openai_s_order_and_add_up(client: OpenAI) -> None:
         assert stream.get_final_response().output_text == whole.output_text
 
 
+TOOLS: Any = [{"type": "function", "name": "double", "strict": True, "parameters": {
+    "type": "object", "properties": {"number": {"type": "integer", "enum": [1, 2, 3]}}, "required": ["number"],
+    "additionalProperties": False,
+}}]  # fmt: skip
+CALL: dict[str, Any] = {**ASK, "max_output_tokens": 99, "tools": TOOLS, "tool_choice": "required",
+                        "parallel_tool_calls": False}  # fmt: skip
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "double"}])
+def test_a_call_is_an_item_and_its_events_add_up(client: OpenAI, choice: Any) -> None:
+    ask = {**CALL, "tool_choice": choice, "input": "Twice two?"}
+    (call,) = client.responses.create(**ask).output
+    assert (call.type, call.name, call.status) == ("function_call", "double", "completed")
+    assert json.loads(call.arguments)["number"] in (1, 2, 3)
+    events = list(client.responses.create(**ask, stream=True))
+    kinds = dict.fromkeys(event.type.removeprefix("response.") for event in events)
+    assert list(kinds) == ["created", "in_progress", "output_item.added", "function_call_arguments.delta",
+                           "function_call_arguments.done", "output_item.done", "completed"]  # fmt: skip
+    deltas = [event.delta for event in events if event.type == "response.function_call_arguments.delta"]
+    assert "".join(deltas) == call.arguments
+    with client.responses.stream(**ask) as stream:
+        (item,) = stream.get_final_response().output
+        assert (item.name, item.arguments) == (call.name, call.arguments)
+
+
+def test_a_conversation_goes_on_from_the_response_that_is_stored(client: OpenAI, server: Running) -> None:
+    first = client.responses.create(**CALL, input="Twice two?", instructions="Call.")
+    (call,) = first.output
+    result: Any = [{"type": "function_call_output", "call_id": call.call_id, "output": "4"}]
+    second = client.responses.create(**ASK, tools=TOOLS, tool_choice="none", input=result,
+                                     previous_response_id=first.id)  # fmt: skip
+    assert second.previous_response_id == first.id
+    whole: Any = [{"role": "user", "content": "Twice two?"}, call.model_dump(exclude_none=True), *result]
+    assert client.responses.create(**ASK, input=whole).output_text == second.output_text
+    said = {"role": "assistant", "content": None, "tool_calls": [
+        {"id": call.call_id, "type": "function", "function": {"name": "double", "arguments": call.arguments}}]}
+    result = {"role": "tool", "tool_call_id": call.call_id, "content": "4"}
+    assert second.output_text == chat(client, [whole[0], said, result]).choices[0].message.content  # no instructions
+    (last,) = [event.response for event in client.responses.create(**ASK, input="a", stream=True)
+               if event.type == "response.completed"]  # fmt: skip
+    assert client.responses.create(**ASK, input="b", previous_response_id=last.id).status == "completed"
+    unstored = client.responses.create(**ASK, input="a", store=False)
+    for asking, name in ((client, unstored.id), (server.client(api_key="another"), first.id)):
+        with pytest.raises(openai.NotFoundError, match="previous_response_id must be that of a stored response"):
+            asking.responses.create(**ASK, input="b", previous_response_id=name)
+
+
+def test_the_store_is_bounded_and_what_was_asked_for_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(responses, "MAX_STORED", 2)
+    store = responses.ResponseStore()
+    for name in "ab":
+        store.put("key", name, [{"content": name}])
+    assert store.get("key", "a") == [{"content": "a"}]
+    store.put("key", "c", [])
+    assert store.get("key", "a")
+    with pytest.raises(APIError, match="gave way to newer ones"):
+        store.get("key", "b")
+    monkeypatch.setattr(responses, "MAX_STORED_CHARS", 9)
+    store.put("key", "d", [{"content": "much"}])
+    for name in "acd":
+        with pytest.raises(APIError):
+            store.get("key", name)
+
+
+def test_thoughts_are_an_item_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("folovllm.serving.reasoning.after_thoughts", lambda form, *_: form)
+    schema: Any = {"type": "json_schema", "name": "a", "schema": {"const": "<think>One.</think>Two."}}
+    with running(reasoning_parser="deepseek_r1") as server:
+        ask: Any = {**ASK, "input": "a", "text": {"format": schema}}
+        whole = server.client().responses.create(**ask)
+        thoughts, answer = whole.output
+        assert thoughts.content[0].text == '"<think>One.'
+        assert answer.content[0].text == 'Two."'
+        assert whole.usage.output_tokens_details.reasoning_tokens > 1
+        events = list(server.client().responses.create(**ask, stream=True))
+        deltas = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
+        assert "".join(deltas) == thoughts.content[0].text
+        again = server.client().responses.create(**ASK, input=[{"role": "user", "content": "a"}, *whole.output])
+        assert again.status in ("completed", "incomplete")
+
+
 def test_an_answer_that_is_cut_says_so(client: OpenAI) -> None:
     ask = {**ASK, "max_output_tokens": 2, "input": QUESTION}
     answer = client.responses.create(**ask)
@@ -100,9 +184,12 @@ def test_langchain_asks_it_too(server: Running) -> None:
     [
         ("max_output_tokens", 0, "max_output_tokens must be greater than or equal to 1, got 0"),
         ("temperature", -1, "temperature must be non-negative"),
-        ("previous_response_id", "resp_1", "previous_response_id is not a field of this request, or not supported"),
-        ("store", True, "store must be false or null: nothing else is supported here"),
-        ("tools", [{"type": "web_search"}], "tools must be [] or null: nothing else is supported here"),
+        ("previous_response_id", "resp_1", "previous_response_id must be that of a stored response, got 'resp_1'"),
+        ("tools", [{"type": "web_search"}], "tools[0].type must be 'function', got 'web_search'"),
+        ("tools", TOOLS + TOOLS, "tools must have names that differ"),
+        ("tool_choice", {"type": "function", "name": "f"}, "tool_choice must not ask for a call without tools"),
+        ("input", [{"type": "function_call", "call_id": "a", "name": "f"}], "input[0].arguments must be given"),
+        ("input", [{"type": "web_search_call"}], "input[0].type must be 'message', got 'web_search_call'"),
         ("input", [], "input must be a list of"),
         ("input", [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}],
          "input[0].content[0].type must be 'input_text' or 'output_text', got 'input_image'"),

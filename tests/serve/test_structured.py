@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from folovllm import LLM, SamplingParams, StructuredOutputsParams
 from folovllm.sample.structured.grammars import Form
@@ -129,6 +129,9 @@ def test_the_schedule_changes_no_token(llm: LLM, engine: dict[str, Any]) -> None
         ({"json": "[" * 60_000}, "structured_outputs.json must not be nested so deeply"),
         ({"json": "[]"}, "structured_outputs.json must be a JSON schema"),
         ({"json": {"type": "nonsense"}}, "Invalid type: nonsense"),
+        ({"json": {"$ref": "#"}}, "no text fits it, as where a $ref leads to nothing but itself (NoExtensionBias)"),
+        ({"json": {"type": "integer", "minimum": 10**300}}, "a limit of a number is too large: it may have 18 digits"),
+        ({"json": {"properties": {"a": {"$id": "b", "$ref": "#/$defs/c"}}, "$defs": {"c": {}}}}, "leave $id out"),
         ({"grammar": "start: nothing"}, "structured_outputs.grammar must be something that can be compiled"),
     ],
 )
@@ -217,3 +220,49 @@ def test_the_first_mask_is_made_as_a_form_is_compiled(llm: LLM, monkeypatch: pyt
     texts = {llm.get_tokenizer().decode([int(token_id)]) for token_id in np.flatnonzero(allowed)}
     assert "a" in texts
     assert all(set(text) == {"a"} for text in texts)
+
+
+def test_a_mask_that_takes_long_holds_up_no_other_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second mask of the form is made only after another request has come to its end, and a third has begun."""
+    llm = LLM(dtype="float32", max_num_seqs=8, num_kv_blocks=256)
+    engine = llm.engine
+    real, go_on, made = engine.input_processor.grammars.mask, threading.Event(), []
+
+    def mask(matcher: Any) -> np.ndarray:
+        made.append(matcher)
+        if len(made) > 6:  # one as the form is compiled, and the first of five sequences
+            assert go_on.wait(600)
+        return real(matcher)
+
+    monkeypatch.setattr(engine.input_processor.grammars, "mask", mask)
+    form = StructuredOutputsParams(regex="[a-z]{9}")
+    engine.add_request("form", "a", SamplingParams(n=5, seed=0, max_tokens=40, structured_outputs=form))
+    engine.add_request("other", "a", SamplingParams(max_tokens=60, ignore_eos=True))
+    found = {output.request_id: output for _ in range(3) for output in engine.step()}
+    engine.add_request("late", "b", SamplingParams(max_tokens=5, ignore_eos=True))
+    while engine.holds({"late"}) or engine.holds({"other"}):
+        found |= {output.request_id: output for output in engine.step()}
+    assert {len(found[name].outputs[0].token_ids) for name in ("other", "late")} == {60, 5}
+    assert [len(choice.token_ids) for choice in found["form"].outputs] == [1] * 5
+    go_on.set()
+    while engine.holds({"form"}):
+        found |= {output.request_id: output for output in engine.step()}
+    for choice in found["form"].outputs:
+        assert re.fullmatch("[a-z]{9}", choice.text)
+
+
+def test_a_form_that_becomes_too_complex_is_the_client_s_fault(client: OpenAI) -> None:
+    ask: dict[str, Any] = {"model": "embedded", "prompt": "a", "max_tokens": 9}
+    with pytest.raises(BadRequestError, match="structured_outputs must be within bounds, and was not after 1 tokens"):
+        client.completions.create(**ask, extra_body={"structured_outputs": {"regex": "(a{1000}){1000}"}})
+
+
+def test_a_schema_that_says_nothing_of_other_properties_has_none_but_by_option(llm: LLM) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    grammars, tokenizer = llm.engine.input_processor.grammars, llm.get_tokenizer()
+    says_so = {**schema, "additionalProperties": True}
+    for given, option, may in ((schema, True, False), (schema, False, True), (says_so, True, True)):
+        form = StructuredOutputsParams(json=given, disable_additional_properties=option)
+        matcher = grammars.compile(form)._start.deep_copy()
+        tokens = tokenizer('{"a": 1, "b": 2}', add_special_tokens=False)["input_ids"]
+        assert (matcher.try_consume_tokens(tokens) == len(tokens)) is may

@@ -17,8 +17,9 @@ from openai.types.chat import ChatCompletionMessage
 
 from folovllm import LLM
 from folovllm.serving.openai.protocol import ChatRequest
-from folovllm.serving.openai.tool_use import ToolUse, _form
+from folovllm.serving.openai.tool_use import ToolUse
 from folovllm.serving.tool_parsers.formats import HermesToolParser
+from folovllm.structured_outputs import closed_schema
 from tests.serve.support import ENGINE, Running, running
 
 WEATHER: dict[str, Any] = {
@@ -113,6 +114,32 @@ def test_parallel_calls_can_be_ruled_out(client: OpenAI) -> None:
     assert streamed(client, **ask) == ("", called(whole.message), "tool_calls")
 
 
+def test_a_call_that_a_stop_string_cuts_is_none_to_be_made(client: OpenAI) -> None:
+    """Held back for the stop string, the first texts are empty: the calls are read all the same."""
+    ask = {**ASK, "tools": TOOLS[:1], "tool_choice": "required", "parallel_tool_calls": False}
+    ask["stop"] = ["xyz", '"days"']
+    whole = client.chat.completions.create(**ask).choices[0]
+    (call,) = whole.message.tool_calls
+    assert (whole.finish_reason, whole.message.content, call.function.name) == ("stop", None, "get_weather")
+    assert call.function.arguments.startswith('{"place": ')
+    chunks = [chunk.choices[0] for chunk in client.chat.completions.create(**ask, stream=True)]
+    pieces = [piece.function.arguments for chunk in chunks for piece in chunk.delta.tool_calls or ()]
+    assert "".join(pieces) == call.function.arguments
+    assert [chunk.finish_reason for chunk in chunks][-1] == "stop"
+    assert not any(chunk.delta.content for chunk in chunks)
+    uncut = {**ask, "stop": ["xyz"]}
+    assert streamed(client, **uncut) == ("", called(client.chat.completions.create(**uncut).choices[0].message),
+                                         "tool_calls")  # fmt: skip
+
+
+@pytest.mark.parametrize("max_tokens", [1, 4])
+def test_a_list_of_calls_that_is_cut_early_leaves_nothing_as_content(client: OpenAI, max_tokens: int) -> None:
+    ask = {**ASK, "tool_choice": "required", "max_tokens": max_tokens}
+    whole = client.chat.completions.create(**ask).choices[0]
+    assert (whole.message.content, whole.message.tool_calls, whole.finish_reason) == ("", None, "length")
+    assert streamed(client, **ask) == ("", [], "length")
+
+
 def test_calls_in_the_model_s_own_format_are_read(hermes: Running) -> None:
     client, form = hermes.client(), {"structured_outputs": {"regex": HERMES}}
     whole = client.chat.completions.create(**ASK, extra_body=form).choices[0]
@@ -160,10 +187,10 @@ def test_arguments_that_a_schema_does_not_know_are_none() -> None:
     """But where parts of a schema add up, none of them says what all may have."""
     part = {"properties": {"properties": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"enum": [{"$ref": 1}]}}}
     closed = {"properties": {"properties": {"$ref": "#/x/$defs/A"}}, "additionalProperties": False}
-    assert _form(part, "#/x") == {**closed, "$defs": part["$defs"]}
+    assert closed_schema(part, "#/x") == {**closed, "$defs": part["$defs"]}
     for is_open in ({**part, "additionalProperties": {}}, {"allOf": [part, {"properties": {"b": {}}}]}):
-        assert _form(is_open) == is_open
-    assert _form({"type": "array", "items": {"anyOf": [{"properties": {}}, True]}}) == {
+        assert closed_schema(is_open) == is_open
+    assert closed_schema({"type": "array", "items": {"anyOf": [{"properties": {}}, True]}}) == {
         "type": "array", "items": {"anyOf": [{"properties": {}, "additionalProperties": False}, True]}
     }  # fmt: skip
 
@@ -172,7 +199,9 @@ def test_calls_and_their_results_go_through_the_chat_template(hermes: Running) -
     client = hermes.client()
     answer = client.chat.completions.create(**ASK, tool_choice=NAMED).choices[0].message
     assert answer.tool_calls
-    messages = [*ASK["messages"], answer.model_dump(), *(
+    history = answer.model_dump()
+    history["tool_calls"][0]["index"] = 0  # as a message has it that is added up from deltas
+    messages = [*ASK["messages"], history, *(
         {"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in answer.tool_calls
     )]  # fmt: skip
     ask = {"messages": messages, "tools": TOOLS, "chat_template": TEMPLATE, "add_generation_prompt": False}
@@ -192,7 +221,6 @@ def test_calls_and_their_results_go_through_the_chat_template(hermes: Running) -
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({}, "tool_choice must be 'none', 'required' or name a function, got 'auto'"),
         ({"tool_choice": {"type": "function", "function": {"name": "get_wether"}}},
          "tool_choice.function.name must be one of the tools, got 'get_wether'; did you mean 'get_weather'?"),
         ({"tool_choice": "required", "tools": []}, "tool_choice must not ask for a call without tools"),
@@ -203,7 +231,7 @@ def test_calls_and_their_results_go_through_the_chat_template(hermes: Running) -
          "response_format must not be given with a tool_choice that asks for a call"),
         ({"tool_choice": "required", "tools": [{"type": "function", "function": {
             "name": "f", "parameters": {"type": "nonsense"}}}]}, "tools cannot be kept: structured_outputs.json must"),
-        ({"tool_choice": "none", "functions": [{"name": "f"}]}, "functions is not a field of this request"),
+        ({"tool_choice": "none", "functions": [{"name": "f"}]}, "functions must be [] or null"),
         ({"tool_choice": "none", "messages": [{"role": "assistant", "content": None, "tool_calls": [
             {"id": "a", "type": "function", "function": {"name": "f", "arguments": "[1]"}}]}]},
          "messages[0].tool_calls[0] must be {'function': {'name': ..., 'arguments': ...}}, the arguments a JSON"),
@@ -219,6 +247,20 @@ def test_what_is_wrong_about_tools_is_named(client: OpenAI, more: dict[str, Any]
         client.chat.completions.create(**{**ASK, **{k: v for k, v in more.items() if k != "functions"}},
                                        extra_body={k: v for k, v in more.items() if k == "functions"})  # fmt: skip
     assert caught.value.body["message"].startswith(message)  # type: ignore[index]
+
+
+def test_calls_in_a_format_that_is_not_known_are_text_and_that_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    strict = {"type": "function", "function": {"name": "now", "strict": True}}
+    form = {"structured_outputs": {"choice": ['<tool_call>{"name": "now"}</tool_call>']}}
+    with running() as server:
+        for _ in range(2):
+            ask = {**ASK, "tools": [*TOOLS[:1], strict], "extra_body": form}
+            (choice,) = server.client().chat.completions.create(**ask).choices
+            assert (choice.message.content, choice.finish_reason) == (*form["structured_outputs"]["choice"], "stop")
+            assert choice.message.tool_calls is None
+    assert sum("serve with --tool-call-parser" in record.message for record in caplog.records) == 1
 
 
 def test_strict_calls_in_a_format_that_no_form_holds_are_refused() -> None:

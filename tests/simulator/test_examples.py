@@ -9,6 +9,7 @@ import pytest
 from tests.helpers import run_example
 
 
+@pytest.mark.exhaustive
 def test_the_example_finds_where_one_device_is_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["example"])
     lines = run_example("simulate.py").splitlines()

@@ -9,25 +9,20 @@ from folovllm.bench.command import BENCHES, NO_ENGINE, Bench, add_benches
 from folovllm.bench.peers import registry
 from folovllm.entrypoints.cli.main import run_command
 from folovllm.entrypoints.cli.parser import Parser
-from workshop.bench.peers import exported, hf_continuous, nano_vllm
+from workshop.bench.peers import exported, more
 
 MAKERS = {
-    "ablate": Bench("workshop.bench.ablate", "without each fast thing in turn: what is it worth?"),
+    "ablate": Bench("workshop.bench.ablate", "one thing changed at a time: what is it worth?"),
     "attention": Bench("workshop.bench.attention", "one layer's attention: paged against contiguous", NO_ENGINE),
-    "breakdown": Bench("workshop.bench.breakdown", "where a request spends its time under load"),
-    "invariance": Bench("workshop.bench.invariance", "the cost of the same bits in any batch"),
     "kvcache": Bench("workshop.bench.kvcache", "the error of a KV cache in 8 bits"),
-    "load": Bench("workshop.bench.load", "loading: seconds and peak memory", NO_ENGINE),
-    "milestone": Bench("workshop.bench.milestone", "one milestone beside Hugging Face", NO_ENGINE),
     "preset": Bench("workshop.bench.run_preset", "a workload by its name, beside the least that it could cost"),
     "sampler": Bench("workshop.bench.sampler", "sampling: ms per step", NO_ENGINE),
-    "sampler-run": Bench("workshop.bench.sampler_run", "whole runs: naive sampling against ours"),
-    "serve-load": Bench("workshop.bench.serve_preset", BENCHES["serve-load"].help),
-    "serve-peer": Bench("workshop.bench.serve_peer", "two clients of one server: do they measure the same?", NO_ENGINE),
-    "serve-throughput": Bench("workshop.bench.serve_throughput", "the engine alone against HTTP"),
+    "scheduler": Bench("workshop.bench.scheduler", "the scheduler alone: us per token", NO_ENGINE),
+    "serve-load": Bench("workshop.bench.presets", BENCHES["serve-load"].help),
     "simulator-error": Bench("workshop.bench.simulator_error", "the simulator against the engine", "its own"),
+    "speculation": Bench("workshop.bench.speculation", "draft tokens against none: tokens/s"),
+    "step": Bench("workshop.bench.step", "one decode step: host work against the model, ms"),
     "timeline": Bench("workshop.bench.time_line", "one decode step on a GPU, predicted part by part", NO_ENGINE),
-    "trace": Bench("workshop.bench.trace_cost", "what tracing costs a step", NO_ENGINE),
 }
 
 
@@ -38,7 +33,8 @@ def build_parser() -> Parser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    registry.PEERS.update({**nano_vllm.PEERS, **exported.PEERS, **hf_continuous.PEERS})
+    registry.PEERS.update({**more.PEERS, **exported.PEERS})
+    registry.OPTIONS.update(more.OPTIONS)
     return run_command(build_parser, argv)
 
 

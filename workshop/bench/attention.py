@@ -22,11 +22,11 @@ import torch
 from folovllm.attention.backend import BACKENDS, AttentionBackend, get_backend_class, select_backend
 from folovllm.attention.backends.dense import DenseBackend
 from folovllm.attention.metadata import AttentionMetadata
-from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
-from folovllm.bench.probe import Probe
-from folovllm.bench.report import Report, Row, medians
+from folovllm.bench.options import add_batch_sizes, add_common, add_number
+from folovllm.bench.report import Line, Report, Row, medians
+from folovllm.bench.roofline import Probe
 from folovllm.bench.shapes import DEFAULT_SHAPE, SHAPES
-from folovllm.bench.workload import progress_bar, require_at_least
+from folovllm.bench.workload import progress_bar
 from folovllm.utils.devices import default_device
 
 COMMON = ["dtype", "batch", "context", "blocks", "backend", "dense_ms", "paged_ms", "ratio"]
@@ -123,78 +123,55 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = text
     command.add_argument("--shape", choices=list(SHAPES), default=DEFAULT_SHAPE, help="heads of this shape")
     command.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES[:2], help="of the cache")
-    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8], help="sequences")
-    command.add_argument("--contexts", type=int, nargs="+", default=[256, 1024], help="tokens of each")
-    command.add_argument("--block-size", type=int, metavar="N", default=16, help="tokens of a block")
+    add_batch_sizes(command, 1, 8, help="sequences")
+    add_number(command, "--contexts", default=[256, 1024], help="tokens of each", nargs="+")
+    add_number(command, "--block-size", default=16, help="tokens of a block")
     text = "the paged backend, or 'all' that can run; when not given, the one that an engine would pick"
     command.add_argument("--backend", help=text)
     command.add_argument("--prefill", action="store_true", help="whole prompts of --contexts tokens: TFLOP/s")
     command.add_argument("--device", help="cpu, cuda or cuda:<index>")
-    add_rounds(command, default=5)
-    add_seed(command)
-    add_output(command)
+    add_common(command, rounds=5)
 
 
-def from_args(args: argparse.Namespace) -> Report:
-    names = ("shape", "batch_sizes", "contexts", "block_size", "backend", "device", "rounds", "prefill", "seed")
-    options = {name: getattr(args, name) for name in names}
-    return run(command=command_line(args), dtypes=args.dtypes, **options)
-
-
-def run(
-    *,
-    command: str,
-    shape: str,
-    dtypes: Sequence[str],
-    batch_sizes: Sequence[int],
-    contexts: Sequence[int],
-    block_size: int = 16,
-    backend: str | None = None,
-    device: str | None = None,
-    rounds: int = 5,
-    prefill: bool = False,
-    seed: int = 0,
-) -> Report:
-    """backend: a name, "all" for every paged one that can run, None for the one that an engine would pick."""
-    require_at_least(1, block_size=block_size, rounds=rounds, batch_sizes=min(batch_sizes), contexts=min(contexts))
-    on, phase = torch.device(device or default_device()), "prefill" if prefill else "decode"
-    config = SHAPES[shape]
+def run(args: argparse.Namespace) -> Report:
+    """--backend: a name, "all" for every paged one that can run, none for the one that an engine would pick."""
+    on, phase = torch.device(args.device or default_device()), "prefill" if args.prefill else "decode"
+    config = SHAPES[args.shape]
     heads = tuple(config[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
     cases = [
-        Work(dtype, batch, context, blocks, prefill, *heads)
-        for dtype in dtypes
-        for batch in batch_sizes
-        for context in contexts
+        Work(dtype, batch, context, blocks, args.prefill, *heads)
+        for dtype in args.dtypes
+        for batch in args.batch_sizes
+        for context in args.contexts
         for blocks in ("consecutive", "scattered")
     ]
-    paged = paged_backends(backend, on)
-    rows: list[Row] = []
-    samples: list[dict[str, list[float]]] = []
+    paged = paged_backends(args.backend, on)
+    lines: list[Line] = []
     refused: dict[str, None] = {}  # an ordered set
-    probes = {dtype: Probe(on, getattr(torch, dtype)) for dtype in dtypes}
+    probes = {dtype: Probe(on, getattr(torch, dtype)) for dtype in args.dtypes}
     for probe in probes.values():
         probe.measure(warm_up=True)  # the first copy into fresh memory waits for its pages
     with progress_bar(len(cases)) as tick:
         for work in cases:
             tick(f"{work.dtype}, {work.batch} x {work.context} tokens, {work.blocks}")
             probes[work.dtype].measure()
-            found = _measure(paged, work, block_size, on, rounds, seed, refused if backend == ALL else None)
-            rows += [row for row, _ in found]
-            samples += [kept for _, kept in found]
-    for row in rows:
-        row |= _machine(probes[row["dtype"]], phase)
+            lines += _measure(paged, work, args, on, refused if args.backend == ALL else None)
+    for facts, _ in lines:
+        probe = probes[facts["dtype"]]
+        facts |= {"matmul_tflop_per_s": probe.flops_per_s / 1e12}
+        facts |= {"memory_gb_per_s": statistics.median(probe.read) / 1e9}
+        facts |= {"copy_gb_per_s": statistics.median(probe.copy) / 1e9}
     notes = [
-        f"Milliseconds for one layer of one {phase} step; {medians(rounds, 'round').lower()}, all in turn in each.",
-        f"ratio: the backend over dense, the median of the rounds' ratios. Blocks of {block_size} tokens.",
+        f"Milliseconds for one layer of one {phase} step; {medians(args.rounds, 'round').lower()}, all in turn.",
+        f"ratio: the backend over dense, the median of the rounds' ratios. Blocks of {args.block_size} tokens.",
         *(probe.describe() for probe in probes.values()),
         *(f"Not measured: {reason}" for reason in refused),
     ]
-    if on.type == "cuda" and not prefill:
+    if on.type == "cuda" and not args.prefill:
         notes.append("Decode steps of backends that support CUDA graphs are replayed from one, others launched.")
-    title = f"{phase.capitalize()} attention, {shape} shape"
-    return Report(
-        "attention-prefill" if prefill else "attention", title, command, COLUMNS[phase], rows, notes, samples=samples
-    )
+    report = Report.of(args, f"{phase.capitalize()} attention, {args.shape} shape", COLUMNS[phase], lines, notes)
+    report.name = "attention-prefill" if args.prefill else "attention"
+    return report
 
 
 def paged_backends(name: str | None, device: torch.device) -> list[type[AttentionBackend]]:
@@ -210,31 +187,17 @@ def paged_backends(name: str | None, device: torch.device) -> list[type[Attentio
     ]
 
 
-def _machine(probe: Probe, phase: str) -> Row:
-    if phase == "prefill":
-        return {"matmul_tflop_per_s": probe.flops_per_s / 1e12}
-    return {
-        "memory_gb_per_s": statistics.median(probe.read) / 1e9,
-        "copy_gb_per_s": statistics.median(probe.copy) / 1e9,
-    }
-
-
 @torch.inference_mode()
 def _measure(
-    paged: Sequence[type[AttentionBackend]],
-    work: Work,
-    block_size: int,
-    device: torch.device,
-    rounds: int,
-    seed: int,
+    paged: Sequence[type[AttentionBackend]], work: Work, args: argparse.Namespace, device: torch.device,
     refused: dict[str, None] | None,
-) -> list[tuple[Row, dict[str, list[float]]]]:
+) -> list[Line]:  # fmt: skip
     """A row per backend, and what each round measured. refused: takes why some cannot; None: an error says so."""
-    readers, q = make_readers(paged, work, block_size, device, seed)
+    readers, q = make_readers(paged, work, args.block_size, device, args.seed)
     able: list[Reader] = []
     for reader in readers:
         try:
-            reader.backend.kv_cache_shape(1, block_size)
+            reader.backend.kv_cache_shape(1, args.block_size)
             reader.warm_up(q)
             able.append(reader)
         except ValueError as error:
@@ -242,30 +205,19 @@ def _measure(
                 raise
             refused[str(error)] = None
     # Turn by turn, so that whatever else the machine does meets all.
-    turns = [[[reader.seconds(q) for reader in able] for _ in range(REPEATS)] for _ in range(rounds)]
+    turns = [[[reader.seconds(q) for reader in able] for _ in range(REPEATS)] for _ in range(args.rounds)]
     medians = [[statistics.median(times) for times in zip(*turn, strict=True)] for turn in turns]
     dense, *others = zip(*medians, strict=True)
-    rows: list[tuple[Row, dict[str, list[float]]]] = []
+    lines: list[Line] = []
     for reader, times in zip(able[1:], others, strict=True):
         seconds = statistics.median(times)
-        ratios = [mine / theirs for mine, theirs in zip(times, dense, strict=True)]
-        row: Row = {
-            "dtype": work.dtype,
-            "batch": work.batch,
-            "context": work.context,
-            "blocks": work.blocks,
-            "backend": reader.backend.name,
-            "dense_ms": statistics.median(dense) * 1e3,
-            "paged_ms": seconds * 1e3,
-            "ratio": statistics.median(ratios),
-        }
-        if work.prefill:
-            row["paged_tflop_per_s"] = work.flops / seconds / 1e12
-        else:
-            row["paged_gb_per_s"] = work.num_bytes / seconds / 1e9
-        kept = {"dense_ms": [each * 1e3 for each in dense], "paged_ms": [each * 1e3 for each in times], "ratio": ratios}
-        rows.append((row, kept))
-    return rows
+        facts: Row = {name: getattr(work, name) for name in ("dtype", "batch", "context", "blocks")}
+        facts |= {"backend": reader.backend.name, "paged_tflop_per_s": work.flops / seconds / 1e12}
+        facts |= {"paged_gb_per_s": work.num_bytes / seconds / 1e9}
+        samples = {"dense_ms": [each * 1e3 for each in dense], "paged_ms": [each * 1e3 for each in times]}
+        samples["ratio"] = [mine / theirs for mine, theirs in zip(times, dense, strict=True)]
+        lines.append((facts, samples))
+    return lines
 
 
 def make_readers(

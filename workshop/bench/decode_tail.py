@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from folovllm.attention.splits import PLACES, tokens_per_split
@@ -48,19 +48,6 @@ class TailModel:
             if (following := next(coming, None)) is not None:
                 heapq.heappush(starting, (now + self.start, following))
         return now
-
-    def share(
-        self, seq_lens: Sequence[int], num_kv_heads: int, splits: int, *, token_bytes: int = 512, block_n: int = 64,
-        result_bytes: int = 1032, longest_first: bool = True,
-    ) -> float:  # fmt: skip
-        """The share of the bandwidth that one decode reaches, besides its start: 1.0 is a grid without a tail.
-
-        token_bytes: K and V of a token for one KV head. result_bytes: what a split writes for it, if there are several.
-        """
-        lens = sorted(seq_lens, reverse=True) if longest_first else seq_lens
-        programs = list_programs(lens, num_kv_heads, splits, token_bytes, block_n, result_bytes)
-        ideal = self.start + sum(lens) * num_kv_heads * token_bytes / self.bandwidth
-        return ideal / self.seconds(programs)
 
 
 def list_programs(

@@ -18,9 +18,15 @@ import argparse
 import math
 import random
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
+from folovllm.bench import serve_load
+from folovllm.bench.arrivals import Arrivals, arrivals_of
 from folovllm.bench.load_requests import LoadRequest, Work
+from folovllm.bench.report import Report
+from folovllm.bench.serve_load import check_args
+
+__all__ = ["add_arguments", "check_args", "run"]
 
 
 @dataclass(frozen=True)
@@ -43,10 +49,8 @@ class Preset:
     """Requests a second for a server that serves them; offline they come all at once."""
     burstiness: float = 1.0
 
-    @property
-    def shares_prefixes(self) -> bool:
-        """Whether a cache of prefixes has something to find."""
-        return False
+    shares_prefixes: ClassVar[bool] = False
+    """Whether a cache of prefixes has something to find."""
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -73,10 +77,7 @@ class SharedPrefix(Preset):
 
     prefix_len: int = 512
     num_prefixes: int = 4
-
-    @property
-    def shares_prefixes(self) -> bool:
-        return True
+    shares_prefixes: ClassVar[bool] = True
 
     def draw(self) -> tuple[list[list[int]], list[int]]:
         rng = random.Random(self.seed)
@@ -93,10 +94,7 @@ class Chat(Preset):
 
     prefix_len: int = 64
     num_turns: int = 4
-
-    @property
-    def shares_prefixes(self) -> bool:
-        return True
+    shares_prefixes: ClassVar[bool] = True
 
     def draw(self) -> tuple[list[list[int]], list[int]]:
         rng = random.Random(self.seed)
@@ -133,23 +131,28 @@ class LongPromptBurst(Preset):
         return prompts, [self._length(rng, self.longest_output) for _ in prompts]
 
 
-def add_preset(command: argparse.ArgumentParser) -> None:
-    text = "a workload by its name; --num-requests, --input-len and --output-len (of the longest) override its numbers"
-    command.add_argument("--preset", choices=list(PRESETS), help=text)
-
-
 def preset_of(name: str, args: argparse.Namespace) -> Preset:
     """The preset as it was asked for."""
     given = {field: getattr(args, option) for field, option in FIELDS.items() if getattr(args, option) is not None}
     return replace(PRESETS[name], seed=args.seed, **given)
 
 
-def work_of(preset: Preset) -> Work:
-    """Its requests, for a server."""
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Those of `bench serve-load`, and --preset: a workload by its name, at the preset's own rate."""
+    serve_load.add_arguments(command)
+    text = "a workload by its name; --num-requests, --input-len and --output-len (of the longest) override its numbers"
+    command.add_argument("--preset", choices=list(PRESETS), help=text)
+
+
+def run(args: argparse.Namespace) -> Report:
+    if args.preset is None:
+        return serve_load.run(args)
+    preset = preset_of(args.preset, args)
     prompts, outputs = preset.draw()
     requests = [LoadRequest(prompt, length, preset.sampling) for prompt, length in zip(prompts, outputs, strict=True)]
-    tokens = sum(map(len, prompts))
-    return Work(requests, f"{len(requests)} requests, {tokens:,} tokens in, {sum(outputs):,} out", preset.seed)
+    what = f"{len(requests)} requests, {sum(map(len, prompts)):,} tokens in, {sum(outputs):,} out"
+    usual = [Arrivals(preset.request_rate, preset.burstiness)]
+    return serve_load.measured(args, Work(requests, what, preset.seed), arrivals_of(args) or usual)
 
 
 # A preset's field -> the option that overrides it.

@@ -3,7 +3,7 @@
 The naive one sorts, takes softmax and running sum, masks, scatters back to the vocabulary's order, takes softmax again
 and calls torch.multinomial; what a setting does not need, it leaves out too. Both get the same float32 logits.
 
-On a GPU a third one takes its turn where there is one: the same sampler with a Triton kernel.
+The Triton kernel that draws on a GPU is measured by the GPU kit.
 
 vLLM: none
 """
@@ -14,56 +14,58 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from folovllm.attention.backend import get_backend_class
-from folovllm.bench.options import add_output, add_rounds, add_seed, command_line
-from folovllm.bench.report import Report, Row, by_round
-from folovllm.bench.workload import progress_bar, require_at_least
-from folovllm.sample.groups import RowGroup, group_rows, sample_groups
-from folovllm.sample.gumbel import GumbelParams, GumbelRows, host_params
+from folovllm.bench.contestant import synchronize
+from folovllm.bench.options import add_batch_sizes, add_common, add_number
+from folovllm.bench.report import Line, Report, Row, by_round
+from folovllm.bench.workload import progress_bar
+from folovllm.sample.groups import group_rows, sample_groups
+from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow
-from folovllm.sample.sampler import Sampler
+from folovllm.sample.sampler import DrawingRows, Sampler, SamplerOutput
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.devices import default_device
 
 COLUMNS = ["setting", "logits", "vocab", "batch", "naive_ms", "sampler_ms", "speedup"]
-# Where the kernel runs. The ratio is sampler_ms / triton_ms; neither is there for greedy, which needs no kernel.
-KERNEL_COLUMNS = ["triton_ms", "triton_ratio"]
 SECONDS_PER_CASE = 1.0
 PROMPT_TOKENS, OUTPUT_TOKENS = 512, 128  # what penalties have to look at
+# A setting, its parameters, and the kind of logits it meets.
+CASES = [
+    ("greedy", SamplingParams(temperature=0), "normal"),
+    ("temperature=0.8", SamplingParams(temperature=0.8), "normal"),
+    ("top_k=40, top_p=0.9", SamplingParams(top_k=40, top_p=0.9), "normal"),
+    ("top_p=0.9", SamplingParams(top_p=0.9), "peaked"),
+    ("top_p=0.9", SamplingParams(top_p=0.9), "normal"),
+    ("min_p=0.05", SamplingParams(min_p=0.05), "normal"),
+    (
+        "three penalties",
+        SamplingParams(repetition_penalty=1.1, frequency_penalty=0.3, presence_penalty=0.2),
+        "normal",
+    ),
+]
 
 
-@dataclass(frozen=True)
-class Case:
-    """One setting, and the kind of logits it meets."""
+class NaiveSampler(Sampler):
+    """Every row over the whole vocabulary, all under the same settings, without penalties: an engine's, to compare."""
 
-    label: str
-    params: SamplingParams
-    logits: str = "normal"
+    def __init__(self, params: SamplingParams) -> None:
+        super().__init__()
+        self.params = params
 
-
-def cases() -> list[Case]:
-    penalties = SamplingParams(repetition_penalty=1.1, frequency_penalty=0.3, presence_penalty=0.2)
-    return [
-        Case("greedy", SamplingParams(temperature=0)),
-        Case("temperature=0.8", SamplingParams(temperature=0.8)),
-        Case("top_k=40, top_p=0.9", SamplingParams(top_k=40, top_p=0.9)),
-        Case("top_p=0.9", SamplingParams(top_p=0.9), "peaked"),
-        Case("top_p=0.9", SamplingParams(top_p=0.9)),
-        Case("min_p=0.05", SamplingParams(min_p=0.05)),
-        Case("three penalties", penalties),
-    ]
+    def sample(
+        self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata, drawing: DrawingRows | None = None
+    ) -> SamplerOutput:
+        return SamplerOutput(naive_sample(edited.float(), self.params, []))
 
 
 def make_logits(kind: str, batch: int, vocab_size: int, seed: int = 0) -> Tensor:
     """`normal`: independent with deviation 3, the hard case: top_p=0.9 keeps thousands. `peaked`: falling with the
     logarithm of the rank, as a language model's do, in random order: top_p=0.9 keeps dozens."""
-    generator = torch.Generator().manual_seed(seed)
-    noise = torch.randn(batch, vocab_size, generator=generator)
+    noise = torch.randn(batch, vocab_size, generator=torch.Generator().manual_seed(seed))
     if kind == "normal":
         return noise * 3
     ranks = noise.argsort(dim=-1).argsort(dim=-1) + 1
@@ -72,126 +74,59 @@ def make_logits(kind: str, batch: int, vocab_size: int, seed: int = 0) -> Tensor
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.description = "Sampling from random logits: this engine's sampler against a full sort and scatter."
-    command.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 8, 64], help="rows of logits")
-    command.add_argument("--vocab-sizes", type=int, nargs="+", default=[50257, 151936], help="columns")
-    add_rounds(command, default=5)
-    add_seed(command)
-    add_output(command)
+    add_batch_sizes(command, 1, 8, 64, help="rows of logits")
+    add_number(command, "--vocab-sizes", default=[50257, 151936], help="columns", nargs="+")
+    add_common(command, rounds=5)
 
 
-def from_args(args: argparse.Namespace) -> Report:
-    options = {name: getattr(args, name) for name in ("rounds", "seed")}
-    return run(args.batch_sizes, args.vocab_sizes, command=command_line(args), **options)
-
-
-def run(
-    batch_sizes: Sequence[int] = (1, 8, 64),
-    vocab_sizes: Sequence[int] = (50_257, 151_936),
-    *,
-    command: str = "python -m workshop.bench sampler",
-    rounds: int = 5,
-    seconds_per_case: float | None = None,
-    seed: int = 0,
-) -> Report:
-    """Ours and the naive one in turn, for `rounds` rounds or `seconds_per_case` (None: a second), whichever is longer.
-
-    On the GPU where there is one, and there with the kernel as a third.
-    """
-    for batch in batch_sizes:
-        require_at_least(1, batch_sizes=batch)
-    for vocab_size in vocab_sizes:
-        require_at_least(1, vocab_sizes=vocab_size)
-    require_at_least(1, rounds=rounds)
-    seconds = SECONDS_PER_CASE if seconds_per_case is None else seconds_per_case
+@torch.inference_mode()
+def run(args: argparse.Namespace) -> Report:
+    """Ours and the naive one in turn, for the rounds or a second, whichever is longer."""
     device = torch.device(default_device())
-    with_kernel = has_kernel(device)
-    rows: list[Row] = []
-    samples: list[dict[str, list[float]]] = []
-    with progress_bar(len(batch_sizes) * len(vocab_sizes) * len(cases())) as tick, torch.inference_mode():
-        for case in cases():
-            for vocab_size in vocab_sizes:
-                for batch in batch_sizes:
-                    tick(f"{case.label}, vocabulary {vocab_size:,}, batch {batch}")
-                    logits = make_logits(case.logits, batch, vocab_size, seed).to(device)
-                    row, times = _measure(case, logits, with_kernel, rounds, seconds)
-                    rows.append(row)
-                    samples.append(times)
+    lines: list[Line] = []
+    with progress_bar(len(args.batch_sizes) * len(args.vocab_sizes) * len(CASES)) as tick:
+        for label, params, kind in CASES:
+            for vocab_size in args.vocab_sizes:
+                for batch in args.batch_sizes:
+                    tick(f"{label}, vocabulary {vocab_size:,}, batch {batch}")
+                    logits = make_logits(kind, batch, vocab_size, args.seed).to(device)
+                    times = _measure(params, logits, args.rounds)
+                    facts: Row = {"setting": label, "logits": kind, "vocab": vocab_size, "batch": batch}
+                    naive, ours = (statistics.median(times[f"{name}_ms"]) for name in ("naive", "sampler"))
+                    lines.append((facts | {"speedup": naive / ours}, times))
     notes = [
         "Medians, the two in turn in one process; a speedup above 1 means that the sampler is faster.",
         "naive: sort, softmax, cumsum, mask, scatter, softmax, multinomial, as far as the setting needs them.",
     ]
-    columns = COLUMNS
-    if with_kernel:
-        columns = [*COLUMNS, *KERNEL_COLUMNS]
-        notes.append("triton: one kernel for filters and draw; a ratio above 1 means that it beats the torch path.")
-    return Report("sampler", "Sampling, one step", command, columns, rows, notes, samples=samples)
+    return Report.of(args, "Sampling, one step", COLUMNS, lines, notes)
 
 
-def has_kernel(device: torch.device) -> bool:
-    """Whether a Triton kernel takes part: on a GPU that Triton knows."""
-    return device.type == "cuda" and get_backend_class("triton").unavailable_reason(device) is None
-
-
-def _measure(
-    case: Case, logits: Tensor, with_kernel: bool, min_rounds: int, seconds: float
-) -> tuple[Row, dict[str, list[float]]]:
+def _measure(params: SamplingParams, logits: Tensor, min_rounds: int) -> dict[str, list[float]]:
     batch, vocab_size = logits.shape
-    rows = _rows(case.params, batch, vocab_size)
+    rows = _rows(params, batch, vocab_size)
     groups = group_rows(rows, vocab_size, logits.device)  # once per membership, not per step
     sampler = Sampler()
     contestants: dict[str, Callable[[], object]] = {
-        "naive": lambda: naive_sample(logits, case.params, rows),
+        "naive": lambda: naive_sample(logits, params, rows),
         "sampler": lambda: sample_groups(sampler, logits, groups),
     }
-    if with_kernel and not case.params.is_greedy:
-        contestants["triton"] = _in_kernel(logits, groups, rows)
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for contestant in contestants.values():
-        contestant()  # warm-up, and the kernel's compilation
-    end = time.perf_counter() + seconds
+        contestant()  # warm-up
+    end = time.perf_counter() + SECONDS_PER_CASE
     while len(times["naive"]) < min_rounds or time.perf_counter() < end:
         for name, contestant in contestants.items():
-            _wait(logits.device)
+            synchronize(logits.device)
             start = time.perf_counter()
             contestant()
-            _wait(logits.device)
+            synchronize(logits.device)
             times[name].append(time.perf_counter() - start)
-    medians = {name: statistics.median(taken) * 1e3 for name, taken in times.items()}
-    row: Row = {
-        "setting": case.label,
-        "logits": case.logits,
-        "vocab": vocab_size,
-        "batch": batch,
-        "naive_ms": medians["naive"],
-        "sampler_ms": medians["sampler"],
-        "speedup": medians["naive"] / medians["sampler"],
-    }
-    if with_kernel:
-        kernel_ms = medians.get("triton")
-        ratio = None if kernel_ms is None else medians["sampler"] / kernel_ms
-        row |= {"triton_ms": kernel_ms, "triton_ratio": ratio}
-    return row, {f"{name}_ms": by_round(taken, min_rounds) for name, taken in times.items()}
-
-
-def _in_kernel(logits: Tensor, groups: list[RowGroup], rows: list[SamplingRow]) -> Callable[[], object]:
-    """As the engine does it: logits as they came go straight to the kernel, edited ones by way of the sampler."""
-    settings = host_params(rows, range(len(rows)), logits.shape[-1])
-    gumbel_params = GumbelParams(torch.from_numpy(settings).to(logits.device))
-    offsets = torch.arange(len(rows), device=logits.device)
-    if not any(group.metadata.processors for group in groups):
-        return lambda: gumbel_params.draw(logits, offsets)
-    sampler, gumbel = Sampler(), GumbelRows(gumbel_params, offsets, drawn=offsets)
-    return lambda: sample_groups(sampler, logits, groups, gumbel)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return {f"{name}_ms": by_round(taken, min_rounds) for name, taken in times.items()}
 
 
 def _rows(params: SamplingParams, batch: int, vocab_size: int) -> list[SamplingRow]:
     generator = torch.Generator().manual_seed(1)
-    tokens = torch.randint(vocab_size, (batch, PROMPT_TOKENS + OUTPUT_TOKENS), generator=generator).tolist()
+    tokens: list[Any] = torch.randint(vocab_size, (batch, PROMPT_TOKENS + OUTPUT_TOKENS), generator=generator).tolist()
     return [
         SamplingRow(params, row[:PROMPT_TOKENS], row[PROMPT_TOKENS:], frozenset(), generator=None) for row in tokens
     ]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from folovllm.bench.arrivals import Arrivals
 from folovllm.bench.metrics import RequestTimes, percentile
-from folovllm.bench.options import add_output, add_rounds, add_seed, command_line, settle_threads
+from folovllm.bench.options import add_common, settle_threads
 from folovllm.bench.report import Report, Row
 from folovllm.bench.workload import BenchModel, progress_bar
 from folovllm.engine.llm_engine import LLMEngine
@@ -76,23 +76,16 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dtype", choices=["bfloat16", "float16", "float32"], default="float32")
     text = "cpu counts the CPU time of one thread, where others use the machine, too"
     command.add_argument("--clock", choices=list(CLOCKS), default="wall", help=text)
-    add_rounds(command, default=1)
-    add_seed(command)
-    add_output(command)
+    add_common(command, rounds=1)
 
 
-def from_args(args: argparse.Namespace) -> Report:
-    if args.clock == "cpu" and args.threads is None:
-        settle_threads(1, None)  # the CPU times of several would add up
-    options = {name: getattr(args, name) for name in ("dtype", "seed", "rounds", "clock")}
-    with model_here(args.shape_of) as model:
-        return run(model, command=command_line(args), **options)
-
-
-def run(model: BenchModel, *, command: str, dtype: str, seed: int = 0, rounds: int = 1, clock: str = "wall") -> Report:
+def run(args: argparse.Namespace) -> Report:
     """Errors are (simulated - real) / real, of each percentile; medians of the rounds, each with jobs of its own."""
+    dtype, seed, rounds, clock = args.dtype, args.seed, args.rounds, args.clock
+    if clock == "cpu" and args.threads is None:
+        settle_threads(1, None)  # the CPU times of several would add up
     found: dict[str, list[Row]] = {name: [] for name in CASES}
-    with progress_bar(1 + rounds * len(CASES)) as tick:
+    with model_here(args.shape_of) as model, progress_bar(1 + rounds * len(CASES)) as tick:
         tick("loading")
         runs = {blocks: RealRun(_engine(model, dtype, blocks), seed, CLOCKS[clock]) for blocks in (ROOMY, TINY)}
         probe = RealRun(_engine(model, dtype, ROOMY), seed, CLOCKS[clock])
@@ -111,8 +104,9 @@ def run(model: BenchModel, *, command: str, dtype: str, seed: int = 0, rounds: i
                 times = real.play(jobs, lambda: next(groups), PIECE)
                 while not next(groups):  # to the end of a calibration, so that all kinds are there
                     pass
-                played = Played(jobs, times, real.steps[first:], preempter.num_recomputed - count)
-                found[name].append(_row(name, played, setup_of(real.engine), fit(probe.steps[probed:])))
+                costs = setup_of(real.engine), fit(probe.steps[probed:])
+                row = _row(name, jobs, times, real.steps[first:], *costs)
+                found[name].append(row | {"preempted": preempter.num_recomputed - count})
     rows = [_median(rows) for rows in found.values()]
     close = sum(abs(row[metric]) <= 0.15 for row in rows for metric in ERRORS)
     worst, metric, load = max((abs(row[metric]), metric, row["load"]) for row in rows for metric in ERRORS)
@@ -129,9 +123,8 @@ def run(model: BenchModel, *, command: str, dtype: str, seed: int = 0, rounds: i
         f"{engine.scheduler.max_num_batched_tokens}, {ROOMY} blocks, {TINY} in the tiny cache.",
     ]
     details = {"rounds": found, "worst": {"load": load, "metric": metric, "error": worst}}
-    return Report(
-        "simulate-validation", "The simulator against the engine", command, COLUMNS, rows, notes, details=details
-    )
+    lines = [(row, dict[str, list[float]]()) for row in rows]
+    return Report.of(args, "The simulator against the engine", COLUMNS, lines, notes, details=details)
 
 
 def _groups(probe: RealRun, seed: int) -> Iterator[bool]:
@@ -143,14 +136,8 @@ def _groups(probe: RealRun, seed: int) -> Iterator[bool]:
 
 
 def _engine(model: BenchModel, dtype: str, num_blocks: int) -> LLMEngine:
-    return make_engine(
-        model,
-        dtype,
-        max_num_seqs=16,
-        max_num_batched_tokens=128,
-        num_kv_blocks=num_blocks,
-        max_model_len=min(LONGEST, num_blocks * 16),
-    )
+    sizes = {"max_num_seqs": 16, "max_num_batched_tokens": 128, "num_kv_blocks": num_blocks}
+    return make_engine(model, dtype, **sizes, max_model_len=min(LONGEST, num_blocks * 16))
 
 
 def setup_of(engine: LLMEngine) -> Setup:
@@ -160,29 +147,14 @@ def setup_of(engine: LLMEngine) -> Setup:
     return Setup(config.scheduler_config, kv.num_blocks, kv.block_size, kv.num_swap_blocks, cached)
 
 
-def simulate(setup: Setup, cost: CostModel, jobs: Sequence[Job]) -> tuple[Meter, int]:
-    """What a simulation of these jobs measures, and how many sequences were preempted."""
+def _row(
+    name: str, jobs: list[Job], times: list[RequestTimes], steps: list[MeasuredStep], setup: Setup, cost: Linear
+) -> Row:
     meter = Meter()
     simulator = Simulator(setup, cost, meter)
     simulator.run(jobs)
-    return meter, sum(r.scheduler.preempter.num_recomputed for r in simulator.replicas.values())
-
-
-@dataclass(frozen=True)
-class Played:
-    """What the engine did with a load."""
-
-    jobs: list[Job]
-    times: list[RequestTimes]
-    steps: list[MeasuredStep]
-    preempted: int
-
-
-def _row(name: str, played: Played, setup: Setup, cost: Linear) -> Row:
-    meter, simulated = simulate(setup, cost, played.jobs)
-    row: Row = {"load": name, "requests": len(played.jobs), "preempted": played.preempted}
-    row |= {"preempted_simulated": simulated, **compare_steps(cost, played.steps)}
-    times = played.times
+    preempted = sum(r.scheduler.preempter.num_recomputed for r in simulator.replicas.values())
+    row: Row = {"load": name, "requests": len(jobs), "preempted_simulated": preempted, **compare_steps(cost, steps)}
     measures: list[tuple[str, Sequence[float], Sequence[float]]] = [
         ("ttft", [one.ttft for one in times], meter.ttft),
         ("tpot", [one.tpot for one in times if one.num_tokens > 1], meter.tpot),
@@ -192,8 +164,7 @@ def _row(name: str, played: Played, setup: Setup, cost: Linear) -> Row:
             truth = percentile(real, percent)
             row[f"{metric}_p{percent}_ms"] = truth * 1e3
             row[f"{metric}_p{percent}_error"] = percentile(made, percent) / truth - 1
-    row["worst"] = max(abs(row[error]) for error in ERRORS)
-    return {column: row[column] for column in COLUMNS}
+    return row | {"worst": max(abs(row[error]) for error in ERRORS)}
 
 
 def compare_steps(cost: CostModel, steps: Sequence[MeasuredStep]) -> Row:

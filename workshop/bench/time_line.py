@@ -25,8 +25,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from folovllm.attention.splits import SMS, choose_splits
-from folovllm.bench.options import add_output, command_line
-from folovllm.bench.report import Report, Row
+from folovllm.bench.options import add_output
+from folovllm.bench.report import Line, Report, Row
 from folovllm.bench.shapes import SHAPES, ModelShape
 from folovllm.layers.quantization.plan import choose_plan
 from workshop.bench.decode_tail import TailModel, list_programs
@@ -83,15 +83,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_output(command)
 
 
-def from_args(args: argparse.Namespace) -> Report:
-    return run(args.gpu, codes=args.quantization is not None, command=command_line(args))
-
-
-def run(gpu: str, *, codes: bool = False, command: str) -> Report:
-    machine, contexts = GPUS[gpu], contexts_of_first_full_step()
+def run(args: argparse.Namespace) -> Report:
+    codes, machine, contexts = args.quantization is not None, GPUS[args.gpu], contexts_of_first_full_step()
     parts = predict(machine, contexts, codes=codes)
     total = sum(row["us"] for row in parts)
-    rows = [{**row, "share": row["us"] / total} for row in parts]
+    lines: list[Line] = [({**row, "share": row["us"] / total}, {}) for row in parts]
     prompts, outputs = PRESETS["nano-vllm"].draw()
     seconds = workload_seconds(machine, prompts, outputs, codes=codes)
     notes = [
@@ -107,7 +103,7 @@ def run(gpu: str, *, codes: bool = False, command: str) -> Report:
         ]
         notes.append(f"Weights in 4 bits, the head in 16. Other steps: {'; '.join(each)}.")
     title = f"One decode step of {len(contexts)} sequences on an {machine.name}, predicted"
-    report = Report("timeline", title, command, COLUMNS, rows, notes)
+    report = Report.of(args, title, COLUMNS, lines, notes)
     report.hardware = {"predicted for": f"{machine.name}, {machine.bandwidth / 1e12:g} TB/s, {SMS} SMs"}
     return report
 

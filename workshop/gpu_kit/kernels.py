@@ -25,7 +25,7 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 
-from folovllm.bench.probe import Probe
+from folovllm.bench.roofline import Probe
 from folovllm.bench.shapes import SHAPES
 from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.cuda import Fp8Linear, Int8Linear, TritonCodesLinear

@@ -2,43 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from folovllm.bench.report import format_number
 from workshop.gpu_kit.record import Record, Result
 
-Table = list[list[str]]
 TAIL_SHOWN = 12
+Column = str | tuple[str, Callable[[dict[str, Any]], Any]]
+"""A key of a row, which is the heading too; or a heading, and what it is of a row."""
+
+
+def _times(row: dict[str, Any]) -> float | None:
+    return row["us"] / row["predicted_us"] if row["predicted_us"] else None
+
+
+def _over(one: str, other: str) -> Callable[[dict[str, Any]], float]:
+    return lambda row: float(row[one] / row[other])
+
+
+COPY: Column = ("of a copy's", _over("gb_per_s", "copy_gb_per_s"))
+KERNEL: list[Column] = ["kernel", "us", "predicted_us", ("times predicted", _times), "gb_per_s", COPY]
+ATTENTION: list[Column] = ["batch", "context", "blocks"]
+DENSE: list[Column] = [("times dense", _over("dense_ms", "paged_ms"))]
+DECODE: list[Column] = ["batch", "context", "step_ms", "floor_ms", "share", "output_tokens_per_s"]
+SPECULATION: list[Column] = ["requests", "plain_tokens_per_s", "tokens_per_s", "ratio", "expected", "gain", "drafted"]
+# Title, part, columns, and which of its report's notes stands below.
+TABLES: list[tuple[str, str, list[Column], int | None]] = [
+    (
+        "A decode step, kernel by kernel",
+        "profile",
+        ["batch", "kernel", "launches", "us", "predicted_us", ("times predicted", _times)],
+        None,
+    ),
+    ("The draw", "sampling", KERNEL, None),
+    ("Products", "products", KERNEL, None),
+    ("Products with codes", "codes", KERNEL, None),
+    ("Decode with other tiles", "tiles", KERNEL, None),
+    (
+        "Attention, decode",
+        "attention",
+        [*ATTENTION, "paged_ms", "paged_gb_per_s", ("of a copy's", _over("paged_gb_per_s", "copy_gb_per_s")), *DENSE],
+        None,
+    ),
+    (
+        "Attention, prefill",
+        "prefill",
+        [*ATTENTION, "paged_ms", "paged_tflop_per_s",
+         ("of a product's", _over("paged_tflop_per_s", "matmul_tflop_per_s")), *DENSE],
+        None,
+    ),
+    ("Decode steps", "decode", DECODE, 0),
+    ("Draft tokens", "speculation", SPECULATION, 1),
+]  # fmt: skip
+WEIGHTS = ("dtype", "requests", "prefill_tokens_per_s", "decode_tokens_per_s", "roofline")
+STARTUP = ("imports_s", "build_s", "check_s", "check_again_s", "first_token_s", "ready_s", "later_first_token_ms")
+MEMORY = ("asked_gib", "started_gib", "peak_gib", "kv_cache_gib", "graphs_gib")
 
 
 def page(record: Record) -> str:
-    lines = [*_head(record), *_overview(record)]
-    for section in (_tests, _kernels, _attention, _decode, _weights, _speculation, _preset, _startup, _races, _trouble):
+    lines = [*_head(record), *_tests(record)]
+    for title, part, columns, note in TABLES:
+        if found := record.report(part):
+            rows = [row for row in found["rows"] if "us" not in row or row["us"] or row["predicted_us"]]
+            rows = [{"copy_gb_per_s": found.get("copy_gb_per_s")} | row for row in rows]
+            where = f", {found['context']} tokens each" if "context" in found else ""
+            lines += [f"## {title}{where}", "", *_rows(columns, rows)]
+            lines += [] if note is None else [found["notes"][note], ""]
+    lines += ["Predictions are those of `workshop/bench/time_line.py`, for this GPU where it knows it.", ""]
+    for section in (_weights, _preset, _startup, _races, _trouble):
         lines += section(record)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     """Markdown that is aligned, so that it reads well as plain text too."""
-    cells = [
-        list(headings),
-        *([cell if isinstance(cell, str) else format_number(cell) for cell in row] for row in rows),
-    ]
+    cells = [[cell if isinstance(cell, str) else format_number(cell) for cell in row] for row in rows]
+    cells = [[name.replace("_", " ") for name in headings], *cells]
     numeric = [all(not isinstance(row[column], str) for row in rows) for column in range(len(headings))]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
 
     def line(row: Sequence[str]) -> str:
-        padded = (
-            text.rjust(width) if right else text.ljust(width)
-            for text, width, right in zip(row, widths, numeric, strict=True)
-        )
+        each = zip(row, widths, numeric, strict=True)
+        padded = [text.rjust(width) if right else text.ljust(width) for text, width, right in each]
         return "| " + " | ".join(padded) + " |"
 
-    rule = (
-        "|" + "|".join("-" * (w + 1) + (":" if right else "-") for w, right in zip(widths, numeric, strict=True)) + "|"
-    )
-    return [line(cells[0]), rule, *map(line, cells[1:]), ""]
+    rule = "|".join("-" * (w + 1) + (":" if right else "-") for w, right in zip(widths, numeric, strict=True))
+    return [line(cells[0]), f"|{rule}|", *map(line, cells[1:]), ""]
+
+
+def _rows(columns: Sequence[Column], rows: Sequence[dict[str, Any]]) -> list[str]:
+    cells = [[row[each] if isinstance(each, str) else each[1](row) for each in columns] for row in rows]
+    return table([each if isinstance(each, str) else each[0] for each in columns], cells)
 
 
 def _head(record: Record) -> list[str]:
@@ -51,12 +106,8 @@ def _head(record: Record) -> list[str]:
     if driver := machine.get("nvidia_smi"):
         lines.append(", ".join(f"{name} {value}" for name, value in driver.items()) + ".")
     lines += [f"{record.date}, {record.seconds:.0f} s of {60 * record.minutes:.0f}, `{record.command}`.", ""]
-    return lines
-
-
-def _overview(record: Record) -> list[str]:
     rows = [[part["title"], part["status"], part["seconds"], part.get("reason") or ""] for part in record.parts]
-    return ["## Parts", "", *table(["part", "result", "seconds", "why"], rows)]
+    return [*lines, "## Parts", "", *table(["part", "result", "seconds", "why"], rows)]
 
 
 def _tests(record: Record) -> list[str]:
@@ -64,92 +115,15 @@ def _tests(record: Record) -> list[str]:
     if not found or not found["counts"]:
         return []
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(found["counts"].items()))
-    lines = ["## Tests", "", f"{counts}.", ""]
-    for test in found["wrong"]:
-        lines += [f"- `{test['test']}`: {test['text'][-1] if test['text'] else test['outcome']}"]
-    lines += [""] if found["wrong"] else []
-    slowest = [[test["test"], test["seconds"]] for test in found["slowest"][:5]]
-    return [*lines, *(table(["slowest", "seconds"], slowest) if slowest else [])]
-
-
-def _kernels(record: Record) -> list[str]:
-    """Predicted beside measured, microseconds of each kernel: of whole steps, then one by one."""
-    lines: list[str] = []
-    if found := record.report("profile"):
-        rows = [
-            [row["batch"], row["kernel"], row["launches"], row["us"], row["predicted_us"], _times(row)]
-            for row in found["rows"]
-            if row["us"] or row["predicted_us"]
-        ]
-        headings = ["sequences", "kernel", "launches", "us a step", "predicted us", "times predicted"]
-        lines += [f"## A decode step, kernel by kernel, {found['context']} tokens each", "", *table(headings, rows)]
-    titles = {"sampling": "The draw", "products": "Products", "codes": "Products with codes",
-              "tiles": "Decode with other tiles"}  # fmt: skip
-    for name, title in titles.items():
-        if found := record.report(name):
-            rows = [
-                [row["kernel"], row["us"], row["predicted_us"], _times(row), row["gb_per_s"],
-                 row["gb_per_s"] / found["copy_gb_per_s"]]
-                for row in found["rows"]
-            ]  # fmt: skip
-            headings = ["kernel", "us", "predicted us", "times predicted", "GB/s", "of a copy's"]
-            lines += [f"## {title}", "", *table(headings, rows)]
-    if lines:
-        lines += ["Predictions are those of `workshop/bench/time_line.py`, for this GPU where it knows it.", ""]
-    return lines
-
-
-def _times(row: dict[str, Any]) -> float | None:
-    return row["us"] / row["predicted_us"] if row["predicted_us"] else None
-
-
-def _attention(record: Record) -> list[str]:
-    lines = []
-    if found := record.report("attention"):
-        rows = [
-            [row["batch"], row["context"], row["blocks"], row["paged_ms"] * 1e3, row["paged_gb_per_s"],
-             row["paged_gb_per_s"] / row["copy_gb_per_s"], row["dense_ms"] / row["paged_ms"]]
-            for row in found["rows"]
-        ]  # fmt: skip
-        headings = ["sequences", "context", "blocks", "us a layer", "GB/s", "of a copy's", "times dense"]
-        lines += ["## Attention, decode", "", *table(headings, rows)]
-    if found := record.report("prefill"):
-        rows = [
-            [row["batch"], row["context"], row["blocks"], row["paged_ms"], row["paged_tflop_per_s"],
-             row["paged_tflop_per_s"] / row["matmul_tflop_per_s"], row["dense_ms"] / row["paged_ms"]]
-            for row in found["rows"]
-        ]  # fmt: skip
-        headings = ["sequences", "context", "blocks", "ms a layer", "TFLOP/s", "of a product's", "times dense"]
-        lines += ["## Attention, prefill", "", *table(headings, rows)]
-    return lines
-
-
-def _decode(record: Record) -> list[str]:
-    found = record.report("decode")
-    if not found:
-        return []
-    names = ("batch", "context", "step_ms", "floor_ms", "share", "output_tokens_per_s")
-    headings = ["sequences", "context", "step ms", "floor ms", "share", "tokens/s"]
-    return ["## Decode steps", "", *table(headings, [[row[name] for name in names] for row in found["rows"]]),
-            found["notes"][0], ""]  # fmt: skip
+    wrong = [f"- `{test['test']}`: {test['text'][-1] if test['text'] else test['outcome']}" for test in found["wrong"]]
+    return ["## Tests", "", f"{counts}.", "", *wrong, *([""] if wrong else []),
+            *_rows(["test", "seconds"], found["slowest"][:5])]  # fmt: skip
 
 
 def _weights(record: Record) -> list[str]:
     reports = [record.report(part["name"]) for part in record.parts if part["name"].startswith("weights-")]
     rows = [row for report in reports if report for row in report["rows"]]
-    names = ("dtype", "requests", "prefill_tokens_per_s", "decode_tokens_per_s", "roofline")
-    headings = ["weights", "requests", "prefill tokens/s", "decode tokens/s", "share of the weights' floor"]
-    lines = table(headings, [[row[name] for name in names] for row in rows])
-    return ["## Weights of fewer bits", "", *lines] if rows else []
-
-
-def _speculation(record: Record) -> list[str]:
-    found = record.report("speculation")
-    if not found:
-        return []
-    names = ("requests", "plain_tokens_per_s", "tokens_per_s", "ratio", "expected", "gain", "drafted")
-    lines = table([name.replace("_", " ") for name in names], [[row[name] for name in names] for row in found["rows"]])
-    return [f"## Guesses, {found['rows'][0]['method']}", "", *lines, found["notes"][1], ""]
+    return ["## Weights of fewer bits", "", *_rows(WEIGHTS, rows)] if rows else []
 
 
 def _preset(record: Record) -> list[str]:
@@ -161,60 +135,27 @@ def _preset(record: Record) -> list[str]:
             name = row["engine"] if part["name"] == "beside" else part["title"]
             against = row["seconds"] / base["rows"][0]["seconds"] if base else None
             rows.append([name, row["seconds"], row["output_tokens_per_s"], against, row["steps"], row["share"]])
-    if not rows:
-        return []
     headings = ["engine", "seconds", "output tokens/s", "seconds against the whole", "steps", "share of the floor"]
-    return ["## The published workload", "", *table(headings, rows)]
+    return ["## The published workload", "", *table(headings, rows)] if rows else []
 
 
 def _startup(record: Record) -> list[str]:
-    rows = []
-    for name in ("start-cold", "start-warm"):
-        if found := record.report(name):
-            row = found["rows"][0]
-            keys = (
-                "imports_s",
-                "build_s",
-                "check_s",
-                "check_again_s",
-                "first_token_s",
-                "ready_s",
-                "later_first_token_ms",
-            )
-            memory = ("asked_gib", "started_gib", "peak_gib", "kv_cache_gib", "graphs_gib")
-            rows.append((name.removeprefix("start-"), [row[key] for key in keys], [row[key] for key in memory]))
-    if not rows:
-        return []
-    seconds = [
-        "compiled before",
-        "imports s",
-        "build s",
-        "of it kernel check s",
-        "check once more s",
-        "first token s",
-        "ready s",
-        "a later first token ms",
+    rows = [
+        {"compiled_before": said, **found["rows"][0]}
+        for name, said in (("start-cold", "no"), ("start-warm", "yes"))
+        if (found := record.report(name))
     ]
-    gib = ["compiled before", "asked GiB", "in use GiB", "at most GiB", "KV cache GiB", "graphs GiB"]
-    said = {"cold": "no", "warm": "yes"}
-    return [
-        "## Start-up and memory",
-        "",
-        *table(seconds, [[said[name], *times] for name, times, _ in rows]),
-        *table(gib, [[said[name], *memory] for name, _, memory in rows]),
-    ]
+    tables = [line for columns in (STARTUP, MEMORY) for line in _rows(["compiled_before", *columns], rows)]
+    return ["## Start-up and memory", "", *tables] if rows else []
 
 
 def _races(record: Record) -> list[str]:
     found = record.report("races")
     if not found:
         return []
-    hazards = found["hazards"]
-    said = (
-        f"compute-sanitizer: {hazards['errors']} errors, {hazards['warnings']} warnings."
-        if hazards
-        else "compute-sanitizer did not run: results alone were checked."
-    )
+    said = "compute-sanitizer did not run: results alone were checked."
+    if hazards := found["hazards"]:
+        said = f"compute-sanitizer: {hazards['errors']} errors, {hazards['warnings']} warnings."
     rows = [[name, f"{error:.1e}"] for name, error in found["errors"].items()]
     return ["## Races", "", said, "", *table(["kernels", "largest error against float64"], rows)]
 

@@ -63,172 +63,109 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return found
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """What is measured, in full and for a rehearsal; all are options of the commands."""
-
-    shape: str
-    dtype: str
-    tests: list[str]
-    attention: list[str]
-    prefill: list[str]
-    decode: list[str]
-    profile: list[str]
-    sampling: list[str]
-    tiles: list[str]
-    products: list[str]
-    codes: list[str]
-    weights: list[str]
-    speculation: list[str]
-    preset: list[str]
-    beside: list[str]
-    startup: list[str]
-
-
-FULL = Sizes(
-    shape="qwen3-0.6b",
-    dtype="bfloat16",
-    tests=["-n", "12"],
-    attention=["--batch-sizes", "1", "8", "64", "--contexts", "1024", "--rounds", "2"],
-    prefill=["--batch-sizes", "1", "8", "--contexts", "1024", "4096", "--rounds", "1"],
-    decode=["--batch-sizes", "1", "8", "64", "256", "--context", "1024", "--steps", "32", "--rounds", "2"],
-    profile=["--batch-sizes", "1", "8", "64", "256", "--context", "512", "--steps", "8"],
-    sampling=["--sizes", "1", "64", "256"],
-    tiles=["--sizes", "1", "64", "256", "--context", "1024"],
-    products=["--sizes", "1", "32", "256"],
-    codes=["--sizes", "1", "32", "256"],
-    weights=["--num-requests", "8", "--input-len", "128", "--output-len", "128", "--rounds", "3"],
-    speculation=["--batch-sizes", "1", "8", "32", "--input-len", "128", "--output-len", "128", "--rounds", "3"],
-    preset=["--rounds", "1"],
+# What is measured, in full and for a rehearsal: options of each part's command.
+FULL = {
+    "typed": "--shape qwen3-0.6b --dtype bfloat16",
+    "tests": "-n 12",
+    "attention": "--shape qwen3-0.6b --dtypes bfloat16 --batch-sizes 1 8 64 --contexts 1024 --rounds 2",
+    "prefill": "--shape qwen3-0.6b --dtypes bfloat16 --batch-sizes 1 8 --contexts 1024 4096 --rounds 1",
+    "decode": "--batch-sizes 1 8 64 256 --context 1024 --steps 32 --rounds 2",
+    "profile": "--batch-sizes 1 8 64 256 --context 512 --steps 8",
+    "sampling": "--sizes 1 64 256",
+    "tiles": "--sizes 1 64 256 --context 1024",
+    "products": "--sizes 1 32 256",
+    "codes": "--sizes 1 32 256",
+    "weights": "--num-requests 8 --input-len 128 --output-len 128 --rounds 3",
+    "speculation": "--batch-sizes 1 8 32 --input-len 128 --output-len 128 --rounds 3",
+    "preset": "--rounds 1",
     # 35% of 80 GB hold the 169,000 tokens that are there at once; the peer reserves for all 277,000, 32 GB.
-    beside=["--rounds", "1", "--gpu-memory-utilization", "0.35"],
-    startup=["--sequences", "256", "--prompt-len", "512", "--output-len", "48", "--max-model-len", "4096"],
-)
-TINY = Sizes(
-    shape="qwen3-tiny",
-    dtype="float32",
-    tests=["-n", "2"],
-    attention=["--batch-sizes", "1", "2", "--contexts", "16", "--rounds", "1"],
-    prefill=["--batch-sizes", "1", "--contexts", "16", "--rounds", "1"],
-    decode=["--batch-sizes", "1", "2", "--context", "8", "--steps", "2", "--rounds", "1"],
-    profile=["--batch-sizes", "1", "2", "--context", "8", "--steps", "2"],
-    sampling=["--sizes", "2"],
-    tiles=["--sizes", "1", "--context", "70"],
-    products=["--sizes", "1", "3"],
-    codes=["--sizes", "1"],
-    weights=["--num-requests", "2", "--input-len", "8", "--output-len", "4", "--rounds", "1"],
-    speculation=["--batch-sizes", "1", "--input-len", "8", "--output-len", "6", "--rounds", "1"],
-    preset=["--rounds", "1", "--num-requests", "4", "--input-len", "12", "--output-len", "8"],
-    beside=["--rounds", "1", "--num-requests", "4", "--input-len", "12", "--output-len", "8"],
-    startup=["--sequences", "4", "--prompt-len", "12", "--output-len", "4", "--max-model-len", "64"],
-)
+    "beside": "--rounds 1 --gpu-memory-utilization 0.35",
+    "startup": "--sequences 256 --prompt-len 512 --output-len 48 --max-model-len 4096",
+}
+TINY = {
+    "typed": "--shape qwen3-tiny --dtype float32",
+    "tests": "-n 2",
+    "attention": "--shape qwen3-tiny --dtypes float32 --batch-sizes 1 2 --contexts 16 --rounds 1",
+    "prefill": "--shape qwen3-tiny --dtypes float32 --batch-sizes 1 --contexts 16 --rounds 1",
+    "decode": "--batch-sizes 1 2 --context 8 --steps 2 --rounds 1",
+    "profile": "--batch-sizes 1 2 --context 8 --steps 2",
+    "sampling": "--sizes 2",
+    "tiles": "--sizes 1 --context 70",
+    "products": "--sizes 1 3",
+    "codes": "--sizes 1",
+    "weights": "--num-requests 2 --input-len 8 --output-len 4 --rounds 1",
+    "speculation": "--batch-sizes 1 --input-len 8 --output-len 6 --rounds 1",
+    "preset": "--rounds 1 --num-requests 4 --input-len 12 --output-len 8",
+    "beside": "--rounds 1 --num-requests 4 --input-len 12 --output-len 8",
+    "startup": "--sequences 4 --prompt-len 12 --output-len 4 --max-model-len 64",
+}
+# What breaks everything is found first, also where the rest is cut off.
+TESTS = "tests/gpu/test_engine_gpu.py tests/gpu/test_model_gpu.py tests/gpu -q --tb=short -p no:randomly"
 
 
 def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
     """`folder` takes what the commands write, and a cache for what Triton compiles."""
     sizes = TINY if tiny else FULL
-    shape, on = ["--shape", sizes.shape], ["--device", device]
-    preset = ["preset", "nano-vllm", *shape, "--dtype", sizes.dtype, *on]
+    on = f"--device {device}"
+    typed, preset = f"{sizes['typed']} {on}", f"preset nano-vllm {sizes['typed']} {on} {sizes['preset']}"
 
-    def bench(name: str, title: str, argv: list[str], limit: float, need: float) -> Part:
+    def bench(name: str, title: str, options: str, limit: float, need: float, **more: Any) -> Part:
         output = folder / f"{name}.json"
-        return Part(name, title, [*MODULE, "workshop.bench", *argv, "--json", str(output)], limit, need, output)
+        argv = [*MODULE, "workshop.bench", *options.split(), "--json", str(output)]
+        return Part(name, title, argv, limit, need, output, **more)
 
-    def own(name: str, title: str, argv: list[str], limit: float, need: float, **more: Any) -> Part:
-        output = folder / f"{name}.json"
-        command = [*MODULE, f"workshop.gpu_kit.{argv[0]}", *argv[1:], "--json", str(output)]
-        return Part(name, title, command, limit, need, output, **more)
+    def own(name: str, title: str, options: str, limit: float, need: float, **more: Any) -> Part:
+        output, (module, *words) = folder / f"{name}.json", options.split()
+        argv = [*more.pop("under", []), *MODULE, f"workshop.gpu_kit.{module}", *words, "--json", str(output)]
+        return Part(name, title, argv, limit, need, output, **more)
 
-    # What breaks everything is found first, also where the rest is cut off.
-    files = ["tests/gpu/test_engine_gpu.py", "tests/gpu/test_model_gpu.py", "tests/gpu"]
     tests = Part(
-        "tests",
-        "tests/gpu",
-        [
-            *MODULE,
-            "pytest",
-            *files,
-            "-q",
-            "--tb=short",
-            "-p",
-            "no:randomly",
-            "-p",
-            "workshop.gpu_kit.recorder",
-            *sizes.tests,
-        ],
-        limit=200,
-        need=95,
-        output=folder / "tests.jsonl",
-        read=lambda path, log: recorder.read(path),
+        "tests", "tests/gpu", [*MODULE, "pytest", *TESTS.split(), "-p", "workshop.gpu_kit.recorder",
+                               *sizes["tests"].split()],
+        limit=200, need=95, output=folder / "tests.jsonl", read=lambda path, log: recorder.read(path),
         env={recorder.VARIABLE: str(folder / "tests.jsonl")},
-    )
-    typed = [*shape, "--dtype", sizes.dtype, *on]
-    attention = ["attention", *shape, "--dtypes", sizes.dtype, *on]
-    startup = ["startup", *typed, *sizes.startup]
+    )  # fmt: skip
+    startup = f"startup {typed} {sizes['startup']}"
     compiled = {"TRITON_CACHE_DIR": str(folder / "triton")}  # of these two parts alone: the first finds it empty
     interpreted = {"TRITON_INTERPRET": "1"} if device == "cpu" else {}
+
+    def kernels(kind: str, title: str, limit: float, need: float) -> Part:
+        return own(kind, title, f"kernels {kind} {typed} {sizes[kind]}", limit, need, env=interpreted)
+
+    def weights(kind: str) -> Part:
+        options = f"throughput {typed} {sizes['weights']}" + ("" if kind == "bfloat16" else f" --quantization {kind}")
+        return bench(f"weights-{kind}", f"throughput, {kind}", options, 40, 18, may_refuse=True)
+
+    def without(name: str) -> Part:
+        title = f"the workload without {name}"
+        return bench(f"without-{name}", title, f"{preset} --without {name}", 50, 27, may_refuse=True)
+
+    beside = f"preset nano-vllm {typed} {sizes['beside']} --peer hf-continuous"
     parts = [
-        own("machine", "the machine", ["machine", *on], limit=90, need=40),
+        own("machine", "the machine", f"machine {on}", 90, 40),
         tests,
-        own("profile", "decode steps, kernel by kernel", ["profile", *typed, *sizes.profile], limit=60, need=20),
-        bench("preset", "nano-vllm's workload", [*preset, *sizes.preset], limit=60, need=24),
-        bench("attention", "decode attention", [*attention, *sizes.attention], limit=50, need=25),
-        bench("decode", "decode steps", ["decode", *typed, *sizes.decode], 50, need=27),
-        own("sampling", "sampling", ["kernels", "sampling", *typed, *sizes.sampling], 40, need=7, env=interpreted),
-        own("products", "products", ["kernels", "products", *typed, *sizes.products], limit=40, need=7),
-        own("codes", "products with codes", ["kernels", "codes", *typed, *sizes.codes], 60, need=9, env=interpreted),
-        *(
-            replace(
-                bench(
-                    f"weights-{kind}",
-                    f"throughput, {kind}",
-                    ["throughput", *typed, *sizes.weights, *([] if kind == "bfloat16" else ["--quantization", kind])],
-                    40,
-                    18,
-                ),
-                may_refuse=True,
-            )
-            for kind in WEIGHTS
+        own("profile", "decode steps, kernel by kernel", f"profile {typed} {sizes['profile']}", 60, 20),
+        bench("preset", "nano-vllm's workload", preset, 60, 24),
+        bench("attention", "decode attention", f"attention {sizes['attention']} {on}", 50, 25),
+        bench("decode", "decode steps", f"decode {typed} {sizes['decode']}", 50, 27),
+        kernels("sampling", "sampling", 40, 7),
+        kernels("products", "products", 40, 7),
+        kernels("codes", "products with codes", 60, 9),
+        *map(weights, WEIGHTS),
+        bench("speculation", "draft tokens against none", f"speculation {typed} {sizes['speculation']}", 60, 26),
+        kernels("tiles", "decode with other tiles", 50, 10),
+        *map(without, WITHOUT),
+        bench("prefill", "prefill attention", f"attention --prefill {sizes['prefill']} {on}", 40, 24),
+        own("start-cold", "start-up, nothing compiled", startup, 60, 27, env=compiled),
+        own("start-warm", "start-up, all compiled", startup, 40, 18, env=compiled),
+        own(
+            "races", "racecheck on the attention kernels", f"races {on}", 60, 15, under=sanitizer(device),
+            read=lambda path, log: races.read(read_json(path), log), env=interpreted,
         ),
-        bench("speculation", "guesses against none", ["speculation", *typed, *sizes.speculation], 60, need=26),
-        own("tiles", "decode with other tiles", ["kernels", "tiles", *typed, *sizes.tiles], 50, 10, env=interpreted),
-        *(
-            replace(
-                bench(
-                    f"without-{name}",
-                    f"the workload without {name}",
-                    [*preset, *sizes.preset, "--without", name],
-                    50,
-                    27,
-                ),
-                may_refuse=True,
-            )
-            for name in WITHOUT
+        bench(
+            "beside", "the workload beside Hugging Face's continuous batching", beside, 100, 38, may_refuse=True
         ),
-        bench("prefill", "prefill attention", [*attention, "--prefill", *sizes.prefill], limit=40, need=24),
-        own("start-cold", "start-up, nothing compiled", startup, limit=60, need=27, env=compiled),
-        own("start-warm", "start-up, all compiled", startup, limit=40, need=18, env=compiled),
-        Part(
-            "races",
-            "racecheck on the attention kernels",
-            [*sanitizer(device), *MODULE, "workshop.gpu_kit.races", *on, "--json", str(folder / "races.json")],
-            limit=60,
-            need=15,
-            output=folder / "races.json",
-            read=lambda path, log: races.read(read_json(path), log),
-            env=interpreted,
-        ),
-        replace(
-            bench(
-                "beside",
-                "the workload beside Hugging Face's continuous batching",
-                [*preset, *sizes.beside, "--peer", "hf-continuous"],
-                limit=100,
-                need=38,
-            ),
-            may_refuse=True,
-        ),
-    ]
+    ]  # fmt: skip
     return [replace(part, limit=slack(device) * part.limit, need=slack(device) * part.need) for part in parts]
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from folovllm.bench.probe import Probe
+from folovllm.bench.contestant import make_engine
+from folovllm.bench.roofline import Probe
 from folovllm.bench.shapes import SHAPES
 from folovllm.bench.workload import bench_model, random_prompts
-from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.sampling_params import SamplingParams
 from workshop.gpu_kit.predicted import gpu_named, kernel_seconds, label_of
@@ -73,12 +73,9 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     vocab = SHAPES[args.shape]["vocab_size"]
     longest = args.context + args.steps + WARM_UP + max(args.batch_sizes) + 80
     with bench_model(None, args.shape) as model:
-        engine = LLMEngine(
-            config_for_llm(
-                model.path, dtype=args.dtype, device=args.device, load_format=model.load_format,
-                skip_tokenizer_init=True, max_model_len=longest, max_num_seqs=max(args.batch_sizes), block_size=16,
-                num_kv_blocks=max(args.batch_sizes) * -(-longest // 16) + 1, async_scheduling=False,
-            )
+        engine = make_engine(
+            model, args.dtype, args.device, max_model_len=longest, max_num_seqs=max(args.batch_sizes), block_size=16,
+            num_kv_blocks=max(args.batch_sizes) * -(-longest // 16) + 1, async_scheduling=False,
         )  # fmt: skip
     probe = Probe(engine.device, engine.dtype)
     probe.measure(warm_up=True)
@@ -92,13 +89,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         contexts = [args.context + WARM_UP + args.steps // 2] * batch
         rows += rows_of(batch, found, kernel_seconds(gpu, args.shape, contexts))
         kernels[str(batch)] = found
-        report = {
-            "gpu": gpu.name,
-            "bandwidth": gpu.bandwidth,
-            "context": args.context,
-            "rows": rows,
-            "kernels": kernels,
-        }
+        report = {"gpu": gpu.name, "bandwidth": gpu.bandwidth, "context": args.context, "rows": rows}
+        report |= {"kernels": kernels}
         args.json.write_text(json.dumps(report), encoding="utf-8")  # what a later batch breaks is not lost
     return report
 

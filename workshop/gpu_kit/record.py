@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-STATUSES = ("passed", "failed", "stopped", "refused", "skipped")
 TAIL_LINES = 40
 
 Result = dict[str, Any]

@@ -19,11 +19,11 @@ from unittest.mock import patch
 
 import torch
 
+from folovllm.bench.contestant import make_engine
 from folovllm.bench.report import Report
 from folovllm.bench.shapes import SHAPES
 from folovllm.bench.workload import BenchModel, bench_model, random_prompts, vocab_size
 from folovllm.engine import build
-from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.kernel_check import check_kernels
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.parts import Parts
@@ -46,17 +46,8 @@ def measure(model: BenchModel, args: argparse.Namespace) -> Report:
     imported = since_process_began()
     start = time.perf_counter()
     with patch.object(build, "check_kernels", TimedCheck()) as check:
-        engine = LLMEngine(
-            config_for_llm(
-                model.path,
-                dtype=args.dtype,
-                device=args.device,
-                load_format=model.load_format,
-                skip_tokenizer_init=True,
-                max_model_len=args.max_model_len,
-                max_num_seqs=args.sequences,
-            )
-        )
+        sizes = {"max_model_len": args.max_model_len, "max_num_seqs": args.sequences}
+        engine = make_engine(model, args.dtype, args.device, **sizes)
     built = time.perf_counter() - start - check.again
     first = first_token(engine, vocab_size(model), seed=1)
     ready = since_process_began()
@@ -64,26 +55,14 @@ def measure(model: BenchModel, args: argparse.Namespace) -> Report:
     started = used_gib(engine.device)
     peak = run_load(engine, vocab_size(model), args)
     cache, graphs, limits = engine.core.cache_size, engine.runner.graphs, engine.config.cache_config
-    asked = None
-    if engine.device.type == "cuda":
-        asked = limits.gpu_memory_utilization * torch.cuda.get_device_properties(engine.device).total_memory / GIB
-    row = {
-        "dtype": args.dtype,
-        "imports_s": imported,
-        "build_s": built,
-        "check_s": check.first,
-        "check_again_s": check.again,
-        "first_token_s": first,
-        "ready_s": ready,
-        "later_first_token_ms": later * 1e3,
-        "asked_gib": asked,
-        "started_gib": started,
-        "peak_gib": peak,
-        "kv_cache_gib": cache.num_blocks * cache.block_bytes / GIB,
-        "graphs_gib": graphs.pool_bytes / GIB if graphs else None,
-        "graph_sizes": len(graphs.sizes) if graphs else 0,
-        "host_peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-    }
+    total = torch.cuda.get_device_properties(engine.device).total_memory if engine.device.type == "cuda" else None
+    values = (
+        args.dtype, imported, built, check.first, check.again, first, ready, later * 1e3,
+        None if total is None else limits.gpu_memory_utilization * total / GIB, started, peak,
+        cache.num_blocks * cache.block_bytes / GIB, graphs.pool_bytes / GIB if graphs else None,
+        len(graphs.sizes) if graphs else 0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    )  # fmt: skip
+    row = dict(zip(COLUMNS, values, strict=True))
     notes = [
         "build: with one kernel check in it, which compiles what it checks; the second finds all of it compiled. "
         "ready: from the process's beginning to the first token of its first request, of 32 tokens. Memory is what the "
@@ -133,13 +112,9 @@ def run_load(engine: LLMEngine, vocab: int, args: argparse.Namespace) -> float |
     """The most memory that was in use at the end of any step."""
     for number, prompt in enumerate(random_prompts(args.sequences, args.prompt_len, vocab, seed=3)):
         params = SamplingParams(
-            temperature=0.8,
-            top_p=0.9 if number % 2 else 1.0,
-            logprobs=None if number % 8 else 20,
-            max_tokens=args.output_len,
-            ignore_eos=True,
-            detokenize=False,
-        )
+            temperature=0.8, top_p=0.9 if number % 2 else 1.0, logprobs=None if number % 8 else 20,
+            max_tokens=args.output_len, ignore_eos=True, detokenize=False,
+        )  # fmt: skip
         engine.add_request(f"load-{number}", prompt, params)
     peak = used_gib(engine.device)
     while engine.has_unfinished_requests():

@@ -45,26 +45,23 @@ class PeerSetup:
     device: str | None
     max_model_len: int
     num_requests: int
-    batch_size: int
-    """What --peer-batch-size says, for peers that take a fixed number of prompts at a time."""
-    peer_python: str | None = None
-    """What --peer-python says: the Python that has vLLM."""
-    gguf: str | None = None
-    """What --gguf says: the model as llama.cpp reads it."""
-    quantization: str | None = None
-    """What --quantization says, for peers that can do alike."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The command's, by their names: peers have some of their own."""
     cleanup: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        return {"max_model_len": self.max_model_len, "max_num_seqs": self.num_requests}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A peer by name: the file that runs it, what must be importable there, and how that is installed."""
+    """A peer by name: the file that runs it, what must be importable there, and how pip installs that."""
 
     name: str
     engine: Path
     modules: tuple[str, ...]
     install: str
-    """The packages, as pip takes them."""
 
     @property
     def variable(self) -> str:
@@ -99,13 +96,9 @@ class Apart:
     """
 
     def __init__(
-        self,
-        kind: Kind,
-        setup: PeerSetup,
-        python: str | None = None,
-        env: Mapping[str, str] | None = None,
+        self, kind: Kind, setup: PeerSetup, python: str | None = None, env: Mapping[str, str] | None = None,
         **settings: Any,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.name, self._kind = kind.name, kind
         self.python = python or kind.find_python()
         variables = environment(torch.get_num_threads()) if env is None else env
@@ -120,7 +113,7 @@ class Apart:
         return self.generate(prompts, num_tokens)[1]
 
     def generate(self, prompts: list[list[int]], num_tokens: Sequence[int], **more: Any) -> tuple[list[list[int]], Run]:
-        """The new tokens of each prompt, and the engine's steps. `more`: what else its engine is told.
+        """The new tokens of each prompt, and the engine's steps. `more`: what else its engine takes.
 
         Raises:
             RuntimeError: the peer failed, or gave another number of tokens than it was asked for.

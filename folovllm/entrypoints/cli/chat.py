@@ -6,9 +6,12 @@ vLLM: entrypoints/cli/openai.py (ChatCommand)
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from typing import Any
+
+from rich.cells import cell_len
 
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
 from folovllm.core.observer import EngineObserver
@@ -34,9 +37,49 @@ def run(args: argparse.Namespace) -> int:
     args.observers = (*args.observers, _Keys.look_at)
     _show_keys(False)  # until the model is loaded
     try:
-        return commands.chat(args)
+        with redirect_stdout(WordWrap(sys.stdout)) if sys.stdout.isatty() else nullcontext():
+            return commands.chat(args)
     finally:
         _show_keys(True)
+
+
+class WordWrap:
+    """A terminal that breaks lines between words. Text comes in pieces, so that a word is kept until its end; wide
+    characters, such as 汉字, may each begin a line."""
+
+    def __init__(self, terminal: Any) -> None:
+        self._terminal = terminal
+        self._column, self._space, self._word = 0, "", ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._terminal, name)
+
+    def write(self, text: str) -> int:
+        for char in text:
+            is_wide = cell_len(char) > 1
+            if is_wide or char.isspace():
+                self._put()
+            if char == "\n":
+                self._terminal.write(char)
+                self._column, self._space = 0, ""
+            elif char.isspace():
+                self._space += char
+            else:
+                self._word += char
+                if is_wide:
+                    self._put()
+        return len(text)
+
+    def _put(self) -> None:
+        size = len(self._space) + cell_len(self._word)
+        if not self._word:
+            return
+        if self._column and self._column + size > shutil.get_terminal_size().columns:
+            self._terminal.write("\n")
+            self._column, self._space, size = 0, "", cell_len(self._word)
+        self._terminal.write(self._space + self._word)
+        self._column += size
+        self._space = self._word = ""
 
 
 class _Keys(EngineObserver):

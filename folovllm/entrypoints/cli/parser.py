@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NoReturn
 
-from folovllm.config import ModelConfig
-from folovllm.engine.defaults import DEFAULTS
+from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
+from folovllm.engine.defaults import DEFAULTS, HUB, NEUTRAL
 from folovllm.entrypoints import commands
+from folovllm.entrypoints.cli.vllm_options import human_readable_int, with_dashes, words_of_config
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import did_you_mean
 
@@ -66,6 +67,12 @@ HELP = {
 }
 # What generate and chat choose: their texts differ from run to run, and LLM makes large steps.
 ENTRY = {"seed": "another one each time", "performance_mode": "throughput"}
+_GROUPS = {
+    SamplingParams: "how tokens are chosen, and when a text ends",
+    ModelConfig: "the model",
+    CacheConfig: "the KV cache",
+    SchedulerConfig: "the scheduler",
+}
 # vLLM's names of two fields.
 _SPELLINGS = {"--scheduling-policy": ("policy", str), "--num-gpu-blocks-override": ("num_kv_blocks", int)}
 
@@ -79,8 +86,11 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str] | None = None) -> argparse.Namespace:
         """Like parse_args; the result also has `parser`, the chosen command's, and `program` and `argv`, as typed."""
-        typed = list(sys.argv[1:] if argv is None else argv)
+        typed = with_dashes(sys.argv[1:] if argv is None else argv)
         args, unknown = self.parse_known_args(typed)
+        if getattr(args, "config", None) is not None and isinstance(args.parser, Parser):
+            typed[1:1] = words_of_config(args.config, args.parser, typed[1:])  # the command comes first
+            args, unknown = self.parse_known_args(typed)
         args.program, args.argv = self.prog, typed
         if unknown:
             chosen: Parser = args.parser
@@ -88,6 +98,14 @@ class Parser(argparse.ArgumentParser):
             hint = did_you_mean(unknown[0].partition("=")[0], known)
             chosen.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
         return args
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            if hint := did_you_mean(str(value), map(str, action.choices or ())):
+                error.message += f"; {hint}"
+            raise
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {one_line(message)} (see {self.prog} --help)\n")
@@ -112,11 +130,18 @@ def explain(parser: argparse.ArgumentParser, **chosen: object) -> None:
     """What the options of commands.add_options() are for, vLLM's spellings, too. `chosen`: the command's defaults."""
     own = {field.name: field.default for config in (SamplingParams, *commands.ENGINE) for field in fields(config)}
     defaults = own | DEFAULTS | parser._defaults | chosen
+    layers = {field.name: config for config in (*reversed(commands.ENGINE), SamplingParams) for field in fields(config)}
+    groups = {config: parser.add_argument_group(_GROUPS[config]) for config in (SamplingParams, *commands.ENGINE)}
     for action in parser._actions:
         if action.default is not argparse.SUPPRESS or action.dest not in HELP:
             continue
         action.help, default = HELP[action.dest], defaults[action.dest]
-        action.metavar = {int: "N", float: "X"}.get(action.type, "VALUE")  # type: ignore[call-overload]
+        if action.option_strings:
+            action.metavar = {int: "N", float: "X"}.get(action.type, "VALUE")  # type: ignore[call-overload]
+            groups[layers[action.dest]]._group_actions.append(action)
+            parser._optionals._group_actions.remove(action)
+        if action.dest in ("max_model_len", "max_num_batched_tokens", "kv_cache_memory_bytes"):
+            action.type = human_readable_int
         if "(default: " not in action.help:
             action.help += f" (default: {('off', 'on')[default] if isinstance(default, bool) else default})"
     for option, (name, kind) in _SPELLINGS.items():
@@ -130,8 +155,10 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_kwargs(args: argparse.Namespace) -> dict[str, Any]:
-    """What was given of them, but for the model."""
-    return {name: value for name, value in commands.given(args, *commands.ENGINE).items() if name != "model"}
+    """What was given of them, and of add_vllm_arguments()'s, but for the model."""
+    given = commands.given(args, *commands.ENGINE)
+    given |= {name: value for name, value in vars(args).items() if name in (*HUB, *NEUTRAL)}
+    return {name: value for name, value in given.items() if name != "model"}
 
 
 def add_dtype(parser: Any) -> None:

@@ -40,7 +40,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--head", action="store_true", help="8 bits for the LM head, too; what goes into it stays")
     text = (
         'text to calibrate with and to measure the loss on: a text file, or .jsonl with "text", or "prompt" and '
-        '"completion", on each line (default: the embedded model\'s own; another model needs one)'
+        '"completion", on each line (default: the embedded model\'s own; another model needs one, but for --method rtn)'
     )
     parser.add_argument("--calibration", metavar="FILE", type=Path, help=text)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
@@ -86,8 +86,9 @@ def show(report: Report) -> None:
         ("all weights, bytes", report.bytes_before, report.bytes_after),
     ):
         table.add_row(name, f"{before:,}", f"{after:,}", f"{after / before:.2f} times")
-    losses = (f"{loss:.4f}" for loss in (report.loss_before, report.loss_after))
-    table.add_row("loss on held-out text", *losses, f"{report.loss_rise:+.4f}")
+    if report.loss_rise is not None:
+        losses = (f"{loss:.4f}" for loss in (report.loss_before, report.loss_after))
+        table.add_row("loss on held-out text", *losses, f"{report.loss_rise:+.4f}")
     console.print(table)
     worst = Table("largest errors at the outputs", box=None, pad_edge=False)
     worst.add_column("of the outputs", justify="right")
@@ -105,4 +106,5 @@ def show(report: Report) -> None:
     if report.smoothquant is not None:
         how.append(f"smoothquant {report.smoothquant}")
     tokens = f"{report.calibration_tokens:,} tokens to calibrate, {report.held_out_tokens:,} held out"
+    tokens = "no text" if report.loss_rise is None else tokens
     console.print(f"{report.out}: {', '.join(how)}; {tokens}; {report.seconds} s", markup=False, soft_wrap=True)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from folovllm.structured_outputs import StructuredOutputsParams
+from folovllm.errors import FoloVLLMError
+from folovllm.structured_outputs import StructuredOutputsParams, closed_schema
 from folovllm.utils.checks import describe
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ MAX_KEPT = 256
 
 _JSON_OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """One way of writing each value. Where white space is free, a model may write it until its tokens run out."""
+
+
+class FormError(FoloVLLMError, ValueError):
+    """A text cannot be held to its form any further. The request ends."""
 
 
 class GrammarCompiler:
@@ -89,15 +94,14 @@ class GrammarCompiler:
         if problem and not problem.startswith("WARNING"):
             raise ValueError(
                 f"structured_outputs.{kind} must be something that can be compiled, got {describe(text)}: "
-                f"{' '.join(problem.split())}"
+                f"{_in_our_words(problem)}"
             )
         matcher = llguidance.LLMatcher(tokens, grammar, log_level=0, limits=limits)
         if not matcher.is_error():
             self.mask(matcher)  # the first takes longest, and copies of the matcher know it: here, and not in a step
         if matcher.is_error():
-            raise ValueError(
-                f"structured_outputs.{kind} must be within bounds: {' '.join(matcher.get_error().split())}"
-            )
+            problem = _in_our_words(matcher.get_error())
+            raise ValueError(f"structured_outputs.{kind} must be within bounds, got {describe(text)}: {problem}")
         return matcher
 
     def mask(self, matcher: LLMatcher) -> np.ndarray:
@@ -133,6 +137,7 @@ class Form:
     def __init__(self, start: LLMatcher, compiler: GrammarCompiler) -> None:
         self._start, self._compiler = start, compiler
         self._states: dict[int, _State] = {}
+        self._lock = threading.Lock()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Form:
         return Form(self._start, self._compiler)
@@ -143,30 +148,57 @@ class Form:
     def allowed(self, output_token_ids: list[int], vocab_size: int) -> np.ndarray:
         """Which tokens may come next, [vocab_size] bool.
 
-        Raises:
-            ValueError: the tokens so far are not of this form: something else in the request put one there.
+        Raises: as look().
         """
-        state = self._states.get(id(output_token_ids))
-        if state is None:
-            state = self._states[id(output_token_ids)] = _State(output_token_ids, self._start.deep_copy())
-        state.catch_up(self._compiler.eos_token_ids)
-        if state.ended:
+        state = self.look(output_token_ids)
+        if state.bits is None:
             mask = np.zeros(vocab_size, bool)
         else:
-            bits = self._compiler.mask(state.matcher)
-            mask = np.unpackbits(bits.view(np.uint8), bitorder="little")[:vocab_size].astype(bool)
+            mask = np.unpackbits(state.bits.view(np.uint8), bitorder="little")[:vocab_size].astype(bool)
         eos = [token_id for token_id in self._compiler.eos_token_ids if token_id < vocab_size]
         mask[eos] = state.ended or state.matcher.is_accepting()
         return mask
 
+    def look(self, output_token_ids: list[int]) -> _State:
+        """This sequence's state after all of its tokens. A thread may look ahead for the step that is to come.
+
+        Raises:
+            FormError: the tokens so far are not of this form: something else in the request put one there. Or the form
+                has become too complex for llguidance's limits.
+        """
+        with self._lock:
+            state = self._states.get(id(output_token_ids))
+            if state is None:
+                state = self._states[id(output_token_ids)] = _State(output_token_ids, self._start.deep_copy())
+        with state.lock:
+            state.look(self._compiler)
+        return state
+
 
 class _State:
-    """One sequence's matcher, and how many of its tokens it has read."""
+    """One sequence's matcher, how many of its tokens it has read, and which may come next; None: only the end."""
 
     def __init__(self, tokens: list[int], matcher: LLMatcher) -> None:
         self.tokens, self.matcher = tokens, matcher  # the live list: holding it keeps its id() its own
         self.num_read = 0
         self.ended = False
+        self.bits: np.ndarray | None = None
+        self.lock = threading.Lock()
+
+    def look(self, compiler: GrammarCompiler) -> None:
+        if self.num_read == len(self.tokens) and self.bits is not None:
+            return
+        self.bits = None
+        self.catch_up(compiler.eos_token_ids)
+        if not self.ended:
+            bits = compiler.mask(self.matcher)
+            if self.matcher.is_error():
+                raise self._too_complex()
+            self.bits = bits
+
+    def _too_complex(self) -> FormError:
+        problem, count = self.matcher.get_error().partition("<state>")[0].strip(), len(self.tokens)
+        return FormError(f"structured_outputs must be within bounds, and was not after {count} tokens: {problem}")
 
     def catch_up(self, eos_token_ids: frozenset[int]) -> None:
         """Read what the sequence gained. After its end, which ignore_eos may leave behind, only an end can follow."""
@@ -175,8 +207,26 @@ class _State:
             if token_id in eos_token_ids and self.matcher.is_accepting():
                 self.ended = True
             elif not self.matcher.consume_token(token_id):
-                raise ValueError(f"structured_outputs does not allow token {token_id} at place {self.num_read}")
+                if "too many" in self.matcher.get_error():
+                    raise self._too_complex()
+                raise FormError(f"structured_outputs does not allow token {token_id} at place {self.num_read}")
             self.num_read += 1
+
+
+_REASONS = {
+    "NoExtension": "no text fits it, as where a $ref leads to nothing but itself",
+    "Failed to generate regex for": "a limit of a number is too large: it may have 18 digits at most",
+    "number out of range": "a limit of a number is too large: it may have 18 digits at most",
+    "does not exist": "a $ref points to nothing; an $id beside or above it moves where it is looked for: leave $id out",
+}
+"""By what llguidance's messages have in them."""
+
+
+def _in_our_words(problem: str) -> str:
+    """Why a form was refused. What llguidance adds about its own state helps nobody."""
+    plain = " ".join(problem.split()).partition(" <state>")[0]
+    found = next((reason for part, reason in _REASONS.items() if part in plain), None)
+    return plain if found is None else f"{found} ({plain[:200]})"
 
 
 def _kind_and_text(form: StructuredOutputsParams) -> tuple[str, str]:
@@ -190,6 +240,8 @@ def _kind_and_text(form: StructuredOutputsParams) -> tuple[str, str]:
             raise ValueError(f"structured_outputs.json must be JSON, got {describe(text)}: {error}") from None
         if not isinstance(schema, (dict, bool)):
             raise ValueError(f"structured_outputs.json must be a JSON schema, an object, got {describe(text)}")
+        if form.disable_additional_properties:
+            text = json.dumps(closed_schema(schema), ensure_ascii=False)
         return "json", text
     if form.json_object:
         return "json", '{"type": "object"}'
@@ -204,7 +256,5 @@ def _library() -> Any:
     try:
         import llguidance
     except ImportError:
-        raise ValueError(
-            "structured_outputs needs the package llguidance: pip install 'folovllm[serve]', or pip install llguidance"
-        ) from None
+        raise ValueError("structured_outputs needs the package llguidance: pip install llguidance") from None
     return llguidance

@@ -58,7 +58,7 @@ class Answering(ABC, Generic[B]):
             async for place, output in outputs:
                 newest[place] = output
         newest = dict(sorted(newest.items()))
-        start = head(self.prefix, self.kind, self.serving.model_name)
+        start = head(self.prefix, self.kind, self.serving.model_name, body.request_id)
 
         def answer(check: Check) -> bytes:
             counted = {"usage": usage(newest.values(), drop_tokens=work.drop_tokens)}
@@ -71,7 +71,7 @@ class Answering(ABC, Generic[B]):
         return await made(answer, self.serving.aside, values)
 
     async def chunks(self, body: B, work: Work) -> AsyncGenerator[Burst, None]:
-        start = head(self.prefix, self.chunk_kind, self.serving.model_name)
+        start = head(self.prefix, self.chunk_kind, self.serving.model_name, body.request_id)
         options = body.stream_options
         chunks, kept = Chunks(work.params.n, len(work.prompts)), dict[int, Any]()
         async with aclosing(self.serving.outputs(work)) as outputs:

@@ -53,8 +53,10 @@ def _add(parts: list[str], value: Any, depth: int, check: Check) -> None:
     parts.append("]" if is_list else "}")
 
 
-def head(prefix: str, kind: str, model: str) -> dict[str, Any]:
-    return {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
+def head(prefix: str, kind: str, model: str, name: str | None = None) -> dict[str, Any]:
+    """name: the request's, where its client has named it."""
+    start = {"id": f"{prefix}-{name or uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
+    return {**start, "service_tier": None, "system_fingerprint": None}
 
 
 def usage(outputs: Iterable[RequestOutput], *, drop_tokens: bool = False) -> dict[str, Any]:

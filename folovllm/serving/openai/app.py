@@ -16,21 +16,26 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import FileResponse, JSONResponse
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 
 from folovllm import __version__
 from folovllm.config import EMBEDDED_MODEL
+from folovllm.entrypoints.chat_template import check_template
 from folovllm.entrypoints.engine_client import EngineClient
 from folovllm.serving.openai.answers import Answer
 from folovllm.serving.openai.aside import Check
 from folovllm.serving.openai.bodies import Bodies, BodyRoute
 from folovllm.serving.openai.ceilings import Ceilings
+from folovllm.serving.openai.describe import group_of
 from folovllm.serving.openai.engine_routes import add_engine_routes
 from folovllm.serving.openai.errors import APIError, add_error_handlers
+from folovllm.serving.openai.gate import engine_dead, shutting_down
 from folovllm.serving.openai.heads import ASSETS, Heads, Keys, bearer, is_loopback
 from folovllm.serving.openai.live import looks
 from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
-from folovllm.serving.openai.responses import ResponsesRequest, ResponsesServing
+from folovllm.serving.openai.responses import ResponsesServing
+from folovllm.serving.openai.responses_protocol import ResponsesRequest
 from folovllm.serving.openai.serving import Serving
 from folovllm.serving.openai.serving_chat import ChatServing
 from folovllm.serving.openai.serving_completion import CompletionServing
@@ -49,7 +54,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
         413: "The body is too large.",
         429: "The queue is full: try again later.",
         500: "The engine failed.",
-        503: "The server is shutting down.",
+        503: "The server is shutting down, or its engine does not answer or has died.",
     }.items()
 }
 
@@ -64,7 +69,13 @@ class ServerOptions:
         generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
         trust_chat_template: requests may bring a chat template of their own, which is a program.
         tool_call_parser: the format that the model writes calls of tools in; None: what its chat template tells.
+        reasoning_parser: how the model marks its thoughts; None: what its chat template tells.
         metrics_prefix: of the names at /metrics; with "vllm:" dashboards for vLLM fill.
+        unknown_fields: of a body: "warn" leaves them out and says so in the log, "refuse" answers 400.
+        chat_template: instead of the tokenizer's.
+        root_path: what a proxy in front puts before this server's paths.
+        ssl_certfile, ssl_keyfile: with the first the server speaks HTTPS.
+        uvicorn_log_level: at "info" and below each request is a line.
         allowed_hosts: names that clients may call this server by, besides its own.
         allowed_origins: other sites whose pages may call this server from a browser (CORS); "*" is any.
         allowed_methods, allowed_headers, allow_credentials: what these pages may send.
@@ -81,12 +92,23 @@ class ServerOptions:
     generation_config: str = "auto"
     trust_chat_template: bool = False
     tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
     metrics_prefix: str = "folovllm:"
+    unknown_fields: str = "warn"
+    chat_template: str | None = None
+    root_path: str | None = None
+    ssl_certfile: str | None = None
+    ssl_keyfile: str | None = None
+    uvicorn_log_level: str = "warning"
     allowed_hosts: Sequence[str] = ()
     allowed_origins: Sequence[str] = ()
     allowed_methods: Sequence[str] = ("*",)
     allowed_headers: Sequence[str] = ("*",)
     allow_credentials: bool = False
+
+    def __post_init__(self) -> None:
+        if self.chat_template is not None:
+            check_template(self.chat_template)
 
     @property
     def name(self) -> str:
@@ -111,25 +133,32 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
         generation_config=options.generation_config,
         trust_chat_template=options.trust_chat_template,
         tool_call_parser=options.tool_call_parser,
+        reasoning_parser=options.reasoning_parser,
         metrics_prefix=options.metrics_prefix,
+        chat_template=options.chat_template,
     )
-    bodies = Bodies(options.ceilings, serving.gate)
+    bodies = Bodies(options.ceilings, serving.gate, warns=options.unknown_fields == "warn")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        app.openapi()  # kept: nobody waits while it is made
         yield
         bodies.close()
         serving.close()
         await llm.shutdown()
 
     app = FastAPIOffline(title="FoloVLLM", version=__version__, lifespan=lifespan, responses=_ERRORS)
-    app.state.serving, app.state.bodies = serving, bodies
+    app.root_path = options.root_path or ""
+    app.state.serving, app.state.bodies, app.state.options = serving, bodies, options
     app.router.route_class = BodyRoute
     _add_completions(app, serving)
     _add_tokens(app, serving)
     _add_state(app, serving)
     add_engine_routes(app, serving)
     _add_page(app, serving)
+    for route in app.routes:
+        if isinstance(route, APIRoute):
+            route.tags = [group_of(route.path)]
     add_error_handlers(app)
     app.add_middleware(Keys, keys=options.api_keys)
     app.add_middleware(Heads, hosts=options.hosts)  # the last that is added is the first that is asked
@@ -167,10 +196,10 @@ def _add_completions(app: FastAPI, serving: Serving) -> None:
     @app.post("/v1/responses", response_model=None)
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
         with serving.gate.admit(1):
-            work = await unless_gone(request.receive, responses.work(body, bearer(request.scope)))
+            turn = await unless_gone(request.receive, responses.turn(body, bearer(request.scope)))
         if body.stream:
-            return EventStream(responses.events(body, work))
-        return Answer(await unless_gone(request.receive, responses.whole(body, work)))
+            return EventStream(responses.events(turn))
+        return Answer(await unless_gone(request.receive, responses.whole(turn)))
 
 
 def _add_tokens(app: FastAPI, serving: Serving) -> None:
@@ -221,11 +250,14 @@ def _add_state(app: FastAPI, serving: Serving) -> None:
         serving.check_model(name)
         return _model(serving)
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health")
-    @app.get("/ping", include_in_schema=False)  # the same, where a platform asks by this name
+    @app.api_route("/ping", methods=["GET", "HEAD"], include_in_schema=False)  # where a platform asks by this name
     async def health() -> Response:
-        if serving.gate.draining or serving.llm.is_closed:
-            raise APIError(503, "the server is shutting down, or its engine has died")
+        if serving.gate.draining:
+            raise shutting_down()
+        if serving.llm.is_closed:
+            raise engine_dead()
         replicas = serving.llm.replicas()
         return JSONResponse({"replicas": replicas}) if replicas else Response()
 

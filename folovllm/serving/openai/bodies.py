@@ -25,18 +25,26 @@ from pydantic_core import from_json
 from folovllm.serving.openai.ceilings import Ceilings
 from folovllm.serving.openai.errors import APIError, first_problem, refused
 from folovllm.serving.openai.gate import Gate
-from folovllm.serving.openai.protocol import without_what_changes_nothing
+from folovllm.serving.openai.protocol import CHANGES_NOTHING, without_what_changes_nothing
+from folovllm.utils.checks import describe, nearest_name
+from folovllm.utils.logging import init_logger
+
+logger = init_logger(__name__)
 
 NESTING = 200
 """How deep lists and objects may lie in each other. It is the decoder's own, so it is no ceiling that can be moved."""
+MAX_NAME = 64  # characters of a name that is compared with others
+MAX_NAMED = 100  # names that the log may have, whatever clients send
 _SMALL = 16 * 2**10  # decoded in less time than it takes to wake another thread
 
 
 class Bodies:
     """Reads what comes to the routes of an application."""
 
-    def __init__(self, ceilings: Ceilings, gate: Gate) -> None:
-        self.ceilings, self.gate = ceilings, gate
+    def __init__(self, ceilings: Ceilings, gate: Gate, *, warns: bool = False) -> None:
+        """warns: a field that nobody knows is left out, with a line in the log; else it is refused."""
+        self.ceilings, self.gate, self.warns = ceilings, gate, warns
+        self._named: set[str] = set()
         # One thread: however many large bodies come at a time, the interpreter is held by one of them.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="folovllm-decode")
 
@@ -76,9 +84,24 @@ class Bodies:
         except ValueError as error:
             raise refused(error) from None
         try:
-            return kind.model_validate(without_what_changes_nothing(found, kind))
+            known = without_what_changes_nothing(found, kind)
+            return kind.model_validate(self._without_unknown(known, kind) if self.warns else known)
         except ValidationError as error:
             raise first_problem(error.errors(include_url=False)) from None
+
+    def _without_unknown(self, body: Any, kind: type[BaseModel]) -> Any:
+        """Raises APIError: a name that is nearly one of the fields', which would be a setting that does nothing."""
+        if not isinstance(body, dict):
+            return body
+        unknown = [name for name in body if name not in kind.model_fields and name not in CHANGES_NOTHING]
+        for name in unknown:
+            near = nearest_name(name, kind.model_fields) if len(name) <= MAX_NAME else None
+            if near is not None:
+                raise APIError(400, f"{name} is not a field of this request; did you mean {near!r}?", param=name)
+            if name not in self._named and len(self._named) < MAX_NAMED:
+                self._named.add(name)
+                logger.warning("a request has the field %s, which is not known here and left out", describe(name))
+        return {name: value for name, value in body.items() if name not in unknown}
 
     def _too_large(self) -> APIError:
         most = self.ceilings.body

@@ -30,7 +30,7 @@ class Ceilings:
     body: int = _ceiling(2 * 2**20, "bytes")
     prompts: int = _ceiling(256, ENTRIES, "prompt")
     messages: int = _ceiling(4096, ENTRIES, "messages", "input")
-    parts: int = _ceiling(1024, ENTRIES, "messages[].content", "input[].content")
+    parts: int = _ceiling(1024, ENTRIES, "messages[].content", "input[].content", "input[].output")
     tools: int = _ceiling(128, ENTRIES, "tools", "messages[].tool_calls")
     fields: int = _ceiling(
         64, FIELDS, "", "messages[]", "messages[].content[]", "stream_options", "response_format",
@@ -51,13 +51,14 @@ class Ceilings:
     grammar_length: int = _ceiling(2**16, CHARACTERS, "structured_outputs.grammar")
     template_length: int = _ceiling(2**16, CHARACTERS, "chat_template")
     name_length: int = _ceiling(
-        1024, CHARACTERS, "model", "cache_salt", "messages[].role", "messages[].name",
+        1024, CHARACTERS, "model", "cache_salt", "request_id", "reasoning_effort", "messages[].role", "messages[].name",
         "response_format.json_schema.name", "response_format.json_schema.description", "tools[].function.name",
+        "tools[].name", "previous_response_id",
         "text.format.name", "text.format.description",
     )  # fmt: skip
     schema_length: int = _ceiling(
         2**15, AS_JSON, "structured_outputs.json", "response_format.json_schema.schema", "tools[].function.parameters",
-        "text.format.schema",
+        "tools[].parameters", "text.format.schema",
     )  # fmt: skip
     template_args_length: int = _ceiling(2**16, AS_JSON, "chat_template_kwargs")
 

@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from folovllm.errors import EngineDeadError
 from folovllm.serving.openai.protocol import CHANGES_NOTHING
 from folovllm.utils.logging import init_logger
 
@@ -79,7 +80,8 @@ def failed(error: BaseException) -> APIError:
         return error
     logger.error("a request ended in %s", type(error).__name__)
     logger.debug("what it was", exc_info=error)
-    return APIError(500, f"the engine could not finish this request: {type(error).__name__}", code="engine_error")
+    status, code = (503, "engine_dead") if isinstance(error, EngineDeadError) else (500, "engine_error")
+    return APIError(status, f"the engine could not finish this request: {type(error).__name__}", code=code)
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -95,6 +97,11 @@ def add_error_handlers(app: FastAPI) -> None:
     async def of_the_route(_: Request, error: HTTPException) -> JSONResponse:
         return APIError(error.status_code, str(error.detail), headers=dict(error.headers or {})).response()
 
+    @app.exception_handler(TimeoutError)
+    async def of_the_engine(_: Request, error: TimeoutError) -> JSONResponse:
+        return APIError(503, str(error), code="engine_stuck", headers={"Retry-After": "1"}).response()
+
+    @app.exception_handler(EngineDeadError)  # apart: what no handler is for is raised anew, with its traceback
     @app.exception_handler(Exception)
     async def of_the_server(_: Request, error: Exception) -> JSONResponse:
         return failed(error).response()
@@ -121,7 +128,7 @@ def first_problem(problems: Sequence[Any]) -> APIError:
     param = _param(first["loc"])
     if first["type"] == "extra_forbidden":
         if param in CHANGES_NOTHING:
-            taken = " or ".join(json.dumps(value) for value in (*CHANGES_NOTHING[param], None))
+            taken = " or ".join(dict.fromkeys(json.dumps(value) for value in (*CHANGES_NOTHING[param], None)))
             wanted = f"must be {taken}: nothing else is supported here"
         else:
             wanted = "is not a field of this request, or not supported: leave it out"

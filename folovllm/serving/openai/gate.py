@@ -27,10 +27,12 @@ class Gate:
 
     @contextmanager
     def admit(self, count: int) -> Iterator[None]:
-        """Raises APIError: 503 while the server shuts down, 429 where `count` more would have to wait too long, 400
-        where they always would."""
+        """Raises APIError: 503 while the server shuts down or without an engine, 429 where `count` more would have to
+        wait too long, 400 where they always would."""
         if self.draining:
             raise shutting_down()
+        if self.llm.is_closed:
+            raise engine_dead()
         if count > (most := max(1, self.llm.load().rows + self.max_queue)):
             raise APIError(
                 400,
@@ -50,6 +52,10 @@ class Gate:
             yield
         finally:
             self.num_inside -= count
+
+
+def engine_dead() -> APIError:
+    return APIError(503, "the engine has died: the server must be started again", code="engine_dead")
 
 
 def shutting_down() -> APIError:

@@ -72,7 +72,7 @@ class Keys:
         self.app, self._hashes = app, [_digest(key) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._hashes and scope["path"] not in OPEN_PATHS:
+        if scope["type"] == "http" and self._hashes and _own_path(scope) not in OPEN_PATHS:
             key = bearer(scope)
             # The digests have one length, and every key is compared: neither its length nor its place shows.
             right = [hmac.compare_digest(_digest(key), known) for known in self._hashes]
@@ -86,6 +86,12 @@ class Keys:
                 await error.response()(scope, receive, send)
                 return
         await self.app(scope, receive, send)
+
+
+def _own_path(scope: Scope) -> str:
+    """Without the prefix of --root-path, where the proxy in front has left it."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
 def bearer(scope: Scope) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, cast
@@ -30,6 +31,8 @@ from folovllm.serving.mp_client import MPClient
 from folovllm.serving.openai.app import ServerOptions, make_app
 from folovllm.serving.openai.heads import is_loopback
 
+LAST_SECONDS = 5.0
+"""From the second signal to the end of the process, whatever it waits for."""
 READ_SECONDS = 60.0
 """From a request's first byte, or from the connection, to the end of its body."""
 
@@ -66,13 +69,15 @@ class TimedH11(H11Protocol):
 
 class DrainingServer(uvicorn.Server):
     """uvicorn's server finishes what runs before it ends. Besides, requests on connections that are open already are
-    told to go elsewhere, and streams without an end are ended. A second signal closes the connections: what runs for
-    them is dropped, as for clients that leave, and the exit status is the signal's."""
+    told to go elsewhere, and streams without an end are ended. A second signal ends everything: the connections are
+    closed, `kill` ends an engine elsewhere, and the exit status is the signal's."""
 
     exit_status = 0
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, kill: Callable[[], None] = lambda: None) -> None:
         super().__init__(config)
+        self.kill, self.is_alone = kill, False
+        """is_alone: the process is the server's, and may be ended with it."""
         self.gate = app.state.serving.gate
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_begun = threading.Event()
@@ -106,11 +111,20 @@ class DrainingServer(uvicorn.Server):
         if self.gate.draining and self._loop is not None:
             self.exit_status = 128 + sig  # as a shell reports it
             self._loop.call_soon_threadsafe(self._cut_off)
+            if self.is_alone:  # not in the event loop, which may be what hangs
+                last = threading.Timer(LAST_SECONDS, self._end_at_once)
+                last.daemon = True
+                last.start()
         self.gate.draining = self.should_exit = True
+
+    def _end_at_once(self) -> None:
+        self.kill()
+        os._exit(self.exit_status)
 
     def _cut_off(self) -> None:
         for connection in self.server_state.connections:
             cast(TimedH11, connection).transport.abort()
+        self.kill()
 
 
 def serve(options: ServerOptions, engine: EngineProcess | dict[str, Any], notes: Console) -> int:
@@ -138,13 +152,14 @@ def serve(options: ServerOptions, engine: EngineProcess | dict[str, Any], notes:
         if defaults := app.state.serving.defaults:
             text = ", ".join(f"{name}={value}" for name, value in defaults.items())
             notes.print(f"sampling defaults of its generation_config.json: {text}", style="dim")
-        return run_app(app, listener)
+        return run_app(app, listener, engine.process.kill if isinstance(engine, EngineProcess) else lambda: None)
 
 
 def say_where(notes: Console, options: ServerOptions, listener: socket.socket, facts: list[str]) -> None:
     listener.listen(2048)  # as uvicorn does: who reads the line may connect, and waits until the event loop runs
     host, port = listener.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    scheme = "http" if options.ssl_certfile is None else "https"
+    address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     parts = ("FoloVLLM ", "bold"), "serves ", (options.name, "bold"), " at ", (address, "bold cyan")
     notes.print(Text.assemble(*parts, *(f" · {fact}" for fact in facts)))
     if not options.api_keys and not is_loopback(options.host):
@@ -154,18 +169,29 @@ def say_where(notes: Console, options: ServerOptions, listener: socket.socket, f
         )
 
 
-def run_app(app: FastAPI, listener: socket.socket) -> int:
-    """Until a signal ends it: the exit status."""
-    server = make_server(app)
+def run_app(app: FastAPI, listener: socket.socket, kill: Callable[[], None] = lambda: None) -> int:
+    """Until a signal ends it: the exit status. `kill` ends an engine elsewhere, at once."""
+    server = make_server(app, kill)
+    server.is_alone = True
     gc.freeze()  # what lives as long as the server is not walked again: it took 0.2 s, with the interpreter held
     server.run(sockets=[listener])
     return server.exit_status
 
 
-def make_server(app: FastAPI) -> DrainingServer:
+def make_server(app: FastAPI, kill: Callable[[], None] = lambda: None) -> DrainingServer:
     """uvicorn takes uvloop where it is installed. It would take httptools, too, and with that it answers HTTP/1.0 in
     chunks, which such a client cannot read (uvicorn 0.54); its answers come whole with h11."""
-    return DrainingServer(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="on", http=TimedH11), app)
+    options: ServerOptions = app.state.options
+    config = uvicorn.Config(
+        app,
+        log_level=options.uvicorn_log_level,
+        access_log=options.uvicorn_log_level in ("info", "debug", "trace"),
+        lifespan="on",
+        http=TimedH11,
+        ssl_certfile=options.ssl_certfile,
+        ssl_keyfile=options.ssl_keyfile,
+    )
+    return DrainingServer(config, app, kill)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+_LISTS = ("normalizers", "pretokenizers", "decoders")
 _NFC = 4
 """Characters that Unicode's composition makes one of, at most: U+1F82 is an alpha with three marks."""
 
@@ -23,29 +24,29 @@ def characters_a_token(tokenizer: Any) -> int | None:
     added = () if backend is None else backend.get_added_tokens_decoder().values()
     if backend is None or any(token.lstrip or token.rstrip for token in added):
         return None
-    normalizers, pre_tokenizers = list(_parts(backend.normalizer)), list(_parts(backend.pre_tokenizer))
-    is_whole = getattr(backend.model, "byte_fallback", False) or _has(pre_tokenizers, "ByteLevel")
+    normalizers, pre_tokenizers = list(steps_of(backend.normalizer)), list(steps_of(backend.pre_tokenizer))
+    is_whole = getattr(backend.model, "byte_fallback", False) or has_step(pre_tokenizers, "ByteLevel")
     if not is_whole or not all(map(_keeps_all, normalizers + pre_tokenizers)):
         return None
     longest = max(map(len, backend.get_vocab(with_added_tokens=True)))
-    return longest * (_NFC if _has(normalizers, "NFC") else 1)
+    return longest * (_NFC if has_step(normalizers, "NFC") else 1)
 
 
-def _parts(step: Any) -> Iterator[dict[str, Any]]:
+def steps_of(step: Any) -> Iterator[dict[str, Any]]:
     """The steps that a step is made of, as tokenizer.json has them."""
     if step is None:
         return
     waiting = [json.loads(step.__getstate__())]
     while waiting:
         part = waiting.pop()
-        inner = part.get("normalizers", part.get("pretokenizers"))
+        inner = next((part[name] for name in _LISTS if name in part), None)
         if inner is None:
             yield part
         else:
             waiting += inner
 
 
-def _has(parts: list[dict[str, Any]], kind: str) -> bool:
+def has_step(parts: list[dict[str, Any]], kind: str) -> bool:
     return any(part["type"] == kind for part in parts)
 
 

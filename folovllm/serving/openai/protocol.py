@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from folovllm.serving.openai.describe import describe_fields
+
 _T = TypeVar("_T")
 Listed = Annotated[list[_T], Field(fail_fast=True)]
 """One entry of a wrong type is enough: the others are not looked at."""
@@ -23,10 +25,18 @@ CHANGES_NOTHING: dict[str, list[Any]] = {
     "service_tier": [],
     "prompt_cache_key": [],
     "safety_identifier": [],
+    "prompt_cache_retention": [],
     "store": [False],
+    "verbosity": ["medium"],
     # what this engine does anyway
     "modalities": [["text"]],
-    "use_beam_search": [False],
+    "include_reasoning": [True],
+    "mm_processor_kwargs": [{}],
+    "media_io_kwargs": [{}],
+    "vllm_xargs": [{}],
+    "logits_processors": [[]],
+    "functions": [[]],
+    "function_call": ["none", "auto"],
     "spaces_between_special_tokens": [],
     "suffix": [""],
     "documents": [[]],
@@ -34,7 +44,16 @@ CHANGES_NOTHING: dict[str, list[Any]] = {
     "tools": [[]],
     "tool_choice": ["none", "auto"],
     "parallel_tool_calls": [],
-}
+    # null alone: they would change the answer, and the engine does not have them
+    **{
+        name: [None]
+        for name in (
+            "truncate_prompt_tokens", "kv_transfer_params", "thinking_token_budget", "audio", "prediction",
+            "web_search_options", "previous_response_id", "conversation", "guided_json", "guided_regex",
+            "guided_choice", "guided_grammar", "prompt_embeds",
+        )
+    },
+}  # fmt: skip
 
 
 def without_what_changes_nothing(body: Any, kind: type[BaseModel]) -> Any:
@@ -53,7 +72,7 @@ def _changes_nothing(name: str, value: Any) -> bool:
 class Body(BaseModel):
     """Values have the type that they are documented with: "1" is no number."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=(), json_schema_extra=describe_fields)
 
 
 class StreamOptions(Body):
@@ -81,6 +100,7 @@ class StructuredOutputs(Body):
     regex: str | None = None
     choice: Listed[str] | None = None
     grammar: str | None = None
+    disable_additional_properties: bool = True
 
 
 class Sampling(Body):
@@ -114,6 +134,9 @@ class Sampling(Body):
     cache_salt: str | None = None
     priority: int = 0
     prompt_logprobs: int | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    request_id: str | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
     echo: bool | None = None
@@ -148,6 +171,7 @@ class FunctionCall(Body):
 
 
 class ToolCall(Body):
+    index: int | None = None
     id: str | None = None
     type: Literal["function"] = "function"
     function: FunctionCall
@@ -161,6 +185,8 @@ class Message(Body):
     name: str | None = None
     tool_calls: Listed[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     # What answers have beside that, for clients send them back as they got them.
     refusal: None = None
     audio: None = None
@@ -206,6 +232,7 @@ class ChatRequest(Sampling):
     tools: Listed[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
 
 
 class TokenizeRequest(Body):

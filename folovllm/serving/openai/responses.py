@@ -1,114 +1,98 @@
-"""POST /v1/responses, for text: OpenAI's newer interface over the same way as a chat's.
+"""POST /v1/responses: OpenAI's newer interface over the same way as a chat's.
 
-    input, instructions ──▶ ChatRequest ──▶ Work ──▶ outputs ──▶ one response, or events of it
+    previous_response_id ─▶ store ─▶ ChatRequest ──▶ Work ──▶ outputs ──▶ items ──▶ one response, or events of it
+    input, instructions  ──────────────┘                                    └─▶ store
 
-Nothing is kept from one request to the next: a conversation is sent whole. A stream ends with its last event, and with
-the [DONE] that all streams of this server have.
+A stream ends with its last event, and with the [DONE] that all streams of this server have.
 
 vLLM: entrypoints/openai/responses/serving.py
 """
 
 from __future__ import annotations
 
+import json
 import time
-import uuid
+from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Any
 
 from folovllm.outputs import RequestOutput
-from folovllm.serving.openai.answers import encoded, usage
+from folovllm.serving.openai.answers import Chunks, encoded, usage
 from folovllm.serving.openai.aside import at_once
 from folovllm.serving.openai.errors import APIError
-from folovllm.serving.openai.protocol import Body, ChatRequest, Listed
+from folovllm.serving.openai.protocol import ChatRequest
+from folovllm.serving.openai.response_items import Event, OutputItems, make_id
+from folovllm.serving.openai.responses_protocol import ResponsesRequest, to_messages
 from folovllm.serving.openai.serving import Work
 from folovllm.serving.openai.serving_chat import ChatServing
 from folovllm.serving.openai.streams import Burst
 
 # How a chat request calls what is wrong, and how this one does.
-_NAMES = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
+_NAMES = {
+    "messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format",
+    "tool_choice.function.name": "tool_choice.name",
+}  # fmt: skip
+MAX_STORED = 4096
+MAX_STORED_CHARS = 2**26
+"""Of the conversations that are kept, as JSON: 64 Mi. What was asked for longest ago gives way."""
+_BEGINS = ("created", "in_progress")
+
+Messages = list[dict[str, Any]]
 
 
-class ContentPart(Body):
-    type: Literal["input_text", "output_text"]
-    text: str
-    annotations: list[None] | None = Field(None, max_length=0)
-    logprobs: list[None] | None = Field(None, max_length=0)
+class ResponseStore:
+    """Conversations by the newest response of each; those of one key are not there for another."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, str], tuple[Messages, int]] = OrderedDict()
+        self._chars = 0
+
+    def get(self, key: str, response_id: str) -> Messages:
+        """Raises APIError: it is not there."""
+        if (key, response_id) not in self._kept:
+            raise APIError(
+                404,
+                f"previous_response_id must be that of a stored response, got {response_id!r}: it was never stored, or "
+                "gave way to newer ones; send the conversation as input",
+                param="previous_response_id",
+                code="previous_response_not_found",
+            )
+        self._kept.move_to_end((key, response_id))
+        return self._kept[key, response_id][0]
+
+    def put(self, key: str, response_id: str, messages: Messages) -> None:
+        chars = len(json.dumps(messages, ensure_ascii=False))
+        self._kept[key, response_id] = messages, chars
+        self._chars += chars
+        while self._chars > MAX_STORED_CHARS or len(self._kept) > MAX_STORED:
+            self._chars -= self._kept.popitem(last=False)[1][1]
 
 
-class Item(Body):
-    """A message. What answers have beside role and content may come back with them, and says nothing."""
+@dataclass
+class Turn:
+    """A request that the engine will take. messages: the conversation so far, without instructions."""
 
-    type: Literal["message"] = "message"
-    role: Literal["user", "assistant", "system", "developer"]
-    content: str | Listed[ContentPart]
-    id: str | None = None
-    status: str | None = None
-    phase: str | None = None
-
-
-class Format(Body):
-    type: Literal["text", "json_object", "json_schema"]
-    name: str | None = None
-    description: str | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
-    strict: bool | None = None
-
-
-class Text(Body):
-    format: Format | None = None
-
-
-class ResponsesRequest(Body):
-    """POST /v1/responses"""
-
-    input: str | Listed[Item]
-    model: str | None = None
-    instructions: str | None = None
-    max_output_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = None
-    top_p: float | None = None
-    text: Text | None = None
-    stream: bool | None = None
-    metadata: dict[str, str] | None = None
-    background: Literal[False] | None = None
-    truncation: Literal["disabled"] | None = None
-    include: list[None] | None = Field(None, max_length=0)
-
-    def as_chat(self) -> ChatRequest:
-        """Raises ValueError: a form without its schema."""
-        items = [Item(role="user", content=self.input)] if isinstance(self.input, str) else self.input
-        messages: list[dict[str, Any]] = [{"role": "system", "content": self.instructions}] if self.instructions else []
-        for item in items:
-            parts = item.content if isinstance(item.content, str) else [
-                {"type": "text", "text": part.text} for part in item.content
-            ]  # fmt: skip
-            messages.append({"role": "system" if item.role == "developer" else item.role, "content": parts})
-        asked: dict[str, Any] = {"model": self.model, "messages": messages}
-        asked["max_completion_tokens"] = self.max_output_tokens
-        asked |= {"temperature": self.temperature, "top_p": self.top_p, "stream": self.stream}
-        form = self.text.format if self.text is not None else None
-        if form is not None and form.type == "json_schema":
-            if form.schema_ is None:
-                raise ValueError("text.format.schema must be given with type 'json_schema'")
-            schema = {"name": form.name or "", "schema": form.schema_}
-            asked["response_format"] = {"type": form.type, "json_schema": schema}
-        elif form is not None:
-            asked["response_format"] = {"type": form.type}
-        return ChatRequest.model_validate(asked)
+    body: ResponsesRequest
+    chat: ChatRequest
+    work: Work
+    messages: Messages
+    key: str
 
 
 class ResponsesServing:
     def __init__(self, chat: ChatServing) -> None:
-        self.chat, self.serving = chat, chat.serving
+        self.chat, self.serving, self.store = chat, chat.serving, ResponseStore()
 
-    async def work(self, body: ResponsesRequest, key: str) -> Work:
+    async def turn(self, body: ResponsesRequest, key: str) -> Turn:
         """Raises APIError: what is wrong with the request, by the field's name."""
+        before = [] if body.previous_response_id is None else self.store.get(key, body.previous_response_id)
+        messages = [*before, *body.messages()]
         try:
-            return await self.chat.work(body.as_chat(), key)
+            chat = body.as_chat(messages)
+            return Turn(body, chat, await self.chat.work(chat, key), messages, key)
         except ValueError as error:
             raise APIError(400, str(error), param=str(error).split()[0]) from error
         except APIError as error:
@@ -118,50 +102,45 @@ class ResponsesServing:
             message, param = (text.replace(name, _NAMES[name], 1) for text in (error.message, error.param or ""))
             raise APIError(error.status, message, param=param, code=error.code) from error
 
-    async def whole(self, body: ResponsesRequest, work: Work) -> bytes:
-        async with aclosing(self.serving.outputs(work)) as outputs:
+    async def whole(self, turn: Turn) -> bytes:
+        async with aclosing(self.serving.outputs(turn.work)) as outputs:
             async for _, output in outputs:
                 newest = output
-        return encoded(_ended(self._response(body), newest), at_once)
+        items = OutputItems(self.chat.reader(turn.chat, newest))
+        for piece in items.reader.pieces(newest.outputs[0]):
+            list(items.add(piece))
+        list(items.end(_status(newest)))
+        return encoded(self._ended(turn, self._response(turn.body), items, newest), at_once)
 
-    async def events(self, body: ResponsesRequest, work: Work) -> AsyncGenerator[Burst, None]:
-        response, numbers = self._response(body), count()
-        item = _item(_id("msg"), "", "in_progress")
-        place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
+    async def events(self, turn: Turn) -> AsyncGenerator[Burst, None]:
+        response, numbers, chunks = self._response(turn.body), count(), Chunks(1, 1)
+        items: OutputItems | None = None
 
-        def burst(*events: dict[str, Any], is_last: bool = False) -> Burst:
+        def burst(events: list[Event], is_last: bool = False) -> Burst:
             return Burst(b"".join(_event(event, next(numbers)) for event in events), is_last)
 
-        size = 0
-        async with aclosing(self.serving.outputs(work)) as outputs:
-            async for _, output in outputs:
-                if not response["output"]:
-                    yield burst(
-                        {"type": "response.created", "response": response},
-                        {"type": "response.in_progress", "response": response},
-                        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "content": []}},
-                        {"type": "response.content_part.added", **place, "part": _part("")},
-                    )
-                    response = {**response, "output": [item]}
-                text = output.outputs[0].text
-                if len(text) > size:
-                    yield burst({"type": "response.output_text.delta", **place, "delta": text[size:], "logprobs": []})
-                    size = len(text)
-        ended = _ended(response, output)
-        yield burst(
-            {"type": "response.output_text.done", **place, "text": text, "logprobs": []},
-            {"type": "response.content_part.done", **place, "part": _part(text)},
-            {"type": "response.output_item.done", "output_index": 0, "item": ended["output"][0]},
-            {"type": f"response.{ended['status']}", "response": ended},
-            is_last=True,
-        )
+        async with aclosing(self.serving.outputs(turn.work)) as outputs:
+            async for place, output in outputs:
+                events: list[Event] = []
+                if items is None:
+                    items = OutputItems(self.chat.reader(turn.chat, output))
+                    events += [{"type": f"response.{kind}", "response": response} for kind in _BEGINS]
+                for _, _, choice in chunks.news(place, output):
+                    for piece in items.reader.pieces(choice):
+                        events += items.add(piece)
+                if events:
+                    yield burst(events)
+        assert items is not None
+        events = list(items.end(status := _status(output)))
+        ended = self._ended(turn, response, items, output)
+        yield burst([*events, {"type": f"response.{status}", "response": ended}], is_last=True)
 
     def _response(self, body: ResponsesRequest) -> dict[str, Any]:
         """As it is before the first token."""
         given = body.model_dump(by_alias=True)
         fields = ("instructions", "max_output_tokens", "temperature", "top_p", "text", "metadata", "truncation")
         return {
-            "id": _id("resp"),
+            "id": make_id("resp"),
             "object": "response",
             "created_at": int(time.time()),
             "model": self.serving.model_name,
@@ -170,47 +149,41 @@ class ResponsesServing:
             "error": None,
             "incomplete_details": None,
             "usage": None,
-            "tools": [],
-            "tool_choice": "auto",
-            "parallel_tool_calls": True,
-            "previous_response_id": None,
-            "store": False,
+            "tools": given["tools"] or [],
+            "tool_choice": given["tool_choice"] or "auto",
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": body.previous_response_id,
+            "store": body.store is not False,
             **{name: given[name] for name in fields},
         }
 
-
-def _ended(response: dict[str, Any], output: RequestOutput) -> dict[str, Any]:
-    (choice,) = output.outputs
-    status = "completed" if choice.finish_reason == "stop" else "incomplete"
-    used = usage([output])
-    item = response["output"][0]["id"] if response["output"] else _id("msg")
-    return {
-        **response,
-        "status": status,
-        "incomplete_details": None if status == "completed" else {"reason": "max_output_tokens"},
-        "output": [_item(item, choice.text, status)],
-        "usage": {
-            "input_tokens": used["prompt_tokens"],
-            "input_tokens_details": used["prompt_tokens_details"],
-            "output_tokens": used["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": used["total_tokens"],
-        },
-    }
-
-
-def _item(name: str, text: str, status: str) -> dict[str, Any]:
-    return {"id": name, "type": "message", "role": "assistant", "status": status, "content": [_part(text)]}
+    def _ended(self, turn: Turn, response: dict[str, Any], items: OutputItems, output: RequestOutput) -> dict[str, Any]:
+        """The response as it is at the end, which is stored unless the request says no."""
+        status, used = _status(output), usage([output])
+        messages = to_messages(items.items)
+        if turn.body.store is not False:
+            self.store.put(turn.key, response["id"], [*turn.messages, *messages])
+        thoughts = "".join(message.get("reasoning", "") for message in messages)
+        counted = len(self.serving.tokenizer.tokenize(thoughts)) if thoughts and self.serving.tokenizer else 0
+        return {
+            **response,
+            "status": status,
+            "incomplete_details": None if status == "completed" else {"reason": "max_output_tokens"},
+            "output": items.items,
+            "usage": {
+                "input_tokens": used["prompt_tokens"],
+                "input_tokens_details": used["prompt_tokens_details"],
+                "output_tokens": used["completion_tokens"],
+                "output_tokens_details": {"reasoning_tokens": counted},
+                "total_tokens": used["total_tokens"],
+            },
+        }
 
 
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _status(output: RequestOutput) -> str:
+    return "completed" if output.outputs[0].finish_reason == "stop" else "incomplete"
 
 
-def _event(event: dict[str, Any], number: int) -> bytes:
+def _event(event: Event, number: int) -> bytes:
     name = event["type"].encode()
     return b"event: %b\ndata: %b\n\n" % (name, encoded({**event, "sequence_number": number}, at_once))
-
-
-def _id(prefix: str) -> str:
-    return f"{prefix}_{uuid.uuid4().hex}"

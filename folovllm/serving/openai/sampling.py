@@ -18,6 +18,7 @@ _FIELDS = [
     "n", "best_of", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "seed", "stop", "min_tokens", "ignore_eos", "stop_token_ids", "include_stop_str_in_output",
     "skip_special_tokens", "bad_words", "allowed_token_ids", "logit_bias", "prompt_logprobs",
+    "use_beam_search", "length_penalty",
 ]  # fmt: skip
 
 
@@ -31,6 +32,8 @@ def to_sampling_params(body: Sampling, defaults: Mapping[str, Any], **more: Any)
         raise ValueError("prompt_logprobs must not be given with stream=true: they come with a whole answer")
     if body.return_tokens_as_token_ids and body.logprobs in (None, False):  # type: ignore[attr-defined]
         raise ValueError("return_tokens_as_token_ids must not be given without logprobs, whose tokens it is about")
+    if body.use_beam_search:  # beams are ranked by the model's own probabilities: only the length is a default
+        defaults = {name: value for name, value in defaults.items() if name == "max_tokens"}
     given = {name: value for name in _FIELDS if (value := getattr(body, name)) is not None}
     params = SamplingParams.from_optional(**{**defaults, **given, **more}, structured_outputs=_form(body))
     if body.stream:

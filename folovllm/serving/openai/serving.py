@@ -23,7 +23,9 @@ from folovllm.entrypoints.engine_client import EngineClient
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.errors import NoTokenLeftError
 from folovllm.outputs import RequestOutput
+from folovllm.sample.structured.grammars import FormError
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
+from folovllm.serving import reasoning
 from folovllm.serving.openai.aside import PREPARE_SECONDS, Aside, AskingTokenizer, Check, within
 from folovllm.serving.openai.errors import APIError, failed, refused
 from folovllm.serving.openai.gate import Gate, shutting_down
@@ -31,6 +33,7 @@ from folovllm.serving.openai.heads import salt_for
 from folovllm.serving.openai.longest_token import characters_a_token
 from folovllm.serving.openai.metrics import Metrics
 from folovllm.serving.openai.protocol import ChatRequest, Sampling, TokenizeRequest, Tool
+from folovllm.serving.openai.token_bytes import TokenBytes
 from folovllm.serving.tool_parsers.formats import get_tool_parser, parser_of_template
 
 _T = TypeVar("_T")
@@ -58,7 +61,9 @@ class Serving:
         trust_chat_template: requests may bring a chat template of their own, which is a program.
         generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
         tool_call_parser: the format that the model writes calls of tools in; None: what its chat template tells.
+        reasoning_parser: how the model marks its thoughts; None: what its chat template tells.
         metrics_prefix: of the names at /metrics.
+        chat_template: instead of the tokenizer's.
     """
 
     def __init__(
@@ -71,7 +76,9 @@ class Serving:
         generation_config: str = "auto",
         trust_chat_template: bool = False,
         tool_call_parser: str | None = None,
+        reasoning_parser: str | None = None,
         metrics_prefix: str = "folovllm:",
+        chat_template: str | None = None,
     ) -> None:
         self.llm, self.model_name, self.salt_by_key = llm, model_name, salt_by_key
         self.trust_chat_template = trust_chat_template
@@ -79,15 +86,24 @@ class Serving:
         self.gate = Gate(llm, max_queue)
         self.metrics = Metrics(llm, model_name, self.gate, metrics_prefix)
         self.tokenizer = copy.deepcopy(llm.engine.tokenizer)  # apart from the engine's
+        self.token_bytes = TokenBytes(self.tokenizer)
         if self.tokenizer is not None:
             # A tokenizer.json may ask for padding or truncation, which the first call takes away. Later ones change
             # nothing, and only a change would meet another thread's call and fail ("Already borrowed").
             self.tokenizer("")
-        template = getattr(self.tokenizer, "chat_template", None)
+        if chat_template is not None:
+            if self.tokenizer is None:
+                raise ValueError("chat_template needs a tokenizer, but skip_tokenizer_init leaves none")
+            self.tokenizer.chat_template = chat_template
+        template = _template_for_tools(self.tokenizer)
         if tool_call_parser is None:
-            self.tool_parser = parser_of_template(template) if isinstance(template, str) else None
+            self.tool_parser = parser_of_template(template)
         else:
             self.tool_parser = get_tool_parser(tool_call_parser)
+        self.reasoning_parser = reasoning_parser or reasoning.parser_of_template(template)
+        self.added_tokens = frozenset(self.tokenizer.get_added_vocab() if self.tokenizer is not None else ())
+        special = set(getattr(self.tokenizer, "all_special_tokens", ()))
+        self.thinks_in_special_tokens = self.reasoning_parser is not None and reasoning.END in special
         a_token = characters_a_token(self.tokenizer)
         self.max_characters = None if a_token is None else a_token * (llm.engine.max_model_len - 1)
         model_config = llm.engine.model_config
@@ -128,10 +144,12 @@ class Serving:
         key: str,
         check: Check,
         form_of: str | None = None,
+        thinks: reasoning.Thinks = "no",
     ) -> Work:
         """Check all of it against the engine, tokens and grammars included; the first prompt that is wrong ends it.
 
         form_of: the field that params.structured_outputs come from, where it is none of that name.
+        thinks: whether thoughts may come before that form.
 
         Raises:
             ValueError: what the engine would refuse, by name.
@@ -155,6 +173,10 @@ class Serving:
 
         checks = InputProcessor(self.asking(check), inputs.vocab_size, engine.config, inputs.grammars)
         try:
+            if thinks != "no" and params.structured_outputs is not None:
+                inputs.grammars.compile(params.structured_outputs)  # what is wrong is said of the form as it was given
+                form = reasoning.after_thoughts(params.structured_outputs, thinks, self.added_tokens)
+                params.structured_outputs = form
             ready = list(checks.check(asking(), params))
         except ValueError as error:
             asked = "response_format" if body.response_format is not None else form_of
@@ -181,6 +203,10 @@ class Serving:
                 "--trust-request-chat-template to take it"
             )
         messages = [message.model_dump(exclude_none=True) for message in body.messages or ()]
+        for message in messages:
+            if (thoughts := message.get("reasoning", message.get("reasoning_content"))) is not None:
+                message["reasoning"] = message["reasoning_content"] = thoughts  # templates know either
+                message.setdefault("content", "")
         for number, message in enumerate(messages):
             if "content" not in message and not message.get("tool_calls"):
                 raise ValueError(f"messages[{number}].content must be text, or a list of text parts, got null")
@@ -190,7 +216,7 @@ class Serving:
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
             chat_template=body.chat_template,
-            chat_template_kwargs=body.chat_template_kwargs,
+            chat_template_kwargs=_variables(body),
             tools=None if not tools else [tool.model_dump(exclude_none=True, exclude=_NOT_SHOWN) for tool in tools],
             add_special_tokens=bool(body.add_special_tokens),
             check=check,
@@ -234,7 +260,7 @@ class Serving:
             async with aclosing(stream) as outputs:
                 async for output in outputs:
                     yield place, output
-        except NoTokenLeftError as error:
+        except (NoTokenLeftError, FormError) as error:
             raise refused(error) from error
         except asyncio.CancelledError:
             raise
@@ -270,6 +296,21 @@ class Serving:
 
     def close(self) -> None:
         self.aside.close()
+
+
+def _template_for_tools(tokenizer: Any) -> str:
+    """Empty where there is none. A checkpoint may have several, by names."""
+    try:
+        return str(tokenizer.get_chat_template(tools=[]))
+    except (AttributeError, ValueError):
+        return ""
+
+
+def _variables(body: ChatRequest | TokenizeRequest) -> dict[str, Any] | None:
+    """What the template is told beside the messages."""
+    effort = getattr(body, "reasoning_effort", None)
+    given = body.chat_template_kwargs
+    return given if effort is None else {"reasoning_effort": effort, **(given or {})}
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

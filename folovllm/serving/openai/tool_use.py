@@ -11,28 +11,31 @@ vLLM: tool_parsers/utils.py (get_json_schema_from_tools)
 
 from __future__ import annotations
 
-import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from folovllm.outputs import CompletionOutput
 from folovllm.serving.openai.protocol import ChatRequest, NamedTool
-from folovllm.serving.tool_parsers.abstract_tool_parser import ToolParser
+from folovllm.serving.reasoning import ReasoningParser
+from folovllm.serving.tool_parsers.abstract_tool_parser import DeltaToolCall, ToolParser
 from folovllm.serving.tool_parsers.formats import ArgumentsParser, CallListParser
-from folovllm.structured_outputs import StructuredOutputsParams
+from folovllm.structured_outputs import StructuredOutputsParams, closed_schema
 from folovllm.utils.checks import did_you_mean
 
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
-_OPEN = {"additionalProperties", "patternProperties", "unevaluatedProperties", "anyOf", "oneOf", "$ref"}
 
 
 class ToolUse:
-    """Args: parser: of the model's own format; None where it is not known.
+    """Args:
+        parser: of the model's own format. None where it is not known: calls of its own will then are content.
+        tokens: those that the tokenizer has added.
 
     Raises:
         ValueError: what the body says of tools contradicts itself, or asks for more than the model can do.
     """
 
-    def __init__(self, body: ChatRequest, parser: type[ToolParser] | None) -> None:
+    def __init__(self, body: ChatRequest, parser: type[ToolParser] | None, tokens: Collection[str] = ()) -> None:
         tools, choice = body.tools or [], body.tool_choice
         name = choice.function.name if isinstance(choice, NamedTool) else None
         self.schemas = {tool.function.name: tool.function.parameters or _NO_ARGUMENTS for tool in tools}
@@ -50,26 +53,21 @@ class ToolUse:
             asked = getattr(body, field)
             if self.is_forced and asked is not None and getattr(asked, "type", None) != "text":
                 raise ValueError(f"{field} must not be given with a tool_choice that asks for a call: that is a form")
-        self.parser: type[ToolParser]
+        self.parser: type[ToolParser] | None = parser if self.is_on else None
         if name is not None:
             self.schemas, self.parser = {name: self.schemas[name]}, ArgumentsParser
         elif self.is_required:
             self.parser = CallListParser
-        elif parser is not None:
-            self.parser = parser
-        elif self.is_on:
-            raise ValueError(
-                "tool_choice must be 'none', 'required' or name a function, got 'auto': this model's chat template "
-                "does not tell how it writes calls; serve with --tool-call-parser if it has learnt a format"
-            )
-        strict = [tool.function.name for tool in tools if tool.function.strict] if self.is_on else []
-        closed = {name: _form(schema) for name, schema in self.schemas.items()}
-        self.strict_form = self.parser.strict_form(closed, strict) if strict and not self.is_forced else None
-        if strict and not self.is_forced and self.strict_form is None:
-            raise ValueError(
-                "tools must not be strict with tool_choice 'auto', for in this model's format calls cannot be held to "
-                "a schema; leave strict out, or ask for a call by 'required' or by name"
-            )
+        strict = [tool.function.name for tool in tools if tool.function.strict]
+        self.strict_form = None
+        if self.parser is not None and strict and not self.is_forced:
+            closed = {name: closed_schema(schema) for name, schema in self.schemas.items()}
+            self.strict_form = self.parser.strict_form(closed, strict, tokens)
+            if self.strict_form is None:
+                raise ValueError(
+                    "tools must not be strict with tool_choice 'auto', for in this model's format calls cannot be held "
+                    "to a schema; leave strict out, or ask for a call by 'required' or by name"
+                )
         self.shown = tools if self.is_on else None
 
     @property
@@ -80,13 +78,13 @@ class ToolUse:
         """What a model is held to, whatever it has learnt."""
         if self.is_named:
             (schema,) = self.schemas.values()
-            return StructuredOutputsParams(json=_form(schema))
+            return StructuredOutputsParams(json=closed_schema(schema))
         if not self.is_required:
             return StructuredOutputsParams(grammar=self.strict_form) if self.strict_form else None
         calls = [
             {
                 "type": "object",
-                "properties": {"name": {"const": name}, "parameters": _form(schema, f"#/$defs/{place}")},
+                "properties": {"name": {"const": name}, "parameters": closed_schema(schema, f"#/$defs/{place}")},
                 "required": ["name", "parameters"],
                 "additionalProperties": False,
             }
@@ -97,65 +95,77 @@ class ToolUse:
         form["$defs"] = {str(place): call["properties"]["parameters"] for place, call in enumerate(calls)}  # type: ignore[index]
         return StructuredOutputsParams(json=form)
 
-    def reader(self) -> CallReader:
-        return CallReader(self)
+
+@dataclass(slots=True)
+class DeltaReasoning:
+    """What the thoughts gained."""
+
+    text: str
 
 
-class CallReader:
-    """The text of one choice, as the fields of a message: `content` and `tool_calls`."""
+Piece = str | DeltaToolCall | DeltaReasoning
 
-    def __init__(self, use: ToolUse) -> None:
-        self.use, self.parser = use, use.parser(use.schemas)
+
+class MessageReader:
+    """The text of one choice, as the fields of a message: `reasoning`, `content` and `tool_calls`.
+
+    Args: reasoning: None where the model is not known to think.
+    """
+
+    def __init__(self, use: ToolUse, reasoning: ReasoningParser | None) -> None:
+        self.use, self.reasoning = use, reasoning
+        self.parser = None if use.parser is None else use.parser(use.schemas)
+
+    def pieces(self, choice: CompletionOutput) -> Iterator[Piece]:
+        """What a choice gained, in the order of its text. A call inside of the thoughts is no call."""
+        text, is_final = choice.text, choice.finished()
+        if self.reasoning is not None:
+            thoughts, text = self.reasoning.read(text, is_final=is_final)
+            if thoughts:
+                yield DeltaReasoning(thoughts)
+            if not self.reasoning.is_over:
+                return
+        if self.parser is None:
+            yield from [text] if text else []
+            return
+        for piece in self.parser.extract_tool_calls_streaming(text, is_final=is_final):
+            if isinstance(piece, str) or piece.index == 0 or self.use.may_be_several:
+                yield piece
 
     def delta(self, choice: CompletionOutput) -> dict[str, Any]:
         """What a choice gained: one piece of each call, the first of which has its id and name."""
-        content, calls = "", dict[int, dict[str, Any]]()
-        for piece in self.parser.extract_tool_calls_streaming(choice.text, is_final=choice.finished()):
-            if isinstance(piece, str):
-                content += piece
-            elif piece.index == 0 or self.use.may_be_several:
+        if self.parser is None and self.reasoning is None:
+            return {"content": choice.text}
+        delta, calls = dict[str, Any](), dict[int, dict[str, Any]]()
+        for piece in self.pieces(choice):
+            if isinstance(piece, DeltaReasoning):
+                delta["reasoning"] = delta["reasoning_content"] = piece.text
+            elif isinstance(piece, str):
+                delta["content"] = delta.get("content", "") + piece
+            else:
                 call = calls.setdefault(piece.index, {"index": piece.index, "function": {"arguments": ""}})
                 call["function"]["arguments"] += piece.arguments
                 if piece.name is not None:
-                    call |= {"id": self.parser.make_id(), "type": "function"}
+                    call |= {"id": self.make_id(), "type": "function"}
                     call["function"] = {"name": piece.name, **call["function"]}
-        return ({"content": content} if content else {}) | ({"tool_calls": [*calls.values()]} if calls else {})
+        return delta | ({"tool_calls": [*calls.values()]} if calls else {})
+
+    def make_id(self) -> str:
+        return (self.use.parser or ToolParser).make_id()
 
     def message(self, choice: CompletionOutput) -> dict[str, Any]:
         """The same of a whole choice."""
         message = self.delta(choice)
         for call in message.get("tool_calls", ()):
             del call["index"]
-        return {"content": None if "tool_calls" in message else "", **message}
+        none = {} if self.reasoning is None else {"reasoning": None, "reasoning_content": None}
+        return {"content": None if "tool_calls" in message or "reasoning" in message else "", **none, **message}
 
     def finish_reason(self, choice: CompletionOutput) -> str | None:
-        """A named function is what was asked for, and its end an ordinary one: so OpenAI has it."""
-        calls = self.parser.num_calls > 0 and not self.use.is_named
-        return "tool_calls" if calls and choice.finish_reason == "stop" else choice.finish_reason
-
-
-def _form(schema: dict[str, Any], place: str = "#") -> Any:
-    """The form of arguments. An argument that the schema does not know is none, where it leaves that open: a model that
-    has not learnt when to stop would add others for ever.
-
-    place: where the form will stand in another. What it refers to moves there, too.
-    """
-    return _moved(schema, place, closes='"allOf"' not in json.dumps(schema))
-
-
-def _moved(schema: Any, place: str, *, closes: bool) -> Any:
-    if not isinstance(schema, dict):
-        return schema
-    moved = dict(schema)
-    for word, value in schema.items():
-        if word in ("properties", "patternProperties", "$defs", "definitions") and isinstance(value, dict):
-            moved[word] = {name: _moved(each, place, closes=closes) for name, each in value.items()}
-        elif word in ("anyOf", "oneOf", "allOf", "prefixItems") and isinstance(value, list):
-            moved[word] = [_moved(each, place, closes=closes) for each in value]
-        elif word in ("items", "additionalProperties"):
-            moved[word] = _moved(value, place, closes=closes)
-        elif word == "$ref" and isinstance(value, str) and value.startswith("#"):
-            moved[word] = place + value[1:]
-    if closes and "properties" in schema and not schema.keys() & _OPEN:
-        moved["additionalProperties"] = False
-    return moved
+        """A named function is what was asked for, and its end an ordinary one: so OpenAI has it. What a stop string has
+        cut is no call that a client could make."""
+        if self.parser is None or self.use.is_named:
+            return choice.finish_reason
+        count = self.parser.num_calls if self.use.may_be_several else min(self.parser.num_calls, 1)
+        is_whole = count < self.parser.num_calls or not self.parser.is_in_call
+        return "tool_calls" if count > 0 and is_whole and choice.finish_reason == "stop" else choice.finish_reason

@@ -43,12 +43,16 @@ class ToolParser(ABC):
 
     needs_special_tokens = False
     """Whether its markers are special tokens, which texts leave out unless told."""
+    keeps_what_is_no_call = True
+    """Whether what began like a call and is none is content. No part of a form that holds a model to calls is."""
 
     def __init__(self, tools: Mapping[str, dict[str, Any]]) -> None:
         self.tools = tools
         self.buffer, self.is_final = "", False
         self.state: Callable[[], bool] = self.start
         self.num_calls = 0
+        self.is_in_call = False
+        """Whether the newest call has not come to its end."""
         self._pieces: Pieces = []
         self._call, self._written, self._is_named = JsonCall(), "", False
         self._is_after_call = False
@@ -61,9 +65,13 @@ class ToolParser(ABC):
         return f"call_{uuid.uuid4().hex[:24]}"
 
     @classmethod
-    def strict_form(cls, tools: Mapping[str, dict[str, Any]], strict: Collection[str]) -> str | None:
+    def strict_form(
+        cls, tools: Mapping[str, dict[str, Any]], strict: Collection[str], tokens: Collection[str] = ()
+    ) -> str | None:
         """A grammar of texts in which each call is of one of the tools, and keeps the schema if it is a strict one's.
-        None: there is none for this format."""
+        None: there is none for this format.
+
+        tokens: those that the tokenizer has added. As one of them, a marker is no text to a grammar."""
         return None
 
     def extract_tool_calls_streaming(self, delta_text: str, *, is_final: bool = False) -> Pieces:
@@ -105,7 +113,7 @@ class ToolParser(ABC):
             return marker
         end = len(self.buffer)
         if not self.is_final:
-            end -= max(_overlap(self.buffer, marker) for marker in markers)
+            end -= max(overlap(self.buffer, marker) for marker in markers)
             end = len(self.buffer[:end].rstrip())
         self.content(self.buffer[:end])
         self.buffer = self.buffer[end:]
@@ -122,7 +130,7 @@ class ToolParser(ABC):
     def announce(self, name: str) -> None:
         self._pieces.append(DeltaToolCall(self.num_calls, name=name))
         self.num_calls += 1
-        self._is_after_call = True
+        self._is_after_call = self.is_in_call = True
 
     def argue(self, arguments: str) -> None:
         """More of the newest call's arguments."""
@@ -145,18 +153,19 @@ class ToolParser(ABC):
         size = call.read(self.buffer)
         self._written, self.buffer = self._written + self.buffer[:size], self.buffer[size:]
         fails = call.has_failed or (known and call.name is not None and call.name not in self.tools)
-        if not fails and call.name is not None and not self._is_named:
+        if not self._is_named and call.name is not None and not (known and fails):
             self._is_named = True
             self.announce(call.name)
         if self._is_named:
             self.argue(call.fresh())
-        elif fails or self.is_final:
+            self.is_in_call = not call.is_over
+        elif (fails or self.is_final) and self.keeps_what_is_no_call:
             self.content(self._written)
         if call.is_over or fails:
             self.state = otherwise if fails else after
-        return call.is_over or fails
+        return call.is_over or fails or bool(self.buffer)
 
 
-def _overlap(text: str, marker: str) -> int:
+def overlap(text: str, marker: str) -> int:
     """How much of the marker the text ends with."""
     return next((size for size in range(min(len(marker) - 1, len(text)), 0, -1) if text.endswith(marker[:size])), 0)

@@ -18,9 +18,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from folovllm.serving.tool_parsers.abstract_tool_parser import ToolParser
+from folovllm.serving.tool_parsers.parameters import Parameters
 from folovllm.utils.checks import did_you_mean
 
 _PARAMETER = re.compile(r"\s*<parameter=([^>]*)>\n?(.*?)\n?</parameter>", re.DOTALL)
+
+ONE_WAY = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+"""In a JSON schema within a grammar: one way of writing each value."""
 
 
 class _TaggedCalls(ToolParser):
@@ -33,20 +37,22 @@ class _TaggedCalls(ToolParser):
 
 class HermesToolParser(_TaggedCalls):
     @classmethod
-    def strict_form(cls, tools: Mapping[str, dict[str, Any]], strict: Collection[str]) -> str | None:
+    def strict_form(
+        cls, tools: Mapping[str, dict[str, Any]], strict: Collection[str], tokens: Collection[str] = ()
+    ) -> str | None:
         from llguidance import StructTag
 
-        form = {"x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
         tags = [
             StructTag(
                 trigger="<tool_call>",
                 begin=f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": ',
-                grammar={**(schema if name in strict else {"type": "object"}), **form},
+                grammar={**(schema if name in strict else {"type": "object"}), **ONE_WAY},
                 end="}\n</tool_call>",
             )
             for name, schema in tools.items()
         ]
-        return str(StructTag.to_grammar(tags, assume_special=False))
+        grammar = str(StructTag.to_grammar(tags, assume_special="<tool_call>" in tokens))
+        return grammar.replace('\\n</tool_call>"\n', '\\n" </tool_call>\n') if "</tool_call>" in tokens else grammar
 
     def start(self) -> bool:
         marker = self.content_until("<tool_call>")
@@ -85,7 +91,7 @@ class Qwen3XMLToolParser(_TaggedCalls):
             self.no_call(self.written)
             return False
         self.announce(name)
-        self.properties, self.num_parameters = self.tools.get(name, {}).get("properties", {}), 0
+        self.schema, self.num_parameters = Parameters(self.tools.get(name, {})), 0
         self.buffer, self.state = rest, self.parameters
         return True
 
@@ -94,7 +100,7 @@ class Qwen3XMLToolParser(_TaggedCalls):
         if match:
             name, text = match.groups()
             before = ", " if self.num_parameters else "{"
-            value = _typed(text, self.properties.get(name, {}))
+            value = self.schema.value(name, text)
             self.argue(f"{before}{json.dumps(name, ensure_ascii=False)}: {json.dumps(value, ensure_ascii=False)}")
             self.num_parameters += 1
             self.buffer = self.buffer[match.end() :]
@@ -104,39 +110,26 @@ class Qwen3XMLToolParser(_TaggedCalls):
             if "<parameter=".startswith(rest[:11]) or "</function>".startswith(rest):
                 return False  # where the text ends here, the arguments stay open
         self.argue("}" if self.num_parameters else "{}")
-        self.state = self.end
+        self.is_in_call, self.state = False, self.end
         return True
-
-
-def _typed(text: str, schema: Mapping[str, Any]) -> Any:
-    """A parameter's value. What its schema does not allow stays a text."""
-    options = [schema, *schema.get("anyOf", ())]
-    kinds = {kind for option in options for kind in _listed(option.get("type", []))}
-    if "string" in kinds and not ("null" in kinds and text == "null"):
-        return text
-    try:
-        return json.loads(text.lower() if kinds == {"boolean"} else text) if kinds else text
-    except (ValueError, RecursionError):
-        return text
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 class CallListParser(ToolParser):
     """[{"name": "f", "parameters": {…}}, …] and nothing else: what tool_choice="required" makes a model write."""
 
+    keeps_what_is_no_call = False
+
     def start(self) -> bool:
         comes = self.comes("[")
-        self.state = self.in_list if comes else self.other
+        if comes is not None:
+            self.state = self.in_list if comes else self.other
         return comes is not None
 
     def in_list(self) -> bool:
         self.buffer = self.buffer.lstrip(" \n\t,")
-        if not self.buffer:
-            return False
         ends = self.comes("]")
+        if ends is None or not (ends or self.buffer):
+            return False
         self.begin_call()
         self.state = self.other if ends else self.in_call
         return True
@@ -151,7 +144,7 @@ class CallListParser(ToolParser):
 
 
 class MistralToolParser(CallListParser):
-    needs_special_tokens = True
+    needs_special_tokens = keeps_what_is_no_call = True
 
     @staticmethod
     def make_id() -> str:
@@ -205,9 +198,10 @@ class Llama3JsonToolParser(ToolParser):
         return True
 
     def plain(self) -> bool:
-        if self.content_until("<|python_tag|>") is None:
+        marker = self.content_until("<|python_tag|>")
+        if marker is None:
             return False
-        self.begin_call("<|python_tag|>")
+        self.begin_call(marker)
         self.state = self.in_call
         return True
 

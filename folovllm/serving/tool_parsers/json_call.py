@@ -31,10 +31,12 @@ class JsonCall:
         self._in_text = self._is_escaped = False
 
     def read(self, text: str) -> int:
-        """How many characters of `text` belong to the call; all of them unless it is over or has failed."""
+        """How many characters of `text` belong to the call: all of them, or as far as its name is known, it is over or
+        has failed. A reader so does the same at the same place, however a text is cut."""
+        name = self.name
         for place, char in enumerate(text):
             self._take(char)
-            if self.is_over or self.has_failed:
+            if self.is_over or self.has_failed or self.name is not name:
                 return place + 1
         return len(text)
 
@@ -59,7 +61,7 @@ class JsonCall:
         self._in_text = char == '"'
         if char in "{[":
             begins = self._depth == 1 and not self._part and not self._has_arguments
-            self._passes_on |= begins and char == "{" and self._key in ARGUMENTS
+            self._passes_on |= begins and self._key in ARGUMENTS
             self._depth += 1
         elif char in "}]":
             self._depth -= 1
@@ -87,11 +89,12 @@ class JsonCall:
         if char == ":":
             self._key = value
             return
-        if self._key == "name" and isinstance(value, str):
+        if self._key == "name" and isinstance(value, str) and self.name is None:
             self.name = value
         elif self._key in ARGUMENTS and not self._has_arguments:
             # Some models write the arguments as a text that holds JSON, as OpenAI's interface has them.
-            self._fresh += "" if self._passes_on else value if isinstance(value, str) else "{}"
+            given = value if isinstance(value, str) else "{}" if value is None else part
+            self._fresh += "" if self._passes_on else given
             self._has_arguments, self._passes_on = True, False
         self._key = None
         if self._depth == 0:

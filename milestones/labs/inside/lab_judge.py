@@ -17,6 +17,7 @@ import faulthandler
 import json
 import linecache
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -113,6 +114,9 @@ def _known(got: Any, mistakes: Mapping[str, Any] | None, same: Callable[[Any, An
     return next((name for name, value in (mistakes or {}).items() if same(got, value)), None)
 
 
+WAIT = 6  # a test that waits may take so many times its seconds
+
+
 class Recorder:
     """Writes what happens to the report, and stops a test that does not end."""
 
@@ -121,6 +125,8 @@ class Recorder:
         self.crash = crash.open("w", encoding="utf-8")
         self.seconds = seconds
         faulthandler.enable(self.crash)
+        if hasattr(signal, "setitimer"):  # writes the stack even inside a call into C, then ends the process
+            faulthandler.register(signal.SIGPROF, self.crash, all_threads=True, chain=True)
         self._watch(60)  # importing
 
     def write(self, event: str, **entries: Any) -> None:
@@ -128,7 +134,12 @@ class Recorder:
         self.report.flush()
 
     def _watch(self, seconds: float) -> None:
-        faulthandler.dump_traceback_later(seconds, exit=True, file=self.crash)
+        """A test may compute for so many CPU seconds, whatever else the machine does. One that waits is stopped by the
+        clock, later; so is any test where a process has no timer of CPU time."""
+        has_timer = hasattr(signal, "setitimer")
+        if has_timer:
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+        faulthandler.dump_traceback_later(WAIT * seconds if has_timer else seconds, exit=True, file=self.crash)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         tests = [item.originalname for item in session.items if isinstance(item, pytest.Function)]
@@ -170,6 +181,8 @@ class Recorder:
 
     def pytest_sessionfinish(self) -> None:
         faulthandler.cancel_dump_traceback_later()
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_PROF, 0)
         foreign = []
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None)

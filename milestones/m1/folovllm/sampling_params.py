@@ -217,6 +217,7 @@ class SamplingParams:
             self.top_k = -1
         elif self.top_k < -1:
             raise wrong("top_k", "be -1 (disabled) or at least 1", self.top_k)
+        self.seed = None if self.seed == -1 else self.seed  # vLLM's spelling
         if self.seed is not None:
             check_int("seed", self.seed)
             if not 0 <= self.seed <= MAX_SEED:

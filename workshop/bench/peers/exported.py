@@ -1,7 +1,6 @@
-"""Peers on exactly our weights, random ones included: these go to them as plain files.
+"""llama.cpp on exactly our weights, random ones included: these go to it as plain files.
 
     our weights ─▶ weights.bin, weights.json ─▶ workers/gguf_file.py ─▶ model.gguf ─▶ llama.cpp
-                                             └▶ workers/openvino_graph.py ─▶ OpenVINO GenAI
 
     python -m workshop.bench.peers.exported --shape qwen3-mini --dtype bfloat16 FILE.gguf    a file for --gguf
 
@@ -24,19 +23,14 @@ import torch
 
 from folovllm.bench.contestant import Contestant
 from folovllm.bench.options import add_model
-from folovllm.bench.peers.apart import Apart, Kind, PeerMissingError, PeerSetup
-from folovllm.bench.peers.registry import make_llama_cpp, require_cpu
-from folovllm.bench.workload import BenchModel, bench_model, dtype_of
-from folovllm.config import ModelConfig
+from folovllm.bench.peers.apart import Kind, PeerMissingError, PeerSetup
+from folovllm.bench.workload import BenchModel, bench_model, dtype_of, hf_config_of
 from folovllm.entrypoints.cli.main import run_command
 from folovllm.entrypoints.cli.parser import Parser
-from folovllm.hf_config import load_hf_config
 from folovllm.models.weights import build_model, weights_folder
+from workshop.bench.peers.more import make_llama_cpp, require_cpu
 
 WORKERS = Path(__file__).parent / "workers"
-OPENVINO = Kind(
-    "openvino", WORKERS / "openvino_engine.py", ("openvino_genai", "gguf", "numpy"), "openvino-genai gguf numpy"
-)
 GGUF_TYPES = {"w4a16": "Q4_0", "w4a8": "Q4_0", "w8a8": "Q8_0"}
 # In the Python that has llama.cpp.
 GGUF = Kind("llama-cpp", WORKERS / "gguf_file.py", ("gguf", "numpy"), "llama-cpp-python gguf numpy")
@@ -51,27 +45,13 @@ def exported(kind: Kind, setup: PeerSetup) -> Path:
     return folder
 
 
-def _make_openvino(setup: PeerSetup) -> list[Contestant]:
-    """Its continuous batching pipeline."""
-    return [
-        Apart(
-            OPENVINO,
-            setup,
-            weights=str(exported(OPENVINO, setup)),
-            dtype=setup.dtype,
-            max_model_len=setup.max_model_len,
-            max_num_seqs=setup.num_requests,
-            threads=torch.get_num_threads(),
-        )
-    ]
-
-
 def _make_llama_cpp(setup: PeerSetup) -> list[Contestant]:
     """The user's, with a file of our own where none is given."""
-    if setup.gguf is None:
-        kind = GGUF_TYPES.get(setup.quantization or "")
-        setup.gguf = write_gguf(exported(GGUF, setup), GGUF.find_python(), kind)
-    return make_llama_cpp(setup)
+    gguf = setup.options.get("gguf")
+    if gguf is None:
+        kind = GGUF_TYPES.get(setup.options.get("quantization") or "")
+        gguf = write_gguf(exported(GGUF, setup), GGUF.find_python(), kind)
+    return make_llama_cpp(setup, gguf)
 
 
 def write_gguf(folder: Path, python: str, kind: str | None = None) -> str:
@@ -88,17 +68,17 @@ def write_gguf(folder: Path, python: str, kind: str | None = None) -> str:
     return done.stdout.strip()
 
 
-PEERS = {"openvino": _make_openvino, "llama-cpp": _make_llama_cpp}
+PEERS = {"llama-cpp": _make_llama_cpp}
 
 
 def export_weights(model: BenchModel, dtype: str, folder: Path) -> None:
-    """The weights that our engine computes with, random ones included, as files for a peer that has neither torch nor
-    folovllm: workers/gguf_file.py and openvino_graph.py read them.
+    """The weights that our engine computes with, random ones included, as files for a Python that has neither torch nor
+    folovllm: workers/gguf_file.py reads them.
 
     weights.json  {"config": {...}, "tensors": [{"name", "shape", "dtype", "offset", "bytes"}, ...]}
     weights.bin   the tensors' bytes one behind the other, under the names of a Hugging Face checkpoint
     """
-    config = load_hf_config(ModelConfig(model.path, load_format=model.load_format, skip_tokenizer_init=True))
+    config = hf_config_of(model)
     source = weights_folder(model.path) if model.load_format == "auto" else None
     ours = build_model(config, 1, getattr(torch, dtype), torch.device("cpu"), source)
     tensors: list[dict[str, Any]] = []

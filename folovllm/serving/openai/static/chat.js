@@ -50,7 +50,8 @@ async function* events(response) {
 
 // The hint, and questions to click on.
 function showEmpty() {
-  const hint = element("p", text("empty")), examples = document.createElement("div"), box = document.createElement("div");
+  const small = model === "embedded" ? ` ${text("small")}` : "";
+  const hint = element("p", text("empty") + small), examples = document.createElement("div"), box = document.createElement("div");
   box.className = "empty";
   examples.className = "examples";
   for (const question of QUESTIONS[model][language].slice(0, 4)) {

@@ -73,16 +73,18 @@ def test_a_token_without_text_does_not_take_the_space_of_the_next():
 
 
 @invariant(5)
-def test_nothing_waits_at_the_end():
+def test_the_end_tells_what_waits():
     text = detokenizer(Bytes(), b"a")
     text.add(0xF0)
     text.add(0x9F)
+    expect(text.finish(), HALF)
 
 
 @invariant(6, likely="waits-for-ever")
-def test_what_is_no_character_is_given_out_at_last():
+def test_what_is_no_character_is_given_out_but_for_the_last():
     text = detokenizer(Bytes(), b"a")
-    expect([text.add(0xFF) for _ in range(5)], ["", "", "", "", HALF * 4])
+    added = [text.add(0xFF) for _ in range(4)]
+    expect(added, ["", HALF, HALF, HALF], mistakes={"forgets-the-last": ["", HALF, "", HALF]})
 
 
 @invariant(6)
@@ -98,4 +100,16 @@ def test_a_character_behind_it_is_whole():
     text = detokenizer(Bytes(), b"a")
     for byte in [0xFF] * 5 + list("é".encode()):
         text.add(byte)
+    expect(text.add(ord("!")), "!")
+
+
+@invariant(7)
+def test_a_character_that_the_prompt_begins_is_given_out():
+    text = detokenizer(Bytes(), b"a" + "🔥".encode()[:2])
+    expect([text.add(byte) for byte in "🔥".encode()[2:]], ["", "🔥"], mistakes={"cuts-by-length": ["", ""]})
+
+
+@invariant(7)
+def test_what_the_prompt_left_incomplete_is_not_repeated():
+    text = detokenizer(Bytes(), b"a" + "🔥".encode()[:2])
     expect(text.add(ord("!")), "!")

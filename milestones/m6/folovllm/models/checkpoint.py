@@ -66,7 +66,9 @@ def check_checkpoint(model: DecoderForCausalLM, found: dict[str, TensorInfo]) ->
             del wanted[EMBEDDING]
     for name, (_, shape) in found.items():
         if name not in wanted and not name.endswith("rotary_emb.inv_freq"):  # that one follows from rope_parameters
-            raise ModelLoadError(f"the checkpoint has a tensor that the model has no place for: {name} {shape}")
+            save = "; its name lacks 'model.': save the model with its head, as AutoModelForCausalLM does"
+            why = save if f"model.{name}" in wanted else ""
+            raise ModelLoadError(f"the checkpoint has a tensor that the model has no place for: {name} {shape}{why}")
         if name in wanted and shape != wanted[name]:
             raise ModelLoadError(f"tensor {name} has shape {shape}, the configuration asks for {wanted[name]}")
     refuse_raw_numbers(found, wanted)

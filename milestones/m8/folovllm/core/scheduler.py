@@ -120,9 +120,8 @@ class Scheduler:
         left. Returns whether any did."""
         room, moved = self.max_num_seqs - sum(map(rows_claimed, self.running)), False
         while self.swapped or self.waiting:
-            if not self.waiting or (
-                self.swapped and self.lines.key(self.swapped[0]) <= self.lines.key(self.waiting.peek())
-            ):
+            key = self.lines.key
+            if not self.waiting or (self.swapped and key(self.swapped[0]) <= key(self.waiting.peek())):
                 taken = self._swap_in(self.swapped[0], room, output)
             else:
                 taken = self._admit(self.waiting.peek(), room, output)

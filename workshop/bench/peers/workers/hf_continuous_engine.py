@@ -17,7 +17,6 @@ from typing import Any
 
 from folovllm.bench.contestant import Run, Step
 from folovllm.bench.peers.workers import hf_engine
-from folovllm.bench.workload import require_at_least
 
 NEEDS = hf_engine.NEEDS
 MAX_BATCH_TOKENS = 2048
@@ -44,7 +43,6 @@ class HuggingFaceContinuous:
     name = "hf-continuous"
 
     def __init__(self, hf_model: Any, max_batch_tokens: int = MAX_BATCH_TOKENS) -> None:
-        require_at_least(1, max_batch_tokens=max_batch_tokens)
         self.model, self.max_batch_tokens = hf_model, max_batch_tokens
 
     def generate(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> tuple[list[list[int]], Run]:

@@ -1,17 +1,19 @@
 class IncrementalDetokenizer:
     def _advance(self, *, final: bool) -> str:
-        window = self.ids[self.prefix_offset :]
-        given_out = self._decode(window[: self.read_offset - self.prefix_offset])
+        text = self._decode(self.ids[self.prefix_offset :])
+        waits = text.endswith(REPLACEMENT) and not final
+        if waits:
+            text = text[:-1]
+        given_out = self._decode(self.ids[self.prefix_offset : self.read_offset])
         if self.num_held:
-            given_out = given_out[: -self.num_held]
-        added = self._decode(window)[len(given_out) :]
-        match added.endswith(REPLACEMENT), final:
-            case True, False if len(self.ids) > self.read_offset + LONGEST_CHARACTER:
-                return self._give_up(added[:-1])
-            case True, False:
-                return ""
-        if added:
+            given_out = given_out[:-1]
+        same = 0
+        while same < min(len(text), len(given_out)) and text[same] == given_out[same]:
+            same += 1
+        if same == len(text):
+            return ""
+        if not final:
+            self.num_held = 1 if waits else 0
             self.prefix_offset = self.read_offset
             self.read_offset += len(self.ids) - self.read_offset
-            self.num_held = 0
-        return added
+        return text[same:]

@@ -1,10 +1,13 @@
 class IncrementalDetokenizer:
     def _advance(self, *, final: bool) -> str:
+        known = self._decode(self.ids[: self.read_offset])
         whole = self._decode(self.ids)
-        num_known = len(self._decode(self.ids[: self.read_offset])) - self.num_held
-        if whole.endswith(REPLACEMENT) and not final:
-            if len(self.ids) - self.read_offset > LONGEST_CHARACTER:
-                return self._give_up(whole[num_known:-1])
-            return ""
-        self.read_offset, self.num_held = len(self.ids), 0
-        return whole[num_known:]
+        known = known[: len(known) - self.num_held]
+        complete = whole if final else whole.removesuffix(REPLACEMENT)
+        while not complete.startswith(known):
+            known = known[:-1]
+        added = complete[len(known) :]
+        if added and not final:
+            self.read_offset = len(self.ids)
+            self.num_held = len(whole) - len(complete)
+        return added

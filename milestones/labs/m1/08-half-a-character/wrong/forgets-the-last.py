@@ -1,4 +1,11 @@
 class IncrementalDetokenizer:
-    def _give_up(self, added: str) -> str:
-        self.prefix_offset, self.read_offset = len(self.ids) - LONGEST_CHARACTER, len(self.ids)
+    def _advance(self, *, final: bool) -> str:
+        known = self._decode(self.ids[self.prefix_offset : self.read_offset])
+        whole = self._decode(self.ids[self.prefix_offset :])
+        complete = whole if final else whole.removesuffix(REPLACEMENT)
+        while not complete.startswith(known):
+            known = known[:-1]
+        added = complete[len(known) :]
+        if added and not final:
+            self.prefix_offset, self.read_offset = self.read_offset, len(self.ids)
         return added

@@ -2,5 +2,12 @@ class IncrementalDetokenizer:
     def _advance(self, *, final: bool) -> str:
         known = self._decode(self.ids[self.prefix_offset : self.read_offset])
         whole = self._decode(self.ids[self.prefix_offset :])
-        self.prefix_offset, self.read_offset = self.read_offset, len(self.ids)
-        return whole[len(known) :]
+        known = known[: len(known) - self.num_held]
+        complete = whole
+        while not complete.startswith(known):
+            known = known[:-1]
+        added = complete[len(known) :]
+        if added and not final:
+            self.prefix_offset, self.read_offset = self.read_offset, len(self.ids)
+            self.num_held = len(whole) - len(complete)
+        return added

@@ -2,7 +2,14 @@ class IncrementalDetokenizer:
     def _advance(self, *, final: bool) -> str:
         known = self._decode(self.ids[self.prefix_offset : self.read_offset])
         whole = self._decode(self.ids[self.prefix_offset :])
-        if (whole.endswith(REPLACEMENT) and not final) or len(whole) <= len(known):
+        known = known[: len(known) - self.num_held]
+        if whole.endswith(REPLACEMENT) and not final:
             return ""
-        self.prefix_offset, self.read_offset = self.read_offset, len(self.ids)
-        return whole[len(known) :]
+        complete = whole
+        while not complete.startswith(known):
+            known = known[:-1]
+        added = complete[len(known) :]
+        if added and not final:
+            self.prefix_offset, self.read_offset = self.read_offset, len(self.ids)
+            self.num_held = len(whole) - len(complete)
+        return added

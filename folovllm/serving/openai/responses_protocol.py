@@ -1,0 +1,187 @@
+"""The body of POST /v1/responses, and the conversation that its items are.
+
+    input items                         messages of a chat
+    message                             one of its role
+    reasoning, message, function_call   one of the assistant, where they follow each other
+    function_call_output                one of the role "tool"
+
+vLLM: entrypoints/openai/responses/protocol.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from folovllm.serving.openai.protocol import Body, ChatRequest, Listed
+
+
+class ContentPart(Body):
+    type: Literal["input_text", "output_text"]
+    text: str
+    annotations: list[None] | None = Field(None, max_length=0)
+    logprobs: list[None] | None = Field(None, max_length=0)
+
+
+class Item(Body):
+    """A message. What answers have beside role and content may come back with them, and says nothing."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | Listed[ContentPart]
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+
+
+class FunctionCallItem(Body):
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+    id: str | None = None
+    status: str | None = None
+
+
+class FunctionCallOutput(Body):
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | Listed[ContentPart]
+    id: str | None = None
+    status: str | None = None
+
+
+class ReasoningPart(Body):
+    type: Literal["reasoning_text", "summary_text"]
+    text: str
+
+
+class ReasoningItem(Body):
+    type: Literal["reasoning"]
+    summary: Listed[ReasoningPart] | None = None
+    content: Listed[ReasoningPart] | None = None
+    encrypted_content: None = None
+    id: str | None = None
+    status: str | None = None
+
+
+def _kind(item: Any) -> str:
+    kind = item.get("type") if isinstance(item, dict) else getattr(item, "type", None)
+    return f"[{kind if kind in ('function_call', 'function_call_output', 'reasoning') else 'message'}]"
+
+
+AnyItem = Annotated[
+    Annotated[Item, Tag("[message]")]
+    | Annotated[FunctionCallItem, Tag("[function_call]")]
+    | Annotated[FunctionCallOutput, Tag("[function_call_output]")]
+    | Annotated[ReasoningItem, Tag("[reasoning]")],
+    Discriminator(_kind),
+]
+
+
+class Format(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class Text(Body):
+    format: Format | None = None
+
+
+class FunctionTool(Body):
+    type: Literal["function"]
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class NamedFunction(Body):
+    type: Literal["function"]
+    name: str
+
+
+class ResponsesRequest(Body):
+    """POST /v1/responses"""
+
+    input: str | Listed[AnyItem]
+    model: str | None = None
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = None
+    top_p: float | None = None
+    text: Text | None = None
+    tools: Listed[FunctionTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
+    parallel_tool_calls: bool | None = None
+    stream: bool | None = None
+    metadata: dict[str, str] | None = None
+    background: Literal[False] | None = None
+    truncation: Literal["disabled"] | None = None
+    include: list[None] | None = Field(None, max_length=0)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Of the input alone."""
+        if isinstance(self.input, str):
+            return [{"role": "user", "content": self.input}]
+        return to_messages(item.model_dump(exclude_none=True) for item in self.input)
+
+    def as_chat(self, messages: list[dict[str, Any]]) -> ChatRequest:
+        """messages: those before, and those of the input. Raises ValueError: a form without its schema."""
+        system = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        asked: dict[str, Any] = {"model": self.model, "messages": [*system, *messages]}
+        asked["max_completion_tokens"] = self.max_output_tokens
+        asked |= {"temperature": self.temperature, "top_p": self.top_p, "stream": self.stream}
+        asked["parallel_tool_calls"], asked["tool_choice"] = self.parallel_tool_calls, self.tool_choice
+        if isinstance(self.tool_choice, NamedFunction):
+            asked["tool_choice"] = {"type": "function", "function": {"name": self.tool_choice.name}}
+        asked["tools"] = self.tools and [
+            {"type": "function", "function": tool.model_dump(exclude={"type"})} for tool in self.tools
+        ]
+        form = self.text.format if self.text is not None else None
+        if form is not None and form.type == "json_schema":
+            if form.schema_ is None:
+                raise ValueError("text.format.schema must be given with type 'json_schema'")
+            schema = {"name": form.name or "", "schema": form.schema_}
+            asked["response_format"] = {"type": form.type, "json_schema": schema}
+        elif form is not None:
+            asked["response_format"] = {"type": form.type}
+        return ChatRequest.model_validate(asked)
+
+
+def to_messages(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Items of an input, or those that a response consists of."""
+    messages: list[dict[str, Any]] = []
+
+    def assistant(*fields: str) -> dict[str, Any]:
+        """The message that the item belongs to: the last, if that is the assistant's and has none of these fields."""
+        if not messages or messages[-1]["role"] != "assistant" or any(field in messages[-1] for field in fields):
+            messages.append({"role": "assistant"})
+        return messages[-1]
+
+    for item in items:
+        if item["type"] == "function_call":
+            call = {"name": item["name"], "arguments": item["arguments"]}
+            assistant().setdefault("tool_calls", []).append({"id": item["call_id"], "function": call})
+        elif item["type"] == "function_call_output":
+            messages.append({"role": "tool", "tool_call_id": item["call_id"], "content": _parts(item["output"])})
+        elif item["type"] == "reasoning":
+            parts = item.get("content") or item.get("summary") or ()
+            assistant("reasoning", "content", "tool_calls")["reasoning"] = "".join(part["text"] for part in parts)
+        elif item["role"] == "assistant":
+            assistant("content", "tool_calls")["content"] = _parts(item["content"])
+        else:
+            role = "system" if item["role"] == "developer" else item["role"]
+            messages.append({"role": role, "content": _parts(item["content"])})
+    return messages
+
+
+def _parts(content: Any) -> Any:
+    return content if isinstance(content, str) else [{"type": "text", "text": part["text"]} for part in content]

@@ -1,0 +1,113 @@
+"""Thoughts before an answer: which part of a text they are, and room for them before a form.
+
+    "<think>The user asks"  ──▶  thoughts  "The user asks"
+    ".</think>[{"           ──▶  thoughts  "."              content  "[{"
+
+Whether a model thinks can be read off the end of its prompt, where a chat template begins the thoughts, or ends them at
+once. Where it does neither, the two kinds of models differ:
+
+    qwen3         thinks if its text begins with <think>: the form holds from the first token if it does not
+    deepseek_r1   thinks, whether or not it writes <think>
+
+vLLM: reasoning/basic_parsers.py, reasoning/qwen3_reasoning_parser.py, reasoning/deepseek_r1_reasoning_parser.py
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import Any, Literal
+
+from folovllm.serving.tool_parsers.abstract_tool_parser import overlap
+from folovllm.serving.tool_parsers.formats import ONE_WAY
+from folovllm.structured_outputs import StructuredOutputsParams
+from folovllm.utils.checks import did_you_mean
+
+Thinks = Literal["no", "maybe", "yes"]
+BEGIN, END = "<think>", "</think>"
+_OTHERWISE: dict[str, Thinks] = {"qwen3": "maybe", "deepseek_r1": "yes"}
+"""By a parser's name: what the model does where the prompt says nothing."""
+NAMES = (*_OTHERWISE,)
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError: no parser has that name."""
+    if name not in NAMES:
+        hint = did_you_mean(name, NAMES) or f"there are {', '.join(NAMES)}"
+        raise ValueError(f"reasoning_parser must be the name of a parser, got {name!r}; {hint}")
+
+
+def parser_of_template(template: str) -> str | None:
+    """The name of the parser for models with this chat template, as far as it can be told."""
+    if END not in template:
+        return None
+    return "deepseek_r1" if "<｜Assistant｜>" in template else "qwen3"
+
+
+def whether_it_thinks(name: str, prompt: str, continued: str | None = None) -> Thinks:
+    """continued: the message that the answer goes on with, where it begins none of its own."""
+    if continued is not None:
+        return "yes" if continued.rfind(BEGIN) > continued.rfind(END) else "no"
+    end = prompt[-99:].rstrip()
+    return "yes" if end.endswith(BEGIN) else "no" if end.endswith(END) else _OTHERWISE[name]
+
+
+class ReasoningParser:
+    """Takes a text piece by piece. What may be the beginning of a marker waits for more."""
+
+    def __init__(self, thinks: Thinks) -> None:
+        self._thinks, self._kept = thinks, ""
+        self._has_begun = self.is_over = thinks == "no"
+
+    def read(self, text: str, *, is_final: bool) -> tuple[str, str]:
+        """(thoughts, content) that the text so far gained by some more."""
+        text, self._kept = self._kept + text, ""
+        if not self._has_begun:
+            begin = text.lstrip()
+            if BEGIN.startswith(begin) and begin != BEGIN and not is_final:
+                self._kept = text
+                return "", ""
+            self._has_begun, has_marker = True, begin.startswith(BEGIN)
+            self.is_over = self._thinks == "maybe" and not has_marker
+            text = begin.removeprefix(BEGIN) if has_marker else text
+        if self.is_over:
+            return "", text
+        thoughts, marker, content = text.partition(END)
+        self.is_over = bool(marker)
+        if not marker and not is_final and (size := overlap(text, END)):
+            thoughts, self._kept = text[:-size], text[-size:]
+        return thoughts, content
+
+
+def after_thoughts(form: StructuredOutputsParams, thinks: Thinks, tokens: Collection[str]) -> StructuredOutputsParams:
+    """The same form, after thoughts.
+
+    tokens: those that the tokenizer has added. As one of them, a marker is no text to a grammar."""
+    if thinks == "no":
+        return form
+    if END in tokens:
+        thoughts = f"{BEGIN}{'?' * (thinks == 'yes')} TEXT {END}"
+        rules = "TEXT: /(.|\\n)*/\n"
+    else:
+        thoughts = f'"{BEGIN}"{"?" * (thinks == "yes")} thoughts'
+        rules = "thoughts[lazy]: /(.|\\n)*<\\/think>/\n"
+    start = f"start: {thoughts} form" if thinks == "yes" else f"start: ({thoughts})? form"
+    return StructuredOutputsParams(grammar=f"%llguidance {{}}\n{start}\n{rules}form: {_as_rule(form)}\n")
+
+
+def _as_rule(form: StructuredOutputsParams) -> str:
+    """A form that has been compiled alone, as the body of a rule in Lark."""
+    if form.grammar is not None:
+        from llguidance.gbnf_to_lark import any_to_lark
+
+        return f"%lark {{\n{any_to_lark(form.grammar)}\n}}"
+    if form.regex is not None:
+        one_line = form.regex.replace("\n", "\\n")
+        return "/" + re.sub(r"(\\.)|/", lambda found: found[1] or "\\/", one_line) + "/"
+    if form.choice is not None:
+        return " | ".join(json.dumps(each) for each in form.choice)
+    schema: Any = {"type": "object"}
+    if form.json is not None:
+        schema = json.loads(form.json) if isinstance(form.json, str) else form.json
+    return f"%json {json.dumps({**(schema if isinstance(schema, dict) else {}), **ONE_WAY})}"

@@ -1,0 +1,91 @@
+"""The least that a step and a run cost, counted by hand; and what a busy neighbour does to a table."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from folovllm.bench.neighbours import OtherLoad, own_ticks
+from folovllm.bench.report import Report
+from folovllm.bench.roofline import ModelCost
+from folovllm.bench.shapes import ModelShape
+from folovllm.bench.workload import shape_config
+from tests.helpers import tiny_hf_config
+from workshop import quantized_shape
+from workshop.bench.presets import PRESETS
+from workshop.bench.run_preset import RunCost
+
+COST = ModelCost(weight_bytes=1000, kv_token_bytes=10, body_flops=50, head_flops=6, pair_flops=2)
+
+
+def test_a_models_cost_by_hand() -> None:
+    hidden, vocab, layers = 64, 256, 2
+    cost = ModelCost.of(tiny_hf_config("qwen3", tie_word_embeddings=True), torch.bfloat16)
+    # Per layer: qkv (4 + 2 * 2) heads of 16, o, and the three of the MLP.
+    matrices = 8 * 16 * hidden + hidden * hidden + 3 * 96 * hidden
+    assert cost.body_flops == 2 * layers * matrices
+    assert cost.head_flops == 2 * vocab * hidden
+    assert cost.kv_token_bytes == 2 * layers * 2 * 16 * 2
+    assert cost.pair_flops == layers * 4 * (2 * 16 + 2 * 16)  # 4 query heads; q·k and p·v, a product and a sum each
+
+
+def test_a_step_reads_the_weights_once_and_every_context() -> None:
+    assert COST.decode_step([5, 7]) == (1000 + 12 * 10, 2 * 56 + 12 * 2)
+
+
+def test_a_runs_cost_is_that_of_its_steps() -> None:
+    """Prompts of 3 and 2 tokens, outputs of 4 and 2: decode steps over 4, 5, 6 and over 3 tokens."""
+    run = RunCost.of(COST, [3, 2], [4, 2])
+    assert run.kv_token_reads == 4 + 5 + 6 + 3
+    assert (run.kv_bytes, run.steps, run.weight_bytes) == (180, 4, 4000)
+    assert run.prefill_flops == 5 * 50 + 2 * 6 + (1 + 2 + 3 + 1 + 2) * 2  # each token over those up to itself
+    assert run.floor_seconds(bandwidth=4180, flops_per_s=280) == pytest.approx(2.0)
+
+
+def test_the_published_workloads_floor_on_an_h200_is_under_four_seconds() -> None:
+    prompts, outputs = PRESETS["nano-vllm"].draw()
+    cost = ModelCost.of(shape_config("qwen3-0.6b"), torch.bfloat16)
+    run = RunCost.of(cost, [len(prompt) for prompt in prompts], outputs)
+    assert run.floor_seconds(4.3e12, 790e12) == pytest.approx(3.7, abs=0.05)
+
+
+def test_a_quantised_folder_is_refused_where_its_bytes_would_be_reckoned(tmp_path: Path) -> None:
+    quantized_shape.write("qwen3-tiny", "w4a16", tmp_path)
+    with pytest.raises(ValueError, match="quantization_config"):
+        ModelShape.of(str(tmp_path))
+    assert ModelShape.of(str(tmp_path), quantized=True).layers == 2
+
+
+def test_a_busy_neighbour_is_said_in_the_table_and_a_quiet_machine_is_not() -> None:
+    def shown(load: OtherLoad | None) -> str:
+        report = Report("x", "X", "c", columns=["a"], rows=[{"a": 1}], other_load=load)
+        text = StringIO()
+        report.show(Console(width=200, file=text))
+        return text.getvalue()
+
+    busy = OtherLoad(wall_seconds=10.0, cpu_seconds=12.0, stolen_seconds=0.0, cores=4)
+    assert "other processes used 1.2 of 4 cores (30%)" in shown(busy)
+    assert "neighbours" not in shown(OtherLoad(wall_seconds=10.0, cpu_seconds=0.4, stolen_seconds=0.0, cores=4))
+    assert "neighbours" not in shown(None)
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="only Linux tells")
+def test_a_child_s_time_is_our_own_while_it_runs_and_after() -> None:
+    burn = "print(flush=True)\nwhile True: pass"
+    before = own_ticks({os.getpid()})
+    with subprocess.Popen([sys.executable, "-c", burn], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        start = own_ticks({process.pid})
+        while (ticks := own_ticks({process.pid}) - start) < 20:
+            sum(range(1000))
+        assert own_ticks({os.getpid()}) - before >= ticks
+        process.kill()
+    assert own_ticks({os.getpid()}) - before >= ticks  # waited for: it is in our own line by now

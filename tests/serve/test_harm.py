@@ -1,0 +1,107 @@
+"""An engine that hangs or has died, and what a server must not do for anyone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from folovllm.entrypoints.cli.main import main
+from folovllm.serving import command, mp_client
+from folovllm.serving.engine_process import EngineProcess
+from folovllm.serving.mp_client import MPClient
+from tests.serve.support import Running, running, wait_for
+from tests.serve.test_apart import ENGINE, has_ended
+
+
+def test_a_look_at_a_stopped_engine_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mp_client, "GLANCE", 0.05)
+    llm = MPClient(EngineProcess("embedded", **ENGINE))
+    with running(llm=llm) as server:
+        assert httpx.get(f"{server.url}/metrics").status_code == 200
+        os.kill(llm._process.pid or 0, signal.SIGSTOP)
+        for _ in range(2):
+            answer = httpx.get(f"{server.url}/metrics")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_stuck")
+        os.kill(llm._process.pid or 0, signal.SIGCONT)
+        wait_for(lambda: httpx.get(f"{server.url}/metrics").status_code == 200)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for a process as Linux shows it")
+def test_a_second_signal_ends_a_stopped_engine_too() -> None:
+    command = [sys.executable, "-m", "folovllm", "serve", "--port", "0", "--num-kv-blocks", "64"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "400"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if "serves" in line)
+        url = next(word for word in said.split() if word.startswith("http://"))
+        started = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        (engine,) = (pid for pid in started if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
+        ask = {"prompt": "a", "max_tokens": 1000, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{url}/v1/completions", json=ask, timeout=600) as answer:
+            next(answer.iter_lines())
+            os.kill(int(engine), signal.SIGSTOP)
+            threading.Thread(target=_is_draining, args=(f"{url}/metrics",), daemon=True).start()
+            process.send_signal(signal.SIGTERM)
+            wait_for(lambda: _is_draining(f"{url}/health"))
+            process.send_signal(signal.SIGTERM)
+            process.stderr.read()
+            assert process.wait(600) == 128 + signal.SIGTERM
+    wait_for(lambda: has_ended(engine))
+
+
+def _is_draining(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=600).status_code == 503
+    except httpx.HTTPError:
+        return True
+
+
+def test_whether_the_server_lives_may_be_asked_without_a_body(server: Running) -> None:
+    for path in ("/health", "/ping"):
+        answer = httpx.head(f"{server.url}{path}")
+        assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_the_description_of_the_routes_is_there_before_it_is_asked_for(server: Running) -> None:
+    assert "/v1/completions" in server.app.openapi_schema["paths"]
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "keys"),
+    [
+        ([], {}, []),
+        ([], {"FOLOVLLM_API_KEY": "e"}, ["e"]),
+        (["--api-key", "a"], {"FOLOVLLM_API_KEY": "e"}, ["a"]),
+        (["--api-key", "a", "--api-key-file", "FILE"], {}, ["a", "f1", "f2"]),
+    ],
+)
+def test_keys_come_from_the_command_a_file_or_the_environment(
+    given: list[str], environment: dict[str, str], keys: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys").write_text("f1\nf2\n")
+    monkeypatch.setattr(os, "environ", {**os.environ, **environment})
+    found: list[Any] = []
+    monkeypatch.setattr(command, "require_packages", lambda: None)
+    monkeypatch.setattr(command, "EngineProcess", lambda *args, **kwargs: _Closed())
+    monkeypatch.setattr("folovllm.serving.openai.launch.serve", lambda options, *rest: found.append(options) or 0)
+    given = [str(tmp_path / "keys") if word == "FILE" else word for word in given]
+    assert main(["serve", *given]) == 0
+    assert found[0].api_keys == keys
+
+
+class _Closed:
+    def close(self) -> None:
+        pass
+
+
+def test_what_would_give_a_browser_s_keys_to_any_site_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--allowed-origins", '["*"]', "--allow-credentials"]) == 2
+    assert "error: --allow-credentials must be given with origins by their names" in capsys.readouterr().err

@@ -1,0 +1,60 @@
+"""The files that an index, GitHub and a citation read say the same as the project's own."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import folovllm
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+TEXTS = ("**/*.md", "folovllm/**/*.py", "examples/*", "workshop/**/*.py", "milestones/**/*.py", "mkdocs*.yml")
+
+
+def read(path: str) -> str:
+    return (ROOT / path).read_text("utf-8")
+
+
+def test_the_address_of_the_repository_is_written_once() -> None:
+    """A package page's links are made by patterns, which cannot read it."""
+    address = PROJECT["urls"]["Repository"]
+    assert all(url.startswith(address) for url in PROJECT["urls"].values())
+    replacements = re.findall(r"^replacement = .*?https://[^/]+/([^/]+/[^/]+)/", read("pyproject.toml"), re.MULTILINE)
+    assert replacements == [address.removeprefix("https://github.com/")] * 2
+
+
+def test_one_version_with_one_date() -> None:
+    version, date = re.findall(r"^## (\S+) · (\S+)$", read("CHANGELOG.md"), re.MULTILINE)[0]
+    citation = yaml.safe_load(read("CITATION.cff"))
+    assert version == PROJECT["version"] == folovllm.__version__ == citation["version"]
+    assert date == str(citation["date-released"])
+
+
+def test_what_is_new_is_read_in_one_screen() -> None:
+    for section in read("CHANGELOG.md").split("\n## ")[1:]:
+        assert len(section.splitlines()) <= 50, section.splitlines()[0]
+
+
+def test_github_runs_every_gate_of_make_check() -> None:
+    (gates,) = re.findall(r"^check: (.*)$", read("Makefile"), re.MULTILINE)
+    workflow = yaml.safe_load(read(".github/workflows/tests.yml"))
+    assert {"test", *workflow["jobs"]["gate"]["strategy"]["matrix"]["gate"]} == set(gates.split())
+    pythons = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert pythons == re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+
+
+def test_the_hook_runs_the_ruff_of_the_constraints() -> None:
+    (ruff,) = re.findall(r"^ruff==(\S+)$", read("constraints.txt"), re.MULTILINE)
+    assert f"rev: v{ruff}\n" in read(".pre-commit-config.yaml")
+
+
+def test_no_text_installs_from_an_index_that_does_not_have_it() -> None:
+    texts = {path for pattern in TEXTS for path in ROOT.glob(pattern) if ".venv" not in path.parts and path.is_file()}
+    assert len(texts) > 400
+    found = [path for path in texts if re.search(rb"install(?: -\S+)* '?folovllm\b(?! @)", path.read_bytes())]
+    assert found == []
