@@ -40,6 +40,7 @@ TIMEOUT = 15 * 60  # seconds for one milestone's tests
 # The largest grids are run once, at the root: `make exhaustive`.
 PART = "not exhaustive"
 AT_A_TIME = 2
+UNCHANGED = "unchanged since its last green run"
 # Imported once for all trees. What the tests' conftest.py sets before it imports them, SHARED sets here.
 MODULES = ("torch", "transformers", "transformers.models.qwen3.modeling_qwen3", "pytest")
 SHARED = {
@@ -105,21 +106,25 @@ def verify(
                 progress(f"{milestone.id}: running its tests")
                 rng = random.Random(f"{seed}/{milestone.id}")
                 paths = draw_tests(test_folders(milestone, tree), tree, 1 if share == 1 else 2 * share, rng)
-                once(result, tree, paths, lambda: bench.run_tests(result, paths, slow=f"tests/m{milestone.number}"))
+                if is_remembered(key := digest(tree, paths)):
+                    result.note = UNCHANGED
+                else:
+                    bench.run_tests(result, paths, slow=f"tests/m{milestone.number}")
+                    remember(key, result)
         result.seconds = time.monotonic() - start
         return result
 
     def prove_step(stage: Stage) -> Result:
-        result = Result(stage.milestone, stage.label, note=stage.step.title)
-        once(result, stage.tree, stage.tests, lambda: prove(root, stage, result, progress, python))
+        if is_remembered(key := digest(stage.tree, stage.tests)):
+            return Result(stage.milestone, stage.label, note=UNCHANGED)
+        result = prove(root, stage, progress, python)
+        remember(key, result)
         return result
 
-    def once(result: Result, tree: Snapshot, paths: list[str], run: Callable[[], None]) -> None:
-        key = digest(tree, paths)
-        if green is not None and not run_all and green.has(key):
-            result.note = "unchanged since its last green run"
-            return
-        run()
+    def is_remembered(key: str) -> bool:
+        return green is not None and not run_all and green.has(key)
+
+    def remember(key: str, result: Result) -> None:
         if green is not None and not result.problems:
             green.add(key)
 
@@ -151,9 +156,15 @@ def preloaded_python() -> Iterator[str]:
         yield str(python)
 
 
-def prove(root: Path, stage: Stage, result: Result, progress: Callable[[str], None], python: str) -> None:
+def prove(
+    root: Path,
+    stage: Stage,
+    progress: Callable[[str], None] = lambda text: None,
+    python: str = sys.executable,
+) -> Result:
     """Run a step's tree: every module is imported, and the tests that came with the step pass."""
     start = time.monotonic()
+    result = Result(stage.milestone, stage.label, note=stage.step.title)
     progress(f"{stage.label}: importing every module, running {len(stage.tests)} files of tests")
     with tempfile.TemporaryDirectory(prefix=f"folovllm-{stage.label}-") as scratch:
         bench = Bench(root, Path(scratch).resolve(), stage.tree, python)
@@ -162,6 +173,7 @@ def prove(root: Path, stage: Stage, result: Result, progress: Callable[[str], No
         else:
             bench.import_modules(result)
     result.seconds = time.monotonic() - start
+    return result
 
 
 def test_folders(milestone: Milestone, tree: Snapshot) -> list[str]:

@@ -227,7 +227,7 @@ def test_a_schema_comes_back_as_a_pydantic_model(client: OpenAI) -> None:
         ("temperature", "0.5"),
         ("top_logprobs", 3),
         ("n", 0),
-        ("seed", -1),
+        ("seed", -2),
         ("max_completion_tokens", 0),
         ("logit_bias", {"x": 1}),
         ("logit_bias", {"99999": 1}),
