@@ -223,7 +223,7 @@ WRITTEN = """(() => {
   const found = app.panels[0].parts.slice(0, 4).map((part) => {
     const texts = [], lines = [];
     CanvasRenderingContext2D.prototype.fillText = function (text, x, y, most = Infinity) {
-      const width = Math.min(most, this.measureText(text).width), left = this.textAlign === "center" ? x - width / 2 : x;
+      const width = Math.min(most, this.measureText(text).width), left = x - (this.textAlign === "center") * width / 2;
       texts.push([left, y - 6, left + width, y + 6]);
     };
     line = (pen, colour, ...ends) => lines.push(ends);
@@ -251,7 +251,7 @@ def test_on_a_phone_every_label_can_be_read(browser: Chromium, pages: dict[str, 
     finally:
         browser.resize(1440, 900)
     for name, (width, texts, lines) in written.items():
-        assert all(0 <= text[0] and text[2] <= width for text in texts), name
+        assert all(text[0] >= 0 and text[2] <= width for text in texts), name
         assert not [pair for pair in itertools.combinations(texts, 2) if overlap(*pair)], name
         if name != "Timeline":  # whose lines end lanes
             assert not [text for text in texts for line in lines if overlap(text, line)], name
