@@ -99,16 +99,23 @@ def render_template(
     """
     variables = dict(options)
     chat_template, continues = variables.pop("chat_template", None), variables.pop("continue_final_message", False)
-    source = tokenizer.get_chat_template(chat_template, tools=variables.get("tools"))  # there may be one for tools
     if continues:
         *before, last = messages
         messages = [*before, {**last, "content": last["content"] + _HERE}]
     given = {**tokenizer.special_tokens_map, "tools": None, "documents": None, **variables, "messages": messages}
     try:
+        source = _source(tokenizer, chat_template, variables.get("tools"))
         text = template_process.render(_request(source, given), check)
         return _up_to_here(text) if continues else text
     except TemplateFailedError as error:
         raise refused_by_template(tokenizer, messages, chat_template, error) from error
+
+
+def _source(tokenizer: Any, chat_template: str | None, tools: Any) -> str:
+    try:
+        return str(tokenizer.get_chat_template(chat_template, tools=tools))  # there may be one for tools
+    except ValueError as error:  # of several templates none is the default
+        raise TemplateFailedError(str(error)) from error
 
 
 def _request(source: str, given: dict[str, Any]) -> bytes:

@@ -9,7 +9,7 @@ once. Where it does neither, the two kinds of models differ:
     qwen3         thinks if its text begins with <think>: the form holds from the first token if it does not
     deepseek_r1   thinks, whether or not it writes <think>
 
-vLLM: reasoning/basic_parsers.py, reasoning/qwen3_reasoning_parser.py, reasoning/deepseek_r1_reasoning_parser.py
+vLLM: reasoning/basic_parsers.py, reasoning/qwen3_engine_reasoning_parser.py, reasoning/deepseek_r1_reasoning_parser.py
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def test_each_option_says_what_it_is_for_and_its_default(command: str) -> None:
 
 
 # A seed is drawn, and a benchmark's model stands in the place of a shape.
-IN_WORDS = {("generate", "seed"), ("chat", "seed"), ("bench serve-load", "model")}
+IN_WORDS = {("generate", "seed"), ("chat", "seed"), ("bench serve-load", "model"), ("bench serve-load", "dtype")}
 
 
 class EnoughError(Exception):

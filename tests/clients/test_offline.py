@@ -81,11 +81,6 @@ def test_numbers_that_are_no_ids_are_refused(llm: LLM) -> None:
         llm.generate([np.array([1.5, 2.0])], GREEDY, use_tqdm=False)
 
 
-def test_an_adapter_is_refused(llm: LLM) -> None:
-    with pytest.raises(ValueError, match="lora_request must be None"):
-        llm.chat([{"role": "user", "content": "a"}], GREEDY, use_tqdm=False, lora_request=[1])  # type: ignore[arg-type]
-
-
 def test_the_chat_template_is_told_of_tools_and_calls(llm: LLM) -> None:
     tools = [{"type": "function", "function": {"name": "now"}}]
     call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": '{"zone": "北京"}'}}
@@ -201,12 +196,6 @@ def test_metrics_have_vllm_s_names(llm: LLM) -> None:
     assert times is not None
     assert times.first_scheduled_time is not None
     assert times.arrival_time <= times.first_scheduled_time <= times.first_token_time
-
-
-def test_an_engine_does_not_sleep(llm: LLM) -> None:
-    for call in (llm.sleep, llm.wake_up):
-        with pytest.raises(NotImplementedError, match="^(sleep|wake_up) is not supported"):
-            call()
 
 
 @pytest.mark.parametrize("spaces", [True, False])

@@ -241,6 +241,7 @@ def test_arguments_that_are_no_object_are_handed_on_as_they_are() -> None:
         ({"const": 5}, "5", 5),
         ({"properties": {"x": {}}}, "{}", {}),
         ({"type": "integer"}, "true", "true"),
+        ({"type": "number"}, "NaN", "NaN"),
         ({"$ref": "#/$defs/Self"}, "5", "5"),
         ({"anyOf": [{"$ref": "#/$defs/Self"}, {"$ref": "#/$defs/Days"}]}, "5", 5),
         ({"type": [["integer"]]}, "5", "5"),

@@ -70,7 +70,7 @@ def test_keys_a_full_queue_and_metrics_are_the_front_s(server: Any, first_tokens
     from tests.serve.support import wait_for
 
     def metrics() -> str:
-        return httpx.get(f"{server.url}/metrics", headers={"Authorization": "Bearer secret"}, timeout=120).text
+        return httpx.get(f"{server.url}/metrics", headers={"Authorization": "Bearer secret"}, timeout=600).text
 
     def ask() -> Any:
         return client.completions.create(model="embedded", prompt="b", max_tokens=2)
@@ -99,7 +99,7 @@ def test_a_killed_replica_loses_its_own_requests_and_comes_back(server: Any, fir
     from tests.serve.support import wait_for
 
     def states() -> dict[str, str]:
-        found: dict[str, str] = httpx.get(f"{server.url}/health", timeout=120).json()["replicas"]
+        found: dict[str, str] = httpx.get(f"{server.url}/health", timeout=600).json()["replicas"]
         return found
 
     def end(stream: Any) -> str:

@@ -236,13 +236,13 @@ class Served:
 
     def send(self, body: Body) -> httpx.Response:
         headers = {"Content-Type": "application/json"}
-        return httpx.post(self.url + body.path, content=body.content, headers=headers, timeout=120)
+        return httpx.post(self.url + body.path, content=body.content, headers=headers, timeout=600)
 
     def another_client(self) -> float:
         """Seconds that an ordinary answer takes."""
         ask = {"prompt": "Once upon a time", "max_tokens": 300, "temperature": 0, "ignore_eos": True}
         start = time.perf_counter()
-        httpx.post(self.url + COMPLETIONS, json=ask, timeout=120).raise_for_status()
+        httpx.post(self.url + COMPLETIONS, json=ask, timeout=600).raise_for_status()
         return time.perf_counter() - start
 
     def megabytes(self) -> float:
@@ -285,7 +285,7 @@ def cost(server: Served, body: Body) -> Cost:
         with httpx.Client() as client:
             while not done.is_set():
                 start = time.perf_counter()
-                client.get(f"{server.url}/health", timeout=120)
+                client.get(f"{server.url}/health", timeout=600)
                 waits.append(time.perf_counter() - start)
                 done.wait(0.005)
 

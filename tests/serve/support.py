@@ -29,7 +29,7 @@ class Running:
     server: DrainingServer
 
     def client(self, **options: Any) -> OpenAI:
-        return OpenAI(**{"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0, "timeout": 120, **options})
+        return OpenAI(**{"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0, "timeout": 600, **options})
 
     def is_idle(self) -> bool:
         """Nothing runs or waits, and every block is free (the prefix cache may know what is in it)."""
@@ -51,7 +51,7 @@ def running(
             yield Running(f"http://127.0.0.1:{listener.getsockname()[1]}", app, llm, server)
 
 
-def wait_for(reached: Callable[[], bool], seconds: float = 120) -> None:
+def wait_for(reached: Callable[[], bool], seconds: float = 600) -> None:
     """For what another thread brings about. The limit is far beyond what it takes: it ends a test that would hang."""
     end = time.monotonic() + seconds
     while not reached():

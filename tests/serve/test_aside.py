@@ -32,7 +32,7 @@ class Gated:
             assert threading.current_thread().name.startswith("folovllm-aside"), "it would hold up the event loop"
             self.calls += 1
             self.entered.release()
-            assert self.go_on.acquire(timeout=120)
+            assert self.go_on.acquire(timeout=600)
         return self.real(text, **options)
 
     def __getattr__(self, name: str) -> Any:
@@ -57,7 +57,7 @@ def send(server: Running, body: dict[str, Any]) -> socket.socket:
 
 def test_a_long_request_holds_up_no_short_one(server: Running, gated: Gated) -> None:
     with send(server, {"prompt": "slow" * SHORT, "max_tokens": 1}):
-        assert gated.entered.acquire(timeout=120)
+        assert gated.entered.acquire(timeout=600)
         assert server.client().completions.create(model="embedded", prompt="quick", max_tokens=1).choices
         gated.go_on.release()
     wait_for(server.is_idle)
@@ -67,7 +67,7 @@ def test_who_leaves_ends_what_is_prepared_for_it(server: Running, gated: Gated) 
     """Bad words are tokenised one after the other: of a hundred, none after the client has gone."""
     body = {"prompt": "a", "bad_words": [f"slow{number}" for number in range(100)], "max_tokens": 1}
     with send(server, body):
-        assert gated.entered.acquire(timeout=120)
+        assert gated.entered.acquire(timeout=600)
     aside = server.app.state.serving.aside
     wait_for(lambda: not aside.num_waited_for)
     gated.go_on.release(200)
@@ -84,7 +84,7 @@ def test_a_request_that_is_long_to_prepare_is_refused(server: Running, gated: Ga
     gated.go_on.release(100)
     try:
         body = {"prompt": "a", "bad_words": [f"slow{number}" for number in range(100)]}
-        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=120)
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=600)
     finally:
         server.app.state.serving.clock = real
     assert answer.status_code == 400
@@ -99,10 +99,10 @@ def test_a_server_that_ends_prepares_nothing_more() -> None:
         body = {"prompt": "a", "bad_words": [f"slow{number}" for number in range(100)]}
         found: list[httpx.Response] = []
         thread = threading.Thread(
-            target=lambda: found.append(httpx.post(f"{server.url}/v1/completions", json=body, timeout=120))
+            target=lambda: found.append(httpx.post(f"{server.url}/v1/completions", json=body, timeout=600))
         )
         thread.start()
-        assert gated.entered.acquire(timeout=120)
+        assert gated.entered.acquire(timeout=600)
         server.server.handle_exit(15, None)
         gated.go_on.release(2000)
         thread.join()
@@ -131,7 +131,7 @@ def test_a_heavy_answer_is_made_beside_the_event_loop_and_in_pieces(
     monkeypatch.setattr(answers, "_encode", encode)
     monkeypatch.setattr(serving_completion, "finite", finite)
     body = {"prompt": [7] * 300, "n": 8, "max_tokens": 4, "echo": True, "logprobs": 20, "stream": stream}
-    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=120)
+    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=600)
     assert answer.status_code == 200
     assert beside[True] > 8 * 299 * 21
     assert beside[False] <= 8 * 4 * 22

@@ -37,7 +37,7 @@ def test_guesses_are_counted_under_vllms_names(vllms: Running) -> None:
     with running(metrics_prefix="vllm:", engine={"speculative_config": guesses}) as made:
         made.llm.engine.scheduler.drafts.length.costs = None  # as many as there is room for
         ask = {"prompt": "a cat and a cat and a cat", "max_tokens": 30, "temperature": 0, "ignore_eos": True}
-        assert httpx.post(f"{made.url}/v1/completions", json=ask, timeout=120).status_code == 200
+        assert httpx.post(f"{made.url}/v1/completions", json=ask, timeout=600).status_code == 200
         text = httpx.get(f"{made.url}/metrics").text
         counted = made.llm.engine.stats().spec_decode
     assert sample(text, "vllm:spec_decode_num_drafts_total") == counted.num_drafts > 0
@@ -50,7 +50,7 @@ def test_guesses_are_counted_under_vllms_names(vllms: Running) -> None:
 
 def test_a_dashboard_for_vllm_fills(vllms: Running) -> None:
     ask = {"prompt": ["Once upon", "A"], "n": 2, "max_tokens": 5, "ignore_eos": True}
-    assert httpx.post(f"{vllms.url}/v1/completions", json=ask, timeout=120).status_code == 200
+    assert httpx.post(f"{vllms.url}/v1/completions", json=ask, timeout=600).status_code == 200
     text = httpx.get(f"{vllms.url}/metrics").text
     assert {name for name in DASHBOARD.split() if f"\nvllm:{name}{{" not in text} == set()
     assert "folovllm:" not in text
@@ -93,7 +93,7 @@ def test_the_prefix_cache_forgets_when_it_is_told(server: Running) -> None:
     ask = {"prompt": "Once upon a time there was a cat " * 9, "max_tokens": 1}
 
     def cached() -> int:
-        answer = httpx.post(f"{server.url}/v1/completions", json=ask, timeout=120).json()
+        answer = httpx.post(f"{server.url}/v1/completions", json=ask, timeout=600).json()
         return int(answer["usage"]["prompt_tokens_details"]["cached_tokens"])
 
     cached()

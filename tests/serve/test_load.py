@@ -44,7 +44,7 @@ def test_of_200_streams_a_third_is_cut_off_and_the_pool_is_full_again(server: Ru
             base_url=f"{server.url}/v1",
             api_key="none",
             max_retries=0,
-            http_client=httpx.AsyncClient(limits=limits, timeout=300),
+            http_client=httpx.AsyncClient(limits=limits, timeout=600),
         ) as client:
             return await asyncio.gather(*(read(client, number) for number in range(200)))
 
@@ -153,7 +153,7 @@ def test_ending_finishes_what_runs_and_takes_nothing_more() -> None:
         stream = client.completions.create(model="embedded", prompt="a", stream=True, **LONG)
         chunks = iter(stream)
         next(chunks)
-        live = client.with_options(timeout=60)._client.stream("GET", f"{server.url}/live")
+        live = client.with_options(timeout=600)._client.stream("GET", f"{server.url}/live")
         with live as looks:
             next(looks.iter_lines())
             server.server.handle_exit(signal.SIGTERM, None)
@@ -177,7 +177,7 @@ def test_kill_under_load_answers_every_request_that_runs() -> None:
         answers: list[httpx.Response] = []
 
         def ask() -> None:
-            answers.append(httpx.post(f"{found.group()}/v1/completions", json=body, timeout=300))
+            answers.append(httpx.post(f"{found.group()}/v1/completions", json=body, timeout=600))
 
         threads = [threading.Thread(target=ask) for _ in range(8)]
         for thread in threads:

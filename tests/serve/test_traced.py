@@ -28,7 +28,7 @@ def serve_and_ask(path: Path, *options: str, how: signal.Signals) -> None:
         assert url is not None
         for count in (1, 2):
             body = {"prompt": SECRET, "max_tokens": 5, "ignore_eos": True, "n": count}
-            httpx.post(f"{url.group()}/v1/completions", json=body, timeout=300).raise_for_status()
+            httpx.post(f"{url.group()}/v1/completions", json=body, timeout=600).raise_for_status()
         process.send_signal(how)
         process.stderr.read()
         assert process.wait() == (0 if how is signal.SIGTERM else -how)

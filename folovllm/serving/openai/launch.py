@@ -76,7 +76,8 @@ class DrainingServer(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, kill: Callable[[], None] = lambda: None) -> None:
         super().__init__(config)
-        self.kill = kill
+        self.kill, self.is_alone = kill, False
+        """is_alone: the process is the server's, and may be ended with it."""
         self.gate = app.state.serving.gate
         self._loop: asyncio.AbstractEventLoop | None = None
         self._has_begun = threading.Event()
@@ -110,10 +111,10 @@ class DrainingServer(uvicorn.Server):
         if self.gate.draining and self._loop is not None:
             self.exit_status = 128 + sig  # as a shell reports it
             self._loop.call_soon_threadsafe(self._cut_off)
-            # Not in the event loop, which may be what hangs.
-            self._last = threading.Timer(LAST_SECONDS, self._end_at_once)
-            self._last.daemon = True
-            self._last.start()
+            if self.is_alone:  # not in the event loop, which may be what hangs
+                last = threading.Timer(LAST_SECONDS, self._end_at_once)
+                last.daemon = True
+                last.start()
         self.gate.draining = self.should_exit = True
 
     def _end_at_once(self) -> None:
@@ -171,6 +172,7 @@ def say_where(notes: Console, options: ServerOptions, listener: socket.socket, f
 def run_app(app: FastAPI, listener: socket.socket, kill: Callable[[], None] = lambda: None) -> int:
     """Until a signal ends it: the exit status. `kill` ends an engine elsewhere, at once."""
     server = make_server(app, kill)
+    server.is_alone = True
     gc.freeze()  # what lives as long as the server is not walked again: it took 0.2 s, with the interpreter held
     server.run(sockets=[listener])
     return server.exit_status

@@ -100,6 +100,6 @@ def _readings(text: str) -> Iterator[Any]:
         yield None
     yield text
     try:
-        yield json.loads(text.lower() if text in ("True", "False") else text)
+        yield json.loads(text.lower() if text in ("True", "False") else text, parse_constant=int)  # NaN is no JSON
     except (ValueError, RecursionError):
         return

@@ -58,21 +58,23 @@ class SequenceOutput:
         # As for EOS, the first token that may end the sequence is the one after min_tokens.
         may_stop = self.stops and (added or waiting) and not ended_by_token
         may_stop = may_stop and self.seq.get_output_len() > self.params.min_tokens
-        if may_stop and self._cut_at_stop(self.text + waiting, len(added + waiting)):
+        said, self.text = self.text, self.text + waiting
+        if may_stop and self._cut_at_stop(len(added + waiting)):
             return SequenceStatus.FINISHED_STOPPED
+        self.text = said
         return ended
 
-    def _cut_at_stop(self, text: str, num_added: int) -> bool:
-        """Whether a stop string ends in the newest `num_added` characters of `text`; the earliest one cuts it."""
+    def _cut_at_stop(self, num_added: int) -> bool:
+        """Whether a stop string ends in the newest `num_added` characters; the earliest one cuts the text."""
         found = [
             (at, stop)
             for stop in self.stops
-            if (at := text.find(stop, max(0, len(text) - num_added - len(stop) + 1))) >= 0
+            if (at := self.text.find(stop, max(0, len(self.text) - num_added - len(stop) + 1))) >= 0
         ]
         if not found:
             return False
         at, stop = min(found, key=lambda hit: hit[0])
-        self.text = text[: at + (len(stop) if self.params.include_stop_str_in_output else 0)]
+        self.text = self.text[: at + (len(stop) if self.params.include_stop_str_in_output else 0)]
         self.seq.stop_reason = stop
         return True
 

@@ -93,10 +93,7 @@ def load(args: argparse.Namespace) -> folovllm.LLM:
     """The model that was asked for. Its seed is drawn anew: two runs without --seed should differ."""
     kwargs = given(args, *ENGINE) | {"seed": random.SystemRandom().getrandbits(31)}
     with notes.status(f"loading {EngineConfig.from_kwargs(**kwargs).model_config.model} …"):  # refuses a wrong value
-        llm = folovllm.LLM(**kwargs)  # imports torch
-    for observe in getattr(args, "observers", ()):  # of a command that looks at its engine (--trace at the root)
-        observe(llm.engine)
-    return llm
+        return folovllm.LLM(**kwargs)  # imports torch
 
 
 def generate(args: argparse.Namespace) -> int:
