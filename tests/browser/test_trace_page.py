@@ -5,6 +5,7 @@ python -m pytest -m browser tests/browser
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -214,6 +215,49 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(browser: Chromium, pages: d
         assert browser.run("document.documentElement.scrollWidth") == 390
     finally:
         browser.resize(1440, 900)
+
+
+# What is written on the canvases of a panel, as [left, top, right, bottom] by part, and the lines drawn there.
+WRITTEN = """(() => {
+  const write = CanvasRenderingContext2D.prototype.fillText, draw = line;
+  const found = app.panels[0].parts.slice(0, 4).map((part) => {
+    const texts = [], lines = [];
+    CanvasRenderingContext2D.prototype.fillText = function (text, x, y, most = Infinity) {
+      const width = Math.min(most, this.measureText(text).width), left = x - (this.textAlign === "center") * width / 2;
+      texts.push([left, y - 6, left + width, y + 6]);
+    };
+    line = (pen, colour, ...ends) => lines.push(ends);
+    part.drawn = null;
+    part.draw();
+    return [part.constructor.name, part.canvas.clientWidth, texts, lines];
+  });
+  CanvasRenderingContext2D.prototype.fillText = write;
+  line = draw;
+  return found;
+})()"""
+
+
+def overlap(a: list[float], b: list[float]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+@pytest.mark.parametrize("fragment", ["lang=en&step=2", "lang=zh&step=2&axis=time"])
+def test_on_a_phone_every_label_can_be_read(browser: Chromium, pages: dict[str, Path], fragment: str) -> None:
+    """None is cut off, written over another one or crossed by a line, and each chart says its greatest value."""
+    try:
+        browser.resize(390, 844)
+        browser.open(pages["one"], fragment)
+        written = {name: (width, texts, lines) for name, width, texts, lines in browser.run(WRITTEN)}
+    finally:
+        browser.resize(1440, 900)
+    for name, (width, texts, lines) in written.items():
+        assert all(text[0] >= 0 and text[2] <= width for text in texts), name
+        assert not [pair for pair in itertools.combinations(texts, 2) if overlap(*pair)], name
+        if name != "Timeline":  # whose lines end lanes
+            assert not [text for text in texts for line in lines if overlap(text, line)], name
+    assert len(written["Charts"][1]) == 3
+    assert len(written["Latencies"][1]) == 2 + 3  # a name under each request
+    assert len([text for text in written["Timeline"][1] if text[1] < 10]) >= 3  # on the ruler
 
 
 def test_zooming_shows_a_part_and_keeps_the_step_in_it(browser: Chromium, tmp_path: Path) -> None:

@@ -273,6 +273,27 @@ def test_one_engine_has_no_list_of_replicas(page: Browser) -> None:
     assert page.run("[$('replicas-title').hidden, $('replicas').children.length]") == [True, 0]
 
 
+def test_an_empty_field_says_what_it_stands_for(page: Browser) -> None:
+    """The embedded model is asked greedily, and its makers' limit of tokens is 200."""
+    wait_for(lambda: page.run("$('temperature').placeholder") == "0")
+    assert page.run("FIELDS.map((name) => $(name).placeholder)") == [
+        "0", "1", "200", "random", "none is sent", "only where the server asks for one"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_on_a_phone_the_header_is_one_row(page: Browser, lang: str) -> None:
+    page.look(390, 800)
+    if lang == "zh":
+        page.run("$('language').click()")
+    wait_for(lambda: page.run("$('model').textContent") == "embedded")
+    shown = "[...document.querySelectorAll('header h1, header #model, header button')]"
+    boxes = f"{shown}.map((each) => each.getBoundingClientRect())"
+    assert page.run(f"{boxes}.every((box) => box.top < 30 && box.bottom > 20 && box.height < 40)")
+    assert page.run(f"{boxes}.every((box, i, all) => box.width && (!i || box.left >= all[i - 1].right))")
+    assert page.run("$('model').clientWidth") > 40  # and the model's name can be told
+
+
 @pytest.mark.parametrize("width", [320, 390])
 def test_it_fits_a_phone(page: Browser, width: int) -> None:
     page.look(width, 800)

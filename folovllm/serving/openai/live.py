@@ -32,6 +32,7 @@ async def look(serving: Serving, since: float) -> dict[str, Any]:
         "block_map": block_map,
         "first_block": found[0].first_block if len(found) == 1 else None,
         "blocks_per_cell": found[0].blocks_per_cell,
+        "sampling_defaults": serving.defaults,
         "new_steps": sorted(new, key=lambda step: step["time"]),
         "replicas": _replicas(serving.llm.replicas(), found),
     }

@@ -1,7 +1,8 @@
 "use strict";
-// Three strips under the timeline, on the same axis: tokens against the budget, blocks, and what a step took.
+// Three strips under the timeline, on the same axis: tokens against the budget, blocks, and what a step took. The caption
+// of each is beside it, or above it where there is no room.
 
-const STRIP = 58;
+const STRIP = 44, GAP = 14, CAPTION = 14;
 
 class Charts {
   constructor(panel, canvas) {
@@ -24,24 +25,28 @@ class Charts {
   freeFindable(step) { return Math.min(this.panel.trace.steps.free[step], this.panel.trace.idleFindable(step)); }
 
   draw() {
-    const { trace, app } = this.panel, width = this.widthOf();
-    const left = gutterOf(width), height = STRIP * 3 + 4, scale = scaleOf(app, left, width), byTime = app.byTime;
+    const { trace, app } = this.panel, { width, left, row, tops } = this.layout();
+    const height = row * 3 + 4, scale = scaleOf(app, left, width), byTime = app.byTime;
     // The strips stay as they are while only the cursor moves: they are drawn aside, and copied.
     const key = [width, ...app.range, byTime, app.language, COLOURS.page, window.devicePixelRatio].join();
     if (key !== this.drawn) {
       this.drawn = key;
       const aside = prepare(this.aside, width, height), columns = this.columns(trace, scale, left, width, byTime);
-      this.strips.forEach((strip, i) => this.drawStrip(aside, strip, i * STRIP + 4, left, width, columns));
+      this.strips.forEach((strip, i) => this.drawStrip(aside, strip, tops[i], left, width, columns));
     }
     const pen = prepare(this.canvas, width, height);
     pen.drawImage(this.aside, 0, 0, width, height);
     if (!this.panel.isBeyond) {
       const x = scale.x(trace.left(this.panel.step, byTime));
-      if (x >= left && x <= width) line(pen, COLOURS.cursor, x + 0.5, 0, x + 0.5, STRIP * 3);
+      if (x >= left && x <= width) for (const top of tops) line(pen, COLOURS.cursor, x + 0.5, top, x + 0.5, top + STRIP + 4);
     }
   }
 
-  widthOf() { return this.canvas.parentElement.clientWidth - 20; }
+  layout() {
+    const width = this.canvas.parentElement.clientWidth - 20, left = gutterOf(width), caption = left > 50 ? 0 : CAPTION;
+    const row = STRIP + GAP + caption;
+    return { width, left, row, tops: this.strips.map((_, i) => i * row + 4 + caption) };
+  }
 
   // [x, width, first step, step behind the last]: a column for each step, or for each pixel.
   columns(trace, scale, left, width, byTime) {
@@ -60,7 +65,7 @@ class Charts {
   }
 
   drawStrip(pen, strip, top, left, width, columns) {
-    const height = STRIP - 14, bottom = top + height;
+    const bottom = top + STRIP;
     const total = (step) => strip.parts.reduce((sum, [, , value]) => sum + value(step), 0);
     // Of the steps in one pixel, the one that has most of it.
     const shown = columns.map(([x, w, first, next]) => {
@@ -76,7 +81,7 @@ class Charts {
     for (const [x, w, step] of shown) {
       let y = bottom;
       for (const [, colour, value] of strip.parts) {
-        const h = (value(step) / top_) * height;
+        const h = (value(step) / top_) * STRIP;
         pen.fillStyle = COLOURS[colour];
         pen.fillRect(x, y - h, w > 4 ? w - 1 : w, h);
         y -= h;
@@ -95,13 +100,13 @@ class Charts {
       pen.fillText(w[strip.name], 2, top + 8);
       pen.fillText(`${strip.format(most)}${limit}`, 2, top + 24);
     } else {
-      pen.fillText(`${w[strip.name]} ${strip.format(most)}${limit}`, 2, bottom + 8);
+      pen.fillText(`${w[strip.name]} ${strip.format(most)}${limit}`, 2, top - 8);
     }
   }
 
   hover(event, x, y) {
-    const { trace, app } = this.panel, w = app.w, width = this.widthOf(), left = gutterOf(width);
-    const strip = this.strips[Math.floor(y / STRIP)];
+    const { trace, app } = this.panel, w = app.w, { width, left, row } = this.layout();
+    const strip = this.strips[Math.floor(y / row)];
     if (!strip || x < left) return tip.hide();
     const step = trace.stepAt(scaleOf(app, left, width).invert(x), app.byTime);
     const most = Math.max(...strip.parts.map(([, , value]) => value(step)));

@@ -9,10 +9,12 @@ class Latencies {
     canvas.addEventListener("pointerleave", () => tip.hide());
     canvas.addEventListener("click", (event) => {
       const request = this.requestAt(event);
-      const lane = request ? panel.trace.lanes.findIndex((one) => one.request === request.number) : -1;
+      const lane = request ? this.laneOf(request) : -1;
       if (lane >= 0) panel.choose(lane);
     });
   }
+
+  laneOf(request) { return this.panel.trace.lanes.findIndex((lane) => lane.request === request.number); }
 
   width() { return this.canvas.parentElement.clientWidth; }
 
@@ -23,7 +25,7 @@ class Latencies {
     const key = [width, this.panel.lane, this.panel.app.language, COLOURS.page].join();
     if (key === this.drawn) return; // it does not change with the step
     this.drawn = key;
-    const pen = prepare(this.canvas, width, column > 60 ? 170 : 150), half = 75, height = 56;
+    const pen = prepare(this.canvas, width, column > 16 ? 170 : 150), half = 75, height = 56;
     const most = requests.reduce((a, request) => Math.max(a, request.ttft || 0), 1);
     const longest = requests.reduce((a, request) => Math.max(a, request.gaps ? request.gaps[2] : 0), 1);
     const chosen = this.panel.lane === null ? null : this.panel.trace.lanes[this.panel.lane].request;
@@ -37,10 +39,11 @@ class Latencies {
         pen.fillStyle = COLOURS.median;
         pen.fillRect(x, half - 4 - up(request.ttft, most), bar_, Math.max(1, up(request.ttft, most)));
       }
-      if (column > 60) {
+      if (column > 16) {
+        const fits = pen.measureText(request.id).width < 1.25 * (column - 4), lane = this.laneOf(request);
         pen.fillStyle = COLOURS.dim;
         pen.textAlign = "center";
-        pen.fillText(request.id, x + bar_ / 2, 160, column - 4);
+        pen.fillText(fits || lane < 0 ? request.id : lane, x + bar_ / 2, 160, column - 4);
       }
       if (request.gaps) {
         const [median, high, max] = request.gaps.map((gap) => up(gap, longest)), bottom = 146;
@@ -55,8 +58,9 @@ class Latencies {
     pen.fillStyle = COLOURS.dim;
     pen.textAlign = "left";
     const both = Math.max(most, longest);
-    pen.fillText(left > 50 ? milliseconds(most, both) : "", 2, 20);
-    pen.fillText(left > 50 ? milliseconds(longest, both) : "", 2, 96);
+    const [above, below] = left > 50 ? [20, 96] : [7, 80]; // beside the longest bars, or over them
+    pen.fillText(milliseconds(most, both), 2, above);
+    pen.fillText(milliseconds(longest, both), 2, below);
     line(pen, COLOURS.line, left, half - 3.5, width, half - 3.5);
     this.panel.find(".chosen").textContent = chosen === null ? `${w.ttft} · ${w.gap}` : this.describe(this.panel.trace.requestOf.get(chosen)).join(" · ");
   }

@@ -132,7 +132,7 @@ class Timeline {
     for (let place = firstLane; place <= lastLane; place++) {
       const number = this.shown[place], y = RULER + place * this.row - this.box.scrollTop + this.row / 2;
       pen.fillStyle = number === this.panel.lane ? COLOURS.ink : COLOURS.dim;
-      pen.fillText(wide ? `${number}  ${trace.lanes[number].id}` : String(number), 2, y);
+      pen.fillText(wide ? fitted(pen, `${number}  `, trace.lanes[number].id, this.gutter - 8) : String(number), 2, y);
     }
     pen.restore();
   }
@@ -168,6 +168,15 @@ class Timeline {
   }
 }
 
+// A name that is too long is shown by its end, where the names of requests differ.
+function fitted(pen, before, name, width) {
+  if (pen.measureText(before + name).width <= width) return before + name;
+  const room = width - pen.measureText(`${before}…`).width;
+  let end = name.slice(-Math.floor(width / 4));
+  while (end && pen.measureText(end).width > room) end = end.slice(1);
+  return `${before}…${end}`;
+}
+
 function lives(lane, first, last) {
   const segments = lane.segments;
   return segments.length > 0 && segments[1] <= last && segments[segments.length - FIELDS + 2] >= first;
@@ -182,13 +191,15 @@ function scaleOf(app, left, right) {
 function drawRuler(pen, scale, left, width, trace, app) {
   pen.fillStyle = COLOURS.dim;
   pen.textAlign = "center";
-  const [a, b] = app.range, rough = ((b - a) * 90) / (width - left), power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
+  const [a, b] = app.range, room = pen.measureText(app.byTime ? tickOf(b, 100) : String(Math.ceil(b))).width + 16; // for a label
+  const rough = ((b - a) * room) / (width - left), power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
   const tick = Math.max(1, [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough));
   const first = app.byTime ? 0 : trace.steps.number[0]; // at the axis's 0
   for (let at = Math.ceil((a + first) / tick) * tick; at <= b + first; at += tick) {
     const x = scale.x(at - first) + (app.byTime ? 0 : Math.min(scale.unit, 40) / 2);
-    if (x < left + 12 || x > width - 12) continue;
-    pen.fillText(app.byTime ? tickOf(at, tick) : String(at), x, RULER / 2);
+    const label = app.byTime ? tickOf(at, tick) : String(at), half = pen.measureText(label).width / 2;
+    if (x < left + half || x > width - half) continue;
+    pen.fillText(label, x, RULER / 2);
     line(pen, COLOURS.line, x, RULER - 4, x, RULER);
   }
 }

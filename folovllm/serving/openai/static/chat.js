@@ -6,7 +6,7 @@
 const FIELDS = ["temperature", "top_p", "max_tokens", "seed", "system", "key"];
 const $ = (id) => document.getElementById(id);
 const conversation = [];
-let model = "other", answering = null;
+let model = "other", longest = 0, answering = null;
 
 // What the browser forbids to keep (a private window) is then not kept.
 const kept = {
@@ -23,6 +23,14 @@ function translate() {
   if (newest) show(newest);
   if ($("messages").querySelector(".empty")) showEmpty();
   showWalk();
+}
+
+// What an empty field stands for: the server's values, of which the model's makers may have named some.
+function showDefaults() {
+  const made = newest.sampling_defaults;
+  $("temperature").placeholder = model === "embedded" ? 0 : made.temperature ?? 1;
+  $("top_p").placeholder = made.top_p ?? 1;
+  $("max_tokens").placeholder = made.max_tokens ?? (longest ? `≤ ${whole(longest)}` : "");
 }
 
 function headers() {
@@ -50,8 +58,8 @@ async function* events(response) {
 
 // The hint, and questions to click on.
 function showEmpty() {
-  const small = model === "embedded" ? ` ${text("small")}` : "";
-  const hint = element("p", text("empty") + small), examples = document.createElement("div"), box = document.createElement("div");
+  const hints = ["empty", ...(model === "embedded" ? ["small"] : [])].map((name) => element("p", text(name)));
+  const examples = document.createElement("div"), box = document.createElement("div");
   box.className = "empty";
   examples.className = "examples";
   for (const question of QUESTIONS[model][language].slice(0, 4)) {
@@ -60,7 +68,7 @@ function showEmpty() {
     button.addEventListener("click", () => answering || ask(question));
     examples.append(button);
   }
-  box.append(hint, examples);
+  box.append(...hints, examples);
   $("messages").replaceChildren(box);
 }
 

@@ -68,6 +68,7 @@ function show(look) {
   $("v-range").textContent = first
     ? text("block_range", whole(first), whole(last), whole(look.kv_blocks_total)) + (cell > 1 ? text("block_cells", cell) : "") : "";
   showReplicas(look.replicas);
+  showDefaults();
   draw();
 }
 
@@ -91,8 +92,9 @@ async function watch() {
       if (!$("model").textContent) {
         const models = await fetch("v1/models", { headers: headers() });
         if (models.ok) {
-          const [{ id, root }] = (await models.json()).data;
-          $("model").textContent = id;
+          const [{ id, root, max_model_len }] = (await models.json()).data;
+          $("model").textContent = $("model").title = id;
+          longest = max_model_len;
           model = root === "embedded" ? "embedded" : "other";
           if ($("messages").querySelector(".empty")) showEmpty();
         }
