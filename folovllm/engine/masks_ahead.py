@@ -70,7 +70,7 @@ class MasksAhead:
         """A slice of a request's masks, in the thread."""
         end, left = time.perf_counter() + SLICE, self._left.get(request, [])
         while left and not request.is_finished() and time.perf_counter() < end:
-            with suppress(ValueError):  # the step meets it, too, and the request ends in it
+            with suppress(Exception):  # the step meets it, too, and the request ends in it
                 form.look(left.pop().data.output_token_ids)
         if left and not request.is_finished():
             thread.submit(self._some, thread, request, form)
