@@ -17,6 +17,7 @@ from dataclasses import fields
 from typing import Any, NoReturn
 
 from rich.console import Console
+from rich.markup import escape
 
 import folovllm
 from folovllm.config import EMBEDDED_MODEL, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
@@ -85,9 +86,7 @@ def add_options(parser: argparse.ArgumentParser, *configs: Any) -> None:
             parser.add_argument("--" + field.name.replace("_", "-"), default=argparse.SUPPRESS, help=text, **how)
     if ModelConfig in configs:
         example = """guess tokens: '{"method": "ngram", "num_speculative_tokens": 4}' (default: none)"""
-        parser.add_argument(
-            "--speculative-config", type=_json, metavar="JSON", default=argparse.SUPPRESS, help=example
-        )
+        parser.add_argument("--speculative-config", type=_json, metavar="JSON", default=argparse.SUPPRESS, help=example)
 
 
 def _json(text: str) -> Any:
@@ -107,11 +106,19 @@ def given(args: argparse.Namespace, *configs: Any) -> dict[str, Any]:
 def load(args: argparse.Namespace) -> folovllm.LLM:
     """The model that was asked for. Its seed is drawn anew: two runs without --seed should differ."""
     kwargs = given(args, *ENGINE) | {"seed": random.SystemRandom().getrandbits(31)}
-    with notes.status(f"loading {EngineConfig.from_kwargs(**kwargs).model_config.model} …"):  # refuses a wrong value
+    model = EngineConfig.from_kwargs(**kwargs).model_config.model  # refuses a wrong value
+    with waiting(f"loading {model} …", notes):
         llm = folovllm.LLM(**kwargs)  # imports torch
     for observe in getattr(args, "observers", ()):  # of a command that looks at its engine (--trace at the root)
         observe(llm.engine)
     return llm
+
+
+def waiting(text: str, console: Console) -> contextlib.AbstractContextManager[object]:
+    """Says what takes long: by a spinner at a terminal, by a line elsewhere."""
+    if not console.is_terminal:
+        console.print(text, markup=False)
+    return console.status(escape(text))
 
 
 def generate(args: argparse.Namespace) -> int:

@@ -199,7 +199,9 @@ def test_a_folder_that_is_filled_meanwhile_stays_as_it_is(tmp_path):
 def test_the_command_prints_a_table(tmp_path, source, text, capsys):
     argv = ["quantize", str(source), str(tmp_path / "out"), "--group-size", "32", "--calibration", str(text)]
     assert main(argv) == 0
-    lines = capsys.readouterr().out.splitlines()
+    out, err = capsys.readouterr()
+    assert err.splitlines()[0] == f"quantizing {source} …"
+    lines = out.splitlines()
     assert lines[0].split() == ["before", "after"]
     assert [line.split("  ")[0] for line in lines[1:4]] == [
         "linear layers, bytes", "all weights, bytes", "loss on held-out text",

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import folovllm
 from folovllm import LLM, CacheConfig, ModelConfig, SchedulerConfig
+from folovllm.entrypoints import commands
 from folovllm.entrypoints.commands import main
 from folovllm.sampling_params import SamplingParams
 from tests.m1.support import make_text_model
@@ -81,7 +83,6 @@ def test_module_is_the_command() -> None:
         (["generate", "x", "--dtype", "bf16"], "did you mean 'bfloat16'?"),
         (["generate", "x", "--load-format", "x"], "load_format must be one of"),
         (["generate", "x", "--max-model-len", "0"], "max_model_len must be"),
-        (["chat", "--model", "/no/such/folder"], "no such folder"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(argv: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,12 +99,35 @@ def test_every_field_of_the_engine_is_an_option(config: Any, capsys: pytest.Capt
 
 
 def test_what_only_the_model_can_refuse_is_one_line_too(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = run(["generate", "x" * 600, "--model", model], capsys)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("error: prompt has 601 tokens, but max_model_len is 512")
+    """After the line that says what is loaded."""
+    for name, text in (
+        (model, "prompt has 601 tokens, but max_model_len is 512"),
+        ("/no/such/folder", "got '/no/such/folder': no such folder"),
+    ):
+        code, out, err = run(["generate", "x" * 600, "--model", name], capsys)
+        loading, error = err.splitlines()
+        assert (code, out, loading) == (2, "", f"loading {name} …")
+        assert error.startswith("error: ")
+        assert text in error
 
 
 # generate.
+
+
+def test_what_is_loaded_is_said_in_a_pipe_by_a_line_and_at_a_terminal_by_a_spinner(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also of a name with brackets, which rich reads as markup."""
+    said = {}
+    for is_terminal in (False, True):
+        file = io.StringIO()
+        monkeypatch.setattr(commands, "notes", Console(file=file, force_terminal=is_terminal, width=80))
+        code, _, error = run(["generate", "x", "--model", "/no/such/[/folder]"], capsys)
+        assert (code, "no such folder" in error) == (2, True)
+        said[is_terminal] = file.getvalue()
+    assert said[False] == "loading /no/such/[/folder] …\n"
+    assert "loading /no/such/[/folder] …" in said[True]
+    assert "loading" not in said[True].rpartition("\x1b[2K")[2]  # it is gone when the line of the error comes
 
 
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)

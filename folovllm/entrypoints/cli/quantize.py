@@ -59,6 +59,8 @@ def run(args: argparse.Namespace) -> int:
     options = ("method", "bits", "group_size", "symmetric", "w8a8", "smoothquant", "head")
     recipe = Recipe.from_options(**{name: getattr(args, name) for name in options})
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    if not notes.is_terminal:  # where no bar shows it
+        notes.print(f"quantizing {args.model} …", markup=False)
     with Progress(*columns, console=notes, transient=True) as progress:
         task = progress.add_task("layers", total=None)
         report = quantize(

@@ -25,6 +25,7 @@ from rich.text import Text
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from folovllm.engine.async_llm import AsyncLLM
+from folovllm.entrypoints.commands import waiting
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.front_engine import RemoteFacts
 from folovllm.serving.mp_client import MPClient
@@ -135,9 +136,7 @@ def serve(options: ServerOptions, engine: EngineProcess | dict[str, Any], notes:
         OSError: the address is taken.
     """
     with listen(options.host, options.port) as listener:
-        if not notes.is_terminal:  # where no spinner shows it
-            notes.print(f"loading {options.model} …")
-        with notes.status(f"loading {options.model} …"):
+        with waiting(f"loading {options.model} …", notes):
             llm = MPClient(engine) if isinstance(engine, EngineProcess) else AsyncLLM(options.model, **engine)
         facts = llm.engine.facts if isinstance(llm, MPClient) else RemoteFacts.of(llm.engine)
         cache = facts.config.cache_config

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from folovllm.entrypoints.commands import waiting
 from folovllm.serving.openai.app import ServerOptions, make_app
 from folovllm.serving.openai.launch import listen, run_app, say_where
 from folovllm.serving.replicas.client import ReplicatedLLM
@@ -82,7 +83,7 @@ def serve_replicas(
 ) -> int:
     """As openai.launch.serve(), with the engines elsewhere. Raises: also as RayFleet."""
     with listen(options.host, options.port) as listener:
-        with notes.status(f"starting {replica_options.replicas} replicas of {options.model} …"):
+        with waiting(f"starting {replica_options.replicas} replicas of {options.model} …", notes):
             llm = make_replicas(options.model, engine_options, replica_options)
         try:
             facts, scaling = llm.engine.facts, replica_options.scaling()

@@ -16,6 +16,7 @@ from dataclasses import fields
 from typing import Any, NoReturn
 
 from rich.console import Console
+from rich.markup import escape
 
 import folovllm
 from folovllm.config import EMBEDDED_MODEL, CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
@@ -92,7 +93,10 @@ def given(args: argparse.Namespace, *configs: Any) -> dict[str, Any]:
 def load(args: argparse.Namespace) -> folovllm.LLM:
     """The model that was asked for. Its seed is drawn anew: two runs without --seed should differ."""
     kwargs = given(args, *ENGINE) | {"seed": random.SystemRandom().getrandbits(31)}
-    with notes.status(f"loading {EngineConfig.from_kwargs(**kwargs).model_config.model} …"):  # refuses a wrong value
+    text = f"loading {EngineConfig.from_kwargs(**kwargs).model_config.model} …"  # refuses a wrong value
+    if not notes.is_terminal:  # where no spinner shows it
+        notes.print(text, markup=False)
+    with notes.status(escape(text)):
         return folovllm.LLM(**kwargs)  # imports torch
 
 
