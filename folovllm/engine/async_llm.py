@@ -26,7 +26,7 @@ from itertools import count
 from os import PathLike
 from typing import Any
 
-from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.defaults import check_no_lora, config_for_llm
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.looks import EngineLook, Load, load_of, look_at
@@ -102,6 +102,7 @@ class AsyncLLM:
         request_id: str | None = None,
         *,
         priority: int = 0,
+        lora_request: None = None,
         output_kind: RequestOutputKind | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs of one request as they grow; each holds everything so far, the last one is `finished`.
@@ -118,6 +119,7 @@ class AsyncLLM:
             RuntimeError: the engine has been shut down, or serves another event loop.
             Exception: what ended this request, such as an error in its own logits processor. Other requests go on.
         """
+        check_no_lora(lora_request)
         kind = output_kind or getattr(sampling_params, "output_kind", RequestOutputKind.CUMULATIVE)
         if kind is RequestOutputKind.DELTA:
             check_can_stream(sampling_params)

@@ -39,6 +39,7 @@ class SequenceOutput:
             )
         self.text = ""
         self.num_read = 0  # tokens that `text` was made of; counted where there are no stop strings
+        self.is_whole = False  # `text` has all of them, and an incomplete character at its end
         self.stops = list(self.params.stop or ())
         keep_stop = self.params.include_stop_str_in_output
         self.tells_logprobs = self.params.needs_logprobs or self.params.use_beam_search
@@ -85,7 +86,7 @@ class SequenceOutput:
         return True
 
     def shown_text(self) -> str:
-        if self.detokenizer is not None and not self.stops:
+        if self.detokenizer is not None and not self.stops and not self.is_whole:
             self._read(self.detokenizer, self.seq.data.output_token_ids)
         if self.holdback == 0 or self.seq.is_finished():
             return self.text
@@ -98,7 +99,7 @@ class SequenceOutput:
         self.text += detokenizer.add(*token_ids[self.num_read : end])
         self.num_read = end
         if self.seq.is_finished():
-            self.text += detokenizer.finish()
+            self.text, self.is_whole = self.text + detokenizer.finish(), True
 
 
 class OutputProcessor:

@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.defaults import check_no_lora, config_for_llm
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams, to_output
@@ -103,6 +103,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
+        lora_request: None = None,
     ) -> list[RequestOutput]:
         """Complete each prompt; the outputs come in the order of the prompts. Threads may call this at the same time:
         the prompts of all are computed together.
@@ -116,6 +117,7 @@ class LLM:
         Raises:
             ValueError: a prompt or its parameters cannot be served; then no prompt of this call is.
         """
+        check_no_lora(lora_request)
         prompt_list = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
         is_list = isinstance(sampling_params, Sequence)
         params_list: Any = sampling_params if is_list else [sampling_params] * len(prompt_list)
@@ -143,6 +145,7 @@ class LLM:
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
+        lora_request: None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -177,7 +180,7 @@ class LLM:
         ]
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False

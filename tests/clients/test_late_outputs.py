@@ -9,7 +9,9 @@ import pytest
 from folovllm import LLMEngine, SamplingParams
 from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.detokenizer import IncrementalDetokenizer
+from folovllm.engine.output_processor import SequenceOutput
 from folovllm.outputs import CompletionOutput, RequestOutput
+from folovllm.request import Sequence, SequenceData, SequenceStatus
 
 PARAMS = {
     "greedy": SamplingParams(temperature=0, max_tokens=24),
@@ -47,6 +49,16 @@ def finished(engine: LLMEngine, every: int) -> dict[str, list[CompletionOutput]]
             engine.advance()
         found |= {output.request_id: output.outputs for output in engine.drain()[0] if output.finished}
     return found
+
+
+def test_a_character_that_stays_incomplete_is_shown_once_however_often_the_text_is_asked_for() -> None:
+    """The best of several sequences are asked again when the last of them has ended."""
+    seq = Sequence("0", "r", SequenceData([65]), SamplingParams(), status=SequenceStatus.RUNNING)
+    output = SequenceOutput(seq, Bytes())
+    seq.data.output_token_ids += [66, 0xE4]
+    assert output.shown_text() == "B"
+    seq.transition(SequenceStatus.FINISHED_LENGTH_CAPPED)
+    assert [output.shown_text() for _ in range(3)] == ["B\ufffd"] * 3
 
 
 def test_outputs_that_are_fetched_late_are_those_of_each_step(engine: LLMEngine) -> None:
