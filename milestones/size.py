@@ -42,7 +42,7 @@ LIMITS = {
     "m6": Size(lines=13_355, cpp=1_900, step_files=30, step_functions=90),
     "m7": Size(lines=16_210, cpp=2_740),
     "m8": Size(lines=17_855, cpp=2_845),
-    "root": Size(lines=34_025, cpp=2_845),
+    "root": Size(lines=34_035, cpp=2_845),
 }
 
 
