@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import shlex
+import sys
 from collections import Counter
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,11 +22,15 @@ os.environ.pop("COLUMNS", None)  # the width of a terminal, where a shell hands 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
+# The process that hands the tests to workers runs none: torch would cost it some seconds.
+RUNS_TESTS = "PYTEST_XDIST_WORKER" in os.environ or "-n" not in sys.argv
+if RUNS_TESTS:
+    import torch
+
 # Without a GPU the Triton kernels run in Triton's interpreter: to be said before a module with kernels is imported.
-if not torch.cuda.is_available():
+if RUNS_TESTS and not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
     os.environ.setdefault("FOLOVLLM_CHECK_KERNELS", "no")  # by each engine on the stand-in for a GPU, interpreted
 

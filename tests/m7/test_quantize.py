@@ -246,6 +246,7 @@ def test_the_embedded_models_head_in_8_bits_says_what_hugging_face_says(tmp_path
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_eight_bits_cost_the_embedded_model_nothing(tmp_path, quarter):
     report = quantize("embedded", tmp_path / "out", Recipe.from_options(method="rtn", w8a8=True), quarter)

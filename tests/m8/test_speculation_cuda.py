@@ -38,6 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "params", some([{"seed": 3, "top_k": 9, "logprobs": 2}, {"temperature": 0.0}]), ids=["seeded", "greedy"]
 )
