@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -38,7 +39,7 @@ def stdin_of(data: bytes) -> io.TextIOWrapper:
     ],
 )
 def test_a_closed_stream_is_one_line_and_exit_2(command: str, text: str) -> None:
-    shell = f"exec {sys.executable} -m folovllm {command}"
+    shell = f"exec {shlex.quote(sys.executable)} -m folovllm {command}"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["sh", "-c", shell], env=environment, stderr=subprocess.PIPE, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (2, text)
@@ -46,7 +47,7 @@ def test_a_closed_stream_is_one_line_and_exit_2(command: str, text: str) -> None
 
 @pytest.mark.exhaustive
 def test_a_closed_stdin_reads_as_empty() -> None:
-    shell = f"exec {sys.executable} -m folovllm chat <&-"
+    shell = f"exec {shlex.quote(sys.executable)} -m folovllm chat <&-"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["sh", "-c", shell], env=environment, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (0, "")
