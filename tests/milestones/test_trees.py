@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -62,7 +63,7 @@ def test_what_the_readme_says_runs_the_tree_and_not_what_is_installed(tmp_path: 
     commands = commands_of(tmp_path / "m1")
     assert commands.splitlines() == ["python examples/m1_drive.py", "python -m folovllm --help", "python -m pytest"]
     done = subprocess.run(
-        ["bash", "-ec", commands.replace("python ", f"{sys.executable} ")],
+        ["bash", "-ec", commands.replace("python ", f"{shlex.quote(sys.executable)} ")],
         cwd=tmp_path / "m1",
         env=environment,
         capture_output=True,
