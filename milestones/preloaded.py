@@ -31,8 +31,11 @@ from pathlib import Path
 from typing import Any
 
 # timeit repeats for seconds what has only to be shown to run; twice, so that it says "loops" as it does on the pages.
+# It is a shell's program and Python's at the same time: after `#!` a path may have no space.
 SHIM = """\
-#!{python} -IS
+#!/bin/sh
+'''exec' "{python}" -IS "$0" "$@"
+' '''
 import array, json, os, socket, sys
 arguments = sys.argv[1:]
 if arguments[:1] and arguments[0].startswith("-") and arguments[0] not in ("-", "-c", "-m"):
