@@ -30,8 +30,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# timeit repeats for seconds what has only to be shown to run; twice, so that it says "loops" as it does on the pages.
-# It is a shell's program and Python's at the same time: after `#!` a path may have no space.
+# It is a shell's program and Python's at the same time: after `#!` a path may have no space. timeit repeats for seconds
+# what has only to be shown to run; twice, so that it says "loops" as it does on the pages.
 SHIM = """\
 #!/bin/sh
 '''exec' "{python}" -IS "$0" "$@"
