@@ -114,6 +114,12 @@ def add_byte_tokenizer(folder: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>").save_pretrained(folder)
 
 
+def our_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The package's own. What asyncio says of another test's task, when it is collected, is not among them."""
+    ours = (each for each in caplog.records if each.name.partition(".")[0] == "folovllm")
+    return [each.getMessage() for each in ours if each.levelno >= logging.WARNING]
+
+
 @contextlib.contextmanager
 def no_warning_of_its_length(tokenizer: Any, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Within it the tokenizer must not warn of a text that no model takes whole; behind it, it is seen to warn."""

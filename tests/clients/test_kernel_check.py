@@ -17,7 +17,7 @@ from folovllm.layers.kernels import add_rms_norm, matmul, norm_rotary, silu_mul
 from folovllm.layers.ops import LayerOps
 from folovllm.sample.kernels import sampler
 from tests.fake_cuda import FakeCuda
-from tests.helpers import some
+from tests.helpers import our_warnings, some
 from tests.m3.oracle import Oracle
 from tests.m4.cuda_support import make_engine, serve
 
@@ -81,7 +81,7 @@ def test_where_all_is_well_nothing_is_said_and_nothing_is_replaced(
     assert {"_paged_decode", "_merge", "_paged_prefill", "_add_rms_norm_kernel", "_norm_rotary_kernel",
             "_silu_mul_kernel", "_sample_kernel"} <= set(checked_cuda.variants)  # fmt: skip
     assert len(checked_cuda.variants["_paged_decode"]) >= 2  # whole, and in splits
-    assert caplog.messages == []
+    assert our_warnings(caplog) == []
     kernels = {"backend": "triton", "graphs": True, "norm_rotary": norm_rotary.norm_rotary, "draws": True}
     assert parts_of(engine) == kernels
     assert tokens_of(engine) == small_oracle.greedy(PROMPT, 4)
@@ -110,7 +110,7 @@ def test_a_kernel_that_is_no_good_here_is_named_and_the_engine_answers_without_i
     monkeypatch.setattr(module, kernel, Raises() if fault == "raises" else Doubled(found, result))
     engine = make_engine(small_oracle, **SMALL)
     how = "fails with RuntimeError: PTX assembler: unknown target$" if fault == "raises" else "is off by [0-9.e+-]+ of"
-    assert len(caplog.messages) == 1
+    assert len(our_warnings(caplog)) == 1
     assert re.search(
         f"torch takes the place of a kernel, which is slower: the kernel '{said}' {how}", caplog.text, re.M
     )
@@ -136,7 +136,7 @@ def test_without_the_check_a_wrong_kernel_is_used(
     monkeypatch.setenv("FOLOVLLM_CHECK_KERNELS", "no")
     monkeypatch.setattr(silu_mul, "_silu_mul_kernel", Doubled(silu_mul._silu_mul_kernel, "out_ptr"))
     engine = make_engine(small_oracle, **SMALL)
-    assert caplog.messages == []
+    assert our_warnings(caplog) == []
     assert tokens_of(engine) != small_oracle.greedy(PROMPT, 4)
 
 
@@ -156,6 +156,6 @@ def test_a_cache_of_8_bits_is_read_by_torch_where_its_kernel_is_wrong(
 ) -> None:
     monkeypatch.setattr(store_kv_fp8, "_store_kv_fp8", Raises())
     engine = make_engine(small_oracle, kv_cache_dtype="fp8", **SMALL)
-    assert [message.partition("'store_kv' fails")[1] for message in caplog.messages] == ["'store_kv' fails"]
+    assert [message.partition("'store_kv' fails")[1] for message in our_warnings(caplog)] == ["'store_kv' fails"]
     assert parts_of(engine)["backend"] == "paged_fp8"
     assert len(tokens_of(engine)) == 4

@@ -14,7 +14,7 @@ from folovllm.layers.quantization.cuda import Fp8Linear, PlainFp8Linear, TritonC
 from folovllm.layers.quantization.linear import QuantizedLinear
 from tests.clients.test_kernel_check import Doubled, Raises
 from tests.fake_cuda import FakeCuda
-from tests.helpers import make_hf_folder, some
+from tests.helpers import make_hf_folder, our_warnings, some
 
 pytest.importorskip("triton")
 from folovllm.layers.quantization.kernels import linear_codes, round_rows
@@ -49,7 +49,7 @@ def test_a_product_that_is_right_is_kept(
     tmp_path: Path, checked_cuda: FakeCuda, caplog: pytest.LogCaptureFixture, quantization: str, kept: type
 ) -> None:
     assert product(engine(tmp_path, quantization)) is kept
-    assert caplog.messages == []
+    assert our_warnings(caplog) == []
 
 
 @pytest.mark.exhaustive
@@ -69,7 +69,7 @@ def test_a_product_that_is_no_good_here_is_replaced_by_torchs(
     fault = Raises() if result is None else Doubled(getattr(module, kernel), result)
     monkeypatch.setattr(module, kernel, fault)
     made = engine(tmp_path, quantization)
-    (message,) = caplog.messages
+    (message,) = our_warnings(caplog)
     assert "torch takes the place of a kernel, which is slower: the kernel 'linear' " in message
     assert ("fails with RuntimeError: PTX assembler" if result is None else "is off by") in message
     assert product(made) is instead

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from folovllm.utils import cpu_kernels
+from tests.helpers import our_warnings
 
 REASON = cpu_kernels.unavailable_reason()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=f"the CPU kernels cannot run: {REASON}")
@@ -133,10 +134,6 @@ def test_the_digest_can_be_checked_by_hand(library: Path) -> None:
 # --- whose the folder is
 
 
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-
-
 @pytest.fixture
 def warned(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Asked twice, there is one warning; it names what can be done."""
@@ -146,7 +143,7 @@ def warned(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) ->
         assert said in (cpu_kernels.unavailable_reason() or "")
         with pytest.raises(RuntimeError, match="the CPU kernels cannot run here"):
             cpu_kernels.library()
-        (warning,) = warnings_of(caplog)
+        (warning,) = our_warnings(caplog)
         assert said in warning
         assert "torch's operators take their place" in warning
         assert "XDG_CACHE_HOME" in warning
