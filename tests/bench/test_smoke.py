@@ -24,7 +24,7 @@ TINY = ["--shape", "qwen3-tiny", "--dtype", "float32"]
 LENGTHS = ["--input-len", "6", "--output-len", "3"]
 ROUNDS = ["--rounds", "2", "--seed", "5"]
 COMMANDS = {
-    "throughput": [*TINY, *LENGTHS, *ROUNDS, "--num-requests", "3", "--mixed"],
+    "throughput": [*TINY, *LENGTHS, *ROUNDS, "--num-requests", "3"],
     "latency": [*TINY, *LENGTHS, *ROUNDS],
     "serve-load": [*TINY, *LENGTHS, *ROUNDS, "--num-requests", "3", "--max-concurrency", "2"],
     "decode": [*TINY, *ROUNDS, "--batch-sizes", "1", "2", "--context", "8", "--steps", "2"],
@@ -100,7 +100,7 @@ def test_the_list_and_a_wrong_name_import_no_torch(argv: list[str]) -> None:
         (["latency", "--rounds", "0"], "--rounds: must be at least 1, got 0"),
         (["latency", "--output-len", "1"], "--output-len: must be at least 2, got 1"),
         (["latency", "--dtype", "bf16"], "did you mean 'bfloat16'?"),
-        (["throughput", "--peer", "hg"], "peer must be one of hf"),
+        (["latency", "--peer", "hg"], "peer must be one of hf"),
         (["throughput", "--quantization", "w3a16"], "'w3a16'"),
         (["latency", *TINY, "--load-format", "auto"], "load_format must be 'dummy' for a shape, got 'auto'"),
         (["speculation", *TINY, "--acceptance", "1.5"], "acceptance must be from 0 to 1, got 1.5"),

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from folovllm import request
-from folovllm.bench.contestant import make_engine, take_turns
+from folovllm.bench.contestant import make_engine
 from folovllm.bench.options import add_batch_sizes, add_common, add_lengths, add_model, add_number, source
 from folovllm.bench.report import Report, medians
+from folovllm.bench.rounds import take_turns
 from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.engine.llm_engine import LLMEngine
@@ -143,7 +144,7 @@ def run(args: argparse.Namespace) -> Report:
 def _prompts(engine: LLMEngine, count: int, length: int, vocab: int, seed: int) -> list[list[int]]:
     """The embedded model's are beginnings of texts that it can go on with; others are random."""
     if engine.tokenizer is None:
-        return random_prompts(count, length, vocab, seed)
+        return random_prompts([length] * count, vocab, seed)
     texts = read_texts(Path(str(files("folovllm") / "assets" / "embedded" / "calibration.jsonl")))
     text = "".join(prompt + text for prompt, text in texts)
     # verbose: that no model could take in all of it is no news, for it is cut.

@@ -23,10 +23,11 @@ from typing import Any
 
 import torch
 
-from folovllm.bench.contestant import make_engine, synchronize, take_turns
-from folovllm.bench.decode import WARM_UP_STEPS, DecodingBatch
+from folovllm.bench.contestant import make_engine, synchronize
+from workshop.bench.decode import WARM_UP_STEPS, DecodingBatch
 from folovllm.bench.options import add_batch_sizes, add_common, add_number
 from folovllm.bench.report import Report, Row, by_round, counted, medians
+from folovllm.bench.rounds import take_turns
 from folovllm.bench.workload import BenchModel, progress_bar, vocab_size
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.engine.llm_engine import LLMEngine
