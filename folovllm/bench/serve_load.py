@@ -138,9 +138,7 @@ def run(args: argparse.Namespace) -> Report:
     return measured(args, requests, f"{len(requests)} requests of a file, {num_tokens:,} tokens out", loads)
 
 
-def measured(
-    args: argparse.Namespace, requests: Sequence[LoadRequest], what: str, loads: Sequence[Arrivals]
-) -> Report:
+def measured(args: argparse.Namespace, requests: Sequence[LoadRequest], what: str, loads: Sequence[Arrivals]) -> Report:
     """An engine in this process, or the server at --url. `what`: the requests in words."""
     goals, given = parse_goals(args.goodput), {name: getattr(args, name) for name in ENGINE if name in args}
     if args.url is None:

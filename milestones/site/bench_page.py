@@ -16,7 +16,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from milestones.bench.peers_chart import ablation_lines, draw, peer_lines
+from milestones.site.peers_chart import ablation_lines, draw, peer_lines
 from milestones.site.bench_table import load
 
 ROOT = Path(__file__).resolve().parents[2]

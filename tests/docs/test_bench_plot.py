@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from milestones.bench.charts import round_numbers
+from milestones.site.charts import round_numbers
 from milestones.site.bench_plot import plot
 from milestones.site.errors import DirectiveError
 

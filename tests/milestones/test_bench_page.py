@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from milestones.bench.peers_chart import Dot, peer_lines
+from milestones.site.peers_chart import Dot, peer_lines
 from milestones.site import bench_page as page
 from milestones.site.figures import drawing
 

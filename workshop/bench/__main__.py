@@ -28,14 +28,14 @@ MAKERS = {
 
 
 def build_parser() -> Parser:
+    contestant.PEERS.update(more.PEERS)
+    contestant.PEER_OPTIONS.update(more.OPTIONS)
     parser = Parser(prog="python -m workshop.bench", description=__doc__)
     add_benches(parser, BENCHES | MAKERS)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    contestant.PEERS.update(more.PEERS)
-    contestant.PEER_OPTIONS.update(more.OPTIONS)
     return run_command(build_parser, argv)
 
 

@@ -106,7 +106,8 @@ def run(args: argparse.Namespace) -> Report:
     lines = found.lines(
         args, lambda runs: {"seconds": [run.wall_seconds or run.seconds for run in runs]},
         requests=preset.num_requests, prompt_tokens=sum(prompts), output_tokens=sum(outputs), floor_s=floor,
-        kv_read_gb=cost.kv_bytes / 1e9, weights_read_gb=cost.weight_bytes / 1e9, prefill_tflop=cost.prefill_flops / 1e12,
+        kv_read_gb=cost.kv_bytes / 1e9, weights_read_gb=cost.weight_bytes / 1e9,
+        prefill_tflop=cost.prefill_flops / 1e12,
     )  # fmt: skip
     base = statistics.median(lines[0][1]["seconds"])
     for row, samples in lines:

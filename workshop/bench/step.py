@@ -24,7 +24,6 @@ from typing import Any
 import torch
 
 from folovllm.bench.contestant import make_engine, synchronize
-from workshop.bench.decode import WARM_UP_STEPS, DecodingBatch
 from folovllm.bench.options import add_batch_sizes, add_common, add_number
 from folovllm.bench.report import Report, Row, by_round, counted, medians
 from folovllm.bench.rounds import take_turns
@@ -35,6 +34,7 @@ from folovllm.engine.parts import Parts, choose_parts
 from folovllm.tracing.observer import PartObserver
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.model_runner import ModelRunner
+from workshop.bench.decode import WARM_UP_STEPS, DecodingBatch
 
 COLUMNS = [
     "batch", "steps", "schedule_ms", "prepare_ms", "update_ms", "outputs_ms", "other_ms", "host_ms", "forward_ms",

