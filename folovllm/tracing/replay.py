@@ -62,7 +62,7 @@ class Replay:
         """Each step with its rows; the state is then that of the step while it computes.
 
         Raises:
-            TraceFormatError: a record names what none before it has told of.
+            TraceFormatError: a record names what no record before it has.
         """
         for record in steps:
             try:
@@ -76,7 +76,7 @@ class Replay:
                 self.finish(record, rows)
             except KeyError as error:
                 raise TraceFormatError(
-                    f"step {record.step}: names a sequence that was never told of: {error}"
+                    f"step {record.step}: names a sequence that no record before has: {error}"
                 ) from None
 
     def begin(self, record: StepRecord) -> list[Row]:

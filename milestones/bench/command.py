@@ -59,7 +59,7 @@ AT_LEAST = {"prompts": 2, "new_tokens": 2, "sweep_threshold": 0, "shorts": 0}
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    """Those of a workload have None for "not given", so that settle() can tell."""
+    """Those of a workload have None for "not given", so that settle() knows."""
     command.add_argument("milestones", metavar="mK", nargs="+", help="the others are compared with the first one")
     group = command.add_mutually_exclusive_group()
     text = "a local folder, a hub id, or 'embedded' (the default of --workload requests)"

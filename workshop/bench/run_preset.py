@@ -64,8 +64,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     add_peers(command)
     add_number(command, "--num-requests", "--num-prompts", help="instead of the preset's number")
-    add_number(command, "--input-len", help="tokens of the longest prompt, instead of its own")
-    add_number(command, "--output-len", help="of the longest answer, instead of its own", least=2)
+    add_number(command, "--input-len", help="tokens of the longest prompt, instead of the preset's")
+    add_number(command, "--output-len", help="of the longest answer, instead of the preset's", least=2)
     text = "leave out one of the things that make our engine fast, or several (a wrong name is answered with all)"
     command.add_argument("--without", nargs="+", default=[], metavar="WHAT", help=text)
     text = "the share of a GPU's memory for our engine (default: 0.9); less leaves room for a peer"

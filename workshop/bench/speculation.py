@@ -43,7 +43,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-class Guess(int):
+class Draft(int):
     """A token that equals any other by chance."""
 
     chance: Callable[[], bool]
@@ -60,11 +60,11 @@ class OracleProposer(NgramProposer):
     def __init__(self, alpha: float, seed: int) -> None:
         super().__init__(1, 1)
         rng = random.Random(seed)
-        self.guess = Guess()
-        self.guess.chance = lambda: rng.random() < alpha
+        self.draft = Draft()
+        self.draft.chance = lambda: rng.random() < alpha
 
     def propose(self, seqs: list[request.Sequence], counts: list[int]) -> list[list[int]]:
-        return [[self.guess] * count for count in counts]
+        return [[self.draft] * count for count in counts]
 
     def choose(self, *args: Any) -> Parts:
         """choose_parts(), with a runner that asks this proposer."""

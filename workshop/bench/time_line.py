@@ -156,7 +156,7 @@ def workload_seconds(
     gpu: Gpu, prompts: Sequence[Sequence[int]], outputs: Sequence[int], *, codes: bool = False
 ) -> float:
     """All decode steps, and the operations of the prompts at the rate of full waves, which share their weights with the
-    decodes. Every 8th step is computed and stands for those around it, for the next are nearly the same."""
+    decodes. Every 8th step is computed and taken for those around it, for the next are nearly the same."""
     shape, lengths = ModelShape.of_config(SHAPE, SHAPES[SHAPE]), [len(prompt) for prompt in prompts]
     pairs = sum(length * (length + 1) // 2 for length in lengths)
     prefill = (2 * shape.body * sum(lengths) + 4 * pairs * shape.layers * shape.heads * shape.head_dim) / PRODUCTS
@@ -232,7 +232,7 @@ def kernels(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: st
         Kernel("sampling", "draw", 1, rows * vocab * ITEM, 0, draw_seconds(gpu, rows, vocab) + LAUNCH),
         Kernel("upload", OTHERS, UPLOAD_OPERATIONS, upload, 0, upload / HOST_LINK + UPLOAD_OPERATIONS * LAUNCH),
     ]  # fmt: skip
-    times = {name: layers for name in ("launches", "num_bytes", "flops", "seconds")}
+    times = dict.fromkeys(("launches", "num_bytes", "flops", "seconds"), layers)
     return [replace(each, **{name: n * getattr(each, name) for name, n in times.items()}) for each in in_layers] + once
 
 

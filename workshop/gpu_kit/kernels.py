@@ -39,7 +39,15 @@ from folovllm.sample.row import SamplingRow
 from folovllm.sampling_params import SamplingParams
 from workshop.bench.decode import WARM_UP_STEPS, DecodingBatch
 from workshop.bench.time_line import (
-    LAUNCH, Gpu, codes_seconds, draw_seconds, gpu_named, kernel_seconds, label_of, product_bytes, product_seconds,
+    LAUNCH,
+    Gpu,
+    codes_seconds,
+    draw_seconds,
+    gpu_named,
+    kernel_seconds,
+    label_of,
+    product_bytes,
+    product_seconds,
     products_of,
 )  # fmt: skip
 

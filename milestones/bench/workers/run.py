@@ -1,7 +1,7 @@
 """Runs in the environment that has a peer or a milestone in it, and hands each request to one engine file.
 
     in   {"engine": "…/llama_cpp_engine.py", "dtype": ..., ...}           once
-    out  {"version": ..., "dtype": of its own weights or null}
+    out  {"version": ..., "dtype": of its weights, or null}
     in   {"prompts": [[1, 2], ...], "num_tokens": [32, ...]}
     out  {"steps": [[seconds, tokens, prefill], ...], "tokens": [[...], ...]}
 

@@ -28,7 +28,7 @@ class Engine:
         self.runs = 0
 
     def generate(self, waves: list[dict[str, Any]], enough: int | None) -> dict[str, Any]:
-        """Requests in waves (see play.py), greedy: the time of each token. The clock stands while statistics are
+        """Requests in waves (see play.py), greedy: the time of each token. The clock stops while statistics are
         read."""
         self.runs += 1
         engine, wanted = self.engine, dict[str, int]()

@@ -1,4 +1,4 @@
-"""The peers by name, each in an environment of its own.
+"""The peers by name, each in another environment.
 
     hf                    transformers' generate(), one prompt at a time or --peer-batch-size
     hf-continuous         transformers' own continuous batching

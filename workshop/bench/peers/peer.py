@@ -1,4 +1,4 @@
-"""A peer in a process and an environment of its own: prompts and tokens go there and come back as lines of JSON.
+"""A peer in another process and environment: prompts and tokens go there and come back as lines of JSON.
 
     this process                             the peer's Python
     Peer.run(prompts, counts)  ─────────▶    a file workers/*_engine.py

@@ -1,6 +1,6 @@
 """transformers' own continuous batching as a peer: all prompts at once, joined and scheduled by its manager.
 
-The manager generates in a thread of its own and notes when each token was there. Tokens that came out of the
+The manager generates in another thread and notes when each token was there. Tokens that came out of the
 same forward pass are noted together, so the passes can be read off: a pass ends where a request comes again.
 
     request 0   t     t     t          passes: {0} {0, 1} {0, 1}
@@ -33,7 +33,7 @@ class Engine(hf_engine.Engine):  # type: ignore[misc]
     def generate(self, prompts: list[list[int]], num_tokens: list[int]) -> dict[str, list[Any]]:
         from transformers import GenerationConfig
 
-        # -1 is no token's id. None would be filled with the model's own EOS.
+        # -1 is no token's id. None would be filled with the model's EOS.
         greedy = GenerationConfig(do_sample=False, max_new_tokens=max(num_tokens), eos_token_id=-1, pad_token_id=0)
         manager = self.model.init_continuous_batching(
             generation_config=greedy, continuous_batching_config=self._config(prompts, num_tokens)
@@ -75,7 +75,7 @@ class Engine(hf_engine.Engine):  # type: ignore[misc]
 
 
 def _collect(manager: Any, count: int) -> dict[str, Any]:
-    """Every request's last output. The thread reports its own end only by not running any more."""
+    """Every request's last output. The thread reports its end only by not running any more."""
     results: dict[str, Any] = {}
     while len(results) < count:
         running = manager.is_running()  # asked first: what it gave before it ended is then still collected
