@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from folovllm.bench import contestant
 from folovllm.bench.arrivals import Arrivals
 from folovllm.bench.metrics import RequestTimes
 from folovllm.bench.workload import BenchModel
 from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
@@ -44,18 +44,8 @@ class MeasuredStep:
 
 
 def make_engine(model: BenchModel, dtype: str, **options: object) -> LLMEngine:
-    """On a CPU, where the clock around a step is the step's. `options`: of the configuration's layers."""
-    return LLMEngine(
-        config_for_llm(
-            model.path,
-            dtype=dtype,
-            device="cpu",
-            load_format=model.load_format,
-            skip_tokenizer_init=True,
-            swap_space=0.0,
-            **options,
-        )
-    )
+    """On a CPU, where the clock around a step is the step's. `options`: as of the bench's."""
+    return contestant.make_engine(model, dtype, "cpu", swap_space=0.0, **options)
 
 
 class RealRun(EngineObserver):

@@ -159,7 +159,7 @@ class DeltaEncoder(EngineObserver):
         return {"first": first} if first else {}
 
     def draft_tokens(self, output: SchedulerOutput, lengths: dict[str, int]) -> Fields:
-        """Of a step with draft tokens, whose sampled tokens have come. lengths: of its sequences, when it was scheduled."""
+        """Of a step with draft tokens, once it is done. lengths: of its sequences, when it was scheduled."""
         drafted, later = [], []
         for seq in output.scheduled_seqs:
             if count := output.num_drafts.get(seq.seq_id, 0):

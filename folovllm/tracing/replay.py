@@ -1,6 +1,6 @@
 """Reads records in order and knows the whole state at each of them: whose blocks, what waits, what can be found.
 
-A record says what changed; this says what is. The page, the exporter and the tests stand on it.
+A record says what changed; this says what is. The page, the exporter and the tests use it.
 
 vLLM: none
 """
@@ -40,7 +40,7 @@ class Row:
     num_tokens: int
     token: int | None = None
     drafted: int = 0
-    """Guesses that it computes besides num_tokens; those that are right are among num_tokens."""
+    """Draft tokens that it verifies besides num_tokens; the accepted ones are among num_tokens."""
     later: list[int] = field(default_factory=list)
     """Tokens behind `token`."""
 

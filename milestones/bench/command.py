@@ -172,7 +172,7 @@ def measure(
         raise MilestoneError(f"shape must be one of {', '.join(SHAPES)}, got {args.shape!r}")
     with bench_model(args.model, args.shape or DEFAULT_SHAPE) as model:
         # float32 is where a batch's tokens and a single sequence's agree.
-        common = {"model": model.path, "load_format": model.load_format, "dtype": workload.dtype}
+        common: dict[str, Any] = {"model": model.path, "load_format": model.load_format, "dtype": workload.dtype}
         common |= {"max_model_len": workload.max_model_len, "skip_tokenizer_init": True}
         if workload.num_seqs > USUAL_NUM_SEQS:
             common["max_num_seqs"] = workload.num_seqs

@@ -165,20 +165,6 @@ def test_the_cheap_part_of_a_rehearsal(tmp_path: Path, capsys: pytest.CaptureFix
         assert said in text
 
 
-@pytest.mark.parametrize(
-    ("argv", "text"),
-    [
-        (["--device", "cpu"], "add --tiny"),
-        (["--device", "tpu"], "device must be cpu, cuda or cuda:<index>, got 'tpu'"),
-        (["--minutes", "0"], "minutes must be positive, got 0"),
-    ],
-)
-def test_wrong_options(argv: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        kit.main(argv)
-    assert text in capsys.readouterr().err
-
-
 # What parts write.
 
 
