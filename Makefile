@@ -147,11 +147,11 @@ milestones: $(VENV)/.installed-test
 	@$(BIN)/python -m milestones size
 	@$(BIN)/python -m milestones verify --steps --share $(SHARE) $(addprefix --seed ,$(SEED))
 
-# The exercises: each can be done, and no wrong solution passes. Without a number all mutants are tried; which ones are
-# drawn is printed as a seed.
+# The exercises: each can be done, and no wrong solution passes. Without a number all mutants are tried; what is drawn is
+# printed with its seed.
 MUTANTS ?=
 labs: $(VENV)/.installed-test
-	@$(BIN)/python -m milestones prove --mutants $(MUTANTS) $(addprefix --seed ,$(SEED))
+	@$(BIN)/python -m milestones prove --share $(SHARE) --mutants $(MUTANTS) $(addprefix --seed ,$(SEED))
 
 docs: $(VENV)/.installed-docs
 	@$(BIN)/python -m milestones.site parity
