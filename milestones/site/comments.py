@@ -5,7 +5,7 @@
                                  zh = '下一步。'
 
 An entry is found by its English, wherever a box shows it; how the lines are broken does not count. A line of the
-Chinese is broken where the box ends; one that is laid out by hand (spaces, arrows) stays.
+Chinese is broken where the box ends; one that is laid out by hand (columns, arrows) stays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WIDTH = 100  # columns of a box
 _QUOTES = re.compile(r"(?P<open>\w*(?P<marks>\"{3}|'{3}|\"|'))(?P<body>.*)(?P=marks)", re.DOTALL)
 _PRAGMA = re.compile(r"(?:noqa|type:|fmt:|mypy:|ruff:|pragma:)")
 _NOT_WORDS = re.compile(r"`[^`]*`|\[[^\]]*\]|\w*[\d_]\w*|vLLM: \S+")
-_BY_HAND = re.compile(r"^\s|\S {2,}\S|[─│┌┐└┘├┤▶◀▲▼]")
+_BY_HAND = re.compile(r"\S {2,}\S|[─│┌┐└┘├┤▶◀▲▼]")
 _UNIT = re.compile(r"[（“《]*(?:`[^`]*`|[!-~]+|[^ !-~])[，。；：、！？）”》]*| +")
 _BETWEEN = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.NL, tokenize.COMMENT, tokenize.ENCODING}
 
@@ -128,12 +128,12 @@ def broken(text: str, width: int) -> list[str]:
         if _BY_HAND.search(line):
             out.append(line)
             continue
-        row = ""
-        for unit in _UNIT.findall(line):
-            if row and columns(row) + columns(unit) > width and unit.strip():
+        row = margin = line[: len(line) - len(line.lstrip())]
+        for unit in _UNIT.findall(line.lstrip()):
+            if row.strip() and columns(row) + columns(unit) > width and unit.strip():
                 out.append(row.rstrip())
-                row = ""
-            row += unit if row else unit.lstrip()
+                row = f"{margin}    " if margin else ""
+            row += unit if row.strip() else unit.lstrip()
         out.append(row.rstrip())
     return out
 
