@@ -68,6 +68,12 @@ SAID: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("getting-started.md", "| blocks of #,", "| 每块 # 个，", (BLOCK,)),
     ("getting-started.md", "preempted sequences | # |", "以 GiB 计 | # |", (int(default(CacheConfig, "swap_space")),)),
     ("m5/budget.md", "| # on a CPU, # on a GPU |", "| CPU #，GPU # |", (AT_M5["cpu"], AT_M5["cuda"])),
+    (
+        "m5/budget.md",
+        "takes # and # for `LLM`, # and # for a server",
+        "`LLM` 取 # 和 #，服务器取 # 和 # |",
+        (*FULL.values(), *FAST.values()),
+    ),
     ("m5/budget.md", "default of # on a GPU", "GPU 上默认的 # ", (AT_M5["cuda"],)),
     ("m5/budget.md", "_prefills` | # |", "_prefills` | # |", (default(SchedulerConfig, "max_num_partial_prefills"),)),
     ("m4/paged-decode.md", "# splits make # programs, whose", "切成 # 段有 # 个程序，结果", (SPLITS, PROGRAMS)),
