@@ -1,4 +1,4 @@
-"""`python -m milestones.site parity | comments | words | build | links`: the site's builds, and the gates for its pages."""
+"""`python -m milestones.site parity | comments | words | build | links`: the builds, and the gates for the pages."""
 
 from __future__ import annotations
 
