@@ -7,7 +7,7 @@ import json
 import os
 import re
 import ssl
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from folovllm.config import EMBEDDED_MODEL, EngineConfig
 from folovllm.engine.defaults import HUB, engine_options
 from folovllm.entrypoints.cli.parser import add_engine_arguments, engine_kwargs
+from folovllm.entrypoints.cli.recording import recording_options
 from folovllm.entrypoints.cli.vllm_options import OneModel, add_vllm_arguments
 from folovllm.entrypoints.commands import notes
 from folovllm.serving.engine_process import EngineProcess
@@ -116,7 +117,7 @@ def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _replica_options(args: argparse.Namespace) -> Any:
-    """None where one engine in this process is meant."""
+    """None where one engine is meant."""
     spelled = {"ray_address": "address", "replica_cpus": "cpus", "replica_gpus": "gpus"}
     names = ["replicas", "min_replicas", "max_replicas", "target_ongoing_requests", "router", "router_margin", *spelled]
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
@@ -161,17 +162,18 @@ def run(args: argparse.Namespace) -> int:
     if args.reasoning_parser is not None:
         check_name(args.reasoning_parser)
     require_packages()
-    replicas, observed = _replica_options(args), {**engine, "observers": args.observers}
+    recording = recording_options(args, texts=False)
+    replicas = _replica_options(args)
     if replicas is not None:
+        if args.trace is not None or args.nvtx:
+            raise ValueError("--trace and --nvtx must not be given with --replicas: they are of one engine")
         from folovllm.serving.replicas.launch import serve_replicas
 
         return serve_replicas(_options(args, ceilings), engine, replicas, notes)
-    # A recording is an open file, or a profiler's ranges, in this process: the engine then is here, too.
-    is_here = args.trace is not None or args.nvtx
-    with nullcontext(observed) if is_here else closing(EngineProcess(args.model, **observed)) as made:
+    with closing(EngineProcess(args.model, **engine, **recording, observers=args.observers)) as process:
         from folovllm.serving.openai.launch import serve  # while the process loads the model
 
-        return serve(_options(args, ceilings), made, notes)
+        return serve(_options(args, ceilings), process, notes)
 
 
 def _api_keys(given: list[str], file: Path | None) -> list[str]:

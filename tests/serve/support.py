@@ -13,7 +13,7 @@ from typing import Any
 from openai import OpenAI
 
 from folovllm import AsyncLLM, LLMEngine
-from folovllm.entrypoints.engine_client import EngineClient
+from folovllm.engine.engine_client import EngineClient
 from folovllm.serving.openai.app import ServerOptions, make_app
 from folovllm.serving.openai.launch import DrainingServer, make_server
 from tests.pace import LateAnswers

@@ -21,8 +21,8 @@ from fastapi_offline import FastAPIOffline
 
 from folovllm import __version__
 from folovllm.config import EMBEDDED_MODEL
+from folovllm.engine.engine_client import EngineClient
 from folovllm.entrypoints.chat_template import check_template
-from folovllm.entrypoints.engine_client import EngineClient
 from folovllm.serving.openai.answers import Answer
 from folovllm.serving.openai.aside import Check
 from folovllm.serving.openai.bodies import Bodies, BodyRoute
@@ -32,7 +32,7 @@ from folovllm.serving.openai.engine_routes import add_engine_routes
 from folovllm.serving.openai.errors import APIError, add_error_handlers
 from folovllm.serving.openai.gate import engine_dead, shutting_down
 from folovllm.serving.openai.heads import ASSETS, Heads, Keys, bearer, is_loopback
-from folovllm.serving.openai.live import looks
+from folovllm.serving.openai.live import snapshots
 from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from folovllm.serving.openai.responses import ResponsesServing
 from folovllm.serving.openai.responses_protocol import ResponsesRequest
@@ -275,7 +275,7 @@ def _add_state(app: FastAPI, serving: Serving) -> None:
 
     @app.get("/live", response_model=None, include_in_schema=False)
     async def live() -> Response:
-        return EventStream(looks(serving))
+        return EventStream(snapshots(serving))
 
 
 def _add_page(app: FastAPI, serving: Serving) -> None:

@@ -17,9 +17,9 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from folovllm.engine.engine_client import EngineClient
 from folovllm.engine.input_processor import Checked, InputProcessor
 from folovllm.entrypoints.chat_template import check_characters, conversation_to_prompt
-from folovllm.entrypoints.engine_client import EngineClient
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.errors import NoTokenLeftError
 from folovllm.outputs import RequestOutput
