@@ -19,7 +19,7 @@ from folovllm.entrypoints.cli.recording import recording_options
 from folovllm.entrypoints.cli.vllm_options import OneModel, add_vllm_arguments
 from folovllm.entrypoints.commands import notes
 from folovllm.serving.engine_process import EngineProcess
-from folovllm.serving.openai.ceilings import Ceilings
+from folovllm.serving.openai.limits import BodyLimits
 from folovllm.serving.reasoning import NAMES as REASONING_NAMES
 from folovllm.serving.reasoning import check_name
 from folovllm.serving.tool_parsers.formats import NAMES, get_tool_parser
@@ -58,7 +58,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--allow-credentials", action="store_true", help=text)
     parser.add_argument("--max-queue", type=_whole(0), default=1024, metavar="N", help="waiting requests; beyond: 429")
     text = "how much a request's body may hold, such as stop=128; may be given again (default: the notes' table)"
-    parser.add_argument("--ceiling", dest="ceilings", action="append", default=[], metavar="NAME=N", help=text)
+    parser.add_argument("--limit", dest="limits", action="append", default=[], metavar="NAME=N", help=text)
     parser.add_argument("--salt-by-key", action="store_true", help="each key finds only its own cached prompts")
     parser.add_argument(
         "--generation-config",
@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", args.metrics_prefix):
         raise ValueError(f"--metrics-prefix must be the beginning of a name in Prometheus, got {args.metrics_prefix!r}")
-    ceilings = Ceilings.parse(args.ceilings)
+    limits = BodyLimits.parse(args.limits)
     if args.tool_call_parser is not None:
         get_tool_parser(args.tool_call_parser)
     if args.reasoning_parser is not None:
@@ -169,11 +169,11 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError("--trace and --nvtx must not be given with --replicas: they are of one engine")
         from folovllm.serving.replicas.launch import serve_replicas
 
-        return serve_replicas(_options(args, ceilings), engine, replicas, notes)
+        return serve_replicas(_options(args, limits), engine, replicas, notes)
     with closing(EngineProcess(args.model, **engine, **recording, observers=args.observers)) as process:
         from folovllm.serving.openai.launch import serve  # while the process loads the model
 
-        return serve(_options(args, ceilings), process, notes)
+        return serve(_options(args, limits), process, notes)
 
 
 def _api_keys(given: list[str], file: Path | None) -> list[str]:
@@ -210,11 +210,11 @@ def _template(given: str | None) -> str | None:
         raise ValueError(f"--chat-template must be a file of UTF-8 text, got {given!r}: {error}") from error
 
 
-def _options(args: argparse.Namespace, ceilings: Ceilings) -> Any:
+def _options(args: argparse.Namespace, limits: BodyLimits) -> Any:
     from folovllm.serving.openai.app import ServerOptions
 
     given = {field.name: getattr(args, field.name) for field in fields(ServerOptions)}
-    return ServerOptions(**given | {"ceilings": ceilings})
+    return ServerOptions(**given | {"limits": limits})
 
 
 def require_packages() -> None:

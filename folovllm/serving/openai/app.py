@@ -1,6 +1,6 @@
 """The application: routes, and in front of them what every request has to pass. An engine goes in, and ASGI comes out.
 
-    request ─▶ heads ─▶ keys ─▶ bodies ─▶ route ─▶ Serving ─▶ AsyncLLM, or a router before several of them
+    request ─▶ middleware ─▶ bodies ─▶ route ─▶ ServingEngine ─▶ MPClient, or ReplicatedLLM
 
 vLLM: entrypoints/openai/api_server.py
 """
@@ -23,22 +23,22 @@ from folovllm import __version__
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.engine.engine_client import EngineClient
 from folovllm.entrypoints.chat_template import check_template
-from folovllm.serving.openai.answers import Answer
-from folovllm.serving.openai.aside import Check
+from folovllm.serving.openai.background import Check
 from folovllm.serving.openai.bodies import Bodies, BodyRoute
-from folovllm.serving.openai.ceilings import Ceilings
 from folovllm.serving.openai.describe import group_of
 from folovllm.serving.openai.engine_routes import add_engine_routes
 from folovllm.serving.openai.errors import APIError, add_error_handlers
+from folovllm.serving.openai.formatting import EncodedResponse
 from folovllm.serving.openai.gate import engine_dead, shutting_down
-from folovllm.serving.openai.heads import ASSETS, Heads, Keys, bearer, is_loopback
+from folovllm.serving.openai.limits import BodyLimits
 from folovllm.serving.openai.live import snapshots
+from folovllm.serving.openai.middleware import ASSETS, AuthenticationMiddleware, HostMiddleware, bearer, is_loopback
 from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from folovllm.serving.openai.responses import ResponsesServing
 from folovllm.serving.openai.responses_protocol import ResponsesRequest
-from folovllm.serving.openai.serving import Serving
 from folovllm.serving.openai.serving_chat import ChatServing
 from folovllm.serving.openai.serving_completion import CompletionServing
+from folovllm.serving.openai.serving_engine import ServingEngine
 from folovllm.serving.openai.streams import EventStream, unless_gone
 
 STATIC = Path(__file__).parent / "static"
@@ -87,7 +87,7 @@ class ServerOptions:
     port: int = 8000
     api_keys: Sequence[str] = ()
     max_queue: int = 1024
-    ceilings: Ceilings = field(default_factory=Ceilings)
+    limits: BodyLimits = field(default_factory=BodyLimits)
     salt_by_key: bool = False
     generation_config: str = "auto"
     trust_chat_template: bool = False
@@ -125,7 +125,7 @@ class ServerOptions:
 
 def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
     """The server around an engine, which is shut down with it. Tests call it by ASGI, without a socket."""
-    serving = Serving(
+    serving = ServingEngine(
         llm,
         options.name,
         max_queue=options.max_queue,
@@ -137,7 +137,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
         metrics_prefix=options.metrics_prefix,
         chat_template=options.chat_template,
     )
-    bodies = Bodies(options.ceilings, serving.gate, warns=options.unknown_fields == "warn")
+    bodies = Bodies(options.limits, serving.gate, warns=options.unknown_fields == "warn")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -160,8 +160,8 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
         if isinstance(route, APIRoute):
             route.tags = [group_of(route.path)]
     add_error_handlers(app)
-    app.add_middleware(Keys, keys=options.api_keys)
-    app.add_middleware(Heads, hosts=options.hosts)  # the last that is added is the first that is asked
+    app.add_middleware(AuthenticationMiddleware, keys=options.api_keys)
+    app.add_middleware(HostMiddleware, hosts=options.hosts)  # the last that is added is the first that is asked
     if options.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -173,7 +173,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
     return app
 
 
-def _add_completions(app: FastAPI, serving: Serving) -> None:
+def _add_completions(app: FastAPI, serving: ServingEngine) -> None:
     chat, completion = ChatServing(serving), CompletionServing(serving)
     responses = ResponsesServing(chat)
 
@@ -183,7 +183,7 @@ def _add_completions(app: FastAPI, serving: Serving) -> None:
             work = await unless_gone(request.receive, chat.work(body, bearer(request.scope)))
         if body.stream:
             return EventStream(chat.chunks(body, work))
-        return Answer(await unless_gone(request.receive, chat.whole(body, work)))
+        return EncodedResponse(await unless_gone(request.receive, chat.whole(body, work)))
 
     @app.post("/v1/completions", response_model=None)
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
@@ -191,7 +191,7 @@ def _add_completions(app: FastAPI, serving: Serving) -> None:
             work = await unless_gone(request.receive, completion.work(body, bearer(request.scope)))
         if body.stream:
             return EventStream(completion.chunks(body, work))
-        return Answer(await unless_gone(request.receive, completion.whole(body, work)))
+        return EncodedResponse(await unless_gone(request.receive, completion.whole(body, work)))
 
     @app.post("/v1/responses", response_model=None)
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
@@ -199,10 +199,10 @@ def _add_completions(app: FastAPI, serving: Serving) -> None:
             turn = await unless_gone(request.receive, responses.turn(body, bearer(request.scope)))
         if body.stream:
             return EventStream(responses.events(turn))
-        return Answer(await unless_gone(request.receive, responses.whole(turn)))
+        return EncodedResponse(await unless_gone(request.receive, responses.whole(turn)))
 
 
-def _add_tokens(app: FastAPI, serving: Serving) -> None:
+def _add_tokens(app: FastAPI, serving: ServingEngine) -> None:
     def tokens_of(body: TokenizeRequest, check: Check) -> list[int]:
         if (body.prompt is None) == (body.messages is None):
             raise ValueError("prompt must be given, or messages, and not both")
@@ -240,7 +240,7 @@ def _add_tokens(app: FastAPI, serving: Serving) -> None:
         return {"prompt": await unless_gone(request.receive, serving.prepare(lambda _: text_of(body.tokens)))}
 
 
-def _add_state(app: FastAPI, serving: Serving) -> None:
+def _add_state(app: FastAPI, serving: ServingEngine) -> None:
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [_model(serving)]}
@@ -278,7 +278,7 @@ def _add_state(app: FastAPI, serving: Serving) -> None:
         return EventStream(snapshots(serving))
 
 
-def _add_page(app: FastAPI, serving: Serving) -> None:
+def _add_page(app: FastAPI, serving: ServingEngine) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         return FileResponse(STATIC / "index.html", headers=_PAGE_HEADERS)
@@ -290,7 +290,7 @@ def _add_page(app: FastAPI, serving: Serving) -> None:
         return FileResponse(STATIC / name)
 
 
-def _model(serving: Serving) -> dict[str, Any]:
+def _model(serving: ServingEngine) -> dict[str, Any]:
     return {
         "id": serving.model_name,
         "object": "model",

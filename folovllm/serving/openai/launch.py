@@ -28,7 +28,7 @@ from folovllm.entrypoints.commands import waiting
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.mp_client import MPClient
 from folovllm.serving.openai.app import ServerOptions, make_app
-from folovllm.serving.openai.heads import is_loopback
+from folovllm.serving.openai.middleware import is_loopback
 
 LAST_SECONDS = 5.0
 """From the second signal to the end of the process, whatever it waits for."""

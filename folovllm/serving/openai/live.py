@@ -13,13 +13,13 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from folovllm.engine.snapshots import EngineSnapshot, merged
-from folovllm.serving.openai.serving import Serving
+from folovllm.serving.openai.serving_engine import ServingEngine
 from folovllm.serving.openai.streams import Burst
 
 PERIOD = 0.5  # seconds
 
 
-async def snapshot(serving: Serving, since: float) -> dict[str, Any]:
+async def snapshot(serving: ServingEngine, since: float) -> dict[str, Any]:
     """`replicas` has a row for each engine where there are several, also for one that is down: it has no figures. The
     others are of all together. `new_steps`: those later than `since`, in their order."""
     found = await serving.llm.snapshots()
@@ -47,7 +47,7 @@ def _replicas(states: dict[str, str], found: list[EngineSnapshot]) -> list[dict[
     ]
 
 
-async def snapshots(serving: Serving) -> AsyncGenerator[Burst, None]:
+async def snapshots(serving: ServingEngine) -> AsyncGenerator[Burst, None]:
     """Until the server shuts down."""
     since = time.time()
     while not serving.gate.draining:

@@ -1,6 +1,6 @@
-"""What both kinds of completions share: a body becomes prompts and parameters, and these become outputs.
+"""ServingEngine: what all endpoints share. A body becomes prompts and parameters, and these become outputs.
 
-    body ──▶ prepare (aside: tokens, checks, grammars) ──▶ gate ──▶ AsyncLLM.generate for each prompt ──▶ outputs
+    body ──▶ prepare (in a thread: tokens, checks, grammars) ──▶ gate ──▶ generate() for each prompt ──▶ outputs
 
 All that can be wrong with a request is found in `prepare`, and is the client's fault. What goes wrong later is ours.
 
@@ -26,12 +26,12 @@ from folovllm.outputs import RequestOutput
 from folovllm.sample.structured.grammars import FormError
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.serving import reasoning
-from folovllm.serving.openai.aside import PREPARE_SECONDS, Aside, AskingTokenizer, Check, within
+from folovllm.serving.openai.background import PREPARE_SECONDS, Background, CancellableTokenizer, Check, within
 from folovllm.serving.openai.errors import APIError, failed, refused
 from folovllm.serving.openai.gate import Gate, shutting_down
-from folovllm.serving.openai.heads import salt_for
 from folovllm.serving.openai.longest_token import characters_a_token
 from folovllm.serving.openai.metrics import Metrics
+from folovllm.serving.openai.middleware import salt_for
 from folovllm.serving.openai.protocol import ChatRequest, Sampling, TokenizeRequest, Tool
 from folovllm.serving.openai.token_bytes import TokenBytes
 from folovllm.serving.tool_parsers.formats import get_tool_parser, parser_of_template
@@ -53,7 +53,7 @@ class Work:
     """What is generated is not given out: the prompt was asked about."""
 
 
-class Serving:
+class ServingEngine:
     """One engine, and what stands between it and the routes.
 
     Args:
@@ -108,7 +108,7 @@ class Serving:
         self.max_characters = None if a_token is None else a_token * (llm.engine.max_model_len - 1)
         model_config = llm.engine.model_config
         self.defaults = load_generation_defaults(model_config) if generation_config == "auto" else {}
-        self.aside = Aside()
+        self.background = Background()
         self.clock = time.monotonic
 
     async def prepare(self, make: Callable[[Check], _T], *, is_quick: bool = False) -> _T:
@@ -123,7 +123,7 @@ class Serving:
             in_time()
 
         try:
-            return make(check) if is_quick else await self.aside.run(make, check)
+            return make(check) if is_quick else await self.background.run(make, check)
         except ValueError as error:
             raise refused(error) from error
 
@@ -171,7 +171,7 @@ class Serving:
                 check()
                 yield prompt | salted
 
-        checks = InputProcessor(self.asking(check), inputs.vocab_size, engine.config, inputs.grammars)
+        checks = InputProcessor(self.cancellable_tokenizer(check), inputs.vocab_size, engine.config, inputs.grammars)
         try:
             if thinks != "no" and params.structured_outputs is not None:
                 inputs.grammars.compile(params.structured_outputs)  # what is wrong is said of the form as it was given
@@ -186,9 +186,9 @@ class Serving:
         kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
         return Work(ready, params, body.priority, kind)
 
-    def asking(self, check: Check) -> Any | None:
+    def cancellable_tokenizer(self, check: Check) -> Any | None:
         """The tokenizer, for work that asks before each text."""
-        return None if self.tokenizer is None else AskingTokenizer(self.tokenizer, check)
+        return None if self.tokenizer is None else CancellableTokenizer(self.tokenizer, check)
 
     def conversation(
         self, body: ChatRequest | TokenizeRequest, check: Check, tools: list[Tool] | None
@@ -211,7 +211,7 @@ class Serving:
             if "content" not in message and not message.get("tool_calls"):
                 raise ValueError(f"messages[{number}].content must be text, or a list of text parts, got null")
         return conversation_to_prompt(
-            self.asking(check),
+            self.cancellable_tokenizer(check),
             messages,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
@@ -225,7 +225,7 @@ class Serving:
 
     def tokens_of(self, text: str, check: Check, *, add_special_tokens: bool) -> list[int]:
         """Raises ValueError: there is no tokenizer, or the text is none."""
-        tokenizer = self.asking(check)
+        tokenizer = self.cancellable_tokenizer(check)
         if tokenizer is None:
             raise ValueError("prompt must be token ids, got text: skip_tokenizer_init leaves no tokenizer")
         try:
@@ -295,7 +295,7 @@ class Serving:
                     yield item
 
     def close(self) -> None:
-        self.aside.close()
+        self.background.close()
 
 
 def _template_for_tools(tokenizer: Any) -> str:
