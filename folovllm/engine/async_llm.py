@@ -1,4 +1,4 @@
-"""AsyncLLM: the same engine for many users at once, each awaiting its own outputs.
+"""AsyncLLM: the same engine for many users at once, each of whom awaits the outputs of one request.
 
 The engine's loop has a thread (busy_loop.py), so that the event loop stays free to take new requests and to hand out
 what has come:

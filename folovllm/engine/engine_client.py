@@ -144,7 +144,7 @@ class EngineClient(ABC):
             ValueError: see LLMEngine.add_request; DELTA where the winners are known only at the end: beams, and
                 best_of > n.
             RuntimeError: it has been shut down, or serves another event loop.
-            Exception: what ended this request, such as an error in its own logits processor: other requests go on.
+            Exception: what ended this request, such as an error in a logits processor: other requests go on.
                 Or what ended the engine.
         """
         kind = output_kind or getattr(sampling_params, "output_kind", RequestOutputKind.CUMULATIVE)

@@ -59,16 +59,18 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--max-queue", type=_whole(0), default=1024, metavar="N", help="waiting requests; beyond: 429")
     text = "how much a request's body may hold, such as stop=128; may be given again (default: the notes' table)"
     parser.add_argument("--limit", dest="limits", action="append", default=[], metavar="NAME=N", help=text)
-    parser.add_argument("--salt-by-key", action="store_true", help="each key finds only its own cached prompts")
+    parser.add_argument(
+        "--salt-by-key", action="store_true", help="each key finds only the prompts that were cached for it"
+    )
     parser.add_argument(
         "--generation-config",
         choices=["auto", "vllm"],
         default="auto",
         help="sampling defaults: auto takes the checkpoint's generation_config.json, vllm none",
     )
-    text = f"how the model writes calls of tools: {', '.join(NAMES)} (default: what its chat template tells)"
+    text = f"how the model writes calls of tools: {', '.join(NAMES)} (default: by its chat template)"
     parser.add_argument("--tool-call-parser", metavar="NAME", help=text)
-    text = f"how the model marks its thoughts: {', '.join(REASONING_NAMES)} (default: what its chat template tells)"
+    text = f"how the model marks its thoughts: {', '.join(REASONING_NAMES)} (default: by its chat template)"
     parser.add_argument("--reasoning-parser", metavar="NAME", help=text)
     text = "what holds anyway: a request's tools are for the model to call, unless tool_choice says otherwise"
     parser.add_argument("--enable-auto-tool-choice", action="store_true", help=text)
@@ -101,7 +103,7 @@ def _add_http_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("replicas", "several engines, on Ray (pip install -e '.[ray]' in the clone)")
     whole = _whole(1)
-    group.add_argument("--replicas", type=whole, metavar="N", help="each in a process of its own (default: one, here)")
+    group.add_argument("--replicas", type=whole, metavar="N", help="each in a process (default: one, without Ray)")
     text = ", where the load decides (default: as many as --replicas)"
     group.add_argument("--min-replicas", type=whole, metavar="N", help=f"fewest{text}")
     group.add_argument("--max-replicas", type=whole, metavar="N", help=f"most{text}")
@@ -211,7 +213,7 @@ def _template(given: str | None) -> str | None:
 
 
 def _options(args: argparse.Namespace, limits: BodyLimits) -> Any:
-    from folovllm.serving.openai.app import ServerOptions
+    from folovllm.serving.openai.options import ServerOptions
 
     given = {field.name: getattr(args, field.name) for field in fields(ServerOptions)}
     return ServerOptions(**given | {"limits": limits})

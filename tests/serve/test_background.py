@@ -13,9 +13,11 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from folovllm.serving.openai import formatting, serving_completion, serving_engine
+from folovllm.serving.openai import formatting, serving_completion
 from folovllm.serving.openai.background import NUM_THREADS, PREPARE_SECONDS
+from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.openai.serving_completion import SHORT
+from folovllm.serving.openai.serving_engine import ServingEngine
 from tests.serve.support import Running, running, wait_for
 
 
@@ -148,7 +150,7 @@ def test_threads_may_share_a_tokenizer_that_asks_for_padding_and_truncation(
     inner.enable_padding(length=5, pad_id=1)
     shared = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]")
     monkeypatch.setattr(server.llm.engine, "tokenizer", shared)
-    tokenizer = serving_engine.ServingEngine(server.llm, "embedded").tokenizer
+    tokenizer = ServingEngine(server.llm, ServerOptions()).tokenizer
     assert tokenizer.backend_tokenizer.truncation is tokenizer.backend_tokenizer.padding is None
     start, errors = threading.Barrier(4), []
 

@@ -19,7 +19,7 @@ Check = Callable[[], None]
 """Raises where the work should go no further."""
 _T = TypeVar("_T")
 PREPARE_SECONDS = 30.0
-"""That tokens, template and form of one request may take in a thread of its own; then it is refused."""
+"""That tokens, template and grammar of one request may take in a thread; then it is refused."""
 NUM_THREADS = 4
 """They take turns in one interpreter, so that more of them would not be faster: as many long requests may come before
 a short one has to wait."""

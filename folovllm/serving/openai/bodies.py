@@ -32,7 +32,7 @@ from folovllm.utils.logging import init_logger
 logger = init_logger(__name__)
 
 NESTING = 200
-"""How deep lists and objects may lie in each other. It is the decoder's own, so it is no limit that can be moved."""
+"""How deep lists and objects may be nested. It is the decoder's, so it is no limit that can be changed."""
 MAX_NAME = 64  # characters of a name that is compared with others
 MAX_NAMED = 100  # names that the log may have, whatever clients send
 _SMALL = 16 * 2**10  # decoded in less time than it takes to wake another thread

@@ -27,8 +27,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from folovllm.entrypoints.commands import waiting
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.mp_client import MPClient
-from folovllm.serving.openai.app import ServerOptions, make_app
+from folovllm.serving.openai.app import make_app
 from folovllm.serving.openai.middleware import is_loopback
+from folovllm.serving.openai.options import ServerOptions
 
 LAST_SECONDS = 5.0
 """From the second signal to the end of the process, whatever it waits for."""
@@ -68,7 +69,7 @@ class TimedH11(H11Protocol):
 
 class DrainingServer(uvicorn.Server):
     """uvicorn's server finishes what runs before it ends. Besides, requests on connections that are open already are
-    told to go elsewhere, and streams without an end are ended. A second signal ends everything: the connections are
+    answered with 503, and streams without an end are ended. A second signal ends everything: the connections are
     closed, `kill` ends an engine elsewhere, and the exit status is the signal's."""
 
     exit_status = 0
@@ -88,7 +89,7 @@ class DrainingServer(uvicorn.Server):
 
     @contextmanager
     def in_thread(self, listener: socket.socket) -> Iterator[None]:
-        """It answers, in a thread of its own, until the end of the block."""
+        """It answers, in a thread, until the end of the block."""
 
         def run() -> None:
             try:
@@ -196,7 +197,7 @@ def make_server(app: FastAPI, kill: Callable[[], None] = lambda: None) -> Draini
 
 def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol by its name: asyncio sets TCP_NODELAY only where a socket tells it. Without that, the first event of
+    # The protocol by its name: asyncio sets TCP_NODELAY only where a socket names it. Without that, the first event of
     # an answer waits for the client to acknowledge the head, which on a connection used before takes it 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,7 +1,7 @@
 """BodyLimits: how much the body of a request may hold, in one table.
 
-A program with an engine in its own process may ask it for anything; a server's clients are strangers. Each limit
-is far above what a request needs, and so low that what lies under it costs milliseconds. They are looked at before
+A program with an engine in the same process may ask it for anything. A server's clients are strangers. Each limit
+is far above what a request needs, and so low that what is under it costs milliseconds. They are checked before
 types are, on the plain lists and dicts that JSON decodes to: a list that is too long is refused by its length, and
 its elements are not read.
 
@@ -133,7 +133,7 @@ def _size(value: Any, unit: str, enough: int) -> int:
 
 
 def _json_size(value: Any, enough: int) -> int:
-    """Its characters without punctuation: a text has its own, and all else counts as one."""
+    """Its characters without punctuation: all but a text counts as one."""
     size, waiting = 0, [value]
     while waiting and size <= enough:
         part = waiting.pop()

@@ -103,7 +103,7 @@ class _Histogram(Collector):
 
 
 class Metrics:
-    """A registry of its own for each application: two in a process do not meet."""
+    """A registry for each application: two in a process do not meet."""
 
     def __init__(self, llm: EngineClient, model_name: str, gate: Gate, prefix: str = "folovllm:") -> None:
         self.registry = CollectorRegistry()

@@ -43,7 +43,7 @@ class HostMiddleware:
     def _problem(self, scope: Scope) -> APIError | None:
         names = [name for name, _ in scope["headers"]]
         if names.count(b"authorization") > 1:
-            return APIError(400, "Authorization must be given once, got several: which key counts is not for a guess")
+            return APIError(400, "Authorization must be given once, got several: send the one that counts")
         if self.hosts is None:
             return None
         for name, value in scope["headers"]:

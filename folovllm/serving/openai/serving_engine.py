@@ -32,6 +32,7 @@ from folovllm.serving.openai.gate import Gate, shutting_down
 from folovllm.serving.openai.longest_token import characters_a_token
 from folovllm.serving.openai.metrics import Metrics
 from folovllm.serving.openai.middleware import salt_for
+from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.openai.protocol import ChatRequest, Sampling, TokenizeRequest, Tool
 from folovllm.serving.openai.token_bytes import TokenBytes
 from folovllm.serving.tool_parsers.formats import get_tool_parser, parser_of_template
@@ -54,60 +55,35 @@ class Work:
 
 
 class ServingEngine:
-    """One engine, and what stands between it and the routes.
+    """One engine, and what is between it and the routes."""
 
-    Args:
-        salt_by_key: prompts find each other's cached blocks only among requests of one key.
-        trust_chat_template: requests may bring a chat template of their own, which is a program.
-        generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
-        tool_call_parser: the format that the model writes calls of tools in; None: what its chat template tells.
-        reasoning_parser: how the model marks its thoughts; None: what its chat template tells.
-        metrics_prefix: of the names at /metrics.
-        chat_template: instead of the tokenizer's.
-    """
-
-    def __init__(
-        self,
-        llm: EngineClient,
-        model_name: str,
-        *,
-        max_queue: int = 1024,
-        salt_by_key: bool = False,
-        generation_config: str = "auto",
-        trust_chat_template: bool = False,
-        tool_call_parser: str | None = None,
-        reasoning_parser: str | None = None,
-        metrics_prefix: str = "folovllm:",
-        chat_template: str | None = None,
-    ) -> None:
-        self.llm, self.model_name, self.salt_by_key = llm, model_name, salt_by_key
-        self.trust_chat_template = trust_chat_template
+    def __init__(self, llm: EngineClient, options: ServerOptions) -> None:
+        self.llm, self.model_name, self.salt_by_key = llm, options.name, options.salt_by_key
+        self.trust_chat_template = options.trust_chat_template
         self.created = int(time.time())
-        self.gate = Gate(llm, max_queue)
-        self.metrics = Metrics(llm, model_name, self.gate, metrics_prefix)
+        self.gate = Gate(llm, options.max_queue)
+        self.metrics = Metrics(llm, self.model_name, self.gate, options.metrics_prefix)
         self.tokenizer = copy.deepcopy(llm.engine.tokenizer)  # apart from the engine's
         self.token_bytes = TokenBytes(self.tokenizer)
         if self.tokenizer is not None:
             # A tokenizer.json may ask for padding or truncation, which the first call takes away. Later ones change
             # nothing, and only a change would meet another thread's call and fail ("Already borrowed").
             self.tokenizer("")
-        if chat_template is not None:
+        if options.chat_template is not None:
             if self.tokenizer is None:
                 raise ValueError("chat_template needs a tokenizer, but skip_tokenizer_init leaves none")
-            self.tokenizer.chat_template = chat_template
+            self.tokenizer.chat_template = options.chat_template
         template = _template_for_tools(self.tokenizer)
-        if tool_call_parser is None:
-            self.tool_parser = parser_of_template(template)
-        else:
-            self.tool_parser = get_tool_parser(tool_call_parser)
-        self.reasoning_parser = reasoning_parser or reasoning.parser_of_template(template)
+        named = options.tool_call_parser
+        self.tool_parser = parser_of_template(template) if named is None else get_tool_parser(named)
+        self.reasoning_parser = options.reasoning_parser or reasoning.parser_of_template(template)
         self.added_tokens = frozenset(self.tokenizer.get_added_vocab() if self.tokenizer is not None else ())
         special = set(getattr(self.tokenizer, "all_special_tokens", ()))
         self.thinks_in_special_tokens = self.reasoning_parser is not None and reasoning.END in special
         a_token = characters_a_token(self.tokenizer)
         self.max_characters = None if a_token is None else a_token * (llm.engine.max_model_len - 1)
         model_config = llm.engine.model_config
-        self.defaults = load_generation_defaults(model_config) if generation_config == "auto" else {}
+        self.defaults = load_generation_defaults(model_config) if options.generation_config == "auto" else {}
         self.background = Background()
         self.clock = time.monotonic
 
@@ -193,7 +169,7 @@ class ServingEngine:
     def conversation(
         self, body: ChatRequest | TokenizeRequest, check: Check, tools: list[Tool] | None
     ) -> dict[str, Any]:
-        """The messages of a body as a prompt, and the tools that the model is told of.
+        """The messages of a body, and the tools that the model is to know, as a prompt.
 
         Raises ValueError: a template that is not trusted, or will not do.
         """
@@ -269,7 +245,7 @@ class ServingEngine:
             raise failed(error) from error
 
     async def _several(self, work: Work) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        """The outputs of all prompts in one row. The queue has one place: a slow reader holds up its own prompts."""
+        """The outputs of all prompts in one row. The queue has one place: a slow reader holds up these prompts only."""
         queue: asyncio.Queue[tuple[int, RequestOutput] | BaseException | None] = asyncio.Queue(maxsize=1)
 
         async def pump(place: int) -> None:
@@ -307,7 +283,7 @@ def _template_for_tools(tokenizer: Any) -> str:
 
 
 def _variables(body: ChatRequest | TokenizeRequest) -> dict[str, Any] | None:
-    """What the template is told beside the messages."""
+    """The template's variables beside the messages."""
     effort = getattr(body, "reasoning_effort", None)
     given = body.chat_template_kwargs
     return given if effort is None else {"reasoning_effort": effort, **(given or {})}

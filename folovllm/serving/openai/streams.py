@@ -36,7 +36,7 @@ class ClientGoneError(APIError):
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
     """What `work` returns. Raises ClientGoneError, having cancelled it, when the client goes away before.
 
-    It runs here, not in a task of its own: what need not wait is done before another request gets its turn."""
+    It runs here, not in another task: what need not wait is done before another request gets its turn."""
     here = cast("asyncio.Task[Any]", asyncio.current_task())
 
     async def watch() -> None:
@@ -77,7 +77,7 @@ async def made(make: Callable[[Check], _T], background: Background, size: int) -
 class EventStream(Response):
     """`bursts` as server-sent events, and [DONE] at the end.
 
-    Nothing is sent before the first of them, so that a request which is refused gets a status of its own. An error
+    Nothing is sent before the first of them, so that a request which is refused gets its status. An error
     after that comes as an event.
     """
 

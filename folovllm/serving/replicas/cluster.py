@@ -33,7 +33,7 @@ from folovllm.serving.replicas.replica import EngineReplica
 from folovllm.utils.checks import wrong
 
 MANY = 100_000
-"""Requests that Serve lets through to a replica at a time: the engine has a queue of its own, and the front a limit."""
+"""Requests that Serve lets through to a replica at a time: the engine has a queue, and the front a limit."""
 
 
 @dataclass(frozen=True)

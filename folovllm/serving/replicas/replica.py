@@ -1,4 +1,4 @@
-"""A replica: one engine in a process of its own, on any machine of the cluster. No Ray in here: it is a plain class.
+"""A replica: one engine in a process, on any machine of the cluster. No Ray in here: it is a plain class.
 
 vLLM: v1/engine/core.py (EngineCoreProc)
 """
@@ -51,4 +51,4 @@ class EngineReplica:
     async def check_health(self) -> None:
         """Asked once a second. Raises RuntimeError where only another process can help: this one is then replaced."""
         if self.llm.is_closed:
-            raise RuntimeError(f"the engine of {self.name} has ended by an error of its own")
+            raise RuntimeError(f"the engine of {self.name} has ended by an error")
