@@ -8,7 +8,7 @@ import pytest
 
 from folovllm import LLMEngine, SamplingParams
 from folovllm.core.draft_length import DraftLength
-from folovllm.engine.looks import Steps, look_at, together
+from folovllm.engine.snapshots import Steps, merged, snapshot_of
 from folovllm.entrypoints.cli.watch import summary_line
 from folovllm.entrypoints.metrics_reader import Vector, metrics_of
 from folovllm.spec_decode.metrics import SpecDecodingStats
@@ -130,8 +130,8 @@ def test_without_drafts_there_is_nothing_of_it(text_model_folder) -> None:
 def test_several_engines_drafts_are_added_up(text_model_folder) -> None:
     engine = drafting_engine(text_model_folder)
     run(engine)
-    look = look_at(engine)
-    one, both = look.stats.spec_decode, together([look, look])[0].spec_decode
+    look = snapshot_of(engine)
+    one, both = look.stats.spec_decode, merged([look, look])[0].spec_decode
     assert both.num_drafts == 2 * one.num_drafts
     assert both.num_accepted_tokens_per_pos == tuple(2 * count for count in one.num_accepted_tokens_per_pos)
     assert both - one == one
@@ -139,7 +139,7 @@ def test_several_engines_drafts_are_added_up(text_model_folder) -> None:
 
 def test_a_look_tells_how_many_tokens_a_step_brought(text_model_folder) -> None:
     engine = drafting_engine(text_model_folder)
-    look_at(engine)
+    snapshot_of(engine)
     tokens = run(engine)
     steps = next(each for each in engine.observers if isinstance(each, Steps))
     brought: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""A look at an engine: its figures, its pool of blocks as a bar of cells, and the steps that it has made.
+"""EngineSnapshot: an engine's figures, its pool of blocks as a bar of cells, and the steps that it has made.
 
-The bar shows the part of the pool where something is. A cell stands for one block, or for several where these are more
-than there are cells, of which the busiest counts. Plain data, so that a look can come from another process.
+The bar shows the part of the pool where something is. A cell is one block, or several where these are more than there
+are cells, of which the busiest counts. A snapshot is plain data, so that it can come from another process.
 
 vLLM: v1/metrics/stats.py
 """
@@ -42,7 +42,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineLook:
+class EngineSnapshot:
     """`replica` names the engine where there are several. In `block_map` each cell has a letter: f free, c cached, u in
     use, s shared; the first begins with block `first_block`, each is `blocks_per_cell` of them. `steps`: of Steps."""
 
@@ -55,15 +55,15 @@ class EngineLook:
 
 
 class Steps(EngineObserver):
-    """The newest steps of an engine, from its first look on. Of each: `time` in seconds since 1970, when it was
+    """The newest steps of an engine, from its first snapshot on. Of each: `time` in seconds since 1970, when it was
     scheduled; `running` requests; `used` blocks; and `rows`, each (sequence, tokens computed before, tokens in this
     step, tokens of the prompt, blocks, tokens that it draws)."""
 
     def __init__(self, engine: LLMEngine) -> None:
         self._scheduler = engine.scheduler
         self.newest: deque[dict[str, Any]] = deque(maxlen=STEPS)
-        self._guessing: list[tuple[list[Any], request.Sequence, int]] = []
-        """Of a step with guesses: its rows, their sequences, and how long these were."""
+        self._drafted: list[tuple[list[Any], request.Sequence, int]] = []
+        """Of a step with draft tokens: its rows, their sequences, and how long these were."""
 
     def scheduled(self, output: SchedulerOutput) -> None:
         rows = [
@@ -72,26 +72,26 @@ class Steps(EngineObserver):
             for seq, num in zip(output.scheduled_seqs[:ROWS], output.num_scheduled_tokens, strict=False)
         ]  # fmt: skip
         if output.num_drafts:
-            self._guessing = [(row, seq, seq.get_len()) for row, seq in zip(rows, output.scheduled_seqs, strict=False)]
+            self._drafted = [(row, seq, seq.get_len()) for row, seq in zip(rows, output.scheduled_seqs, strict=False)]
         used, running = self._scheduler.kv.pool.num_used, len(self._scheduler.running)
         self.newest.append({"time": time.time(), "running": running, "used": used, "rows": rows})
 
     def step_ended(self, outputs: list[Any]) -> None:
-        for row, seq, length in self._guessing:
+        for row, seq, length in self._drafted:
             row[5] = seq.get_len() - length
-        self._guessing = []
+        self._drafted = []
 
 
-def look_at(engine: LLMEngine, replica: str | None = None) -> EngineLook:
+def snapshot_of(engine: LLMEngine, replica: str | None = None) -> EngineSnapshot:
     steps = next((each for each in list(engine.observers) if isinstance(each, Steps)), None)
     if steps is None:
         steps = Steps(engine)
         engine.observers.append(steps)
-    return EngineLook(replica, engine.stats(), *_block_map(engine), tuple(steps.newest))
+    return EngineSnapshot(replica, engine.stats(), *_block_map(engine), tuple(steps.newest))
 
 
 def load_of(engine: LLMEngine) -> Load:
-    scheduler = engine.scheduler  # stats() would look at every block, for each request that comes
+    scheduler = engine.scheduler  # stats() would read every block, for each request that comes
     return Load(scheduler.max_num_seqs, len(scheduler.running), len(scheduler.waiting), len(scheduler.swapped))
 
 
@@ -115,22 +115,22 @@ def _bar(state: np.ndarray, cells: int) -> str:
     return "".join(_LETTERS[busiest] for busiest in padded.reshape(-1, per_cell).max(axis=1))
 
 
-def together(looks: Sequence[EngineLook]) -> tuple[EngineStats, str]:
+def merged(snapshots: Sequence[EngineSnapshot]) -> tuple[EngineStats, str]:
     """Several engines as one: their figures added up, their pools side by side in as many cells as one has.
 
     Raises:
         ValueError: there is none.
     """
-    if not looks:
-        raise ValueError("looks must be at least one, got none")
-    if len(looks) == 1:
-        return looks[0].stats, looks[0].block_map
+    if not snapshots:
+        raise ValueError("snapshots must be at least one, got none")
+    if len(snapshots) == 1:
+        return snapshots[0].stats, snapshots[0].block_map
     names = [field.name for field in dataclasses.fields(EngineStats) if field.name != "spec_decode"]
-    guesses = [look.stats.spec_decode for look in looks if look.stats.spec_decode is not None]
+    drafted = [each.stats.spec_decode for each in snapshots if each.stats.spec_decode is not None]
     total = EngineStats(
-        **{name: sum(getattr(look.stats, name) for look in looks) for name in names},
-        spec_decode=sum(guesses, SpecDecodingStats()) if guesses else None,
+        **{name: sum(getattr(each.stats, name) for each in snapshots) for name in names},
+        spec_decode=sum(drafted, SpecDecodingStats()) if drafted else None,
     )
-    share = max(1, CELLS // len(looks))
-    states = [np.array([_LETTERS.index(letter) for letter in look.block_map]) for look in looks]
+    share = max(1, CELLS // len(snapshots))
+    states = [np.array([_LETTERS.index(letter) for letter in each.block_map]) for each in snapshots]
     return total, "".join(_bar(state, share) for state in states)

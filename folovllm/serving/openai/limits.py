@@ -1,7 +1,7 @@
-"""How much the body of a request may hold: the whole table, in one place.
+"""BodyLimits: how much the body of a request may hold, in one table.
 
-A program with an engine in its own process may ask it for anything; a server's clients are strangers. Each ceiling
-is far above what a request needs, and so low that what lies under it costs milliseconds. They are looked at before
+A program with an engine in the same process may ask it for anything. A server's clients are strangers. Each limit
+is far above what a request needs, and so low that what is under it costs milliseconds. They are checked before
 types are, on the plain lists and dicts that JSON decodes to: a list that is too long is refused by its length, and
 its elements are not read.
 
@@ -19,71 +19,71 @@ from folovllm.utils.checks import check_int, did_you_mean
 ENTRIES, FIELDS, CHARACTERS, AS_JSON = "entries", "fields", "characters", "characters of JSON"
 
 
-def _ceiling(most: int, unit: str, *paths: str) -> Any:
+def _limit(most: int, unit: str, *paths: str) -> Any:
     return field(default=most, metadata={"unit": unit, "paths": paths})
 
 
 @dataclass(frozen=True)
-class Ceilings:
+class BodyLimits:
     """Each is the most that any of its paths may have. `[]` in a path is each entry of a list."""
 
-    body: int = _ceiling(2 * 2**20, "bytes")
-    prompts: int = _ceiling(256, ENTRIES, "prompt")
-    messages: int = _ceiling(4096, ENTRIES, "messages", "input")
-    parts: int = _ceiling(1024, ENTRIES, "messages[].content", "input[].content", "input[].output")
-    tools: int = _ceiling(128, ENTRIES, "tools", "messages[].tool_calls")
-    fields: int = _ceiling(
+    body: int = _limit(2 * 2**20, "bytes")
+    prompts: int = _limit(256, ENTRIES, "prompt")
+    messages: int = _limit(4096, ENTRIES, "messages", "input")
+    parts: int = _limit(1024, ENTRIES, "messages[].content", "input[].content", "input[].output")
+    tools: int = _limit(128, ENTRIES, "tools", "messages[].tool_calls")
+    fields: int = _limit(
         64, FIELDS, "", "messages[]", "messages[].content[]", "stream_options", "response_format",
         "response_format.json_schema", "structured_outputs", "tools[]", "tools[].function", "tool_choice",
         "input[]", "input[].content[]", "text", "text.format", "metadata",
     )  # fmt: skip
-    stop: int = _ceiling(64, ENTRIES, "stop")
-    stop_token_ids: int = _ceiling(128, ENTRIES, "stop_token_ids")
-    bad_words: int = _ceiling(128, ENTRIES, "bad_words")
-    allowed_token_ids: int = _ceiling(1024, ENTRIES, "allowed_token_ids")
-    logit_bias: int = _ceiling(1024, ENTRIES, "logit_bias")
-    choice: int = _ceiling(1024, ENTRIES, "structured_outputs.choice")
-    tokens: int = _ceiling(2**18, ENTRIES, "tokens")
-    stop_length: int = _ceiling(1024, CHARACTERS, "stop", "stop[]")
-    bad_word_length: int = _ceiling(256, CHARACTERS, "bad_words[]")
-    choice_length: int = _ceiling(1024, CHARACTERS, "structured_outputs.choice[]")
-    regex_length: int = _ceiling(4096, CHARACTERS, "structured_outputs.regex")
-    grammar_length: int = _ceiling(2**16, CHARACTERS, "structured_outputs.grammar")
-    template_length: int = _ceiling(2**16, CHARACTERS, "chat_template")
-    name_length: int = _ceiling(
+    stop: int = _limit(64, ENTRIES, "stop")
+    stop_token_ids: int = _limit(128, ENTRIES, "stop_token_ids")
+    bad_words: int = _limit(128, ENTRIES, "bad_words")
+    allowed_token_ids: int = _limit(1024, ENTRIES, "allowed_token_ids")
+    logit_bias: int = _limit(1024, ENTRIES, "logit_bias")
+    choice: int = _limit(1024, ENTRIES, "structured_outputs.choice")
+    tokens: int = _limit(2**18, ENTRIES, "tokens")
+    stop_length: int = _limit(1024, CHARACTERS, "stop", "stop[]")
+    bad_word_length: int = _limit(256, CHARACTERS, "bad_words[]")
+    choice_length: int = _limit(1024, CHARACTERS, "structured_outputs.choice[]")
+    regex_length: int = _limit(4096, CHARACTERS, "structured_outputs.regex")
+    grammar_length: int = _limit(2**16, CHARACTERS, "structured_outputs.grammar")
+    template_length: int = _limit(2**16, CHARACTERS, "chat_template")
+    name_length: int = _limit(
         1024, CHARACTERS, "model", "cache_salt", "request_id", "reasoning_effort", "messages[].role", "messages[].name",
         "response_format.json_schema.name", "response_format.json_schema.description", "tools[].function.name",
         "tools[].name", "previous_response_id",
         "text.format.name", "text.format.description",
     )  # fmt: skip
-    schema_length: int = _ceiling(
+    schema_length: int = _limit(
         2**15, AS_JSON, "structured_outputs.json", "response_format.json_schema.schema", "tools[].function.parameters",
         "tools[].parameters", "text.format.schema",
     )  # fmt: skip
-    template_args_length: int = _ceiling(2**16, AS_JSON, "chat_template_kwargs")
+    template_args_length: int = _limit(2**16, AS_JSON, "chat_template_kwargs")
 
     def __post_init__(self) -> None:
         for name in names():
-            check_int(f"ceiling {name}", getattr(self, name), 1)
+            check_int(f"limit {name}", getattr(self, name), 1)
 
     @classmethod
-    def parse(cls, given: Sequence[str]) -> Ceilings:
-        """From `NAME=N`, as the command line has them. Raises ValueError: no such ceiling, or no whole number."""
+    def parse(cls, given: Sequence[str]) -> BodyLimits:
+        """From `NAME=N`, as the command line has them. Raises ValueError: no such limit, or no whole number."""
         values = {}
         for text in given:
             name, _, number = text.partition("=")
             if name not in names():
                 hint = did_you_mean(name, names()) or f"there are {', '.join(names())}"
-                raise ValueError(f"--ceiling must be NAME=N, got {text!r}: {name!r} is none; {hint}")
+                raise ValueError(f"--limit must be NAME=N, got {text!r}: {name!r} is none; {hint}")
             if not number.isdecimal() or not number.isascii():
-                raise ValueError(f"--ceiling must be NAME=N with a whole number, got {text!r}")
+                raise ValueError(f"--limit must be NAME=N with a whole number, got {text!r}")
             values[name] = int(number)
         return cls(**values)
 
     def check(self, body: Any) -> None:
         """Raises ValueError: what is too much, by the field's name. A value of a wrong type is for others to find."""
-        for ceiling, unit, path in _ROWS:
-            most = getattr(self, ceiling)
+        for limit, unit, path in _ROWS:
+            most = getattr(self, limit)
             for name, value in _at(body, path):
                 size = _size(value, unit, most)
                 if size <= most or (name == "prompt" and _is_token_ids(value)):
@@ -91,19 +91,19 @@ class Ceilings:
                 got = f"{size} or more" if unit == AS_JSON else size
                 raise ValueError(
                     f"{name or 'the body'} must have at most {most} {unit}, got {got}: send less, or serve with "
-                    f"--ceiling {ceiling}=N"
+                    f"--limit {limit}=N"
                 )
 
 
 _ROWS = [
     (row.name, row.metadata["unit"], path.replace("[]", ".[]").split(".") if path else [])
-    for row in fields(Ceilings)
+    for row in fields(BodyLimits)
     for path in row.metadata["paths"]
 ]
 
 
 def names() -> list[str]:
-    return [ceiling.name for ceiling in fields(Ceilings)]
+    return [limit.name for limit in fields(BodyLimits)]
 
 
 def _is_token_ids(prompt: Any) -> bool:
@@ -133,7 +133,7 @@ def _size(value: Any, unit: str, enough: int) -> int:
 
 
 def _json_size(value: Any, enough: int) -> int:
-    """Its characters without punctuation: a text has its own, and all else counts as one."""
+    """Its characters without punctuation: all but a text counts as one."""
     size, waiting = 0, [value]
     while waiting and size <= enough:
         part = waiting.pop()

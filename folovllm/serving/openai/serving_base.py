@@ -1,4 +1,4 @@
-"""The way of both kinds of completions: a body becomes work, and its outputs one answer, or chunks of a stream.
+"""OpenAIServing: the base of chat and text completions. A body becomes work, and its outputs one response, or chunks.
 
 vLLM: entrypoints/serve/engine/serving.py
 """
@@ -12,22 +12,22 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from folovllm.outputs import RequestOutput
-from folovllm.serving.openai.answers import Chunks, News, encoded, head, size, usage
-from folovllm.serving.openai.aside import Check
+from folovllm.serving.openai.background import Check
+from folovllm.serving.openai.formatting import ChoiceDelta, Chunks, encoded, head, size, usage
 from folovllm.serving.openai.protocol import Sampling
-from folovllm.serving.openai.serving import Serving, Work
+from folovllm.serving.openai.serving_engine import ServingEngine, Work
 from folovllm.serving.openai.streams import Burst, made
 
 B = TypeVar("B", bound=Sampling)
 
 
-class Answering(ABC, Generic[B]):
+class OpenAIServing(ABC, Generic[B]):
     """Args:
     prefix: how ids of answers begin.
     kind, chunk_kind: what an answer and a chunk are called.
     """
 
-    def __init__(self, serving: Serving, prefix: str, kind: str, chunk_kind: str) -> None:
+    def __init__(self, serving: ServingEngine, prefix: str, kind: str, chunk_kind: str) -> None:
         self.serving, self.prefix, self.kind, self.chunk_kind = serving, prefix, kind, chunk_kind
 
     @abstractmethod
@@ -40,7 +40,7 @@ class Answering(ABC, Generic[B]):
 
     @abstractmethod
     def make_chunk(
-        self, body: B, output: RequestOutput, news: News, kept: dict[int, Any], check: Check
+        self, body: B, output: RequestOutput, gained: ChoiceDelta, kept: dict[int, Any], check: Check
     ) -> dict[str, Any] | None:
         """All but head and usage, or None for no chunk. `kept`: what of each choice is kept from one to the next."""
 
@@ -68,7 +68,7 @@ class Answering(ABC, Generic[B]):
             size([(0, not place, choice) for place, choice in enumerate(output.outputs)], output)
             for output in newest.values()
         )
-        return await made(answer, self.serving.aside, values)
+        return await made(answer, self.serving.background, values)
 
     async def chunks(self, body: B, work: Work) -> AsyncGenerator[Burst, None]:
         start = head(self.prefix, self.chunk_kind, self.serving.model_name, body.request_id)
@@ -76,18 +76,18 @@ class Answering(ABC, Generic[B]):
         chunks, kept = Chunks(work.params.n, len(work.prompts)), dict[int, Any]()
         async with aclosing(self.serving.outputs(work)) as outputs:
             async for place, output in outputs:
-                news = list(chunks.news(place, output))
+                deltas = list(chunks.deltas(place, output))
                 asks = chunks.are_over() and options is not None and options.include_usage
                 total = usage(chunks.newest.values(), drop_tokens=work.drop_tokens) if asks else None
-                if news or total is not None:
-                    make = partial(self._burst, body, output, news, start, kept, total, chunks.are_over())
-                    yield await made(make, self.serving.aside, size(news, output if body.echo else None))
+                if deltas or total is not None:
+                    make = partial(self._burst, body, output, deltas, start, kept, total, chunks.are_over())
+                    yield await made(make, self.serving.background, size(deltas, output if body.echo else None))
 
     def _burst(
         self,
         body: B,
         output: RequestOutput,
-        news: list[News],
+        deltas: list[ChoiceDelta],
         start: dict[str, Any],
         kept: dict[int, Any],
         total: dict[str, Any] | None,
@@ -97,7 +97,7 @@ class Answering(ABC, Generic[B]):
         counts = body.stream_options is not None and body.stream_options.continuous_usage_stats
         events = [
             {**start, **chunk, "usage": usage([output]) if counts else None}
-            for each in news
+            for each in deltas
             if (chunk := self.make_chunk(body, output, each, kept, check)) is not None
         ]
         if total is not None:

@@ -1,4 +1,4 @@
-"""Work beside the event loop: what is prepared for a request, and long answers that are written down.
+"""Threads beside the event loop: for what is prepared for a request, and for long responses that are written as JSON.
 
     event loop ── run(make) ──▶ one of a few threads:  a piece ─ check() ─ a piece ─ check() ─ …
                                                                   └─ raises where its client has gone
@@ -19,7 +19,7 @@ Check = Callable[[], None]
 """Raises where the work should go no further."""
 _T = TypeVar("_T")
 PREPARE_SECONDS = 30.0
-"""That tokens, template and form of one request may take in a thread of its own; then it is refused."""
+"""That tokens, template and grammar of one request may take in a thread; then it is refused."""
 NUM_THREADS = 4
 """They take turns in one interpreter, so that more of them would not be faster: as many long requests may come before
 a short one has to wait."""
@@ -49,11 +49,11 @@ class AbandonedError(Exception):
     """The client that this work is for has gone."""
 
 
-class Aside:
+class Background:
     """Threads for such work; what it is given must not change under them."""
 
     def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="folovllm-aside")
+        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="folovllm-background")
         self.num_waited_for = 0
         self._is_closed = False
 
@@ -83,7 +83,7 @@ class Aside:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-class AskingTokenizer:
+class CancellableTokenizer:
     """A tokenizer that asks before each text. Everything else of it is as it was."""
 
     def __init__(self, tokenizer: Any, check: Check) -> None:

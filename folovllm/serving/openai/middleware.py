@@ -1,4 +1,4 @@
-"""What the head of a request must say: a key, if the server asks for one, and a host that this server is.
+"""ASGI middleware: a request must name a key, if the server asks for one, and a host that this server is.
 
 A page that a browser has loaded from anywhere can have its name resolved to 127.0.0.1 later on, and then it talks to
 whatever listens there ("DNS rebinding"). The name in `Host` gives it away: it is the page's, not this server's.
@@ -25,8 +25,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class Heads:
-    """Answers 400 to a head that names two keys, or a host that this server is not.
+class HostMiddleware:
+    """Answers 400 to a request that names two keys, or a host that this server is not.
 
     Args:
         hosts: names besides those of the loopback address; None lets every name in.
@@ -43,7 +43,7 @@ class Heads:
     def _problem(self, scope: Scope) -> APIError | None:
         names = [name for name, _ in scope["headers"]]
         if names.count(b"authorization") > 1:
-            return APIError(400, "Authorization must be given once, got several: which key counts is not for a guess")
+            return APIError(400, "Authorization must be given once, got several: send the one that counts")
         if self.hosts is None:
             return None
         for name, value in scope["headers"]:
@@ -65,7 +65,7 @@ OPEN_PATHS = ("/", "/health", "/ping", *(f"/assets/{name}" for name in ASSETS))
 """They tell nothing of anyone: the page without its data, and whether the server lives."""
 
 
-class Keys:
+class AuthenticationMiddleware:
     """The keys that a client may name. Each is compared in the same time, right or wrong."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import AsyncGenerator
 
 import pytest
 
 from folovllm import AsyncLLM, SamplingParams, StructuredOutputsParams
+from folovllm.engine.deltas import DeltaDecoder, DeltaEncoder
 from folovllm.engine.input_processor import Checked
+from folovllm.engine.messages import EngineCoreRequest
 from folovllm.engine.output_processor import fastest_decoder
 from folovllm.outputs import CompletionOutput, RequestOutput
 from folovllm.serving.replicas.scaling import Scaling
-from folovllm.serving.wire import Ask, Growing, Text, differences
 
 PROMPT = "Once upon a time"
 
@@ -23,20 +23,15 @@ def outputs_of(params: SamplingParams, *, text_here: bool = False) -> tuple[list
 
     async def run() -> tuple[list[RequestOutput], list[RequestOutput]]:
         direct: list[RequestOutput] = []
-
-        async def noted(llm: AsyncLLM) -> AsyncGenerator[RequestOutput, None]:
-            async for output in llm.generate(PROMPT, params):
-                direct.append(output)
-                yield output
-
         async with AsyncLLM(dtype="float32", num_kv_blocks=64) as llm:
             checked = Checked(PROMPT, llm.engine.tokenizer(PROMPT)["input_ids"], params, None)
-            text = Text.of(fastest_decoder(llm.engine.tokenizer), checked) if text_here else None
-            assert (text is not None) is text_here
-            growing, arrived = Growing(PROMPT, checked.token_ids, text), []
-            async for gained in differences(noted(llm), params):
-                growing.add(pickle.loads(pickle.dumps(gained)))
-                arrived.append(growing.output())
+            decoder = DeltaDecoder(checked, fastest_decoder(llm.engine.tokenizer) if text_here else None)
+            encoder, arrived = DeltaEncoder(params), []
+            async for output in llm.generate(PROMPT, params):
+                direct.append(output)
+                if output.finished or not encoder.is_whole:
+                    decoder.add(pickle.loads(pickle.dumps(encoder.encode(output))))
+                    arrived.append(decoder.output())
         return direct, arrived
 
     return asyncio.run(run())
@@ -67,7 +62,7 @@ def test_every_output_arrives_as_it_was(params: SamplingParams) -> None:
     ],
     ids=["several", "without the stop token", "with it", "best_of"],
 )  # fmt: skip
-def test_the_text_that_the_front_makes_is_the_engine_s_after_each_token(params: SamplingParams) -> None:
+def test_the_text_that_the_client_makes_is_the_engine_s_after_each_token(params: SamplingParams) -> None:
     direct, arrived = outputs_of(params, text_here=True)
     assert any(choice.text for choice in arrived[-1].outputs)
     assert not params.stop_token_ids or arrived[-1].outputs[0].finish_reason == "stop"
@@ -77,8 +72,8 @@ def test_the_text_that_the_front_makes_is_the_engine_s_after_each_token(params: 
 def test_the_engine_makes_the_text_where_it_looks_for_stop_strings_and_only_there() -> None:
     for stop, is_engines in ((["girl"], True), ([], False)):
         checked = Checked(PROMPT, [1], SamplingParams(stop=stop), None)
-        assert Ask.of("r", checked, 0).params.detokenize is is_engines
-        assert (Text.of(None, checked), checked.params.detokenize) == (None, True)
+        assert EngineCoreRequest("r", checked, checked.params).portable().params.detokenize is is_engines
+        assert checked.params.detokenize
 
 
 def test_where_the_winner_is_known_at_the_end_only_the_end_arrives() -> None:
@@ -87,28 +82,27 @@ def test_where_the_winner_is_known_at_the_end_only_the_end_arrives() -> None:
 
 
 def test_what_has_been_handed_out_does_not_change_any_more() -> None:
-    growing = Growing("p", [1])
-    growing.add(RequestOutput("r", None, [], outputs=[CompletionOutput(0, "a", [5])]))
-    first = growing.output()
-    growing.add(RequestOutput("r", None, [], outputs=[CompletionOutput(0, "b", [6])], finished=True))
+    decoder = DeltaDecoder(Checked("p", [1], SamplingParams(), None))
+    decoder.add(RequestOutput("r", None, [], outputs=[CompletionOutput(0, "a", [5])]))
+    first = decoder.output()
+    decoder.add(RequestOutput("r", None, [], outputs=[CompletionOutput(0, "b", [6])], finished=True))
     assert (first.outputs[0].text, first.outputs[0].token_ids) == ("a", [5])
-    assert (growing.output().outputs[0].text, growing.output().outputs[0].token_ids) == ("ab", [5, 6])
+    assert (decoder.output().outputs[0].text, decoder.output().outputs[0].token_ids) == ("ab", [5, 6])
 
 
 def test_nothing_added_is_no_output() -> None:
     with pytest.raises(ValueError, match="differences must have come"):
-        Growing("p", [1]).output()
+        DeltaDecoder(Checked("p", [1], SamplingParams(), None)).output()
 
 
-def test_a_compiled_form_stays_at_home_and_its_text_travels() -> None:
+def test_a_compiled_grammar_is_not_pickled_and_its_text_is() -> None:
     pytest.importorskip("llguidance")
     llm = AsyncLLM(dtype="float32", num_kv_blocks=64)
     form = StructuredOutputsParams(choice=["yes", "no"])
     (checked,) = llm.engine.input_processor.check([[1]], SamplingParams(structured_outputs=form))
-    ask = Ask.of("r", checked, 0)
-    travelled = pickle.loads(pickle.dumps(ask))
-    assert travelled.params.structured_outputs == form
-    assert travelled.params.extra_args is None
+    request = pickle.loads(pickle.dumps(EngineCoreRequest("r", checked, checked.params).portable()))
+    assert request.params.structured_outputs == form
+    assert request.params.extra_args is None
 
 
 def test_thirteen_requests_at_four_each_need_four_replicas() -> None:

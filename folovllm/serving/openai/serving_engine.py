@@ -1,6 +1,6 @@
-"""What both kinds of completions share: a body becomes prompts and parameters, and these become outputs.
+"""ServingEngine: what all endpoints share. A body becomes prompts and parameters, and these become outputs.
 
-    body ──▶ prepare (aside: tokens, checks, grammars) ──▶ gate ──▶ AsyncLLM.generate for each prompt ──▶ outputs
+    body ──▶ prepare (in a thread: tokens, checks, grammars) ──▶ gate ──▶ generate() for each prompt ──▶ outputs
 
 All that can be wrong with a request is found in `prepare`, and is the client's fault. What goes wrong later is ours.
 
@@ -17,21 +17,22 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from folovllm.engine.engine_client import EngineClient
 from folovllm.engine.input_processor import Checked, InputProcessor
 from folovllm.entrypoints.chat_template import check_characters, conversation_to_prompt
-from folovllm.entrypoints.engine_client import EngineClient
 from folovllm.entrypoints.generation_defaults import load_generation_defaults
 from folovllm.errors import NoTokenLeftError
 from folovllm.outputs import RequestOutput
 from folovllm.sample.structured.grammars import FormError
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.serving import reasoning
-from folovllm.serving.openai.aside import PREPARE_SECONDS, Aside, AskingTokenizer, Check, within
+from folovllm.serving.openai.background import PREPARE_SECONDS, Background, CancellableTokenizer, Check, within
 from folovllm.serving.openai.errors import APIError, failed, refused
 from folovllm.serving.openai.gate import Gate, shutting_down
-from folovllm.serving.openai.heads import salt_for
 from folovllm.serving.openai.longest_token import characters_a_token
 from folovllm.serving.openai.metrics import Metrics
+from folovllm.serving.openai.middleware import salt_for
+from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.openai.protocol import ChatRequest, Sampling, TokenizeRequest, Tool
 from folovllm.serving.openai.token_bytes import TokenBytes
 from folovllm.serving.tool_parsers.formats import get_tool_parser, parser_of_template
@@ -53,62 +54,37 @@ class Work:
     """What is generated is not given out: the prompt was asked about."""
 
 
-class Serving:
-    """One engine, and what stands between it and the routes.
+class ServingEngine:
+    """One engine, and what is between it and the routes."""
 
-    Args:
-        salt_by_key: prompts find each other's cached blocks only among requests of one key.
-        trust_chat_template: requests may bring a chat template of their own, which is a program.
-        generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
-        tool_call_parser: the format that the model writes calls of tools in; None: what its chat template tells.
-        reasoning_parser: how the model marks its thoughts; None: what its chat template tells.
-        metrics_prefix: of the names at /metrics.
-        chat_template: instead of the tokenizer's.
-    """
-
-    def __init__(
-        self,
-        llm: EngineClient,
-        model_name: str,
-        *,
-        max_queue: int = 1024,
-        salt_by_key: bool = False,
-        generation_config: str = "auto",
-        trust_chat_template: bool = False,
-        tool_call_parser: str | None = None,
-        reasoning_parser: str | None = None,
-        metrics_prefix: str = "folovllm:",
-        chat_template: str | None = None,
-    ) -> None:
-        self.llm, self.model_name, self.salt_by_key = llm, model_name, salt_by_key
-        self.trust_chat_template = trust_chat_template
+    def __init__(self, llm: EngineClient, options: ServerOptions) -> None:
+        self.llm, self.model_name, self.salt_by_key = llm, options.name, options.salt_by_key
+        self.trust_chat_template = options.trust_chat_template
         self.created = int(time.time())
-        self.gate = Gate(llm, max_queue)
-        self.metrics = Metrics(llm, model_name, self.gate, metrics_prefix)
+        self.gate = Gate(llm, options.max_queue)
+        self.metrics = Metrics(llm, self.model_name, self.gate, options.metrics_prefix)
         self.tokenizer = copy.deepcopy(llm.engine.tokenizer)  # apart from the engine's
         self.token_bytes = TokenBytes(self.tokenizer)
         if self.tokenizer is not None:
             # A tokenizer.json may ask for padding or truncation, which the first call takes away. Later ones change
             # nothing, and only a change would meet another thread's call and fail ("Already borrowed").
             self.tokenizer("")
-        if chat_template is not None:
+        if options.chat_template is not None:
             if self.tokenizer is None:
                 raise ValueError("chat_template needs a tokenizer, but skip_tokenizer_init leaves none")
-            self.tokenizer.chat_template = chat_template
+            self.tokenizer.chat_template = options.chat_template
         template = _template_for_tools(self.tokenizer)
-        if tool_call_parser is None:
-            self.tool_parser = parser_of_template(template)
-        else:
-            self.tool_parser = get_tool_parser(tool_call_parser)
-        self.reasoning_parser = reasoning_parser or reasoning.parser_of_template(template)
+        named = options.tool_call_parser
+        self.tool_parser = parser_of_template(template) if named is None else get_tool_parser(named)
+        self.reasoning_parser = options.reasoning_parser or reasoning.parser_of_template(template)
         self.added_tokens = frozenset(self.tokenizer.get_added_vocab() if self.tokenizer is not None else ())
         special = set(getattr(self.tokenizer, "all_special_tokens", ()))
         self.thinks_in_special_tokens = self.reasoning_parser is not None and reasoning.END in special
         a_token = characters_a_token(self.tokenizer)
         self.max_characters = None if a_token is None else a_token * (llm.engine.max_model_len - 1)
         model_config = llm.engine.model_config
-        self.defaults = load_generation_defaults(model_config) if generation_config == "auto" else {}
-        self.aside = Aside()
+        self.defaults = load_generation_defaults(model_config) if options.generation_config == "auto" else {}
+        self.background = Background()
         self.clock = time.monotonic
 
     async def prepare(self, make: Callable[[Check], _T], *, is_quick: bool = False) -> _T:
@@ -123,7 +99,7 @@ class Serving:
             in_time()
 
         try:
-            return make(check) if is_quick else await self.aside.run(make, check)
+            return make(check) if is_quick else await self.background.run(make, check)
         except ValueError as error:
             raise refused(error) from error
 
@@ -171,7 +147,7 @@ class Serving:
                 check()
                 yield prompt | salted
 
-        checks = InputProcessor(self.asking(check), inputs.vocab_size, engine.config, inputs.grammars)
+        checks = InputProcessor(self.cancellable_tokenizer(check), inputs.vocab_size, engine.config, inputs.grammars)
         try:
             if thinks != "no" and params.structured_outputs is not None:
                 inputs.grammars.compile(params.structured_outputs)  # what is wrong is said of the form as it was given
@@ -186,14 +162,14 @@ class Serving:
         kind = RequestOutputKind.CUMULATIVE if body.stream else RequestOutputKind.FINAL_ONLY
         return Work(ready, params, body.priority, kind)
 
-    def asking(self, check: Check) -> Any | None:
+    def cancellable_tokenizer(self, check: Check) -> Any | None:
         """The tokenizer, for work that asks before each text."""
-        return None if self.tokenizer is None else AskingTokenizer(self.tokenizer, check)
+        return None if self.tokenizer is None else CancellableTokenizer(self.tokenizer, check)
 
     def conversation(
         self, body: ChatRequest | TokenizeRequest, check: Check, tools: list[Tool] | None
     ) -> dict[str, Any]:
-        """The messages of a body as a prompt, and the tools that the model is told of.
+        """The messages of a body, and the tools that the model is to know, as a prompt.
 
         Raises ValueError: a template that is not trusted, or will not do.
         """
@@ -211,7 +187,7 @@ class Serving:
             if "content" not in message and not message.get("tool_calls"):
                 raise ValueError(f"messages[{number}].content must be text, or a list of text parts, got null")
         return conversation_to_prompt(
-            self.asking(check),
+            self.cancellable_tokenizer(check),
             messages,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
@@ -225,7 +201,7 @@ class Serving:
 
     def tokens_of(self, text: str, check: Check, *, add_special_tokens: bool) -> list[int]:
         """Raises ValueError: there is no tokenizer, or the text is none."""
-        tokenizer = self.asking(check)
+        tokenizer = self.cancellable_tokenizer(check)
         if tokenizer is None:
             raise ValueError("prompt must be token ids, got text: skip_tokenizer_init leaves no tokenizer")
         try:
@@ -269,7 +245,7 @@ class Serving:
             raise failed(error) from error
 
     async def _several(self, work: Work) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        """The outputs of all prompts in one row. The queue has one place: a slow reader holds up its own prompts."""
+        """The outputs of all prompts in one row. The queue has one place: a slow reader holds up these prompts only."""
         queue: asyncio.Queue[tuple[int, RequestOutput] | BaseException | None] = asyncio.Queue(maxsize=1)
 
         async def pump(place: int) -> None:
@@ -295,7 +271,7 @@ class Serving:
                     yield item
 
     def close(self) -> None:
-        self.aside.close()
+        self.background.close()
 
 
 def _template_for_tools(tokenizer: Any) -> str:
@@ -307,7 +283,7 @@ def _template_for_tools(tokenizer: Any) -> str:
 
 
 def _variables(body: ChatRequest | TokenizeRequest) -> dict[str, Any] | None:
-    """What the template is told beside the messages."""
+    """The template's variables beside the messages."""
     effort = getattr(body, "reasoning_effort", None)
     given = body.chat_template_kwargs
     return given if effort is None else {"reasoning_effort": effort, **(given or {})}

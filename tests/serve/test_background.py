@@ -13,9 +13,11 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from folovllm.serving.openai import answers, serving, serving_completion
-from folovllm.serving.openai.aside import NUM_THREADS, PREPARE_SECONDS
+from folovllm.serving.openai import formatting, serving_completion
+from folovllm.serving.openai.background import NUM_THREADS, PREPARE_SECONDS
+from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.openai.serving_completion import SHORT
+from folovllm.serving.openai.serving_engine import ServingEngine
 from tests.serve.support import Running, running, wait_for
 
 
@@ -29,7 +31,7 @@ class Gated:
 
     def __call__(self, text: str, **options: Any) -> Any:
         if "slow" in text:
-            assert threading.current_thread().name.startswith("folovllm-aside"), "it would hold up the event loop"
+            assert threading.current_thread().name.startswith("folovllm-background"), "it would hold up the event loop"
             self.calls += 1
             self.entered.release()
             assert self.go_on.acquire(timeout=600)
@@ -68,12 +70,12 @@ def test_who_leaves_ends_what_is_prepared_for_it(server: Running, gated: Gated) 
     body = {"prompt": "a", "bad_words": [f"slow{number}" for number in range(100)], "max_tokens": 1}
     with send(server, body):
         assert gated.entered.acquire(timeout=600)
-    aside = server.app.state.serving.aside
-    wait_for(lambda: not aside.num_waited_for)
+    background = server.app.state.serving.background
+    wait_for(lambda: not background.num_waited_for)
     gated.go_on.release(200)
     free = [threading.Event() for _ in range(NUM_THREADS)]  # that all threads come to this shows that none is held
     for event in free:
-        aside._threads.submit(event.set)
+        background._threads.submit(event.set)
     assert all(event.wait(120) for event in free)
     assert gated.calls == 1
 
@@ -116,7 +118,7 @@ def test_a_heavy_answer_is_made_beside_the_event_loop_and_in_pieces(
 ) -> None:
     """A stream's single tokens are written at once; the log-probabilities of all prompts are not."""
     beside: Counter[bool] = Counter()  # values by whether they were made beside the event loop
-    real_encode, real_finite, longest = answers._encode, serving_completion.finite, 0
+    real_encode, real_finite, longest = formatting._encode, serving_completion.finite, 0
 
     def encode(value: Any) -> str:
         nonlocal longest
@@ -125,10 +127,10 @@ def test_a_heavy_answer_is_made_beside_the_event_loop_and_in_pieces(
         return text
 
     def finite(value: float) -> float:
-        beside[threading.current_thread().name.startswith("folovllm-aside")] += 1
+        beside[threading.current_thread().name.startswith("folovllm-background")] += 1
         return real_finite(value)
 
-    monkeypatch.setattr(answers, "_encode", encode)
+    monkeypatch.setattr(formatting, "_encode", encode)
     monkeypatch.setattr(serving_completion, "finite", finite)
     body = {"prompt": [7] * 300, "n": 8, "max_tokens": 4, "echo": True, "logprobs": 20, "stream": stream}
     answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=600)
@@ -148,7 +150,7 @@ def test_threads_may_share_a_tokenizer_that_asks_for_padding_and_truncation(
     inner.enable_padding(length=5, pad_id=1)
     shared = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]")
     monkeypatch.setattr(server.llm.engine, "tokenizer", shared)
-    tokenizer = serving.Serving(server.llm, "embedded").tokenizer
+    tokenizer = ServingEngine(server.llm, ServerOptions()).tokenizer
     assert tokenizer.backend_tokenizer.truncation is tokenizer.backend_tokenizer.padding is None
     start, errors = threading.Barrier(4), []
 

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from folovllm.serving.openai import launch
-from folovllm.serving.openai.app import ServerOptions, make_app
+from folovllm.serving.openai.app import make_app
+from folovllm.serving.openai.options import ServerOptions
 from tests.serve.support import Running, running, wait_for
 
 

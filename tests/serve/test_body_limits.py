@@ -1,4 +1,4 @@
-"""The table of ceilings: each of its rows, how they are set, and the notes' copy of it."""
+"""The table of limits: each of its rows, how they are set, and the notes' copy of it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from folovllm.serving.openai.aside import at_once
-from folovllm.serving.openai.ceilings import AS_JSON, CHARACTERS, FIELDS, Ceilings, names
+from folovllm.serving.openai.background import at_once
+from folovllm.serving.openai.limits import AS_JSON, CHARACTERS, FIELDS, BodyLimits, names
 from folovllm.serving.openai.longest_token import characters_a_token
 from tests.serve.support import Running
 
 NOTES = Path(__file__).parents[2] / "docs"
-ROWS = [(row.name, path) for row in fields(Ceilings) for path in row.metadata["paths"]]
-UNITS = {row.name: row.metadata["unit"] for row in fields(Ceilings)}
+ROWS = [(row.name, path) for row in fields(BodyLimits) for path in row.metadata["paths"]]
+UNITS = {row.name: row.metadata["unit"] for row in fields(BodyLimits)}
 
 
 def value_of(unit: str, size: int) -> Any:
@@ -39,42 +39,42 @@ def put(path: list[str], value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("name", "path"), ROWS)
-def test_what_is_at_the_ceiling_passes_and_one_more_does_not(name: str, path: str) -> None:
-    ceilings = replace(Ceilings(), **{name: 7})
+def test_what_is_at_the_limit_passes_and_one_more_does_not(name: str, path: str) -> None:
+    limits = replace(BodyLimits(), **{name: 7})
     parts = path.replace("[]", ".[]").split(".") if path else []
-    ceilings.check(put(parts, value_of(UNITS[name], 7)))
-    with pytest.raises(ValueError, match=re.escape(f"--ceiling {name}=N")) as caught:
-        ceilings.check(put(parts, value_of(UNITS[name], 8)))
+    limits.check(put(parts, value_of(UNITS[name], 7)))
+    with pytest.raises(ValueError, match=re.escape(f"--limit {name}=N")) as caught:
+        limits.check(put(parts, value_of(UNITS[name], 8)))
     field = path.replace("[]", "[0]") or "the body"
     assert str(caught.value).startswith(f"{field} must have at most 7 {UNITS[name]}, got 8")
 
 
 def test_one_prompt_of_token_ids_is_not_a_list_of_prompts() -> None:
-    Ceilings(prompts=2).check({"prompt": [1, 2, 3]})
+    BodyLimits(prompts=2).check({"prompt": [1, 2, 3]})
     with pytest.raises(ValueError, match="prompt must have"):
-        Ceilings(prompts=2).check({"prompt": [[1], [2], [3]]})
+        BodyLimits(prompts=2).check({"prompt": [[1], [2], [3]]})
 
 
 @pytest.mark.parametrize(
     "body", [None, 1, "x", [], {"messages": 1}, {"messages": [None, "x"]}, {"stop": None}, {"prompt": []}]
 )
 def test_values_of_other_types_are_left_to_others(body: Any) -> None:
-    Ceilings().check(body)
+    BodyLimits().check(body)
 
 
 def test_a_ceiling_is_set_by_its_name() -> None:
-    assert Ceilings.parse(["stop=2", "body=10"]) == Ceilings(stop=2, body=10)
-    assert Ceilings.parse([]) == Ceilings()
+    assert BodyLimits.parse(["stop=2", "body=10"]) == BodyLimits(stop=2, body=10)
+    assert BodyLimits.parse([]) == BodyLimits()
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [("stops=2", "did you mean 'stop'"), ("stop", "a whole number"), ("stop=x", "a whole number"), ("=2", "NAME=N"),
-     ("stop=0", "ceiling stop must be positive"), ("stop=-1", "a whole number")],
+     ("stop=0", "limit stop must be positive"), ("stop=-1", "a whole number")],
 )  # fmt: skip
 def test_a_wrong_ceiling_is_refused(given: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        Ceilings.parse([given])
+        BodyLimits.parse([given])
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -82,7 +82,7 @@ def test_the_notes_have_the_table(language: str) -> None:
     text = (NOTES / language / "service.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) [^|]*\| (.*) \|$", text, re.MULTILINE)
     found = {name: (int(most.replace(",", "")), re.findall("`([^`]*)`", paths)) for name, most, paths in rows}
-    table = {row.name: (row.default, [path for path in row.metadata["paths"] if path]) for row in fields(Ceilings)}
+    table = {row.name: (row.default, [path for path in row.metadata["paths"] if path]) for row in fields(BodyLimits)}
     assert found == table
     assert list(found) == names()
 
@@ -133,4 +133,4 @@ def test_a_form_given_as_text_is_bounded_like_one_given_as_json() -> None:
     schema = {"enum": ["x" * 100]}
     for given in (schema, json.dumps(schema)):
         with pytest.raises(ValueError, match=r"structured_outputs\.json must have at most 50"):
-            Ceilings(schema_length=50).check({"structured_outputs": {"json": given}})
+            BodyLimits(schema_length=50).check({"structured_outputs": {"json": given}})

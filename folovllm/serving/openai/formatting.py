@@ -1,4 +1,4 @@
-"""Pieces that answers of both kinds have: their head, their usage, which choices are due for a chunk, and their JSON.
+"""Responses as JSON: their first fields, usage, log-probabilities, and what is new of each choice for a chunk.
 
 vLLM: entrypoints/openai/chat_completion/serving.py
 """
@@ -15,16 +15,16 @@ from typing import Any
 from starlette.responses import Response
 
 from folovllm.outputs import LEAST_LOGPROB, CompletionOutput, Logprob, RequestOutput
-from folovllm.serving.openai.aside import Check, at_once
+from folovllm.serving.openai.background import Check, at_once
 
-News = tuple[int, bool, CompletionOutput]
-"""Index of a choice, whether it begins, and what it gained."""
+ChoiceDelta = tuple[int, bool, CompletionOutput]
+"""Index of a choice, whether this is its first, and what it gained."""
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _DEPTH = 5
 """An answer, its choices, one of them, its log-probabilities: at the fifth level is a row of them, of one token."""
 
 
-class Answer(Response):
+class EncodedResponse(Response):
     """JSON that is written already."""
 
     media_type = "application/json"
@@ -72,10 +72,10 @@ def usage(outputs: Iterable[RequestOutput], *, drop_tokens: bool = False) -> dic
     }
 
 
-def size(news: list[News], echoed: RequestOutput | None = None) -> int:
+def size(deltas: list[ChoiceDelta], echoed: RequestOutput | None = None) -> int:
     """About how many values there are to write: log-probabilities, and characters where there are many."""
     total = 0
-    for _, begins, choice in news:
+    for _, begins, choice in deltas:
         total += len(choice.text) // 10 + _num_values(choice.logprobs)
         if begins and echoed is not None:
             total += len(echoed.prompt_token_ids) + _num_values(echoed.prompt_logprobs)
@@ -124,8 +124,8 @@ class Chunks:
         """Whether nothing more comes, of any prompt."""
         return len(self.newest) == self.num_prompts and all(output.finished for output in self.newest.values())
 
-    def news(self, place: int, output: RequestOutput) -> Iterator[News]:
-        """Of each choice with news."""
+    def deltas(self, place: int, output: RequestOutput) -> Iterator[ChoiceDelta]:
+        """Of each choice that gained something."""
         self.newest[place] = output
         for whole in output.outputs:
             index = place * self.n + whole.index
