@@ -120,6 +120,24 @@ class KVCacheManager:
                 writers[table[first]] = writers.get(table[first], 0) + 1
         return needed + sum(self.pool.copies_needed(block, count) for block, count in writers.items())
 
+    def allocate_lookahead(self, seq: Sequence, num_tokens: int, keep_free: int) -> int:
+        """Make room for draft tokens behind all tokens of a running sequence. Returns for how many: less than
+        `num_tokens` where fewer than keep_free blocks would stay free."""
+        num_new = self.blocks_for(seq.get_len() + num_tokens) - len(seq.block_ids)
+        if num_new > 0:
+            if self.pool.num_free - num_new < keep_free:
+                return min(num_tokens, len(seq.block_ids) * self.block_size - seq.get_len())
+            seq.block_ids += self.pool.get_new_blocks(num_new, after=seq.block_ids[-1])
+        return num_tokens
+
+    def accept_draft_tokens(self, seq: Sequence, num_accepted: int) -> None:
+        """A step is over that had draft tokens of a running sequence, whose new tokens are appended: so many of the
+        draft tokens count as computed. Blocks behind the sequence's last token are freed, the last one first."""
+        seq.num_computed_tokens += num_accepted
+        num_needed = self.blocks_for(seq.get_len())
+        self.pool.free_blocks(reversed(seq.block_ids[num_needed:]))
+        del seq.block_ids[num_needed:]
+
     def fork(self, parent: Sequence, child: Sequence, num_tokens: int) -> None:
         """`child`, which has no blocks, gets the first `num_tokens` tokens of `parent`: shared, not copied."""
         child.block_ids = parent.block_ids[: self.blocks_for(num_tokens)]

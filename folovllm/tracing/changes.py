@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from folovllm.core.observer import EngineObserver
-from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_output import Drafts, SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.tracing.schema import UNTOLD, Arrival
 
@@ -158,13 +158,13 @@ class Changes(EngineObserver):
                 first.append((self._number(seq), token_id if self._tells_texts else UNTOLD))
         return {"first": first} if first else {}
 
-    def guesses(self, output: SchedulerOutput, lengths: dict[str, int]) -> News:
+    def guesses(self, output: SchedulerOutput, lengths: dict[str, int], drafts: Drafts) -> News:
         """Of a step with guesses, all of whose tokens have come. lengths: of its sequences, when it was scheduled."""
         drafted, later = [], []
         for seq in output.scheduled_seqs:
-            if count := output.num_drafts.get(seq.seq_id, 0):
+            if (draft := drafts.get(seq.seq_id)) and draft.draft_token_ids:
                 number = self._number(seq)
-                drafted.append((number, count))
+                drafted.append((number, len(draft.draft_token_ids)))
                 tokens = seq.get_token_ids()[lengths[seq.seq_id] + 1 :]
                 later += [(number, token_id if self._tells_texts else UNTOLD) for token_id in tokens]
             if seq.seq_id in lengths:
@@ -191,7 +191,6 @@ class Changes(EngineObserver):
         back = {*self.told.get("resumed", ()), *(child for _, child in self.told.get("branched", ()))}
         decoders = self._decoders
         for row, (seq, num_tokens) in enumerate(zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True)):
-            num_tokens -= output.num_drafts.get(seq.seq_id, 0)
             if num_tokens == 1 and seq in decoders:  # it goes on: most rows
                 decoding.append(seq)
                 decode_rows.append(row)

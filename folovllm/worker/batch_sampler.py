@@ -71,7 +71,7 @@ class BatchSampler:
         self._rows[seq.seq_id] = SamplingRow(
             params=seq.sampling_params,
             prompt_token_ids=seq.data.prompt_token_ids,
-            output_token_ids=seq.data.output_token_ids,  # the live list: penalties and bad_words see it grow
+            known_token_ids=seq.data.output_token_ids,  # the live list: penalties and bad_words see it grow
             eos_token_ids=self.eos_token_ids,
             generator=None if self.uses_kernel else make_generator(seq.sampling_params, seq.index, self.device),
             bad_words_token_ids=seq.sampling_params.bad_words_token_ids,
@@ -97,9 +97,12 @@ class BatchSampler:
         self._seeds.pop(seq_id, None)
         self._states.pop(seq_id, None)
 
+    def rows_of(self, seqs: list[Sequence]) -> list[SamplingRow]:
+        return [self._rows[seq.seq_id] for seq in seqs]
+
     def reported(self, seqs: list[Sequence]) -> list[int | None]:
         """How many of the likeliest tokens each of them tells beside its own; None: nothing."""
-        return [num_reported(self._rows[seq.seq_id]) for seq in seqs]
+        return [num_reported(row) for row in self.rows_of(seqs)]
 
     def prepare(self, seqs: list[Sequence]) -> GumbelParams | None:
         """Before the forward is queued: what draw() needs of `seqs` besides their logits, so that it is on its way to
@@ -121,7 +124,7 @@ class BatchSampler:
         logits: any number of rows. Returns one token for each, or a code of sample/draw.py.
         """
         plain = Way("greedy", 1, (), None, "raw")
-        if any(Way.of(self._rows[seq.seq_id], self.vocab_size) != plain for seq in seqs):
+        if any(Way.of(row, self.vocab_size) != plain for row in self.rows_of(seqs)):
             return None
         return mark_undrawable(greedy(logits), logits, logits, is_greedy=True)
 
@@ -134,7 +137,7 @@ class BatchSampler:
 
         positions: [num_seqs] of the tokens whose logits these are: another for each token that a sequence draws.
         drawn: [num_seqs] what a CUDA graph has drawn with prepare()'s settings. May be written to.
-        drafted: guesses that some of them may keep. The sampler then has all rows.
+        drafted: draft tokens that some of them may keep. The sampler then has all rows.
         """
         if not self.uses_kernel or not seqs:
             return self.sample(seqs, logits, drafted)
@@ -158,7 +161,7 @@ class BatchSampler:
 
     def _kernel_batch_for(self, seqs: list[Sequence]) -> KernelBatch:
         if self._kernel_batch is None or self._kernel_batch.seqs != seqs:
-            rows = [self._rows[seq.seq_id] for seq in seqs]
+            rows = self.rows_of(seqs)
             settings = host_params(rows, [self._seeds[seq.seq_id] for seq in seqs], self.vocab_size)
             others = [
                 place for place, row in enumerate(rows) if num_reported(row) is not None or not takes_raw_logits(row)
@@ -196,8 +199,7 @@ class BatchSampler:
     def _groups_of(self, seqs: list[Sequence]) -> list[RowGroup]:
         if self._groups is None or self._seqs != seqs:
             self._groups = None  # in case a processor's update raises
-            rows = [self._rows[seq.seq_id] for seq in seqs]
-            self._groups = group_rows(rows, self.vocab_size, self.device, rows_apart=self.rows_apart)
+            self._groups = group_rows(self.rows_of(seqs), self.vocab_size, self.device, rows_apart=self.rows_apart)
             self._seqs = list(seqs)
         return self._groups
 

@@ -84,13 +84,15 @@ class ModelRunner:
         if scheduled.is_empty:  # blocks were moved, nothing is computed
             return step
         seqs, nums, forks = scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, scheduled.forks
-        drafts = None
-        if self.speculation is not None and scheduled.num_drafts:
-            drafts = self.speculation.guess(scheduled)
-        size, num_tokens = None, scheduled.total_num_scheduled_tokens
-        num_guessed = sum(scheduled.num_drafts.values())
+        drafts: dict[str, list[int]] | None = None
+        size, num_tokens, num_drafted = None, scheduled.total_num_scheduled_tokens, 0
+        if self.speculation is not None and scheduled.num_lookahead_tokens:
+            drafts = self.speculation.propose(scheduled)
+            nums = [num + len(drafts.get(seq.seq_id, ())) for seq, num in zip(seqs, nums, strict=True)]
+            num_drafted = sum(map(len, drafts.values()))
+            num_tokens += num_drafted
         # A graph's rows are tokens. Log-probabilities of a prompt are read by sequences, of which there are fewer then.
-        fits = num_tokens == len(seqs) + num_guessed and not (num_guessed and scheduled.num_prompt_tokens)
+        fits = num_tokens == len(seqs) + num_drafted and not (num_drafted and scheduled.num_prompt_tokens)
         if self.graphs is not None and fits:
             size = self.graphs.size_for(num_tokens)
         inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
@@ -125,7 +127,7 @@ class ModelRunner:
         if len(step.draws) < len(step.rows):
             step.set_computed(hidden[inputs.metadata.query_start_loc[1 : len(seqs) + 1] - 1])
         if scheduled.num_prompt_tokens:
-            step.prompt_logprobs = self.prompt_logprobs.gather(scheduled, hidden)
+            step.prompt_logprobs = self.prompt_logprobs.gather(seqs, nums, hidden)
         return step
 
     def _draw(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_output import VerifiedDraft
 from folovllm.request import Sequence
 from folovllm.sample.beam_logprobs import BeamLogprobs
 from folovllm.sample.draw import NOT_FINITE, undrawable
@@ -81,9 +81,10 @@ class ModelRunnerOutput:
     """By sequence id, after a prefill that asked for them: one row for each prompt token but the first."""
     failures: Failures = field(default_factory=dict)
     """What a request's own logits processor raised, and what is found below."""
-    later: list[tuple[SchedulerOutput, ModelRunnerOutput]] = field(default_factory=list)
-    """Of a step with guesses: further tokens of the sequences that gained some, each as a step of its own would have
-    brought it."""
+    drafts: dict[str, VerifiedDraft] = field(default_factory=dict)
+    """By sequence id, of those for whose draft tokens there was room."""
+    later_logprobs: dict[str, list[LogprobsRow]] = field(default_factory=dict)
+    """By sequence id: of VerifiedDraft.next_token_ids, where they are asked for."""
 
 
 def find_undrawable(seqs: list[Sequence], token_ids: list[int]) -> Failures:

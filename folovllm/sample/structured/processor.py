@@ -40,7 +40,7 @@ class StructuredOutputs(LogitsProcessor):
 
     def apply(self, logits: Tensor) -> Tensor:
         vocab_size = logits.shape[-1]
-        masks = np.stack([_form(row).allowed(row.output_token_ids, vocab_size) for row in self.rows])
+        masks = np.stack([_form(row).allowed(row.known_token_ids, row.ahead, vocab_size) for row in self.rows])
         (allowed,) = upload(logits.device, masks)
         logits.masked_fill_(~allowed, -torch.inf)
         for place, row in enumerate(self.rows):

@@ -105,7 +105,7 @@ class ModelRunner:
         if len(step.draws) < len(step.rows):
             step.set_computed(hidden[inputs.metadata.query_start_loc[1 : len(seqs) + 1] - 1])
         if scheduled.num_prompt_tokens:
-            step.prompt_logprobs = self.prompt_logprobs.gather(scheduled, hidden)
+            step.prompt_logprobs = self.prompt_logprobs.gather(seqs, nums, hidden)
         return step
 
     def _draw(

@@ -33,7 +33,7 @@ from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.preemption import Preempter, choose_victims
 from folovllm.core.prompt_shares import half, share_out, top_up
 from folovllm.core.request_queue import RequestLines
-from folovllm.core.scheduler_output import UNKNOWN, SchedulerOutput
+from folovllm.core.scheduler_output import UNKNOWN, Drafts, SchedulerOutput
 from folovllm.core.sequence_group import Wants, in_prefill, is_decode, lacking, rows_claimed, rows_needed
 from folovllm.core.stop import check_stop
 from folovllm.request import Request, Sequence, SequenceStatus
@@ -42,6 +42,8 @@ RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, Sequ
 
 # Admission leaves this share of the blocks free, or the newcomer would be preempted as soon as the others grow.
 WATERMARK = 0.01
+
+NO_DRAFTS: Drafts = {}
 
 
 class Scheduler:
@@ -314,15 +316,20 @@ class Scheduler:
         return self._watermark if self.running not in ([], [request]) else 0
 
     def update_from_output(
-        self, output: SchedulerOutput, token_ids: Iterable[int | None], failed: Container[str] = ()
+        self,
+        output: SchedulerOutput,
+        token_ids: Iterable[int | None],
+        failed: Container[str] = (),
+        drafts: Drafts = NO_DRAFTS,
     ) -> list[tuple[Sequence, SequenceStatus | None]]:
         """Take in a step's tokens, one per row of `output`; None where it brought none.
 
         failed: ids of sequences whose requests are about to be ended, for they went wrong in this step.
+        drafts: by sequence id, what came of the draft tokens for which the step had room.
 
-        Returns the sequences that gained a token, each with the status that this token brings about, if any. They are
-        ended by finish(), later, since a stop string may have a say. A sequence that was aborted meanwhile is passed
-        over.
+        Returns the sequences that gained a token, once for each token, with the status that this token brings about, if
+        any. They are ended by finish(), later, since a stop string may have a say. A sequence that was aborted
+        meanwhile is passed over.
         """
         if not output.is_assumed:
             self.advance(output)
@@ -336,15 +343,41 @@ class Scheduler:
                 else:
                     token_ids_so_far.append(token_id)
                 gained.append((seq, check_stop(seq, self.eos_token_ids, self.max_model_len)))
+        if output.num_lookahead_tokens:
+            gained += self._take_in_drafts(output, drafts, dict(gained))
+        return gained
+
+    def _take_in_drafts(
+        self,
+        output: SchedulerOutput,
+        drafts: Drafts,
+        first: dict[Sequence, SequenceStatus | None],
+    ) -> list[tuple[Sequence, SequenceStatus | None]]:
+        """Append what was drawn behind the first tokens of a step, up to a token that ends its sequence, and count the
+        draft tokens that were right as computed. first: the sequences that gained a first token, and what it brought.
+        """
+        self.drafts.record(output, drafts)
+        gained: list[tuple[Sequence, SequenceStatus | None]] = []
+        for seq in output.scheduled_seqs:
+            if seq.seq_id not in output.num_lookahead_tokens or seq.status is not RUNNING:
+                continue
+            num_accepted, ended = 0, first.get(seq)
+            for token_id in drafts[seq.seq_id].next_token_ids if seq in first and seq.seq_id in drafts else ():
+                if ended is None:
+                    seq.data.output_token_ids.append(token_id)
+                    num_accepted, ended = num_accepted + 1, check_stop(seq, self.eos_token_ids, self.max_model_len)
+                    gained.append((seq, ended))
+            self.kv.accept_draft_tokens(seq, num_accepted)
+            if seq.num_computed_tokens % self.kv.block_size < num_accepted:
+                self._changed_seqs += self.kv.cache_blocks(seq)
         return gained
 
     def advance(self, output: SchedulerOutput) -> None:
         """A step has been computed, or will have been before anything else is: its keys and values count as there, but
-        for those of draft tokens."""
+        for those of draft tokens, which are not in num_scheduled_tokens."""
         for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
             if seq.status is RUNNING:
                 seq.num_computed_tokens += num_tokens
-        self.drafts.take_back(output)
 
     def _cache_blocks(self, output: SchedulerOutput, failed: Container[str]) -> None:
         """Blocks that have become full may be kept for others, now that the step is known to have gone well: what a
