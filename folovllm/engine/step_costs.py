@@ -112,9 +112,7 @@ class WrongProposer(NgramProposer):
         return [[0] * count for count in counts]
 
 
-def measure_host_costs(
-    core: EngineCore, costs: StepCosts, clock: Callable[[], float] = time.perf_counter
-) -> HostCosts:
+def measure_host_costs(core: EngineCore, costs: StepCosts, clock: Callable[[], float] = time.perf_counter) -> HostCosts:
     """By real steps of an engine core that shares the model and the cache's memory with `core`, which has not begun."""
     longest, size = 2 * STEPS + 4, core.cache_size
     most = min(MANY, core.scheduler.max_num_seqs, size.num_blocks // core.scheduler.kv.blocks_for(longest))

@@ -97,7 +97,7 @@ class ModelRunner:
             size = self.graphs.size_for(num_tokens)
         inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
         step.draws = inputs.draws.tolist()
-        drawing = [step.rows[place] for place in step.draws]
+        drawing = [step.rows[index] for index in step.draws]
         gumbel_params = self.sampling.prepare(drawing) if drawing and drafts is None else None
         logits = drawn = None
         if self.graphs is None or size is None:
@@ -170,6 +170,6 @@ def current_device(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def _at(rows: torch.Tensor, places: torch.Tensor | None, count: int) -> torch.Tensor:
-    """The rows at these places; None: the first `count`, behind which there may be padding."""
-    return rows[:count] if places is None else rows[places]
+def _at(rows: torch.Tensor, indices: torch.Tensor | None, count: int) -> torch.Tensor:
+    """The rows with these indices; None: the first `count`, behind which there may be padding."""
+    return rows[:count] if indices is None else rows[indices]

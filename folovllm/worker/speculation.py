@@ -72,8 +72,8 @@ class Speculation:
         rows = None if greedy is None else greedy.tolist()
         sampling_rows = self.sampling.rows_of(seqs)
 
-        def draw(places: list[int], position: int) -> list[int | None]:
-            some, at = [seqs[place] for place in places], firsts[places] + position
+        def draw(indices: list[int], position: int) -> list[int | None]:
+            some, at = [seqs[index] for index in indices], firsts[indices] + position
             failures: Failures = {}
             if greedy is not None and rows is not None:
                 sampled, token_ids = SamplerOutput(greedy[at]), [rows[row] for row in at]
@@ -95,9 +95,9 @@ class Speculation:
                 reported = [count if is_fine else None for count, is_fine in zip(reported, fine, strict=True)]
                 step.later_logprobs.append(LaterLogprobs(some, LogprobsCopy(sampled.logprobs), reported))
             tokens = [token_id if is_fine else None for token_id, is_fine in zip(token_ids, fine, strict=True)]
-            for place, token_id in zip(places, tokens, strict=True):
+            for index, token_id in zip(indices, tokens, strict=True):
                 if token_id is not None:
-                    sampling_rows[place].ahead.append(token_id)
+                    sampling_rows[index].ahead.append(token_id)
             return tokens
 
         try:

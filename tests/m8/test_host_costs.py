@@ -31,7 +31,7 @@ def test_two_batches_tell_what_a_step_a_token_and_guessing_cost(text_model_folde
     costs = StepCosts([1, 2, 16, 32], [0.001, 0.002, 0.002, 0.004], [0.0] * 4)
     host = measure_host_costs(engine.core, costs, Clock())
     assert [host.fixed, host.per_token] == pytest.approx([0.0036, 0.0004])
-    assert [host.guessing, host.guessing_per_seq] == pytest.approx([0.001 - 0.0035 / 15, 0.0035 / 15])
+    assert [host.proposing, host.proposing_per_seq] == pytest.approx([0.001 - 0.0035 / 15, 0.0035 / 15])
     assert not host.hidden
 
 

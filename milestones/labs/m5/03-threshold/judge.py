@@ -6,9 +6,9 @@ from lab_judge import expect, invariant
 from support import request
 
 
-def prefills(**lacking):
+def prefills(**tokens_to_compute):
     """Requests under way by name, each with what its one sequence lacks of its prompt."""
-    made = [(request(name, num_tokens), num_tokens) for name, num_tokens in lacking.items()]
+    made = [(request(name, num_tokens), num_tokens) for name, num_tokens in tokens_to_compute.items()]
     return [(a, [(a.first_seq(), num_tokens)]) for a, num_tokens in made]
 
 
@@ -26,8 +26,8 @@ def in_step(num_tokens, given, num_blocks=8):
     return kv, seq, output
 
 
-def named(wants):
-    return [(seq.seq_id, num_tokens) for seq, num_tokens in wants]
+def named(seq_tokens):
+    return [(seq.seq_id, num_tokens) for seq, num_tokens in seq_tokens]
 
 
 @invariant(1, likely="rounds-down")

@@ -76,8 +76,8 @@ class TokenCounts:
 
     def _append(self, token_id: int) -> None:
         if self.size == len(self._token_ids):
-            room = max(64, self.size)
-            self._token_ids = np.concatenate([self._token_ids, np.zeros(room, np.int64)])
-            self._counts = np.concatenate([self._counts, np.zeros(room, np.float32)])
+            capacity = max(64, self.size)
+            self._token_ids = np.concatenate([self._token_ids, np.zeros(capacity, np.int64)])
+            self._counts = np.concatenate([self._counts, np.zeros(capacity, np.float32)])
         self._token_ids[self.size] = token_id
         self.size += 1

@@ -82,7 +82,7 @@ class ModelRunner:
             size = self.graphs.size_for(len(seqs))
         inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
         step.draws = inputs.draws.tolist()
-        drawing = [step.rows[place] for place in step.draws]
+        drawing = [step.rows[index] for index in step.draws]
         gumbel_params = self.sampling.prepare(drawing) if drawing else None
         logits = drawn = None
         if self.graphs is None or size is None:
@@ -145,6 +145,6 @@ def current_device(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def _at(rows: torch.Tensor, places: torch.Tensor | None, count: int) -> torch.Tensor:
+def _at(rows: torch.Tensor, indices: torch.Tensor | None, count: int) -> torch.Tensor:
     """The rows at these places; None: the first `count`, behind which there may be padding."""
-    return rows[:count] if places is None else rows[places]
+    return rows[:count] if indices is None else rows[indices]
