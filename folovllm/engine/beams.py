@@ -30,7 +30,7 @@ class BeamGroup:
             length_penalty=params.length_penalty,
             early_stopping=params.early_stopping,
         )
-        self.live = [request.first_seq()]  # the prompt is one beam; the others branch off, they do not begin anew
+        self.live = [request.get_seqs()[0]]  # the prompt is one beam; the others branch off, they do not begin anew
         self._keep_live()
         self._num_named = 1
         # What each beam's tokens looked like to the model, for `logprobs`: carried along, and copied at a fork.

@@ -23,9 +23,9 @@ from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.engine.build_proposer import load_draft_model, make_proposer
 from folovllm.engine.core import EngineCore
 from folovllm.engine.kernel_check import check_kernels
+from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.parts import Parts, choose_parts
 from folovllm.engine.step_costs import measure_host_costs, measure_step_costs
-from folovllm.engine.threads import few_threads
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
 from folovllm.models.weights import build_model, weights_folder
@@ -95,7 +95,7 @@ def build_engine_core(
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
     core = EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
     if costs is not None:
-        with few_threads(model_config.model):
+        with threads_for_steps(model_config.model)():
             costs.host = measure_host_costs(core, costs)
     return core
 

@@ -34,10 +34,8 @@ class SequenceChanges:
     """What becomes of sequences by the tokens of a step, as the output processor finds; EngineCore carries it out."""
 
     ended: list[tuple[Request, Sequence, SequenceStatus]] = field(default_factory=list)
-    forked: list[tuple[Request, Sequence, Sequence]] = field(default_factory=list)
-    """Beams: (request, parent, child); the child shares all that the parent has computed."""
-    rewritten: list[Sequence] = field(default_factory=list)
-    """Beams: the worker must read their tokens anew."""
+    forked: list[tuple[Request, Sequence, Sequence]] = field(default_factory=list)  # (request, parent, child) of beams
+    rewritten: list[Sequence] = field(default_factory=list)  # beams whose tokens the worker must read anew
     cut: list[tuple[Sequence, int]] = field(default_factory=list)
     """Ended by a stop string before the last token of a run: how many tokens stay."""
 

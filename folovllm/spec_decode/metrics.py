@@ -39,12 +39,3 @@ class SpecDecodingStats:
             self.num_draft_tokens + other.num_draft_tokens,
             tuple(map(sum, pairs)),
         )
-
-    def __sub__(self, before: SpecDecodingStats) -> SpecDecodingStats:
-        """What came since `before`."""
-        pairs = zip_longest(self.num_accepted_tokens_per_pos, before.num_accepted_tokens_per_pos, fillvalue=0)
-        return SpecDecodingStats(
-            self.num_drafts - before.num_drafts,
-            self.num_draft_tokens - before.num_draft_tokens,
-            tuple(now - then for now, then in pairs),
-        )

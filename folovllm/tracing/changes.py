@@ -70,7 +70,7 @@ class Changes(EngineObserver):
             arrival.prompt_ids = ids[:PROMPT_IDS] if prompt is None else []
             arrival.context = ids[-CONTEXT_TOKENS:]
         self._tell("arrived", asdict(arrival))
-        self._number(request.first_seq())
+        self._number(request.get_seqs()[0])
 
     def preempted(self, seqs: list[Sequence]) -> None:
         for seq in seqs:

@@ -63,14 +63,10 @@ class StepInputs:
 class FlatTokens(NamedTuple):
     """The tokens that a step computes, those of all its sequences one after the other."""
 
-    rows: np.ndarray
-    """[num_tokens] rows of the batch."""
-    positions: np.ndarray
-    """[num_tokens]."""
-    ends: np.ndarray
-    """[num_seqs] where each sequence's tokens end."""
-    seq_lens: np.ndarray
-    """[num_seqs] with these tokens."""
+    rows: np.ndarray  # [num_tokens] of the batch
+    positions: np.ndarray  # [num_tokens]
+    ends: np.ndarray  # [num_seqs] where each sequence's tokens end
+    seq_lens: np.ndarray  # [num_seqs] with these tokens
 
 
 @dataclass(slots=True)
@@ -176,26 +172,14 @@ class InputBatch:
         elif len(unknown):
             input_ids.index_copy_(0, unknown_at, self.last_tokens.index_select(0, unknown_rows))
         metadata = AttentionMetadata(
-            query_start_loc=starts,
-            seq_lens=lens,
-            slot_mapping=slots,
-            block_tables=tables,
-            max_query_len=int(num_new.max()) if pad_to is None else 1,
-            max_seq_len=int(flat.seq_lens.max()),
+            query_start_loc=starts, seq_lens=lens, slot_mapping=slots, block_tables=tables, decode_order=order,
+            max_query_len=int(num_new.max()) if pad_to is None else 1, max_seq_len=int(flat.seq_lens.max()),
             num_decodes=num_decodes,
-            decode_order=order,
-        )
+        )  # fmt: skip
+        if logits_at is None:
+            device_logits_at = None
         return StepInputs(
-            input_ids=input_ids,
-            positions=positions,
-            metadata=metadata,
-            rows=rows,
-            num_new=num_new,
-            draws=draws,
-            drawn_rows=device_drawn_rows,
-            num_drawn=num_drawn,
-            logits_at=None if logits_at is None else device_logits_at,
-            packed=packed,
+            input_ids, positions, metadata, rows, num_new, draws, device_drawn_rows, num_drawn, device_logits_at, packed
         )
 
     def _flatten(self, rows: np.ndarray, num_new: np.ndarray) -> FlatTokens:

@@ -29,7 +29,7 @@ class Desk:
     def add(self, name: str, num_prompt: int, **params: object) -> Sequence:
         request = Request(name, None, list(range(2, 2 + num_prompt)), SamplingParams(**params))  # type: ignore[arg-type]
         self.scheduler.add_request(request)
-        self.seqs[name] = request.first_seq()
+        self.seqs[name] = request.get_seqs()[0]
         return self.seqs[name]
 
     def launch(self) -> SchedulerOutput:

@@ -22,10 +22,10 @@ from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerCon
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.input_processor import InputProcessor, Prompt
+from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.engine.stream import OutputDelta, check_can_stream
-from folovllm.engine.threads import few_threads
 from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.outputs import RequestOutput
@@ -67,6 +67,7 @@ class LLMEngine:
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
         self.config = self.core.config  # with all that was decided filled in
         self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len
+        self._threads = threads_for_steps(self.model_config.model)
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
         self.output_processor = OutputProcessor(self.tokenizer, self.eos_token_ids, self.max_model_len)
         self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
@@ -225,7 +226,7 @@ class LLMEngine:
                 )
             self._is_stepping = True
             try:
-                with few_threads(self.model_config.model):
+                with self._threads():
                     self._step()
             finally:
                 self._is_stepping = False

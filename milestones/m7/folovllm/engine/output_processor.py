@@ -22,6 +22,8 @@ from folovllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestO
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
 
+Logprobs = dict[Sequence, LogprobsRow | None]
+
 
 class SequenceOutput:
     """The text side of one sequence."""
@@ -149,11 +151,7 @@ class OutputProcessor:
         return list(changed.values()), num_tokens, changes
 
     def _advance_beams(
-        self,
-        requests: dict[str, Request],
-        logprobs: dict[Sequence, LogprobsRow | None],
-        changed: dict[str, Request],
-        changes: SequenceChanges,
+        self, requests: dict[str, Request], logprobs: Logprobs, changed: dict[str, Request], changes: SequenceChanges
     ) -> int:
         """One step of every beam search whose beams took part; its output comes at the end, not on the way. Returns
         how many beams did."""

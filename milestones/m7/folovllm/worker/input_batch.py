@@ -61,14 +61,10 @@ class StepInputs:
 class FlatTokens(NamedTuple):
     """The tokens that a step computes, those of all its sequences one after the other."""
 
-    rows: np.ndarray
-    """[num_tokens] rows of the batch."""
-    positions: np.ndarray
-    """[num_tokens]."""
-    ends: np.ndarray
-    """[num_seqs] where each sequence's tokens end."""
-    seq_lens: np.ndarray
-    """[num_seqs] with these tokens."""
+    rows: np.ndarray  # [num_tokens] of the batch
+    positions: np.ndarray  # [num_tokens]
+    ends: np.ndarray  # [num_seqs] where each sequence's tokens end
+    seq_lens: np.ndarray  # [num_seqs] with these tokens
 
 
 @dataclass(slots=True)
@@ -173,25 +169,13 @@ class InputBatch:
         elif len(unknown):
             input_ids.index_copy_(0, unknown_at, self.last_tokens.index_select(0, unknown_rows))
         metadata = AttentionMetadata(
-            query_start_loc=starts,
-            seq_lens=lens,
-            slot_mapping=slots,
-            block_tables=tables,
-            max_query_len=int(num_new.max()),
-            max_seq_len=int(flat.seq_lens.max()),
-            num_decodes=num_decodes,
-            decode_order=order,
-        )
+            query_start_loc=starts, seq_lens=lens, slot_mapping=slots, block_tables=tables, num_decodes=num_decodes,
+            decode_order=order, max_query_len=int(num_new.max()), max_seq_len=int(flat.seq_lens.max()),
+        )  # fmt: skip
+        if logits_at is None:
+            device_logits_at = None
         return StepInputs(
-            input_ids=input_ids,
-            positions=positions,
-            metadata=metadata,
-            rows=rows,
-            num_new=num_new,
-            draws=draws,
-            drawn_rows=device_drawn_rows,
-            logits_at=None if logits_at is None else device_logits_at,
-            packed=packed,
+            input_ids, positions, metadata, rows, num_new, draws, device_drawn_rows, device_logits_at, packed
         )
 
     def _flatten(self, rows: np.ndarray, num_new: np.ndarray) -> FlatTokens:

@@ -20,9 +20,9 @@ from folovllm.core.scheduler import Scheduler
 from folovllm.engine.budgets import resolve_scheduler_config
 from folovllm.engine.build_proposer import load_draft_model, make_proposer
 from folovllm.engine.core import EngineCore
+from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.parts import Parts, choose_parts
 from folovllm.engine.step_costs import measure_host_costs, measure_step_costs
-from folovllm.engine.threads import few_threads
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
@@ -83,7 +83,7 @@ def build_engine_core(
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
     core = EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
     if costs is not None:
-        with few_threads(model_config.model):
+        with threads_for_steps(model_config.model)():
             costs.host = measure_host_costs(core, costs)
     return core
 
