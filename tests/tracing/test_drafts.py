@@ -45,8 +45,16 @@ def run(engine: LLMEngine, params: SamplingParams = GREEDY) -> dict[str, list[in
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(max_tokens=40, seed=3, stop_token_ids=[5, 6, 7])], ids=str)
 def test_a_replayed_trace_has_the_drafts_the_tokens_and_the_blocks(text_model_folder, tmp_path, params) -> None:
     engine = drafting_engine(text_model_folder)
-    tracer, books = attach(engine, TraceWriter(tmp_path / "run.jsonl")), []
-    schedule = engine.scheduler.schedule
+    tracer, books, proposed = attach(engine, TraceWriter(tmp_path / "run.jsonl")), [], {}
+    schedule, speculation = engine.scheduler.schedule, engine.runner.speculation
+    propose = speculation.propose
+
+    def proposing(output):
+        drafts = propose(output)
+        proposed[id(output)] = {seq_id: len(draft) for seq_id, draft in drafts.items() if draft}
+        return drafts
+
+    speculation.propose = proposing
 
     def look():
         output = schedule()
@@ -62,9 +70,7 @@ def test_a_replayed_trace_has_the_drafts_the_tokens_and_the_blocks(text_model_fo
     for (_, rows), (output, tables, starts) in zip(replay.run(trace.steps), books, strict=True):
         assert {seq.id: seq.table for seq in replay.seqs.values() if seq.table} == tables
         assert {row.seq.id: row.start for row in rows} == starts
-        assert {row.seq.id: row.drafted for row in rows if row.drafted} == {
-            k: n for k, n in output.num_drafts.items() if n
-        }
+        assert {row.seq.id: row.drafted for row in rows if row.drafted} == proposed.get(id(output), {})
         for row in rows:
             drawn.setdefault(row.seq.id, []).extend([] if row.token is None else [row.token, *row.later])
     assert {seq_id.removesuffix("-0"): ids for seq_id, ids in drawn.items()} == tokens

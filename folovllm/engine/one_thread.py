@@ -9,8 +9,8 @@ vLLM: none
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -21,15 +21,20 @@ from folovllm.config import EMBEDDED_MODEL
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
+def threads_for_steps(model: str | None) -> Callable[[], AbstractContextManager[None]]:
+    """What the steps of this model are computed in."""
+    return one_thread if model == EMBEDDED_MODEL else nullcontext
+
+
 @contextmanager
-def few_threads(model: str | None) -> Iterator[None]:
-    """Inside, torch computes the embedded model with one thread; whatever comes after has as many as before: code
-    around an engine is not ours to slow down. It takes a microsecond.
+def one_thread() -> Iterator[None]:
+    """Inside, torch computes with one thread; whatever comes after has as many as before: code around an engine is not
+    ours to slow down. It takes a microsecond.
 
     A number that comes from OMP_NUM_THREADS or torch.set_num_threads() holds. Torch does not tell whether its number
     was set, so one that it would take by itself counts as not chosen."""
     before = torch.get_num_threads()
-    if model != EMBEDDED_MODEL or "OMP_NUM_THREADS" in os.environ or before not in torchs_own_numbers():
+    if "OMP_NUM_THREADS" in os.environ or before not in torchs_own_numbers():
         yield
         return
     torch.set_num_threads(1)
@@ -37,12 +42,6 @@ def few_threads(model: str | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def threads_for(model: str | None) -> int:
-    """As many as compute this model."""
-    with few_threads(model):
-        return torch.get_num_threads()
 
 
 @cache

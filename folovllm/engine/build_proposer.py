@@ -65,7 +65,7 @@ def load_draft_model(
         raise ModelLoadError(f"speculative_config['model']: {error}") from error
     if hf_config.max_position_embeddings < longest:
         logger.warning(
-            "the draft model %s has learnt %d tokens, max_model_len is %d: beyond, its guesses are worse",
+            "the draft model %s has learnt %d tokens, max_model_len is %d: beyond, its proposals are worse",
             name, hf_config.max_position_embeddings, longest,
         )  # fmt: skip
     return model
@@ -79,7 +79,7 @@ def make_proposer(
     dtype: torch.dtype,
     device: torch.device,
 ) -> Proposer | None:
-    """draft: of load_draft_model(); size: of the large model's KV cache. None: nothing is guessed.
+    """draft: of load_draft_model(); size: of the large model's KV cache. None: nothing is proposed.
 
     Raises:
         ValueError: speculative_config['model'] is no table of n-grams, or one of another vocabulary.
