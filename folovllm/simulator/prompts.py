@@ -32,7 +32,7 @@ def make_request(request_id: str, job: Job, arrival_time: float) -> Request:
     # Of a prompt without tokens the scheduler asks for the length alone, and a range has one whatever its length.
     tokens = list(job.token_ids) if job.token_ids is not None else cast("list[int]", range(job.prompt_tokens))
     request.prompt_token_ids = tokens
-    request.first_seq().data = SequenceData(tokens)
+    request.get_seqs()[0].data = SequenceData(tokens)
     return request
 
 

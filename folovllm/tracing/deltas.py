@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from folovllm.core.observer import EngineObserver
-from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_output import Drafts, SchedulerOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.tracing.schema import UNTOLD, Arrival
 
@@ -70,7 +70,7 @@ class DeltaEncoder(EngineObserver):
             arrival.prompt_ids = ids[:PROMPT_IDS] if prompt is None else []
             arrival.context = ids[-CONTEXT_TOKENS:]
         self._add_event("arrived", asdict(arrival))
-        self._number(request.first_seq())
+        self._number(request.get_seqs()[0])
 
     def preempted(self, seqs: list[Sequence]) -> None:
         for seq in seqs:
@@ -158,13 +158,14 @@ class DeltaEncoder(EngineObserver):
                 first.append((self._number(seq), token_id if self._with_texts else UNTOLD))
         return {"first": first} if first else {}
 
-    def draft_tokens(self, output: SchedulerOutput, lengths: dict[str, int]) -> Fields:
-        """Of a step with draft tokens, once it is done. lengths: of its sequences, when it was scheduled."""
+    def draft_tokens(self, output: SchedulerOutput, lengths: dict[str, int], drafts: Drafts) -> Fields:
+        """Of a step with draft tokens, all of whose tokens have come. lengths: of its sequences, when it was
+        scheduled."""
         drafted, later = [], []
         for seq in output.scheduled_seqs:
-            if count := output.num_drafts.get(seq.seq_id, 0):
+            if (draft := drafts.get(seq.seq_id)) and draft.draft_token_ids:
                 number = self._number(seq)
-                drafted.append((number, count))
+                drafted.append((number, len(draft.draft_token_ids)))
                 tokens = seq.get_token_ids()[lengths[seq.seq_id] + 1 :]
                 later += [(number, token_id if self._with_texts else UNTOLD) for token_id in tokens]
             if seq.seq_id in lengths:
@@ -191,7 +192,6 @@ class DeltaEncoder(EngineObserver):
         back = {*self.events.get("resumed", ()), *(child for _, child in self.events.get("branched", ()))}
         decoders = self._decoders
         for row, (seq, num_tokens) in enumerate(zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True)):
-            num_tokens -= output.num_drafts.get(seq.seq_id, 0)
             if num_tokens == 1 and seq in decoders:  # it goes on: most rows
                 decoding.append(seq)
                 decode_rows.append(row)

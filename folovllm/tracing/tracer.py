@@ -25,7 +25,7 @@ from typing import Any
 
 from folovllm.core.observer import EngineObserver, Observers
 from folovllm.core.scheduler import Scheduler
-from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_output import Drafts, SchedulerOutput
 from folovllm.tracing.deltas import DeltaEncoder, Fields
 from folovllm.tracing.schema import PARTS, UNTOLD, Header
 from folovllm.tracing.writer import TraceWriter, encode
@@ -37,7 +37,7 @@ Clock = Callable[[], float]
 class _Step:
     """A step that was scheduled and has not been finished."""
 
-    __slots__ = ("counts", "decode_rows", "fields", "lengths", "output", "readings", "token_ids")
+    __slots__ = ("counts", "decode_rows", "drafts", "fields", "lengths", "output", "readings", "token_ids")
 
     def __init__(self, output: SchedulerOutput, readings: list[float]) -> None:
         self.output = output
@@ -51,6 +51,7 @@ class _Step:
         self.token_ids: list[int | None] | None = None
         self.lengths: dict[str, int] = {}
         """Of the sequences with draft tokens, by their ids."""
+        self.drafts: Drafts = {}
 
 
 class Tracer(EngineObserver):
@@ -90,9 +91,9 @@ class Tracer(EngineObserver):
             step.fields, step.decode_rows = self.deltas.take(output)
             self._counts = self._count()
         step.counts = self._counts
-        if output.num_drafts:
+        if output.num_lookahead_tokens:
             lengths = {seq.seq_id: seq.get_len() for seq in output.scheduled_seqs}
-            step.lengths = {seq_id: lengths[seq_id] for seq_id in output.num_drafts}
+            step.lengths = {seq_id: lengths[seq_id] for seq_id in output.num_lookahead_tokens}
         self._steps.append(step)
 
     def launched(self) -> None:
@@ -102,11 +103,11 @@ class Tracer(EngineObserver):
     def updating(self, output: SchedulerOutput) -> None:
         self._since = self._clock()
 
-    def updated(self, output: SchedulerOutput, token_ids: Iterable[int | None]) -> None:
+    def updated(self, output: SchedulerOutput, token_ids: Iterable[int | None], drafts: Drafts) -> None:
         for step in self._steps:  # the first, as a rule; none, where it was launched before the trace began
             if step.output is output:
                 step.readings += (self._since, self._clock())
-                step.token_ids = list(token_ids)
+                step.token_ids, step.drafts = list(token_ids), drafts
 
     def step_ended(self, outputs: list[Any]) -> None:
         """Write the record whose tokens have come."""
@@ -119,7 +120,7 @@ class Tracer(EngineObserver):
                 assert step.token_ids is not None
                 more |= self.deltas.first_tokens(step.output, step.token_ids, step.decode_rows)
             if step.lengths:
-                more |= self.deltas.draft_tokens(step.output, step.lengths)
+                more |= self.deltas.draft_tokens(step.output, step.lengths, step.drafts)
             self._write(step, more)
 
     def close(self) -> None:

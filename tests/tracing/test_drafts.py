@@ -8,7 +8,7 @@ import pytest
 
 from folovllm import LLMEngine, SamplingParams
 from folovllm.core.draft_length import DraftLength
-from folovllm.engine.looks import Steps, look_at, together
+from folovllm.engine.snapshots import Steps, merged, snapshot_of
 from folovllm.entrypoints.cli.watch import summary_line
 from folovllm.entrypoints.metrics_reader import Vector, metrics_of
 from folovllm.spec_decode.metrics import SpecDecodingStats
@@ -45,8 +45,16 @@ def run(engine: LLMEngine, params: SamplingParams = GREEDY) -> dict[str, list[in
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(max_tokens=40, seed=3, stop_token_ids=[5, 6, 7])], ids=str)
 def test_a_replayed_trace_has_the_drafts_the_tokens_and_the_blocks(text_model_folder, tmp_path, params) -> None:
     engine = drafting_engine(text_model_folder)
-    tracer, books = attach(engine, TraceWriter(tmp_path / "run.jsonl")), []
-    schedule = engine.scheduler.schedule
+    tracer, books, proposed = attach(engine, TraceWriter(tmp_path / "run.jsonl")), [], {}
+    schedule, speculation = engine.scheduler.schedule, engine.runner.speculation
+    propose = speculation.propose
+
+    def proposing(output):
+        drafts = propose(output)
+        proposed[id(output)] = {seq_id: len(draft) for seq_id, draft in drafts.items() if draft}
+        return drafts
+
+    speculation.propose = proposing
 
     def look():
         output = schedule()
@@ -62,9 +70,7 @@ def test_a_replayed_trace_has_the_drafts_the_tokens_and_the_blocks(text_model_fo
     for (_, rows), (output, tables, starts) in zip(replay.run(trace.steps), books, strict=True):
         assert {seq.id: seq.table for seq in replay.seqs.values() if seq.table} == tables
         assert {row.seq.id: row.start for row in rows} == starts
-        assert {row.seq.id: row.drafted for row in rows if row.drafted} == {
-            k: n for k, n in output.num_drafts.items() if n
-        }
+        assert {row.seq.id: row.drafted for row in rows if row.drafted} == proposed.get(id(output), {})
         for row in rows:
             drawn.setdefault(row.seq.id, []).extend([] if row.token is None else [row.token, *row.later])
     assert {seq_id.removesuffix("-0"): ids for seq_id, ids in drawn.items()} == tokens
@@ -130,8 +136,8 @@ def test_without_drafts_there_is_nothing_of_it(text_model_folder) -> None:
 def test_several_engines_drafts_are_added_up(text_model_folder) -> None:
     engine = drafting_engine(text_model_folder)
     run(engine)
-    look = look_at(engine)
-    one, both = look.stats.spec_decode, together([look, look])[0].spec_decode
+    look = snapshot_of(engine)
+    one, both = look.stats.spec_decode, merged([look, look])[0].spec_decode
     assert both.num_drafts == 2 * one.num_drafts
     assert both.num_accepted_tokens_per_pos == tuple(2 * count for count in one.num_accepted_tokens_per_pos)
     assert both - one == one
@@ -139,7 +145,7 @@ def test_several_engines_drafts_are_added_up(text_model_folder) -> None:
 
 def test_a_look_tells_how_many_tokens_a_step_brought(text_model_folder) -> None:
     engine = drafting_engine(text_model_folder)
-    look_at(engine)
+    snapshot_of(engine)
     tokens = run(engine)
     steps = next(each for each in engine.observers if isinstance(each, Steps))
     brought: dict[str, int] = {}

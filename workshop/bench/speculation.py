@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +168,17 @@ def _decode(engine: LLMEngine, prompts: list[list[int]], output_len: int) -> Dec
         steps += len(engine.requests)
         engine.step()
     seconds, after, none = time.perf_counter() - began, engine.stats(), SpecDecodingStats()
-    drafts = (after.spec_decode or none) - (before.spec_decode or none)
+    drafts = _since(after.spec_decode or none, before.spec_decode or none)
     return Decoding(seconds, after.output_tokens - before.output_tokens, steps, drafts)
+
+
+def _since(after: SpecDecodingStats, before: SpecDecodingStats) -> SpecDecodingStats:
+    pairs = zip_longest(after.num_accepted_tokens_per_pos, before.num_accepted_tokens_per_pos, fillvalue=0)
+    return SpecDecodingStats(
+        after.num_drafts - before.num_drafts,
+        after.num_draft_tokens - before.num_draft_tokens,
+        tuple(now - then for now, then in pairs),
+    )
 
 
 def _samples(batch: int, engine: LLMEngine, plain: list[Decoding], drafted: list[Decoding]) -> dict[str, list[float]]:
