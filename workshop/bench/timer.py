@@ -1,9 +1,10 @@
-"""What a call takes on a device, compiled and warm. vLLM: none"""
+"""What a call takes on a device, compiled and warm; and how many calls are shown. vLLM: none"""
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -38,3 +39,13 @@ class Timer:
         end.record()
         end.synchronize()
         return begin.elapsed_time(end) / 1e3 / self._repeats
+
+
+def by_round(seconds: Sequence[float], rounds: int) -> list[float]:
+    """Of many calls in a row, the median of each of `rounds` equal parts of them, in milliseconds."""
+    size = len(seconds) // rounds
+    return [statistics.median(seconds[at : at + size]) * 1e3 for at in range(0, rounds * size, size)]
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
