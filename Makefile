@@ -59,7 +59,7 @@ makers: $(VENV)/.installed-test
 	@$(PYTEST) -m $(QUICK) $(DRAW) $(MAKERS) $(ARGS)
 
 exhaustive: $(VENV)/.installed-test
-	@$(PYTEST) -m exhaustive $(DRAW)
+	@$(PYTEST) -m exhaustive $(DRAW) $(PROMISES) $(MAKERS)
 
 # It builds the wheel, installs it where no other folovllm is, and takes the packages that it needs from .venv.
 wheel: $(VENV)/.installed-test $(VENV)/.installed-serve $(VENV)/.installed-dev
