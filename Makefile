@@ -157,6 +157,8 @@ labs: $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-docs
 	@$(BIN)/python -m milestones.site parity
+	@$(BIN)/python -m milestones.site terms
+	@$(BIN)/python -m milestones.site comments
 	@$(BIN)/python -m milestones.site words
 	@$(BIN)/python -m milestones.site build --with zensical
 	@$(BIN)/python -m milestones.site links

@@ -1,0 +1,185 @@
+"""Validation of a stranger's config.json, before anything is built from it.
+
+transformers checks the types of most fields and no sizes. A wrong size is not found by building either: an enormous one
+takes the machine's memory first, a negative or an odd one fails somewhere inside a layer. So each field that the engine
+reads is checked here, and a ValueError names it.
+
+vLLM: none; there wrong sizes fail where they are used
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from folovllm.quant_scheme import read_scheme
+from folovllm.utils.checks import check_bool, check_float, check_int, check_str, wrong
+
+# No model comes near. A number far beyond would be counted out layer by layer before anything could be compared.
+MAX_LAYERS = 1000
+# A larger number is no size: products of a few of them overflow wherever elements are counted.
+MAX_SIZE = 2**40
+
+# For other names, such as GPT-2's, transformers answers to these as well.
+_SIZES = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+)  # fmt: skip
+_SIZES_OR_NONE = ("head_dim", "sliding_window")  # 0 where some model has no such thing
+_EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
+# Numbers of rope_parameters, and what each must be greater than: with a base of 1 all points turn alike.
+_ROPE_ABOVE = {
+    "rope_theta": 1, "factor": 0, "low_freq_factor": 0, "high_freq_factor": 0, "attention_factor": 0,
+    "partial_rotary_factor": 0,
+}  # fmt: skip
+# 0 selects the default.
+_ROPE_NOT_NEGATIVE = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+_ROPE_NEEDED = {
+    "linear": ["factor"],
+    "dynamic": ["factor"],
+    "yarn": ["factor"],
+    "llama3": ["factor", "low_freq_factor", "high_freq_factor"],
+}
+_BOOLEANS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
+_ATTENTION = ("full_attention", "sliding_attention")
+
+
+def check_as_written(written: dict[str, Any]) -> None:
+    """Check the fields of a config.json whose mistakes transformers would report unclearly, or not at all."""
+    for part in (written, written.get("text_config")):
+        if not isinstance(part, dict):
+            continue
+        for name in ("rope_parameters", "rope_scaling"):
+            _check_ropes(part.get(name))
+        if part.get("compression_config") is not None:
+            raise ValueError("compression_config in config.json is an old name of quantization_config: rename it")
+        if part.get("quantization_config") is not None:
+            read_scheme(part["quantization_config"])
+    if written.get("model_type") is not None:
+        check_str("model_type", written["model_type"])
+    architectures = written.get("architectures")
+    if architectures is not None and not (
+        isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)
+    ):
+        raise wrong("architectures", "be a list of class names", architectures)
+    for name in ("dtype", "torch_dtype"):
+        _check_dtype(name, written.get(name))
+    layers = written.get("num_hidden_layers")
+    if isinstance(layers, int) and layers > MAX_LAYERS:
+        raise wrong("num_hidden_layers", f"be at most {MAX_LAYERS}", layers)
+
+
+def _check_dtype(name: str, value: object) -> None:
+    """A name that torch has, of numbers that can be computed with. A model of several parts may have a dict of them."""
+    import torch
+
+    if value is None or isinstance(value, dict):
+        return
+    dtype = getattr(torch, value, None) if isinstance(value, str) else None
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < 2:
+        raise wrong(name, "be float32, bfloat16 or float16", value)
+
+
+def check_numbers(config: Any) -> None:
+    """Refuse a number that nothing can be computed with, wherever one is given.
+
+    Raises:
+        ValueError: such a number, in a configuration as transformers read it: all of RoPE is in rope_parameters.
+    """
+    # A model may have a size for each layer: in a list, or in configurations of their own.
+    if not getattr(config, "is_heterogeneous", False):
+        for name in (*_SIZES, "max_position_embeddings", *_SIZES_OR_NONE):
+            if isinstance(size := getattr(config, name, None), int):
+                _check_size(name, size, 0 if name in _SIZES_OR_NONE else 1)
+    for name in _EPSILONS:
+        if (epsilon := getattr(config, name, None)) is not None and check_float(name, epsilon) < 0:
+            raise wrong(name, "not be negative", epsilon)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if not isinstance(rope, dict):
+        raise wrong("rope_parameters", "be an object", rope)
+    _check_ropes(rope, getattr(config, "max_position_embeddings", None))
+
+
+def _check_size(name: str, value: Any, least: int = 1) -> None:
+    check_int(name, value, least)
+    if value > MAX_SIZE:
+        raise wrong(name, f"be at most {MAX_SIZE}", value)
+
+
+def _check_ropes(rope: Any, length: int | None = None) -> None:
+    """One rope_parameters, or one for each kind of layer."""
+    if isinstance(rope, dict):
+        for part in (rope, *rope.values()):
+            if isinstance(part, dict):
+                _check_rope(part, length)
+
+
+def _check_rope(rope: dict[str, Any], length: int | None) -> None:
+    for name in _ROPE_NEEDED.get(str(rope.get("rope_type")), []):
+        check_float(f"rope_parameters['{name}']", rope.get(name))
+    for name in (*_ROPE_ABOVE, *_ROPE_NOT_NEGATIVE):
+        if (value := rope.get(name)) is None:
+            continue
+        called = name if name == "rope_theta" else f"rope_parameters['{name}']"  # many files have it outside
+        check_float(called, value)
+        if name in _ROPE_NOT_NEGATIVE and value < 0:
+            raise wrong(called, "not be negative", value)
+        if name in _ROPE_ABOVE and value <= (least := _ROPE_ABOVE[name]):
+            raise wrong(called, f"be greater than {least}" if least else "be positive", value)
+    low, high = rope.get("low_freq_factor"), rope.get("high_freq_factor")
+    if low is not None and high is not None and high <= low:
+        raise wrong("rope_parameters['high_freq_factor']", f"be greater than low_freq_factor ({low})", high)
+    original = rope.get("original_max_position_embeddings")
+    if original is not None:
+        _check_size("original_max_position_embeddings", original)
+    if (shortest := min(original or MAX_SIZE, length or MAX_SIZE)) * (rope.get("factor") or 1) < 1:
+        raise wrong("rope_parameters['factor']", f"leave something of a length of {shortest}", rope["factor"])
+
+
+def check_decoder_config(config: Any) -> None:
+    """Check the fields of a transformers configuration that DecoderSpec reads.
+
+    Raises:
+        ValueError: a field has a wrong type or size, or asks for what our decoder does not do.
+    """
+    check_numbers(config)
+    for name in _SIZES:
+        check_int(name, getattr(config, name), 1)
+    for name in _BOOLEANS:
+        if hasattr(config, name):
+            check_bool(name, getattr(config, name))
+    if config.num_attention_heads % config.num_key_value_heads:
+        must = f"divide num_attention_heads ({config.num_attention_heads})"
+        raise wrong("num_key_value_heads", must, config.num_key_value_heads)
+    _check_head(config)
+    check_float("rms_norm_eps", config.rms_norm_eps)
+    if config.hidden_act not in ("silu", "swish"):  # two names of one function
+        raise wrong("hidden_act", f"be 'silu' for {config.model_type}", config.hidden_act)
+    rope = config.rope_parameters
+    if not isinstance(rope, dict) or rope.get("rope_theta") is None:
+        raise wrong("rope_parameters", "have a rope_theta", rope)
+    if rope.get("partial_rotary_factor") not in (None, 1.0):
+        raise wrong("partial_rotary_factor", "be 1: heads are turned whole", rope["partial_rotary_factor"])
+    _check_layers(config)
+
+
+def _check_head(config: Any) -> None:
+    head = getattr(config, "head_dim", None)
+    if head is None:
+        head, rest = divmod(config.hidden_size, config.num_attention_heads)
+        if rest:
+            must = f"be a multiple of num_attention_heads ({config.num_attention_heads}) where head_dim is not given"
+            raise wrong("hidden_size", must, config.hidden_size)
+    check_int("head_dim", head, 1)
+    if head % 2:
+        raise wrong("head_dim", "be even: RoPE turns pairs of dimensions", head)
+
+
+def _check_layers(config: Any) -> None:
+    if getattr(config, "is_heterogeneous", False):
+        raise ValueError("per_layer_config must not be given: all layers have one shape")
+    kinds = getattr(config, "layer_types", None) or []
+    if not isinstance(kinds, list) or not set(map(str, kinds)) <= set(_ATTENTION):
+        raise wrong("layer_types", f"be a list of {' and '.join(map(repr, _ATTENTION))}", kinds)
+    if getattr(config, "sliding_window", None) is not None:
+        check_int("sliding_window", config.sliding_window, 1)
+    elif "sliding_attention" in kinds:
+        raise wrong("sliding_window", "be given, since layer_types has 'sliding_attention'", None)
