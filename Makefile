@@ -160,6 +160,7 @@ docs: $(VENV)/.installed-docs
 	@$(BIN)/python -m milestones.site terms
 	@$(BIN)/python -m milestones.site comments
 	@$(BIN)/python -m milestones.site words
+	@$(BIN)/python -m workshop.redraw
 	@$(BIN)/python -m milestones.site build --with zensical
 	@$(BIN)/python -m milestones.site links
 	@$(BIN)/python -m milestones.site build
