@@ -66,6 +66,7 @@ def test_a_shape_and_a_linter_s_mark_are_no_prose():
 
 def test_a_long_line_is_broken_before_no_closing_mark_and_in_no_name():
     assert comments.broken("先取 `num_blocks` 块，再放回。", 12) == ["先取", "`num_blocks`", "块，再放回。"]
+    assert comments.broken("一二三，四五六七八", 14) == ["一二三，", "四五六七八"]
     assert comments.broken("a  b ─▶ " + "很" * 20, 12) == ["a  b ─▶ " + "很" * 20]  # laid out by hand
     assert comments.broken("    一二三四五六", 12) == ["    一二三四", "        五六"]
 
