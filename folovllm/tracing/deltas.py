@@ -1,7 +1,7 @@
-"""What has changed since the record before: the part of a record that is not times, counts and tokens.
+"""Delta encoding of a trace: a step's record has only the fields that differ from the record before.
 
-Sequences get their numbers here. What is remembered is of sequences that are alive: a block table as the last record
-left it, and what decoded. Most steps change nothing, and a few comparisons tell.
+Requests and sequences get their numbers here. State is kept of live sequences: the block table of the last record, and
+which of them decoded. Most steps change nothing, and a few comparisons show that.
 
 vLLM: none
 """
@@ -28,25 +28,25 @@ _REASONS = {
     SequenceStatus.FINISHED_IGNORED: "ignored",
 }
 
-News = dict[str, Any]
+Fields = dict[str, Any]
 """Fields of a record, by their names in schema.py."""
 
 
-class Changes(EngineObserver):
-    """Told of each event as it happens; take() is then what a step's record says of them.
+class DeltaEncoder(EngineObserver):
+    """Collects events as they happen; take() gives a step's record the fields for them.
 
     now: the time in microseconds, as the record has it.
     """
 
-    def __init__(self, now: Callable[[], int], *, tells_texts: bool) -> None:
-        self._now, self._tells_texts = now, tells_texts
+    def __init__(self, now: Callable[[], int], *, with_texts: bool) -> None:
+        self._now, self._with_texts = now, with_texts
         self._num_requests = self._num_seqs = 0
         self._requests: dict[str, tuple[int, Request]] = {}  # by id, of the unfinished ones
         self._numbers: dict[Sequence, int] = {}
         self._tables: dict[Sequence, list[int]] = {}  # as the last record left them
         self._decoding: list[Sequence] = []
-        self._decoders: set[Sequence] = set()  # the same, but for those that have given way since
-        self.told: News = {}
+        self._decoders: set[Sequence] = set()  # the same, but for those preempted since
+        self.events: Fields = {}
         """Events since the last record was begun; empty as a rule."""
         self._gone: list[Sequence] = []
         self._moved: list[Sequence] = []
@@ -65,42 +65,42 @@ class Changes(EngineObserver):
             num_seqs=params.best_of,
             priority=request.priority,
         )
-        if self._tells_texts:
+        if self._with_texts:
             arrival.prompt = None if prompt is None else prompt[:PROMPT_CHARACTERS]
             arrival.prompt_ids = ids[:PROMPT_IDS] if prompt is None else []
             arrival.context = ids[-CONTEXT_TOKENS:]
-        self._tell("arrived", asdict(arrival))
+        self._add_event("arrived", asdict(arrival))
         self._number(request.first_seq())
 
     def preempted(self, seqs: list[Sequence]) -> None:
         for seq in seqs:
             how = "swap" if seq.status is SequenceStatus.SWAPPED else "recompute"
-            self._tell("preempted", (self._number(seq), how))
+            self._add_event("preempted", (self._number(seq), how))
             self._moved.append(seq)
             self._decoders.discard(seq)
 
     def resumed(self, seqs: list[Sequence]) -> None:
         for seq in seqs:
-            self._tell("resumed", self._number(seq))
+            self._add_event("resumed", self._number(seq))
             self._moved.append(seq)
 
     def forked(self, parent: Sequence, child: Sequence) -> None:
-        self._tell("branched", (self._number(parent), self._number(child)))
+        self._add_event("branched", (self._number(parent), self._number(child)))
         self._moved.append(child)
 
     def block_cached(self, block_id: int) -> None:
-        self._tell("kept", block_id)
+        self._add_event("kept", block_id)
 
     def block_evicted(self, block_id: int) -> None:
-        self._tell("evicted", block_id)
+        self._add_event("evicted", block_id)
 
     def cache_reset(self) -> None:
-        self.told.pop("kept", None)
-        self.told.pop("evicted", None)
-        self.told["forgotten"] = True
+        self.events.pop("kept", None)
+        self.events.pop("evicted", None)
+        self.events["forgotten"] = True
 
     def ended(self, seq: Sequence) -> None:
-        self._tell("ended", (self._number(seq), _REASONS[seq.status]))
+        self._add_event("ended", (self._number(seq), _REASONS[seq.status]))
         self._gone.append(seq)
         known = self._requests.get(seq.request_id)
         if known is not None and known[1].is_finished():
@@ -109,12 +109,12 @@ class Changes(EngineObserver):
     def started_over(self) -> None:
         self._tables, self._decoding, self._decoders, self._moved = {}, [], set(), []
         for name in ("preempted", "resumed", "branched", "kept", "evicted", "forgotten"):
-            self.told.pop(name, None)
-        self.told["restarted"] = True
+            self.events.pop(name, None)
+        self.events["restarted"] = True
 
-    def are_in(self, output: SchedulerOutput) -> bool:
-        """Whether anything has changed with this step. If not, the same sequences decode, in the same blocks."""
-        return bool(self.told or output.grown_seqs or self._rows_differ(output))
+    def has_changes(self, output: SchedulerOutput) -> bool:
+        """If not, the same sequences decode as in the step before, in the same blocks."""
+        return bool(self.events or output.grown_seqs or self._rows_differ(output))
 
     def _rows_differ(self, output: SchedulerOutput) -> bool:
         """Whether other sequences compute, or other than their newest token, than in the step before."""
@@ -127,53 +127,53 @@ class Changes(EngineObserver):
             or output.scheduled_seqs != self._decoding  # by identity, without a call for each
         )
 
-    def take(self, output: SchedulerOutput) -> tuple[News, list[int] | None]:
+    def take(self, output: SchedulerOutput) -> tuple[Fields, list[int] | None]:
         """What the record of this step says, and which of its rows decode (None: all)."""
-        news: News = {}
-        # Where sequences have got blocks and no more, the rows need no look.
-        decode_rows = self._add_rows(news, output) if self._rows_differ(output) else None
-        self._add_tables(news, output)
+        fields: Fields = {}
+        # Where sequences have got blocks and no more, the rows are the same.
+        decode_rows = self._add_rows(fields, output) if self._rows_differ(output) else None
+        self._add_tables(fields, output)
         for name, pairs in (
             ("copies", output.blocks_to_copy),
             ("swapped_out", output.blocks_to_swap_out),
             ("swapped_in", output.blocks_to_swap_in),
         ):
             if pairs:
-                news[name] = pairs
-        if "ended" in self.told:
-            self.told["left"] = self.told.pop("ended")  # before this step
-        news |= self.told
-        self.told = {}
-        return news, None if decode_rows is None or len(decode_rows) == len(output.rows) else decode_rows
+                fields[name] = pairs
+        if "ended" in self.events:
+            self.events["left"] = self.events.pop("ended")  # before this step
+        fields |= self.events
+        self.events = {}
+        return fields, None if decode_rows is None or len(decode_rows) == len(output.rows) else decode_rows
 
-    def take_ended(self) -> News:
-        """What ended by the step that is finished."""
-        return {"ended": self.told.pop("ended")} if "ended" in self.told else {}
+    def take_ended(self) -> Fields:
+        """Sequences that ended with the step that is finished."""
+        return {"ended": self.events.pop("ended")} if "ended" in self.events else {}
 
-    def first_tokens(self, output: SchedulerOutput, token_ids: list[int | None], decode_rows: list[int]) -> News:
+    def first_tokens(self, output: SchedulerOutput, token_ids: list[int | None], decode_rows: list[int]) -> Fields:
         """Tokens of the rows that do not decode."""
         decoding, first = set(decode_rows), []
         for row, (seq, token_id) in enumerate(zip(output.rows, token_ids, strict=True)):
             if row not in decoding and token_id is not None:
-                first.append((self._number(seq), token_id if self._tells_texts else UNTOLD))
+                first.append((self._number(seq), token_id if self._with_texts else UNTOLD))
         return {"first": first} if first else {}
 
-    def guesses(self, output: SchedulerOutput, lengths: dict[str, int]) -> News:
-        """Of a step with guesses, all of whose tokens have come. lengths: of its sequences, when it was scheduled."""
+    def draft_tokens(self, output: SchedulerOutput, lengths: dict[str, int]) -> Fields:
+        """Of a step with draft tokens, once it is done. lengths: of its sequences, when it was scheduled."""
         drafted, later = [], []
         for seq in output.scheduled_seqs:
             if count := output.num_drafts.get(seq.seq_id, 0):
                 number = self._number(seq)
                 drafted.append((number, count))
                 tokens = seq.get_token_ids()[lengths[seq.seq_id] + 1 :]
-                later += [(number, token_id if self._tells_texts else UNTOLD) for token_id in tokens]
+                later += [(number, token_id if self._with_texts else UNTOLD) for token_id in tokens]
             if seq.seq_id in lengths:
-                self._moved.append(seq)  # blocks that only guesses needed were given back
-        news: News = {"drafted": drafted} if drafted else {}
-        return news | {"later": later} if later else news
+                self._moved.append(seq)  # blocks that only draft tokens needed were given back
+        fields: Fields = {"drafted": drafted} if drafted else {}
+        return fields | {"later": later} if later else fields
 
-    def _tell(self, name: str, what: Any) -> None:
-        self.told.setdefault(name, []).append(what)
+    def _add_event(self, name: str, what: Any) -> None:
+        self.events.setdefault(name, []).append(what)
 
     def _number(self, seq: Sequence) -> int:
         number = self._numbers.get(seq)
@@ -181,14 +181,14 @@ class Changes(EngineObserver):
             number, self._num_seqs = self._num_seqs, self._num_seqs + 1
             self._numbers[seq] = number
             request, _ = self._requests.get(seq.request_id, (-1, None))
-            self._tell("seqs", (number, request, seq.seq_id))
+            self._add_event("seqs", (number, request, seq.seq_id))
         return number
 
-    def _add_rows(self, news: News, output: SchedulerOutput) -> list[int]:
+    def _add_rows(self, fields: Fields, output: SchedulerOutput) -> list[int]:
         """What each row computes. Returns which rows decode."""
         prefill, found, decoding, decode_rows = [], [], [], []
-        # These have what they have found.
-        back = {*self.told.get("resumed", ()), *(child for _, child in self.told.get("branched", ()))}
+        # Their cached tokens are known.
+        back = {*self.events.get("resumed", ()), *(child for _, child in self.events.get("branched", ()))}
         decoders = self._decoders
         for row, (seq, num_tokens) in enumerate(zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True)):
             num_tokens -= output.num_drafts.get(seq.seq_id, 0)
@@ -207,18 +207,18 @@ class Changes(EngineObserver):
             else:
                 prefill.append((self._number(seq), start, num_tokens))
         if prefill:
-            news["prefill"] = prefill
+            fields["prefill"] = prefill
         if found:
-            news["found"] = found
+            fields["found"] = found
         if decoding != self._decoding:
-            news["decode"] = [self._number(seq) for seq in decoding]
+            fields["decode"] = [self._number(seq) for seq in decoding]
             self._decoding, self._decoders = decoding, set(decoding)
         if output.forks:
-            news["forks"] = [(self._number(parent), self._number(child)) for parent, child in output.forks]
+            fields["forks"] = [(self._number(parent), self._number(child)) for parent, child in output.forks]
             self._moved += [child for _, child in output.forks]
         return decode_rows
 
-    def _add_tables(self, news: News, output: SchedulerOutput) -> None:
+    def _add_tables(self, fields: Fields, output: SchedulerOutput) -> None:
         """Block tables that differ from what the record before left."""
         tables = []
         for seq in dict.fromkeys([*self._gone, *self._moved, *output.grown_seqs]):
@@ -233,10 +233,10 @@ class Changes(EngineObserver):
             tables.append((self._number(seq), place, added))
             before[place:] = added
         if tables:
-            news["tables"] = tables
+            fields["tables"] = tables
         for seq in dict.fromkeys([*self._gone, *self._moved]):
             if seq.status is not RUNNING:
-                self._tables.pop(seq, None)  # should it come back, what it then finds is news
+                self._tables.pop(seq, None)  # should it come back, all of its table is new
         for seq in dict.fromkeys(self._gone):
             self._numbers.pop(seq, None)
             self._decoders.discard(seq)

@@ -10,7 +10,6 @@ from typing import Any
 
 # torch first: then its threads wait as they do for transformers' users, and not as folovllm sets it.
 NEEDS = ("torch", "transformers", "folovllm")
-Step = tuple[float, int, bool]
 
 
 class Engine:
@@ -28,22 +27,19 @@ class Engine:
             model["path"], dtype=dtype, device=device, load_format=model["load_format"], skip_tokenizer_init=True
         )
         self.model: Any = import_module("folovllm.model_loader").ModelLoader(config).load()
-        # Every token counts, so none may end the text. generate() would fill an unset EOS from the model's own.
+        # Every token counts, so none may end the text. generate() would fill an unset EOS from the model's.
         self.model.generation_config.eos_token_id = None
 
-    def generate(
-        self, prompts: list[list[int]], num_tokens: list[int], batch_size: int
-    ) -> tuple[list[Step], list[list[int]]]:
-        steps: list[Step] = []
-        tokens: list[list[int]] = []
+    def generate(self, prompts: list[list[int]], num_tokens: list[int], batch_size: int) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {"steps": [], "tokens": []}
         for at in range(0, len(prompts), batch_size):
             batch = slice(at, at + batch_size)
-            more = self._batch(prompts[batch], num_tokens[batch])
-            steps += more[0]
-            tokens += more[1]
-        return steps, tokens
+            steps, tokens = self._batch(prompts[batch], num_tokens[batch])
+            found["steps"] += steps
+            found["tokens"] += tokens
+        return found
 
-    def _batch(self, prompts: list[list[int]], num_tokens: list[int]) -> tuple[list[Step], list[list[int]]]:
+    def _batch(self, prompts: list[list[int]], num_tokens: list[int]) -> tuple[list[Any], list[list[int]]]:
         most, width = max(num_tokens), max(len(prompt) for prompt in prompts)
         padded = [[0] * (width - len(prompt)) + prompt for prompt in prompts]
         mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]

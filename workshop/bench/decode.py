@@ -33,14 +33,17 @@ WARM_UP_STEPS = 5
 
 
 class DecodingBatch:
-    """Greedy sequences of `prompt_len` random tokens, prefilled and some steps on; end() takes them out again."""
+    """Sequences of `prompt_len` random tokens, prefilled and some steps on; end() takes them out again."""
 
-    def __init__(self, engine: LLMEngine, count: int, prompt_len: int, vocab_size: int, seed: int) -> None:
+    def __init__(
+        self, engine: LLMEngine, count: int, prompt_len: int, vocab_size: int, seed: int = 0, temperature: float = 0.0
+    ) -> None:
         self.engine, self.names = engine, [f"batch{count}-{number}" for number in range(count)]
         self.lengths: dict[str, int] = {}
         """Tokens that each has got."""
-        params = SamplingParams(temperature=0, max_tokens=engine.max_model_len - prompt_len, ignore_eos=True)
-        prompts = random_prompts(count, prompt_len, vocab_size, seed=seed + count)
+        most = engine.max_model_len - prompt_len
+        params = SamplingParams(temperature=temperature, max_tokens=most, ignore_eos=True)
+        prompts = random_prompts([prompt_len] * count, vocab_size, seed + count)
         for name, prompt in zip(self.names, prompts, strict=True):
             engine.add_request(name, prompt, params)
         gc.collect()  # here, and not in the middle of a step
@@ -113,7 +116,7 @@ def run(args: argparse.Namespace) -> Report:
 def _measure(
     engine: LLMEngine, vocab: int, probe: Probe, batch: int, args: argparse.Namespace, tick: Any
 ) -> tuple[list[int], list[float]]:
-    """Each sequence's context in the middle of the measured steps, and what each step took."""
+    """Each sequence's context in the middle of the measured steps, and the seconds of each step."""
     tick(f"batch {batch}: computing {batch * args.context:,} tokens of prompts")
     sequences = DecodingBatch(engine, batch, args.context, vocab, args.seed)
     before = dict(sequences.lengths)
@@ -127,26 +130,17 @@ def _measure(
     if any(after[name] - before[name] != len(seconds) for name in before):
         raise RuntimeError(f"not all of {batch} sequences gained a token in every step")
     sequences.end()
-    # The query of a step is the newest token, which is in its own context.
+    # The query of a step is the newest token, and sees itself, too.
     return [args.context + (before[name] + after[name]) // 2 for name in before], seconds
 
 
 def _facts(args: argparse.Namespace, contexts: list[int], seconds: list[float], cost: ModelCost, probe: Probe) -> Row:
     num_bytes, flops = cost.decode_step(contexts)
     memory, compute = num_bytes / probe.bandwidth, flops / probe.flops_per_s
-    step, floor = statistics.median(seconds), max(memory, compute)
-    return {
-        "dtype": args.dtype,
-        "batch": len(contexts),
-        "context": args.context,
-        "steps": len(seconds),
-        "weights_gb": cost.weight_bytes / 1e9,
-        "kv_gb": (num_bytes - cost.weight_bytes) / 1e9,
-        "gflop": flops / 1e9,
-        "memory_ms": memory * 1e3,
-        "compute_ms": compute * 1e3,
-        "floor_ms": floor * 1e3,
-        "step_ms": step * 1e3,
-        "share": floor / step if exceeds_caches(cost.weight_bytes, probe.device) else None,
-        "output_tokens_per_s": len(contexts) / step,
-    }
+    step, floor, weights = statistics.median(seconds), max(memory, compute), cost.weight_bytes
+    share = floor / step if exceeds_caches(weights, probe.device) else None
+    values = (
+        args.dtype, len(contexts), args.context, len(seconds), weights / 1e9, (num_bytes - weights) / 1e9, flops / 1e9,
+        memory * 1e3, compute * 1e3, floor * 1e3, step * 1e3, share, len(contexts) / step,
+    )  # fmt: skip
+    return dict(zip(COLUMNS, values, strict=True))

@@ -1,10 +1,10 @@
-"""A peer in a process and an environment of its own: prompts and tokens go there and come back as lines of JSON.
+"""A peer in another process and environment: prompts and tokens go there and come back as lines of JSON.
 
     this process                             the peer's Python
-    Apart.run(prompts, counts)  ────────▶    workers/run.py: a file *_engine.py
-                                ◀────────    what each step took, and the tokens
+    Peer.run(prompts, counts)  ─────────▶    a file workers/*_engine.py
+                               ◀─────────    what each step took, and the tokens
 
-An environment variable names that Python. Where it is not set, the peer may be in this one.
+An environment variable names that Python; where it is not set, the peer may be in this one.
 
 vLLM: none
 """
@@ -15,43 +15,21 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from folovllm.bench.contestant import Run, Step
-from folovllm.bench.pipe import Pipe
-from folovllm.bench.workload import BenchModel
+from folovllm.bench.contestant import PeerMissingError, PeerSetup, Run, Step
 from folovllm.utils.checks import wrong
 from folovllm.utils.threads import SETTINGS, wait_policy
+from milestones.bench.worker_process import WorkerError, WorkerProcess
 
 WORKERS = Path(__file__).parent / "workers"
-
-
-class PeerMissingError(ValueError):
-    """The peer is not installed here; the text says how it can be. The others go on without it."""
-
-
-@dataclass
-class PeerSetup:
-    """What a peer is made from. What holds a process or memory goes onto `cleanup`, which the bench closes."""
-
-    model: BenchModel
-    dtype: str
-    device: str | None
-    max_model_len: int
-    num_requests: int
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """The command's, by their names: peers have some of their own."""
-    cleanup: ExitStack = field(default_factory=ExitStack)
-
-    @property
-    def limits(self) -> dict[str, Any]:
-        return {"max_model_len": self.max_model_len, "max_num_seqs": self.num_requests}
+ROOT = Path(__file__).parents[3]
+"""The folder that has the package in it, which may not be installed."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +37,9 @@ class Kind:
     """A peer by name: the file that runs it, what must be importable there, and how pip installs that."""
 
     name: str
-    engine: Path
-    modules: tuple[str, ...]
-    install: str
+    file: str
+    modules: tuple[str, ...] = ()
+    install: str = ""
 
     @property
     def variable(self) -> str:
@@ -81,13 +59,13 @@ class Kind:
                 name = "peer_python" if given else self.variable
                 raise wrong(name, "be a Python that can be run", value, self.how_to)
             return value
-        lacking = [module for module in self.modules if find_spec(module) is None]
-        if lacking:
-            raise PeerMissingError(f"this Python has no {', '.join(lacking)}; {self.how_to}")
+        missing = [module for module in self.modules if find_spec(module) is None]
+        if missing:
+            raise PeerMissingError(f"this Python has no {', '.join(missing)}; {self.how_to}")
         return sys.executable
 
 
-class Apart:
+class Peer:
     """Several prompts at once, each with as many new tokens as it asks for, greedy. The setup ends its process.
 
     Args:
@@ -99,14 +77,17 @@ class Apart:
         self, kind: Kind, setup: PeerSetup, python: str | None = None, env: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:  # fmt: skip
-        self.name, self._kind = kind.name, kind
-        self.python = python or kind.find_python()
-        variables = environment(torch.get_num_threads()) if env is None else env
-        self.pipe = Pipe(kind.name, [self.python, str(WORKERS / "run.py")], env=variables)
-        setup.cleanup.callback(self.pipe.close)
-        facts = self._ask({"engine": str(kind.engine), **settings})
-        self.version: str = facts["version"]
-        self.dtype: str | None = facts["dtype"]
+        self.name, self.python = kind.name, python or kind.find_python()
+        variables = environment() if env is None else env
+        try:
+            self.worker = WorkerProcess(kind.name, WORKERS / kind.file, settings, env=variables, python=self.python)
+        except WorkerError as error:
+            if error.stage == "import":
+                raise PeerMissingError(f"{self.python} cannot import it ({error.reason}); {kind.how_to}") from error
+            raise
+        setup.cleanup.callback(self.worker.close)
+        self.version: str = self.worker.facts["version"]
+        self.dtype: str | None = self.worker.facts["dtype"]
         """Of its weights, where they are not those that it was given."""
 
     def run(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Run:
@@ -118,24 +99,24 @@ class Apart:
         Raises:
             RuntimeError: the peer failed, or gave another number of tokens than it was asked for.
         """
-        answer = self._ask({"prompts": prompts, "num_tokens": list(num_tokens), **more})
+        answer = self.worker.ask({"prompts": prompts, "num_tokens": list(num_tokens), **more})
         tokens: list[list[int]] = answer["tokens"]
         if [len(ids) for ids in tokens] != list(num_tokens):
             raise RuntimeError(f"{self.name} gave {[len(ids) for ids in tokens]} tokens instead of {list(num_tokens)}")
         return tokens, Run(Step(seconds, count, prefill) for seconds, count, prefill in answer["steps"])
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        answer = self.pipe.ask(request)
-        if answer.get("stage") == "import":
-            raise PeerMissingError(f"{self.python} cannot import it ({answer['error']}); {self._kind.how_to}")
-        if "error" in answer:
-            raise RuntimeError(f"{self.name} failed: {answer['error']}; its last words:\n{self.pipe.last_words()}")
-        return answer
 
-
-def environment(threads: int) -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This one with as many threads as ours. How our threads wait is our choice, and not handed on."""
-    variables = dict(os.environ) | {"OMP_NUM_THREADS": str(threads)}
+    variables = dict(os.environ) | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     if "set by folovllm" in wait_policy():
         variables = {name: value for name, value in variables.items() if name not in SETTINGS}
     return variables
+
+
+def start_transformers(kind: Kind, setup: PeerSetup) -> Peer:
+    """A peer whose engine file imports folovllm, to load the same weights: its Python is ours."""
+    env = environment()
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+    model = {name: value for name, value in asdict(setup.model).items() if name != "observers"}
+    return Peer(kind, setup, sys.executable, env, model=model, dtype=setup.dtype, device=setup.device)

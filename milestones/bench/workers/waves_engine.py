@@ -1,38 +1,34 @@
-"""One milestone's engine in a process of its own: the other end of the pipe of `python -m milestones bench`.
+"""One milestone's engine, driven step by step, so that each token can be timed: a file for run.py.
 
-    stdin   {"tree": ..., "engine": {...}}            stdout   {"ready": true}
-            {"waves": [{...}, ...], "enough": ...}             {"seconds": ..., "times": [[...], ...], ...}
-
-One line of JSON each. Only that milestone's tree is on the path, nothing of `milestones` is imported, and
-of the engine only what every milestone from m1 on has is used (statistics, and what was cached, where there is any).
+Only that milestone's tree is on the path, nothing of `milestones` is imported, and of the engine only what every
+milestone from m1 on has is used (statistics, and what was cached, where there is any).
 """
 
 from __future__ import annotations
 
 import gc
-import json
-import os
-import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+NEEDS = ("folovllm",)
+
 
 class Engine:
-    """The milestone's LLM, driven step by step, so that each token can be timed."""
+    """The milestone's LLM, made with `options`. Raises RuntimeError: folovllm is not that of `tree`."""
 
     def __init__(self, tree: str, options: dict[str, Any]) -> None:
-        import folovllm
-
+        folovllm: Any = import_module("folovllm")
         found = Path(folovllm.__file__).resolve()
         if not found.is_relative_to(Path(tree).resolve()):
             raise RuntimeError(f"folovllm was loaded from {found}, not from {tree}")
         self.engine = folovllm.LLM(**options).engine
-        self.params = folovllm.SamplingParams
+        self.params, self.version = folovllm.SamplingParams, getattr(folovllm, "__version__", "")
         self.runs = 0
 
-    def play(self, waves: list[dict[str, Any]], enough: int | None) -> dict[str, Any]:
-        """Requests in waves (see play.py), greedy: the time of each token. The clock stands while statistics are
+    def generate(self, waves: list[dict[str, Any]], enough: int | None) -> dict[str, Any]:
+        """Requests in waves (see play.py), greedy: the time of each token. The clock stops while statistics are
         read."""
         self.runs += 1
         engine, wanted = self.engine, dict[str, int]()
@@ -90,26 +86,3 @@ def higher(peak: dict[str, int], engine: Any) -> dict[str, int]:
     fuller = stats.kv_tokens_used > peak.get("kv_used_tokens", -1)
     cache = {"kv_reserved_tokens": stats.kv_tokens_reserved, "kv_used_tokens": stats.kv_tokens_used}
     return peak | {"running_seqs": max(stats.running_seqs, peak.get("running_seqs", 0))} | (cache if fuller else {})
-
-
-def main() -> None:
-    # What a library prints must not end up between the answers.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    engine: Engine | None = None
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            if engine is None:
-                engine = Engine(request["tree"], request["engine"])
-                answer: dict[str, Any] = {"ready": True}
-            else:
-                answer = engine.play(request["waves"], request["enough"])
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
-
-
-if __name__ == "__main__":
-    main()

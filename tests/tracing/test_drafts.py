@@ -1,4 +1,4 @@
-"""Traces, counts and metrics of an engine that guesses tokens: what was guessed, and what of it was kept."""
+"""Traces, counts and metrics of an engine with draft tokens: what was drafted, and what of it was accepted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROMPTS = [[1, 2, 3, 1, 2], [7] * 9, list(range(20, 50)), [9, 8, 9, 8]]
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)  # a random model soon repeats itself
 
 
-def guessing_engine(folder: Path, most: int = 3, num_kv_blocks: int = 40) -> LLMEngine:
+def drafting_engine(folder: Path, most: int = 3, num_kv_blocks: int = 40) -> LLMEngine:
     config = {"method": "ngram", "num_speculative_tokens": most, "prompt_lookup_min": 1}
     engine = caching_engine(folder, block_size=4, num_kv_blocks=num_kv_blocks, speculative_config=config)
     engine.scheduler.drafts.length = DraftLength(most, None)  # whatever the machine is
@@ -43,8 +43,8 @@ def run(engine: LLMEngine, params: SamplingParams = GREEDY) -> dict[str, list[in
 
 
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(max_tokens=40, seed=3, stop_token_ids=[5, 6, 7])], ids=str)
-def test_a_replayed_trace_has_the_guesses_the_tokens_and_the_blocks(text_model_folder, tmp_path, params) -> None:
-    engine = guessing_engine(text_model_folder)
+def test_a_replayed_trace_has_the_drafts_the_tokens_and_the_blocks(text_model_folder, tmp_path, params) -> None:
+    engine = drafting_engine(text_model_folder)
     tracer, books = attach(engine, TraceWriter(tmp_path / "run.jsonl")), []
     schedule = engine.scheduler.schedule
 
@@ -68,17 +68,17 @@ def test_a_replayed_trace_has_the_guesses_the_tokens_and_the_blocks(text_model_f
         for row in rows:
             drawn.setdefault(row.seq.id, []).extend([] if row.token is None else [row.token, *row.later])
     assert {seq_id.removesuffix("-0"): ids for seq_id, ids in drawn.items()} == tokens
-    guesses = engine.stats().spec_decode
+    drafts = engine.stats().spec_decode
     found = summarize(trace)
     assert found["output_tokens"] == engine.stats().output_tokens == sum(map(len, tokens.values()))
-    assert (found["guesses"], found["guesses_kept"] > 0) == (guesses.num_draft_tokens, True)
+    assert (found["draft_tokens"], found["draft_tokens_accepted"] > 0) == (drafts.num_draft_tokens, True)
     assert (
         sum(len(times) for one in latencies(trace).values() for times in one.drawn.values()) == found["output_tokens"]
     )
 
 
-def test_a_run_of_kept_guesses_is_a_segment_of_its_own_on_the_time_line(text_model_folder, tmp_path) -> None:
-    engine = guessing_engine(text_model_folder, num_kv_blocks=100)  # none gives way, so each prompt is computed once
+def test_a_run_of_accepted_drafts_is_one_segment_on_the_time_line(text_model_folder, tmp_path) -> None:
+    engine = drafting_engine(text_model_folder, num_kv_blocks=100)  # none is preempted, so each prompt is computed once
     tracer = attach(engine, TraceWriter(tmp_path / "run.jsonl"))
     tokens = run(engine)
     tracer.close()
@@ -93,42 +93,42 @@ def test_a_run_of_kept_guesses_is_a_segment_of_its_own_on_the_time_line(text_mod
     assert sum(data["steps"]["drawn"]) == sum(map(len, tokens.values()))
 
 
-def test_stats_count_what_was_guessed_and_kept(text_model_folder) -> None:
-    engine = guessing_engine(text_model_folder)
+def test_stats_count_what_was_drafted_and_accepted(text_model_folder) -> None:
+    engine = drafting_engine(text_model_folder)
     assert engine.stats().spec_decode == SpecDecodingStats(0, 0, (0, 0, 0))
     tokens = run(engine)
-    stats, guesses = engine.stats(), engine.stats().spec_decode
-    per_pos = guesses.num_accepted_tokens_per_pos
-    assert list(per_pos) == sorted(per_pos, reverse=True)  # a guess counts if those before it were right
-    assert guesses.num_drafts >= per_pos[0] > 0
-    assert 3 * guesses.num_drafts >= guesses.num_draft_tokens >= guesses.num_accepted_tokens
-    assert guesses.acceptance_length == 1 + sum(per_pos) / guesses.num_drafts
+    stats, drafts = engine.stats(), engine.stats().spec_decode
+    per_pos = drafts.num_accepted_tokens_per_pos
+    assert list(per_pos) == sorted(per_pos, reverse=True)  # a draft token counts if those before it were right
+    assert drafts.num_drafts >= per_pos[0] > 0
+    assert 3 * drafts.num_drafts >= drafts.num_draft_tokens >= drafts.num_accepted_tokens
+    assert drafts.acceptance_length == 1 + sum(per_pos) / drafts.num_drafts
     assert stats.output_tokens == sum(map(len, tokens.values()))
-    assert f"{guesses.acceptance_length:.2f} tokens a draft" in summary_line(stats)
+    assert f"{drafts.acceptance_length:.2f} tokens a draft" in summary_line(stats)
 
 
 def test_metrics_have_vllms_names_and_a_place_for_each_position(text_model_folder) -> None:
-    engine = guessing_engine(text_model_folder)
+    engine = drafting_engine(text_model_folder)
     run(engine)
-    guesses = engine.stats().spec_decode
+    drafts = engine.stats().spec_decode
     found = {metric.name: metric for metric in metrics_of(engine.stats(), "m")}
-    assert found["vllm:spec_decode_num_drafts"].value == guesses.num_drafts
-    assert found["vllm:spec_decode_num_draft_tokens"].value == guesses.num_draft_tokens
-    assert found["vllm:spec_decode_num_accepted_tokens"].value == guesses.num_accepted_tokens
+    assert found["vllm:spec_decode_num_drafts"].value == drafts.num_drafts
+    assert found["vllm:spec_decode_num_draft_tokens"].value == drafts.num_draft_tokens
+    assert found["vllm:spec_decode_num_accepted_tokens"].value == drafts.num_accepted_tokens
     per_pos = found["vllm:spec_decode_num_accepted_tokens_per_pos"]
     assert isinstance(per_pos, Vector)
-    assert per_pos.values == list(guesses.num_accepted_tokens_per_pos)
+    assert per_pos.values == list(drafts.num_accepted_tokens_per_pos)
 
 
-def test_without_guesses_there_is_nothing_of_it(text_model_folder) -> None:
+def test_without_drafts_there_is_nothing_of_it(text_model_folder) -> None:
     engine = caching_engine(text_model_folder, block_size=4)
     assert engine.stats().spec_decode is None
     assert not [metric.name for metric in metrics_of(engine.stats(), "m") if "spec" in metric.name]
     assert "draft" not in summary_line(engine.stats())
 
 
-def test_several_engines_guesses_are_added_up(text_model_folder) -> None:
-    engine = guessing_engine(text_model_folder)
+def test_several_engines_drafts_are_added_up(text_model_folder) -> None:
+    engine = drafting_engine(text_model_folder)
     run(engine)
     look = look_at(engine)
     one, both = look.stats.spec_decode, together([look, look])[0].spec_decode
@@ -138,7 +138,7 @@ def test_several_engines_guesses_are_added_up(text_model_folder) -> None:
 
 
 def test_a_look_tells_how_many_tokens_a_step_brought(text_model_folder) -> None:
-    engine = guessing_engine(text_model_folder)
+    engine = drafting_engine(text_model_folder)
     look_at(engine)
     tokens = run(engine)
     steps = next(each for each in engine.observers if isinstance(each, Steps))

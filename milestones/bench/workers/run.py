@@ -1,13 +1,12 @@
-"""A peer behind a pipe: runs in the environment that has the peer in it, and hands each request to one engine file.
+"""Runs in the environment that has a peer or a milestone in it, and hands each request to one engine file.
 
     in   {"engine": "…/llama_cpp_engine.py", "dtype": ..., ...}           once
-    out  {"version": ..., "dtype": of its own weights or null}
+    out  {"version": ..., "dtype": of its weights, or null}
     in   {"prompts": [[1, 2], ...], "num_tokens": [32, ...]}
     out  {"steps": [[seconds, tokens, prefill], ...], "tokens": [[...], ...]}
 
 One line of JSON each; a failure is {"error": ..., "stage": ...}, the end of the input ends the process. What an engine
-file needs beside it is found in its own folder and in this one. Nothing of folovllm may be imported: that environment
-need not have it, but for hf_engine.py, whose Python is ours.
+file needs beside it is found in its folder. Nothing of folovllm is imported here: that environment need not have it.
 
 vLLM: none
 """
@@ -24,7 +23,9 @@ from typing import Any, TextIO
 
 
 def main() -> int:
-    answers = private_stdout()
+    # The pipe to the parent, for this file only: what a peer prints goes to stderr from here on.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
     settings: dict[str, Any] = json.loads(sys.stdin.readline())
     stage = "import"
     try:
@@ -38,20 +39,12 @@ def main() -> int:
         answer(answers, version=engine.version, dtype=getattr(engine, "dtype", None))
         stage = "run"
         for line in sys.stdin:
-            steps, tokens = engine.generate(**json.loads(line))
-            answer(answers, steps=steps, tokens=tokens)
+            answer(answers, **engine.generate(**json.loads(line)))
     except Exception as error:
         traceback.print_exc()
         answer(answers, error=f"{type(error).__name__}: {error}", stage=stage)
         return 1
     return 0
-
-
-def private_stdout() -> TextIO:
-    """The pipe to the parent, for this file only: what a peer prints goes to stderr from here on."""
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    return answers
 
 
 def answer(answers: TextIO, **fields: Any) -> None:

@@ -1,8 +1,8 @@
-"""The benches' pictures in SVG: bars, every gap between tokens over time, and the choice of a budget.
+"""Pictures in SVG: every gap between tokens over time, the choice of a budget, and a step's time line.
 
-    m1 ████ 120                        gap ms │        ●  worst         TTFT ms │● 64
-    m2 █████████████████ 510   4.3 x          │●●●●●●●●  ●●●●●●●                │     ● 512
-       used  reserved                         └───────────── seconds            └─────── worst gap ms
+    gap ms │        ●  worst         TTFT ms │● 64                 attention ▐██████▌ products ▐███▌ ...
+           │●●●●●●●●  ●●●●●●●                │     ● 512
+           └───────────── seconds            └─────── worst gap ms
 
 Colours are middle tones on no background: a page shows the file as an image, so neither its text colour
 nor its light or dark mode reaches in here. Gaps and times to first tokens span powers of ten, so their axes are
@@ -21,9 +21,6 @@ WIDTH = 720
 TEXT, BLUE, ORANGE, GREY = "#7d8590", "#3f83d6", "#d97a2b", "#9aa4b055"
 PALETTE = [BLUE, ORANGE, "#3fa37a", "#b3689b", "#c7a22e", "#8a93a5"]
 STYLE = f"font-family:system-ui,sans-serif;font-size:13px;fill:{TEXT}"
-# Bars: a row's height, a bar's, and where bars begin and how long the longest is.
-ROW, BAR = 30, 18
-BAR_LEFT, BAR_WIDTH = 150, 400
 # Panels with axes.
 LEFT, RIGHT, TOP, PANEL = 70, 20, 58.0, 150
 WORDS = {
@@ -56,52 +53,8 @@ WORDS = {
 }
 
 
-Bar = tuple[str, float, str] | tuple[str, float, str, float]
-"""Name, value, the text behind it, and what of the value is used; the rest is then grey."""
-
-
-def draw_requests(title: str, rows: Sequence[Row]) -> str:
-    """Tokens/s of rows of --workload requests, and the cache at its fullest of those that know it."""
-    speeds: list[Bar] = []
-    for row in rows:
-        times = "" if row is rows[0] else f"   ({row['speedup']:.1f} × {rows[0]['milestone']})"
-        rate = row["output_tokens_per_s"]
-        speeds.append((row["milestone"], rate, f"{rate:,.0f}{times}"))
-    caches: list[Bar] = []
-    for row in rows:
-        if reserved := row["kv_reserved_tokens"]:
-            used = row["kv_used_tokens"]
-            text = f"{used:,} of {reserved:,} ({used / reserved:.0%})"
-            caches.append((row["milestone"], reserved, text, used))
-    panels = [(f"{title}: output tokens/s", speeds)]
-    panels += [("KV cache at its fullest: tokens used, of those reserved", caches)] if caches else []
-    return _panels(title, panels)
-
-
-def draw_bars(title: str, bars: Sequence[Bar]) -> str:
-    return _panels(title, [(title, bars)])
-
-
-def _panels(title: str, panels: Sequence[tuple[str, Sequence[Bar]]]) -> str:
-    parts, y = [], 0
-    for heading, bars in panels:
-        parts.append(_text(0, y + 20, heading, "font-weight:600"))
-        y, most = y + 32, max(bar[1] for bar in bars)
-        for name, value, text, *used in bars:
-            end = max(BAR_WIDTH * value / most, 1)
-            parts += [_text(0, y + BAR - 4, name), _bar(y, end, GREY if used else BLUE)]
-            parts += [_bar(y, BAR_WIDTH * each / most, BLUE) for each in used]
-            parts.append(_text(BAR_LEFT + end + 8, y + BAR - 4, text))
-            y += ROW
-    return document(title, y, parts)
-
-
-def _bar(y: int, length: float, colour: str) -> str:
-    return f'<rect x="{BAR_LEFT}" y="{y}" width="{max(length, 1):.1f}" height="{BAR}" rx="2" fill="{colour}"/>'
-
-
 def draw_gaps(title: str, pictures: dict[str, dict[str, Any]], lang: str = "en") -> str:
-    """A panel for each engine, on the same axes; `pictures` is what LongPromptWorkload.details() has."""
+    """A panel for each engine, on the same axes; `pictures` are those of LongPrompt.picture()."""
     points = [point for picture in pictures.values() for point in picture["points"]]
     ticks = decades(min(gap for _, gap in points), max(gap for _, gap in points))
     x = Axis(0.0, max(moment for moment, _ in points), LEFT, WIDTH - RIGHT)
