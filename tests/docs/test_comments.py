@@ -104,7 +104,8 @@ def test_an_update_asks_for_what_is_missing_and_keeps_the_chinese_of_what_has_ch
     assert "was = 'One block is free.'\n" in text
     assert "zh = '有一块空闲。'\n" in text
     assert comments.read(["m0"], lambda path: (tmp_path / path).read_text(encoding="utf-8")) == {}
-    file.write_text(text.replace("was = 'One block is free.'\n", ""), encoding="utf-8")
+    comment_entries.update(comment_entries.look(tmp_path), tmp_path, accept=True)
+    assert file.read_text(encoding="utf-8") == text.replace("was = 'One block is free.'\n", "")
     assert course(new) == []
     assert course("x = 1\n") == [f"{comments.FOLDER}/m0.toml: no box shows 'One block is not free.'"]
 
