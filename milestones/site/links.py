@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from milestones.site.directives import FenceTracker
 
-PAGES_OUTSIDE = ("README.md", "README.zh.md", "CONTRIBUTING.md", "milestones/labs/README.md")
+PAGES_OUTSIDE = ("README.md", "README.zh.md", "CONTRIBUTING.md", "docs/README.md", "milestones/labs/README.md")
 _ATTRIBUTES = {"href", "src", "srcset", "data", "poster"}
 _LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\((?P<target>[^)\s]+)[^)]*\)")
 

@@ -3,5 +3,5 @@
     python -m workshop.figures            writes docs/figures/mK/NAME.svg
     python -m workshop.figures --check    says which file differs from what would be written
 
-One SVG for both languages: English in the text, Chinese in `data-zh` (docs/en/contributing-docs.md).
+One SVG for both languages: English in the text, Chinese in `data-zh` (docs/README.md).
 """
