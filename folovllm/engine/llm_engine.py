@@ -22,14 +22,13 @@ from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerCon
 from folovllm.core.observer import Observers
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
-from folovllm.engine.host_costs import measure_host_costs
 from folovllm.engine.input_processor import InputProcessor, Prompt, ends_of_text
 from folovllm.engine.masks_ahead import MasksAhead
+from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.parts import Parts, choose_parts
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.engine.stream import OutputDelta, check_can_stream
-from folovllm.engine.threads import few_threads
 from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.outputs import RequestOutput
@@ -78,8 +77,9 @@ class LLMEngine:
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
         self.config = self.core.config  # with all that was decided filled in
         self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len
+        self._threads = threads_for_steps(self.model_config.model)
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
-        self.output_processor = OutputProcessor(self.tokenizer, self.scheduler)
+        self.output_processor = OutputProcessor(self.tokenizer, self.eos_token_ids, self.max_model_len)
         self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
         # One caller may step the engine, and a step produces for all: the newest output of each request that has not
         # been fetched, and what ended those that failed. None: it runs on, and its output is made when it is fetched.
@@ -90,9 +90,6 @@ class LLMEngine:
         self._tokens, self._masks = TokenCounter(), MasksAhead()
         self._turns = Turns()  # each change of the above takes one
         self._is_stepping = False
-        if self.scheduler.drafts.length is not None:
-            measure_host_costs(self)
-            self._tokens = TokenCounter()
 
     @classmethod
     def from_engine_args(cls, args: Any) -> LLMEngine:
@@ -241,7 +238,7 @@ class LLMEngine:
                 )
             self._is_stepping = True
             try:
-                with few_threads(self.model_config.model):
+                with self._threads():
                     self._step()
             finally:
                 self._is_stepping = False
@@ -264,9 +261,8 @@ class LLMEngine:
         for seq in rows if output.failures else ():
             if seq.seq_id in output.failures and not seq.is_finished():
                 self._fail({seq.request_id}, output.failures[seq.seq_id])
-        changed, num_tokens = self.output_processor.process_outputs(self.requests, rows, output, gained)
-        for part, later, gained in self.core.later_tokens(scheduled, output):
-            num_tokens += self.output_processor.process_outputs(self.requests, part.rows, later, gained)[1]
+        changed, num_tokens, changes = self.output_processor.process_outputs(self.requests, rows, output, gained)
+        self.core.apply(changes)
         self._masks.begin(changed)
         shown = changed if self.observers else [request for request in changed if request.is_finished()]
         made = [self.output_processor.make_output(request) for request in shown]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from milestones.bench.peers_chart import Dot, peer_lines
 from milestones.site import bench_page as page
 from milestones.site.figures import drawing
+from milestones.site.peers_chart import Dot, peer_lines
 
 
 def test_the_page_and_its_figures_are_what_the_measurements_make() -> None:

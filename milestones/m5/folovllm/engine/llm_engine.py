@@ -22,10 +22,10 @@ from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerCon
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.input_processor import InputProcessor, Prompt
+from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.engine.stream import OutputDelta, check_can_stream
-from folovllm.engine.threads import few_threads
 from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.outputs import RequestOutput
@@ -67,8 +67,9 @@ class LLMEngine:
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
         self.config = self.core.config  # with all that was decided filled in
         self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len
+        self._threads = threads_for_steps(self.model_config.model)
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
-        self.output_processor = OutputProcessor(self.tokenizer, self.scheduler)
+        self.output_processor = OutputProcessor(self.tokenizer, self.eos_token_ids, self.max_model_len)
         self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
         # One caller may step the engine, and a step produces for all: the newest output of each request that has not
         # been fetched, and what ended those that failed.
@@ -225,7 +226,7 @@ class LLMEngine:
                 )
             self._is_stepping = True
             try:
-                with few_threads(self.model_config.model):
+                with self._threads():
                     self._step()
             finally:
                 self._is_stepping = False
@@ -241,12 +242,12 @@ class LLMEngine:
         for seq in rows if output.failures else ():
             if seq.seq_id in output.failures and not seq.is_finished():
                 self._fail({seq.request_id}, output.failures[seq.seq_id])
-        outputs, num_tokens = self.output_processor.process_outputs(self.requests, rows, output, gained)
-        for request_output in outputs:
-            request_id = request_output.request_id
-            self._outputs[request_id] = request_output
+        changed, num_tokens, changes = self.output_processor.process_outputs(self.requests, rows, output, gained)
+        self.core.apply(changes)
+        for request in changed:
+            request_output = self._outputs[request.request_id] = self.output_processor.make_output(request)
             if request_output.finished:
-                del self.requests[request_id]
+                del self.requests[request.request_id]
         self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:

@@ -21,12 +21,11 @@ from typing import Any, cast
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
-from folovllm.engine.host_costs import measure_host_costs
 from folovllm.engine.input_processor import InputProcessor, Prompt
+from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.engine.stream import OutputDelta, check_can_stream
-from folovllm.engine.threads import few_threads
 from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.outputs import RequestOutput
@@ -67,8 +66,9 @@ class LLMEngine:
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
         self.config = self.core.config  # with all that was decided filled in
         self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len
+        self._threads = threads_for_steps(self.model_config.model)
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
-        self.output_processor = OutputProcessor(self.tokenizer, self.scheduler)
+        self.output_processor = OutputProcessor(self.tokenizer, self.eos_token_ids, self.max_model_len)
         self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
         # One caller may step the engine, and a step produces for all: the newest output of each request that has not
         # been fetched, and what ended those that failed.
@@ -79,9 +79,6 @@ class LLMEngine:
         self._tokens = TokenCounter()
         self._turns = Turns()  # each change of the above takes one
         self._is_stepping = False
-        if self.scheduler.drafts.length is not None:
-            measure_host_costs(self)
-            self._tokens = TokenCounter()
 
     def add_request(
         self, request_id: str, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0
@@ -228,7 +225,7 @@ class LLMEngine:
                 )
             self._is_stepping = True
             try:
-                with few_threads(self.model_config.model):
+                with self._threads():
                     self._step()
             finally:
                 self._is_stepping = False
@@ -244,16 +241,13 @@ class LLMEngine:
         for seq in rows if output.failures else ():
             if seq.seq_id in output.failures and not seq.is_finished():
                 self._fail({seq.request_id}, output.failures[seq.seq_id])
-        outputs, num_tokens = self.output_processor.process_outputs(self.requests, rows, output, gained)
-        for part, later, gained in self.core.later_tokens(scheduled, output):
-            changed, count = self.output_processor.process_outputs(self.requests, part.rows, later, gained)
-            outputs, num_tokens = outputs + changed, num_tokens + count
-        for request_output in outputs:  # of a request that gained several tokens the last one has them all
-            request_id = request_output.request_id
-            request_output.num_cached_tokens = self.requests[request_id].num_cached_tokens or 0
-            self._outputs[request_id] = request_output
+        changed, num_tokens, changes = self.output_processor.process_outputs(self.requests, rows, output, gained)
+        self.core.apply(changes)
+        for request in changed:
+            request_output = self._outputs[request.request_id] = self.output_processor.make_output(request)
+            request_output.num_cached_tokens = request.num_cached_tokens or 0
             if request_output.finished:
-                del self.requests[request_id]
+                del self.requests[request.request_id]
         self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:
