@@ -81,7 +81,7 @@ def links() -> int:
     if not (site / "index.html").is_file():
         print("links: there is no site/, run `python -m milestones.site build` first")
         return 1
-    problems = [*markdown_problems(ROOT), *site_problems(site.resolve())]
+    problems = [*markdown_problems(ROOT, site), *site_problems(site.resolve())]
     for problem in problems:
         print(problem)
     print(f"links: {len(list(site.rglob('*.html')))} pages, {len(problems)} links lead nowhere")

@@ -2,5 +2,5 @@
 
     python -m workshop.figures    writes docs/figures/mK/NAME.svg
 
-One SVG for both languages: English in the text, Chinese in `data-zh` (docs/en/contributing-docs.md).
+One SVG for both languages: English in the text, Chinese in `data-zh` (docs/README.md).
 """
