@@ -117,7 +117,7 @@ def test_metrics_have_vllms_names_and_a_place_for_each_position(text_model_folde
     assert found["vllm:spec_decode_num_accepted_tokens"].value == guesses.num_accepted_tokens
     per_pos = found["vllm:spec_decode_num_accepted_tokens_per_pos"]
     assert isinstance(per_pos, Vector)
-    assert per_pos.values == list(drafted.num_accepted_tokens_per_pos)
+    assert per_pos.values == list(guesses.num_accepted_tokens_per_pos)
 
 
 def test_without_guesses_there_is_nothing_of_it(text_model_folder) -> None:
