@@ -54,14 +54,14 @@ def trace_states() -> dict[str, Any]:
     states: list[dict[str, Any]] = []
 
     def note() -> None:
-        seqs = {request.request_id: (request.status, request.first_seq()) for request in made}
+        seqs = {request.request_id: (request.status, request.get_seqs()[0]) for request in made}
         states.append(
             {name: [status.name, seq.get_prompt_len(), seq.get_output_len()] for name, (status, seq) in seqs.items()}
         )
 
     note()
     for request in made:
-        seq = request.first_seq()
+        seq = request.get_seqs()[0]
         seq.transition(SequenceStatus.RUNNING)
         while not seq.is_finished():
             seq.add_token_id(0)

@@ -67,11 +67,11 @@ class Steps(EngineObserver):
 
     def scheduled(self, output: SchedulerOutput) -> None:
         rows = [
-            [seq.seq_id, start := seq.num_computed_tokens, num, seq.data.num_prompt_tokens, len(seq.block_ids),
-             int(start + num >= seq.get_len())]
+            [seq.seq_id, start := seq.num_computed_tokens, num + output.num_lookahead_tokens.get(seq.seq_id, 0),
+             seq.data.num_prompt_tokens, len(seq.block_ids), int(start + num >= seq.get_len())]
             for seq, num in zip(output.scheduled_seqs[:ROWS], output.num_scheduled_tokens, strict=False)
         ]  # fmt: skip
-        if output.num_drafts:
+        if output.num_lookahead_tokens:
             self._drafted = [(row, seq, seq.get_len()) for row, seq in zip(rows, output.scheduled_seqs, strict=False)]
         used, running = self._scheduler.kv.pool.num_used, len(self._scheduler.running)
         self.newest.append({"time": time.time(), "running": running, "used": used, "rows": rows})

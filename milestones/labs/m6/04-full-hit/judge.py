@@ -55,7 +55,7 @@ def test_a_full_hit_ends_with_the_blocks_of_the_first_request():
     tables = []
     for name in ("first", "second"):
         request = Request(name, None, list(range(8)), SamplingParams())
-        seq = request.first_seq()
+        seq = request.get_seqs()[0]
         kv.get_computed_blocks(request, seq)
         kv.allocate_slots([(seq, 8 - seq.num_computed_tokens)])
         tables.append(list(seq.block_ids))  # as the step sees it
