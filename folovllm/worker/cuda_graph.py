@@ -134,16 +134,9 @@ class CudaGraphs:
     """
 
     def __init__(
-        self,
-        model: DecoderForCausalLM,
-        sizes: list[int],
-        *,
-        max_model_len: int,
-        block_size: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        draws: bool,
-    ) -> None:
+        self, model: DecoderForCausalLM, sizes: list[int], *, max_model_len: int, block_size: int,
+        dtype: torch.dtype, device: torch.device, draws: bool,
+    ) -> None:  # fmt: skip
         self.model, self.sizes, self.draws = model, sizes, draws
         self.buffers = GraphBuffers(sizes[-1], max_model_len, block_size, device)
         self.outputs = GraphOutputs(sizes[-1], model.decoder_spec, dtype, device)
@@ -203,17 +196,9 @@ class CudaGraphs:
 
 
 def bytes_of_graphs(
-    model: DecoderForCausalLM,
-    backend: type[AttentionBackend],
-    sizes: list[int],
-    *,
-    max_model_len: int,
-    block_size: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    draws: bool,
-    cache_dtype: torch.dtype | None = None,
-) -> int:
+    model: DecoderForCausalLM, backend: type[AttentionBackend], sizes: list[int], *, max_model_len: int,
+    block_size: int, dtype: torch.dtype, device: torch.device, draws: bool, cache_dtype: torch.dtype | None = None,
+) -> int:  # fmt: skip
     """Device memory that CudaGraphs of all these sizes will take, before there is a cache. cache_dtype: of the cache
     that there will be; None: dtype.
 

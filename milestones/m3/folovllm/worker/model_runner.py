@@ -30,19 +30,10 @@ class ModelRunner:
     """Holds the model, the KV cache, the batch and the sequences' sampling state."""
 
     def __init__(
-        self,
-        model: DecoderForCausalLM,
-        backend: type[AttentionBackend],
-        *,
-        num_blocks: int,
-        num_swap_blocks: int,
-        block_size: int,
-        max_num_seqs: int,
-        max_model_len: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, model: DecoderForCausalLM, backend: type[AttentionBackend], *, num_blocks: int, num_swap_blocks: int,
+        block_size: int, max_num_seqs: int, max_model_len: int, dtype: torch.dtype, device: torch.device,
         eos_token_ids: frozenset[int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.model, self.device = model, device
         self.vocab_size = model.decoder_spec.vocab_size
         self.kv_cache = KVCache(  # and the null block

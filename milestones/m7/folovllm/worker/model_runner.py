@@ -36,17 +36,9 @@ class ModelRunner:
     """Holds the model, the KV cache, the batch and the sequences' sampling state."""
 
     def __init__(
-        self,
-        model: DecoderForCausalLM,
-        kv_cache: KVCache,
-        sampling: BatchSampler,
-        graphs: CudaGraphs | None,
-        *,
-        num_swap_blocks: int,
-        max_num_seqs: int,
-        max_model_len: int,
-        device: torch.device,
-    ) -> None:
+        self, model: DecoderForCausalLM, kv_cache: KVCache, sampling: BatchSampler, graphs: CudaGraphs | None, *,
+        num_swap_blocks: int, max_num_seqs: int, max_model_len: int, device: torch.device,
+    ) -> None:  # fmt: skip
         self.model, self.kv_cache, self.sampling, self.graphs = model, kv_cache, sampling, graphs
         self.device, self.vocab_size = device, model.decoder_spec.vocab_size
         self._on_device = current_device(device)
