@@ -398,7 +398,7 @@ class Scheduler:
 
     @property
     def num_used_tokens(self) -> int:
-        """Tokens of running sequences whose keys and values lie in the cache; shared ones count for each."""
+        """Tokens of running sequences whose keys and values are in the cache; shared ones count for each."""
         return sum(seq.num_computed_tokens for request in self.running for seq in request.get_seqs(RUNNING))
 
     def check_invariants(self) -> None:
