@@ -360,34 +360,11 @@ class Scheduler:
                     token_ids_so_far.append(token_id)
                 gained.append((seq, check_stop(seq, self.eos_token_ids, self.max_model_len)))
         if output.num_lookahead_tokens:
-            gained += self._take_in_drafts(output, drafts, dict(gained))
+            further, changed = self.drafts.take_in(output, drafts, dict(gained), self.eos_token_ids)
+            gained += further
+            self._changed_seqs += changed
         for observer in self.observers:
             observer.updated(output, token_ids, drafts)
-        return gained
-
-    def _take_in_drafts(
-        self,
-        output: SchedulerOutput,
-        drafts: Drafts,
-        first: dict[Sequence, SequenceStatus | None],
-    ) -> list[tuple[Sequence, SequenceStatus | None]]:
-        """Append what was drawn behind the first tokens of a step, up to a token that ends its sequence, and count the
-        draft tokens that were right as computed. first: the sequences that gained a first token, and what it brought.
-        """
-        self.drafts.record(output, drafts)
-        gained: list[tuple[Sequence, SequenceStatus | None]] = []
-        for seq in output.scheduled_seqs:
-            if seq.seq_id not in output.num_lookahead_tokens or seq.status is not RUNNING:
-                continue
-            num_accepted, ended = 0, first.get(seq)
-            for token_id in drafts[seq.seq_id].next_token_ids if seq in first and seq.seq_id in drafts else ():
-                if ended is None:
-                    seq.data.output_token_ids.append(token_id)
-                    num_accepted, ended = num_accepted + 1, check_stop(seq, self.eos_token_ids, self.max_model_len)
-                    gained.append((seq, ended))
-            self.kv.accept_draft_tokens(seq, num_accepted)
-            if seq.num_computed_tokens % self.kv.block_size < num_accepted:
-                self._changed_seqs += self.kv.cache_blocks(seq)
         return gained
 
     def advance(self, output: SchedulerOutput) -> None:

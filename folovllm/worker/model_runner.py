@@ -15,6 +15,7 @@ vLLM: v1/worker/gpu_model_runner.py, v1/worker/gpu/model_runner.py
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 
@@ -44,7 +45,7 @@ class ModelRunner:
     ) -> None:  # fmt: skip
         self.model, self.kv_cache, self.sampling, self.graphs = model, kv_cache, sampling, graphs
         self.device, self.vocab_size = device, model.decoder_spec.vocab_size
-        self._on_device = current_device(device)
+        self._on_device = partial(torch.cuda.device, device) if device.type == "cuda" else nullcontext
         mover = PinnedBlockMover if device.type == "cuda" else BlockMover
         self.mover = mover(kv_cache, num_swap_blocks)
         self.batch = InputBatch(max_num_seqs, max_model_len, kv_cache.block_size, device)
@@ -58,7 +59,7 @@ class ModelRunner:
         After a failure the batch is forgotten, since how far the step came is not known.
         """
         try:
-            with interrupts_allowed(), self._on_device:
+            with interrupts_allowed(), self._on_device():
                 return self._execute_model(scheduled)
         except BaseException:  # an interrupt, too, may come between two of the batch's arrays
             self.batch.clear()
