@@ -60,7 +60,7 @@ class NamedBlocks(HashChain):
 
 
 def first_hashes(request_id: str, job: Job, block_size: int) -> list[bytes]:
-    """What a router looks at, of the first full blocks of a prompt."""
+    """What a router is given of a prompt: its first full blocks."""
     if job.token_ids is not None:
         return prefix_hashes(job.token_ids, block_size)
     if job.prefix_tokens >= DEPTH * block_size:

@@ -1,4 +1,4 @@
-"""One simulated engine: the real scheduler, the real cache, and a clock of its own.
+"""One simulated engine: the real scheduler, the real cache, and simulated time.
 
     arrivals ─▶ add()    advance(t)   schedule() ─▶ StepShape ─▶ cost model ─▶ the step ends so many seconds later
                                       update_from_output(), finish(): all but the tokens is as in EngineCore.step

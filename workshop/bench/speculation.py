@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from folovllm import request
-from folovllm.bench.contestant import make_engine, take_turns
+from folovllm.bench.contestant import make_engine
 from folovllm.bench.options import add_batch_sizes, add_common, add_lengths, add_model, add_number, source
 from folovllm.bench.report import Report, medians
+from folovllm.bench.rounds import take_turns
 from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.engine.llm_engine import LLMEngine
@@ -43,7 +44,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-class Guess(int):
+class Draft(int):
     """A token that equals any other by chance."""
 
     chance: Callable[[], bool]
@@ -60,11 +61,11 @@ class OracleProposer(NgramProposer):
     def __init__(self, alpha: float, seed: int) -> None:
         super().__init__(1, 1)
         rng = random.Random(seed)
-        self.guess = Guess()
-        self.guess.chance = lambda: rng.random() < alpha
+        self.draft = Draft()
+        self.draft.chance = lambda: rng.random() < alpha
 
     def propose(self, seqs: list[request.Sequence], counts: list[int]) -> list[list[int]]:
-        return [[self.guess] * count for count in counts]
+        return [[self.draft] * count for count in counts]
 
     def choose(self, *args: Any) -> Parts:
         """choose_parts(), with a runner that asks this proposer."""
@@ -144,7 +145,7 @@ def run(args: argparse.Namespace) -> Report:
 def _prompts(engine: LLMEngine, count: int, length: int, vocab: int, seed: int) -> list[list[int]]:
     """The embedded model's are beginnings of texts that it can go on with; others are random."""
     if engine.tokenizer is None:
-        return random_prompts(count, length, vocab, seed)
+        return random_prompts([length] * count, vocab, seed)
     texts = read_texts(Path(str(files("folovllm") / "assets" / "embedded" / "calibration.jsonl")))
     text = "".join(prompt + text for prompt, text in texts)
     # verbose: that no model could take in all of it is no news, for it is cut.
