@@ -37,7 +37,7 @@ def test_each_picture_is_drawn_from_its_steps(milestone: str) -> None:
     assert picture_file(milestone).read_text(encoding="utf-8") == draw(milestone, TRACES[milestone])
 
 
-@pytest.mark.parametrize("milestone", [name for name in SETTINGS if name != "m8"])  # where wrong guesses are computed, too
+@pytest.mark.parametrize("milestone", [name for name in SETTINGS if name != "m8"])  # it computes wrong guesses, too
 def test_every_request_computes_its_prompt_and_all_but_its_last_token_once(milestone: str) -> None:
     for name, _, size, outputs, _ in REQUESTS:
         mine = parts(milestone, name)
@@ -59,9 +59,9 @@ def test_what_the_pages_tell_of_the_steps_is_so() -> None:
     assert [p["n"] for p in parts("m5", "B")][:3] == [7, 7, 6]
     assert [p["n"] for p in parts("m5", "C")][:3] == [6, 6, 7]
     assert (sum(sizes["m5"]), sum(sizes["m6"])) == (55, 39)
-    ends = {m: [max(i for i, step in enumerate(TRACES[m]["steps"], 1) if name in {p["r"] for p in step}) for name in "ABC"]
-            for m in ("m6", "m8")}  # fmt: skip
-    assert ends == {"m6": [6, 7, 8], "m8": [5, 6, 8]}
+    for milestone, ends in (("m6", [6, 7, 8]), ("m8", [5, 6, 8])):
+        steps = [{part["r"] for part in step} for step in TRACES[milestone]["steps"]]
+        assert [max(i for i, names in enumerate(steps, 1) if name in names) for name in "ABC"] == ends
     guesses = sum(p["n"] - 1 for name, _, size, *_ in REQUESTS for p in parts("m8", name) if p["start"] >= size)
     assert (guesses, sum(sizes["m8"]) - sum(sizes["m6"])) == (6, 4)  # wrong ones are computed, and computed for nothing
 
