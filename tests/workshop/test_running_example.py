@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from workshop.example_picture import draw
 from workshop.example_trace import BUDGET, NUM_BLOCKS, REQUESTS, SETTINGS, trace_engine
 from workshop.running_example import MILESTONES, as_text, picture_file, stored
 
@@ -30,11 +29,6 @@ def test_the_newest_engine_does_what_is_stored(milestone: str) -> None:
 def test_the_file_is_as_the_command_writes_it() -> None:
     assert list(TRACES) == MILESTONES
     assert json.loads(as_text(TRACES)) == TRACES
-
-
-@pytest.mark.parametrize("milestone", MILESTONES)
-def test_each_picture_is_drawn_from_its_steps(milestone: str) -> None:
-    assert picture_file(milestone).read_text(encoding="utf-8") == draw(milestone, TRACES[milestone])
 
 
 @pytest.mark.parametrize("milestone", [name for name in SETTINGS if name != "m8"])  # it computes wrong guesses, too
