@@ -12,7 +12,14 @@ FOLDER = Path(__file__).parents[2] / "docs" / "figures"
 
 def drawn() -> dict[str, str]:
     """Path under docs/figures to the SVG's text."""
-    return {**m0.figures(), **m1_model.figures(), **m1_sampling.figures(), **m4.figures(), **m7.figures(), **m8.figures()}
+    return {
+        **m0.figures(),
+        **m1_model.figures(),
+        **m1_sampling.figures(),
+        **m4.figures(),
+        **m7.figures(),
+        **m8.figures(),
+    }
 
 
 def stale() -> list[str]:
