@@ -49,6 +49,7 @@ AFTER = (
     "folovllm/serving/**",
     "folovllm/structured_outputs.py",
     "folovllm/utils/machine.py",
+    "folovllm/utils/named_files.py",
     "folovllm/sample/structured/**",
     "folovllm/simulator/**",
     "folovllm/tracing/**",

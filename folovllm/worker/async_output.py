@@ -20,7 +20,7 @@ from folovllm.core.scheduler_output import VerifiedDraft
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import LogprobsTensors
 from folovllm.sample.sampler import SamplerOutput
-from folovllm.utils.turns import interrupts_allowed
+from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.input_batch import Expected, InputBatch
 from folovllm.worker.model_runner_output import (
     Failures,

@@ -21,7 +21,7 @@ import torch
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
-from folovllm.utils.turns import interrupts_allowed
+from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover

@@ -33,8 +33,8 @@ from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_int, check_str, wrong
 from folovllm.utils.common import set_random_seed
+from folovllm.utils.engine_lock import EngineLock
 from folovllm.utils.ids import next_unused
-from folovllm.utils.turns import Turns
 
 
 class LLMEngine:
@@ -78,7 +78,7 @@ class LLMEngine:
         self._stream_ids = count()
         self._streams: set[str] = set()  # the open ones
         self._tokens = TokenCounter()
-        self._turns = Turns()  # each change of the above takes one
+        self._lock = EngineLock()  # of all of the above
         self._is_stepping = False
 
     def add_request(
@@ -94,7 +94,7 @@ class LLMEngine:
         check_int("priority", priority)
         if priority != 0 and self.config.scheduler_config.policy != "priority":
             raise ValueError(f"priority must be 0 under policy 'fcfs', got {priority}; set policy='priority' to use it")
-        with self._turns:
+        with self._lock:
             if self.holds({request_id}):
                 raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
             request = self.input_processor.process(request_id, prompt, params)
@@ -113,14 +113,14 @@ class LLMEngine:
         """
         taken: list[RequestOutput] = []
         try:
-            with self._turns:
+            with self._lock:
                 self.advance()
                 if self._streams or self._failures:
                     taken += self._take((self._outputs.keys() | self._failures.keys()) - self._streams)
                 else:  # the usual case
                     taken, self._outputs = list(self._outputs.values()), {}
             return taken
-        except BaseException:  # an interrupt at the end of the turn: what was taken is given out next time
+        except BaseException:  # an interrupt when the lock is released: what was taken is given out next time
             self._outputs = {output.request_id: output for output in taken} | self._outputs
             raise
 
@@ -132,7 +132,7 @@ class LLMEngine:
         Raises:
             RuntimeError: none of the requests is in the engine any more: they have been aborted.
         """
-        with self._turns:
+        with self._lock:
             if not self._has_news(request_ids):
                 if self.requests.keys().isdisjoint(request_ids):
                     raise RuntimeError(f"requests {sorted(request_ids)} are not in the engine: they have been aborted")
@@ -151,7 +151,7 @@ class LLMEngine:
     def drain(self) -> tuple[list[RequestOutput], dict[str, Exception]]:
         """Everything that waits to be fetched, of all requests and streams, and failures by request id: for a caller
         that serves all users (AsyncLLM)."""
-        with self._turns:
+        with self._lock:
             drained = list(self._outputs.values()), self._failures
             self._outputs, self._failures = {}, {}
             return drained
@@ -159,7 +159,7 @@ class LLMEngine:
     def abort_request(self, request_id: str) -> None:
         """Drop a request, wherever it is; it gives no further output. An unknown or finished one is no error."""
         check_str("request_id", request_id)
-        with self._turns:
+        with self._lock:
             request = self.requests.pop(request_id, None)
             self._outputs.pop(request_id, None)
             self._failures.pop(request_id, None)
@@ -188,7 +188,7 @@ class LLMEngine:
             ValueError: see add_request; also best_of > n and beam search, whose winners are known only at the end.
         """
         check_can_stream(params)
-        with self._turns:
+        with self._lock:
             request_id = next_unused("stream", self._stream_ids, lambda name: self.holds({name}))
             # Here and not in the generator, so that a bad request fails at the call, not at the first next().
             self.add_request(request_id, prompt, params)
@@ -206,17 +206,17 @@ class LLMEngine:
                 for output in outputs:
                     yield delta.since_last(output)
         finally:
-            with self._turns:
+            with self._lock:
                 self._streams.discard(request_id)
                 self.abort_request(request_id)  # nothing to do once it has finished
 
     def _next_of(self, request_id: str) -> list[RequestOutput] | None:
-        with self._turns:
+        with self._lock:
             return self.step_for({request_id}) if self.holds({request_id}) else None
 
     def advance(self) -> None:
         """One step, if there is anything to do; what comes of it stays here to be fetched."""
-        with self._turns:
+        with self._lock:
             if not self.requests:
                 return
             if self._is_stepping:

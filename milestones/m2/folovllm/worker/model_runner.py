@@ -15,7 +15,7 @@ import torch
 from folovllm.attention.backend import AttentionBackend
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.utils.turns import interrupts_allowed
+from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.input_batch import InputBatch
 from folovllm.worker.kv_cache import KVCache

@@ -17,7 +17,7 @@ from folovllm.attention.backend import AttentionBackend
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
-from folovllm.utils.turns import interrupts_allowed
+from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.input_batch import InputBatch, StepInputs

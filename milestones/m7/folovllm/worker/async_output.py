@@ -19,7 +19,7 @@ import torch
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import LogprobsTensors
 from folovllm.sample.sampler import SamplerOutput
-from folovllm.utils.turns import interrupts_allowed
+from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.input_batch import Expected, InputBatch
 from folovllm.worker.model_runner_output import (
     Failures,

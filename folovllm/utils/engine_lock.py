@@ -1,22 +1,23 @@
-"""One thread at a time, in the order in which they come, and Ctrl-C at a moment of our choosing.
+"""The engine's lock: one thread at a time, first come first served, and no KeyboardInterrupt while it is held.
 
-A plain lock lets a thread that leaves come back before those that wait: a thread that steps an engine in a loop would
-keep the others out until it is done. Here a thread that comes back queues behind one that waits.
+threading.Lock lets a thread that releases it take it again before those that wait: a thread that steps an engine in a
+loop would keep the others out until it is done. Here such a thread queues behind one that waits.
 
 Python raises KeyboardInterrupt between any two instructions of the main thread. Between "the block left the pool" and
-"the block stands in a table" that would lose the block for ever. So a turn notes an interrupt, and it is raised where
-nothing is half done:
+"the block is in a table" that would lose the block for ever. So the lock's holder notes an interrupt, and it is raised
+where nothing is half done:
 
-    with turns:                          noted from here on
+    with lock:                           noted from here on
         schedule()
         with interrupts_allowed():       raised at once: the long part, which can be computed again
             execute_model()
         update()
                                          what was noted is raised here
 
-vLLM has no such thing: its engine is a process of its own, which a SIGINT ends.
+The handler of SIGINT is replaced only while the lock is held: a handler that stays would change what Ctrl-C means to
+the program around the engine (asyncio.run() brings its own only where it finds Python's).
 
-vLLM: none
+vLLM: none; its engine is a process of its own, which a SIGINT ends
 """
 
 from __future__ import annotations
@@ -49,16 +50,16 @@ def _raise_noted(handler: Any) -> None:
     handler(signal.SIGINT, None)  # KeyboardInterrupt; under asyncio, a cancelled main task
 
 
-class Turns:
-    """As a context: be the only one inside; interrupts wait. A thread that is inside already comes in once more."""
+class EngineLock:
+    """As a context: held by one thread, which may take it again; interrupts wait until it is released."""
 
     def __init__(self) -> None:
-        self._line = threading.Lock()  # held by the next one, while it waits
-        self._inside = threading.Lock()  # held by the one that is inside
+        self._next = threading.Lock()  # held by the thread that is next, while it waits
+        self._held = threading.Lock()
         self._owner: int | None = None
         self._depth = 0
-        self._waited = True  # whether interrupts waited before, in a turn of another engine; if not, ...
-        self._handler: Any = None  # ... the handler to put back, or None where they are allowed in that turn
+        self._waited = True  # whether interrupts waited before, under another engine's lock; if not, ...
+        self._handler: Any = None  # ... the handler to put back, or None where that engine allows them now
 
     def __enter__(self) -> None:
         if self._owner == threading.get_ident():
@@ -73,8 +74,8 @@ class Turns:
                 signal.signal(signal.SIGINT, _handle)
                 waited, handler = False, found
                 _Interrupt.handler = found
-        with self._line:
-            self._inside.acquire()
+        with self._next:
+            self._held.acquire()
         self._owner, self._depth, self._waited, self._handler = threading.get_ident(), 1, waited, handler
 
     def __exit__(self, *exc_info: object) -> None:
@@ -83,7 +84,7 @@ class Turns:
             return
         waited, handler = self._waited, self._handler
         self._owner = None
-        self._inside.release()
+        self._held.release()
         if waited:
             return
         if handler is None:
@@ -96,7 +97,7 @@ class Turns:
 
 
 class interrupts_allowed:
-    """Inside a turn: an interrupt that has been noted is raised here, and a new one at once."""
+    """While the lock is held: an interrupt that has been noted is raised here, and a new one at once."""
 
     def __enter__(self) -> None:
         self._waited = _Interrupt.waits and threading.current_thread() is _MAIN and _Interrupt.handler is not None
