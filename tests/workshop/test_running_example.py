@@ -53,8 +53,8 @@ def test_what_the_pages_tell_of_the_steps_is_so() -> None:
     assert [p["n"] for p in parts("m5", "B")][:3] == [7, 7, 6]
     assert [p["n"] for p in parts("m5", "C")][:3] == [6, 6, 7]
     assert (sum(sizes["m5"]), sum(sizes["m6"])) == (55, 39)
-    steps = {m: [{part["r"] for part in step} for step in TRACES[m]["steps"]] for m in ("m6", "m8")}
-    ends = {m: [max(i for i, names in enumerate(steps[m], 1) if name in names) for name in "ABC"] for m in steps}
+    steps = {m: list(enumerate(TRACES[m]["steps"], 1)) for m in ("m6", "m8")}
+    ends = {m: [max(i for i, step in steps[m] if name in {p["r"] for p in step}) for name in "ABC"] for m in steps}
     assert ends == {"m6": [6, 7, 8], "m8": [5, 6, 8]}
     guesses = sum(p["n"] - 1 for name, _, size, *_ in REQUESTS for p in parts("m8", name) if p["start"] >= size)
     assert (guesses, sum(sizes["m8"]) - sum(sizes["m6"])) == (6, 4)  # wrong ones are computed, and computed for nothing
