@@ -59,7 +59,7 @@ makers: $(VENV)/.installed-test
 	@$(PYTEST) -m $(QUICK) $(DRAW) $(MAKERS) $(ARGS)
 
 exhaustive: $(VENV)/.installed-test
-	@$(PYTEST) -m exhaustive $(DRAW)
+	@$(PYTEST) -m exhaustive $(DRAW) $(PROMISES) $(MAKERS)
 
 # It builds the wheel, installs it where no other folovllm is, and takes the packages that it needs from .venv.
 wheel: $(VENV)/.installed-test $(VENV)/.installed-serve $(VENV)/.installed-dev
@@ -160,6 +160,7 @@ docs: $(VENV)/.installed-docs
 	@$(BIN)/python -m milestones.site terms
 	@$(BIN)/python -m milestones.site comments
 	@$(BIN)/python -m milestones.site words
+	@$(BIN)/python -m workshop.redraw
 	@$(BIN)/python -m milestones.site build --with zensical
 	@$(BIN)/python -m milestones.site links
 	@$(BIN)/python -m milestones.site build

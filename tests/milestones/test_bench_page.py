@@ -12,11 +12,6 @@ from milestones.site.figures import drawing
 from milestones.site.peers_chart import Dot, peer_lines
 
 
-def test_the_page_and_its_figures_are_what_the_measurements_make() -> None:
-    stale = [path.name for path, text in page.files().items() if path.read_text(encoding="utf-8") != text]
-    assert not stale, f"python -m milestones.site.bench_page writes {', '.join(stale)}"
-
-
 def test_a_measurement_that_no_machine_names_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "docs/benchmarks/data").mkdir(parents=True)
     (tmp_path / "docs/benchmarks/machines.toml").write_text('[[machine]]\nid = "x"\ndata = []\n')

@@ -77,7 +77,7 @@ const WORDS = {
     kept: (n, names) => `块 ${names} 从此可以按内容找到`,
     evict: (n, names) => `块 ${names} 被分配出去，不再能找到`,
     forgot: () => "前缀缓存被清空", restart: () => "有一步失败了：所有请求重新等待", failed: () => "这一步失败了",
-    end: { stop: (s) => `${s}结束：遇到停止 token 或停止串`, length: (s) => `${s}结束：达到长度上限`, abort: (s) => `${s}被中止`, ignored: (s) => `${s}结束，不返回`, error: (s) => `${s}出错结束` },
+    end: { stop: (s) => `${s}结束：遇到停止 token 或停止字符串`, length: (s) => `${s}结束：达到长度上限`, abort: (s) => `${s}被中止`, ignored: (s) => `${s}结束，不返回`, error: (s) => `${s}出错结束` },
     waits: (n) => `${n} 个请求在等待`, more: (n) => `另有 ${n} 条`,
     seq: (n) => `序列 ${n} `, blockline: (u, s, c, f) => `在用 ${u} 块，其中共享 ${s} 块 · 空闲可找到 ${c} 块 · 空闲 ${f} 块`,
     never: (n) => ` · 另有 ${n.toLocaleString()} 块从未用到`, list: "、", block: (b) => `块 ${b}`, owner: (n, p) => `序列 ${n}，块表第 ${p} 项`,
