@@ -89,12 +89,12 @@ class Batch:
         self.windows = windows
         self.ids = torch.tensor([token for window in windows for token in window.ids], device=device)
         self.states = F.embedding(self.ids, embedding).float()
-        places = [torch.arange(length) for length in lengths]
-        self.positions = torch.cat(places).to(device)
+        offsets = [torch.arange(length) for length in lengths]
+        self.positions = torch.cat(offsets).to(device)
         self.metadata = AttentionMetadata(
             query_start_loc=torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device),
             seq_lens=torch.tensor(lengths, dtype=torch.int32, device=device),
-            slot_mapping=torch.cat([n * block_size + each for n, each in enumerate(places)]).to(device),
+            slot_mapping=torch.cat([n * block_size + each for n, each in enumerate(offsets)]).to(device),
             block_tables=torch.arange(len(lengths), dtype=torch.int32, device=device)[:, None],
             max_query_len=max(lengths),
             max_seq_len=max(lengths),
