@@ -97,11 +97,9 @@ class Watch:
 
     def _scheduled(self) -> Any:
         output = self._schedule()
-        guesses = getattr(output, "num_lookahead_tokens", {})  # from M8 on
-        parts = []
+        parts, drafts = [], getattr(output, "num_lookahead_tokens", {})  # M8: computed behind the scheduled ones
         for seq, count in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
-            count += guesses.get(seq.seq_id, 0)
-            part = {"r": _name(seq), "start": seq.num_computed_tokens, "n": count}
+            part = {"r": _name(seq), "start": seq.num_computed_tokens, "n": count + drafts.get(seq.seq_id, 0)}
             if hasattr(seq, "block_ids"):
                 part["blocks"] = list(seq.block_ids)  # at M2 the one slot that it has
             parts.append(part)

@@ -41,15 +41,9 @@ logger = init_logger(__name__)
 
 
 def build_engine_core(
-    config: EngineConfig,
-    hf_config: Any,
-    dtype: torch.dtype,
-    device: torch.device,
-    eos_token_ids: frozenset[int],
-    *,
-    observers: Observers,
-    choose: Callable[..., Parts] = choose_parts,
-) -> EngineCore:
+    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
+    *, observers: Observers, choose: Callable[..., Parts] = choose_parts,
+) -> EngineCore:  # fmt: skip
     """`config` has max_model_len filled in; `observers` are called as it happens; the list may grow and shrink.
 
     Raises:
@@ -101,15 +95,9 @@ def build_engine_core(
 
 
 def _size_cache(
-    config: EngineConfig,
-    model: DecoderForCausalLM,
-    parts: Parts,
-    limits: SchedulerConfig,
-    most_rows: int,
-    token_bytes: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> CacheSize:
+    config: EngineConfig, model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, most_rows: int,
+    token_bytes: int, dtype: torch.dtype, device: torch.device,
+) -> CacheSize:  # fmt: skip
     """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
     block_size = config.cache_config.block_size
 
@@ -154,17 +142,10 @@ def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
 
 
 def _build_runner(
-    config: EngineConfig,
-    model: DecoderForCausalLM,
-    parts: Parts,
-    limits: SchedulerConfig,
-    most_rows: int,
-    size: CacheSize,
-    dtype: torch.dtype,
-    device: torch.device,
-    eos_token_ids: frozenset[int],
+    config: EngineConfig, model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, most_rows: int,
+    size: CacheSize, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
     proposer: Proposer | None,
-) -> ModelRunner:
+) -> ModelRunner:  # fmt: skip
     """The runner, with everything compiled and recorded that would make a first request wait."""
     longest, block_size = limits.max_model_len, size.block_size
     assert longest is not None
@@ -188,14 +169,6 @@ def _build_runner(
             "CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], graphs.pool_bytes / 2**30
         )
     return parts.runner(
-        model,
-        kv_cache,
-        sampling,
-        graphs,
-        num_swap_blocks=size.num_swap_blocks,
-        max_num_seqs=limits.max_num_seqs,
-        max_model_len=longest,
-        device=device,
-        proposer=proposer,
-        rejects=rejects,
-    )
+        model, kv_cache, sampling, graphs, num_swap_blocks=size.num_swap_blocks, max_num_seqs=limits.max_num_seqs,
+        max_model_len=longest, device=device, proposer=proposer, rejects=rejects,
+    )  # fmt: skip

@@ -72,13 +72,9 @@ def load_draft_model(
 
 
 def make_proposer(
-    config: EngineConfig,
-    draft: DecoderForCausalLM | None,
-    vocab_size: int,
-    size: CacheSize,
-    dtype: torch.dtype,
+    config: EngineConfig, draft: DecoderForCausalLM | None, vocab_size: int, size: CacheSize, dtype: torch.dtype,
     device: torch.device,
-) -> Proposer | None:
+) -> Proposer | None:  # fmt: skip
     """draft: of load_draft_model(); size: of the large model's KV cache. None: nothing is proposed.
 
     Raises:

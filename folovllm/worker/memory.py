@@ -46,12 +46,9 @@ class CacheSize:
 
 
 def size_kv_cache(
-    token_bytes: int,
-    cache: CacheConfig,
-    limits: SchedulerConfig,
-    device: torch.device,
+    token_bytes: int, cache: CacheConfig, limits: SchedulerConfig, device: torch.device,
     measure_step: Callable[[], int],
-) -> CacheSize:
+) -> CacheSize:  # fmt: skip
     """
     Args:
         token_bytes: keys and values of one token in all layers.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +78,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
         elif name == "dtype":
             more = {"choices": ["float32", "bfloat16", "float16"]}
         command.add_argument("--" + flag(name), help=f"{' and '.join(defaults)}: {text}", **more)
+    text = "an engine option of one milestone, such as m2.max_num_seqs=1, to see what it is worth; may be repeated"
+    command.add_argument("--set", action="append", default=[], metavar="mK.FIELD=VALUE", dest="settings", help=text)
     command.add_argument("--rounds", type=int, metavar="N", default=3, help="measured rounds; medians are shown")
     text = "CPU threads (default: torch's own choice, 1 for the embedded model)"
     command.add_argument("--threads", type=int, metavar="N", help=text)
@@ -85,6 +88,23 @@ def add_options(command: argparse.ArgumentParser) -> None:
 
 def int_or_none(text: str) -> int | None:
     return None if text == "none" else int(text)
+
+
+def parse_settings(texts: Sequence[str], milestones: Collection[str]) -> dict[str, dict[str, Any]]:
+    """`m3.block_size=64` -> {"m3": {"block_size": 64}}; what TOML does not read as a value is text."""
+    settings: dict[str, dict[str, Any]] = {name: {} for name in milestones}
+    for text in texts:
+        place, _, value = text.partition("=")
+        name, _, field = place.partition(".")
+        if not (field and value):
+            raise MilestoneError(f"set must be mK.field=value, got {text!r}")
+        if name not in settings:
+            raise MilestoneError(f"set must name one of {', '.join(milestones)}, got {text!r}")
+        try:
+            settings[name][field] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[name][field] = value
+    return settings
 
 
 def flag(name: str) -> str:
@@ -116,6 +136,7 @@ def run(root: Path, args: argparse.Namespace) -> int:
     settle(args)
     course = Course.load(working_tree(root))
     chosen = check_milestones(course, args.milestones)
+    args.settings = parse_settings(args.settings, [m.id for m in chosen])
     swept_field, swept = sweep(args, chosen)
     names = dict.fromkeys(swept, chosen[0].id) or {m.id: m.id for m in chosen}
     workload = make(args, names, swept_field, swept)
@@ -181,8 +202,9 @@ def measure(
             options = common | ({swept_field: swept[engine]} if swept else {})
             if args.kv_tokens is not None:
                 number, longest = course.get(milestone).number, workload.max_model_len
-                options |= cache_settings(number, args.kv_tokens, longest, args.requests)
-            engines[engine] = milestone, options
+                block_size = args.settings[milestone].get("block_size", BLOCK_SIZE)
+                options |= cache_settings(number, args.kv_tokens, longest, args.requests, block_size)
+            engines[engine] = milestone, options | args.settings[milestone]
         total = len(engines) * (1 + (args.rounds + 1) * workload.plays)
         with progress_bar(total) as tick, start_workers(course, engines, args.threads, tick) as workers:
             vocab = vocab_size(model)
@@ -209,7 +231,9 @@ def prefixed(tick: Callable[[str], None], label: str) -> Callable[[str], None]:
     return lambda text: tick(f"{label}, {text}")
 
 
-def cache_settings(number: int, kv_tokens: int, max_model_len: int, num_requests: int) -> dict[str, Any]:
+def cache_settings(
+    number: int, kv_tokens: int, max_model_len: int, num_requests: int, block_size: int = BLOCK_SIZE
+) -> dict[str, Any]:
     """How milestone `number` gets a KV cache with room for `kv_tokens` tokens, and for no more.
 
     m1 runs one sequence at a time and has room for that one, whatever is said. m2 reserves max_model_len for each
@@ -221,7 +245,7 @@ def cache_settings(number: int, kv_tokens: int, max_model_len: int, num_requests
         return {}
     if number == 2:
         return {"max_num_seqs": kv_tokens // max_model_len}
-    return {"num_kv_blocks": kv_tokens // BLOCK_SIZE, "block_size": BLOCK_SIZE, "max_num_seqs": num_requests}
+    return {"num_kv_blocks": kv_tokens // block_size, "block_size": block_size, "max_num_seqs": num_requests}
 
 
 def sweep(args: argparse.Namespace, chosen: list[Milestone]) -> tuple[str, dict[str, int | None]]:

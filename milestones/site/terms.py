@@ -63,12 +63,13 @@ def _named(root: Path, path: Path, lines: Iterator[tuple[int, str]]) -> tuple[st
 
 
 def prose(page: str) -> Iterator[tuple[int, str]]:
-    """The lines of a page as far as they are prose; of a directive what a reader sees of it."""
+    """The lines of a page as far as they are prose: of a directive what a reader sees of it, of fences the diagrams."""
     fences = FenceTracker()
     for number, line in enumerate(page.splitlines(), 1):
         if fences.feed(line):
-            continue
-        shown = " · ".join(_SHOWN.findall(line)) if DIRECTIVE.match(line) else line
+            shown = line if fences.info == "mermaid" else ""
+        else:
+            shown = " · ".join(_SHOWN.findall(line)) if DIRECTIVE.match(line) else line
         yield number, _CODE.sub(" ", shown)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from milestones import cli
-from milestones.bench.command import cache_settings
+from milestones.bench.command import cache_settings, parse_settings
 from milestones.bench.long_prompt import LongPrompt
 from milestones.bench.play import Played, Wave, agreement, check_agreement, play, start_workers
 from milestones.bench.workloads import steady_steps
@@ -103,6 +103,8 @@ def test_each_workload_runs_prints_its_table_and_writes_json(
         (["m1", "--max-model-len", "9"], "max-model-len must be at least"),
         (["m1", "m2", "--workload", "long-prompt", "--sweep-budget", "8"], "must be given with one milestone"),
         (["m1", "--json", "/no/such/folder/x.json"], "json must be in an existing folder"),
+        (["m1", "--set", "m2.max_num_seqs=1"], "set must name one of m1, got 'm2.max_num_seqs=1'"),
+        (["m1", "--set", "max_num_seqs=1"], "set must be mK.field=value, got 'max_num_seqs=1'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(words: list[str], text: str, capsys) -> None:
@@ -113,6 +115,13 @@ def test_bad_input_is_one_line_and_exit_code_2(words: list[str], text: str, caps
 def test_the_same_memory_is_slots_in_m2_and_blocks_from_m3_on() -> None:
     settings = [cache_settings(number, 1000, 300, 32) for number in (1, 2, 3)]
     assert settings == [{}, {"max_num_seqs": 3}, {"num_kv_blocks": 62, "block_size": 16, "max_num_seqs": 32}]
+    assert cache_settings(3, 1000, 300, 32, 300) == {"num_kv_blocks": 3, "block_size": 300, "max_num_seqs": 32}
+
+
+def test_one_milestone_gets_an_option_of_its_own() -> None:
+    texts = ["m2.max_num_seqs=1", "m2.quantization=w4a16", "m2.enable_prefix_caching=false"]
+    expected = {"max_num_seqs": 1, "quantization": "w4a16", "enable_prefix_caching": False}
+    assert parse_settings(texts, ["m1", "m2"]) == {"m1": {}, "m2": expected}
 
 
 def test_a_wave_comes_when_those_before_have_their_tokens_and_what_is_enough_is_not_waited_for(course: Course) -> None:

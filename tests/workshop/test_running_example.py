@@ -31,7 +31,7 @@ def test_the_file_is_as_the_command_writes_it() -> None:
     assert json.loads(as_text(TRACES)) == TRACES
 
 
-@pytest.mark.parametrize("milestone", [name for name in SETTINGS if name != "m8"])  # it computes wrong guesses, too
+@pytest.mark.parametrize("milestone", [name for name in SETTINGS if name != "m8"])  # there wrong drafts count, too
 def test_every_request_computes_its_prompt_and_all_but_its_last_token_once(milestone: str) -> None:
     for name, _, size, outputs, _ in REQUESTS:
         mine = parts(milestone, name)
@@ -53,9 +53,9 @@ def test_what_the_pages_tell_of_the_steps_is_so() -> None:
     assert [p["n"] for p in parts("m5", "B")][:3] == [7, 7, 6]
     assert [p["n"] for p in parts("m5", "C")][:3] == [6, 6, 7]
     assert (sum(sizes["m5"]), sum(sizes["m6"])) == (55, 39)
-    for milestone, ends in (("m6", [6, 7, 8]), ("m8", [5, 6, 8])):
-        steps = [{part["r"] for part in step} for step in TRACES[milestone]["steps"]]
-        assert [max(i for i, names in enumerate(steps, 1) if name in names) for name in "ABC"] == ends
+    steps = {m: list(enumerate(TRACES[m]["steps"], 1)) for m in ("m6", "m8")}
+    ends = {m: [max(i for i, step in steps[m] if name in {p["r"] for p in step}) for name in "ABC"] for m in steps}
+    assert ends == {"m6": [6, 7, 8], "m8": [5, 6, 8]}
     guesses = sum(p["n"] - 1 for name, _, size, *_ in REQUESTS for p in parts("m8", name) if p["start"] >= size)
     assert (guesses, sum(sizes["m8"]) - sum(sizes["m6"])) == (6, 4)  # wrong ones are computed, and computed for nothing
 

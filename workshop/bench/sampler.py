@@ -21,7 +21,7 @@ from torch import Tensor
 
 from folovllm.bench.contestant import synchronize
 from folovllm.bench.options import add_batch_sizes, add_common, add_number
-from folovllm.bench.report import Line, Report, Row, by_round
+from folovllm.bench.report import Line, Report, Row
 from folovllm.bench.workload import progress_bar
 from folovllm.sample.groups import group_rows, sample_groups
 from folovllm.sample.metadata import SamplingMetadata
@@ -29,6 +29,7 @@ from folovllm.sample.row import SamplingRow
 from folovllm.sample.sampler import DrawingRows, Sampler, SamplerOutput
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.devices import default_device
+from workshop.bench.timer import by_round
 
 COLUMNS = ["setting", "logits", "vocab", "batch", "naive_ms", "sampler_ms", "speedup"]
 SECONDS_PER_CASE = 1.0

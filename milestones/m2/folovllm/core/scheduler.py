@@ -141,7 +141,7 @@ class Scheduler:
 
     @property
     def num_used_tokens(self) -> int:
-        """Tokens whose keys and values lie in the cache; a slot reserves max_model_len for each sequence."""
+        """Tokens whose keys and values are in the cache; a slot reserves max_model_len for each sequence."""
         return sum(
             seq.num_computed_tokens
             for request in self.running

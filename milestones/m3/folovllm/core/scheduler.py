@@ -245,14 +245,13 @@ class Scheduler:
 
     def start_over(self) -> None:
         """A step was cut short, and what the cache holds is not known: all requests wait again, in their old places."""
-        self.kv.clear()
+        self.kv.clear(seq for request in self.lines for seq in request.get_seqs())
         for request in self.lines:
             for seq in request.get_seqs():
                 if seq.status is SWAPPED:
                     seq.transition(RUNNING)
                 if seq.status is RUNNING:
                     seq.transition(WAITING)
-                seq.block_ids, seq.num_computed_tokens = [], 0
                 self._stale_seq_ids.append(seq.seq_id)
         self.lines.rebuild()
 
@@ -265,7 +264,7 @@ class Scheduler:
 
     @property
     def num_used_tokens(self) -> int:
-        """Tokens of running sequences whose keys and values lie in the cache; shared ones count for each."""
+        """Tokens of running sequences whose keys and values are in the cache; shared ones count for each."""
         return sum(seq.num_computed_tokens for request in self.running for seq in request.get_seqs(RUNNING))
 
     def check_invariants(self) -> None:

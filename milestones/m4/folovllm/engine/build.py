@@ -63,13 +63,9 @@ def build_engine_core(
 
 
 def _size_cache(
-    config: EngineConfig,
-    model: DecoderForCausalLM,
-    parts: Parts,
-    limits: SchedulerConfig,
-    dtype: torch.dtype,
+    config: EngineConfig, model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, dtype: torch.dtype,
     device: torch.device,
-) -> CacheSize:
+) -> CacheSize:  # fmt: skip
     """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
     block_size = config.cache_config.block_size
 
@@ -107,14 +103,9 @@ def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
 
 
 def _build_runner(
-    model: DecoderForCausalLM,
-    parts: Parts,
-    limits: SchedulerConfig,
-    size: CacheSize,
-    dtype: torch.dtype,
-    device: torch.device,
-    eos_token_ids: frozenset[int],
-) -> ModelRunner:
+    model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, size: CacheSize, dtype: torch.dtype,
+    device: torch.device, eos_token_ids: frozenset[int],
+) -> ModelRunner:  # fmt: skip
     """The runner, with everything compiled and recorded that would make a first request wait."""
     longest, block_size = limits.max_model_len, size.block_size
     assert longest is not None
@@ -136,12 +127,6 @@ def _build_runner(
             "CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], graphs.pool_bytes / 2**30
         )
     return ModelRunner(
-        model,
-        kv_cache,
-        sampling,
-        graphs,
-        num_swap_blocks=size.num_swap_blocks,
-        max_num_seqs=limits.max_num_seqs,
-        max_model_len=longest,
-        device=device,
-    )
+        model, kv_cache, sampling, graphs, num_swap_blocks=size.num_swap_blocks, max_num_seqs=limits.max_num_seqs,
+        max_model_len=longest, device=device,
+    )  # fmt: skip

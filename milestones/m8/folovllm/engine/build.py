@@ -89,15 +89,9 @@ def build_engine_core(
 
 
 def _size_cache(
-    config: EngineConfig,
-    model: DecoderForCausalLM,
-    parts: Parts,
-    limits: SchedulerConfig,
-    most_rows: int,
-    token_bytes: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> CacheSize:
+    config: EngineConfig, model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, most_rows: int,
+    token_bytes: int, dtype: torch.dtype, device: torch.device,
+) -> CacheSize:  # fmt: skip
     """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
     block_size = config.cache_config.block_size
 
@@ -134,17 +128,10 @@ def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
 
 
 def _build_runner(
-    config: EngineConfig,
-    model: DecoderForCausalLM,
-    parts: Parts,
-    limits: SchedulerConfig,
-    most_rows: int,
-    size: CacheSize,
-    dtype: torch.dtype,
-    device: torch.device,
-    eos_token_ids: frozenset[int],
+    config: EngineConfig, model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, most_rows: int,
+    size: CacheSize, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
     proposer: Proposer | None,
-) -> ModelRunner:
+) -> ModelRunner:  # fmt: skip
     """The runner, with everything compiled and recorded that would make a first request wait."""
     longest, block_size = limits.max_model_len, size.block_size
     assert longest is not None
