@@ -45,7 +45,7 @@ PROMPT_TOKENS = 32
 
 
 class Clocked:
-    """Stands for `target`: calls of it, and of its methods in `names`, pass through `timed`."""
+    """A proxy of `target`: calls of it, and of its methods in `names`, pass through `timed`."""
 
     def __init__(self, target: Any, timed: Callable[..., Any], *names: str) -> None:
         self._target, self._timed, self._names = target, timed, names
