@@ -115,7 +115,7 @@ def test_a_draft_that_has_learnt_less_is_taken_with_a_warning(
     short = changed(tmp_path / "short", max_position_embeddings=16)
     with caplog.at_level(logging.WARNING, logger="folovllm"):
         llm = drafting(speculative={"model": short}, max_model_len=120)
-    assert f"the draft model {short} has learnt 16 tokens, max_model_len is 120: beyond, its guesses are worse" in (
+    assert f"the draft model {short} has learnt 16 tokens, max_model_len is 120: beyond, its proposals are worse" in (
         caplog.text
     )
     assert tokens(llm, temperature=0.0) == tokens(plain, temperature=0.0)
