@@ -46,7 +46,6 @@ def load_draft_model(
     speculative, longest = config.speculative_config, config.model_config.max_model_len
     if speculative is None or speculative.method != "draft_model":
         return None
-    assert longest is not None
     name = speculative.model
     if name is None or name == EMBEDDED_DRAFT:
         name = str(DRAFT_FOLDER)

@@ -76,7 +76,7 @@ class Case:
             blocks = machine.cost.num_blocks(self.block_size)
         check_int("num_kv_blocks", blocks, 1)
         config = SchedulerConfig(
-            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_num_batched_tokens=self.max_num_batched_tokens,  # type: ignore[arg-type]  # None: the default
             max_num_seqs=args.max_num_seqs,
             enable_chunked_prefill=not args.no_chunked_prefill,
             policy=self.policy,

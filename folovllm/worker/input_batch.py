@@ -177,10 +177,9 @@ class InputBatch:
             max_query_len=int(num_new.max()) if pad_to is None else 1, max_seq_len=flat.max_seq_len,
             num_decodes=num_decodes,
         )  # fmt: skip
-        if logits_at is None:
-            device_logits_at = None
+        drawn_from = None if logits_at is None else device_logits_at
         return StepInputs(
-            input_ids, positions, metadata, rows, num_new, draws, device_drawn_rows, num_drawn, device_logits_at, packed
+            input_ids, positions, metadata, rows, num_new, draws, device_drawn_rows, num_drawn, drawn_from, packed
         )
 
     def _flatten(self, rows: np.ndarray, num_new: np.ndarray) -> FlatTokens:

@@ -59,7 +59,6 @@ def size_kv_cache(
         ValueError: memory has no room for a single block, or for the blocks asked for by num_kv_blocks; swapping is
             asked for and swap_space holds no block.
     """
-    assert limits.max_model_len is not None
     block_bytes = token_bytes * cache.block_size
     most = limits.max_num_seqs * -(-limits.max_model_len // cache.block_size)
     if cache.num_kv_blocks is not None:

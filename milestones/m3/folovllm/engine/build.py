@@ -39,7 +39,6 @@ def build_engine_core(
         ValueError: no block fits into memory, or the configuration's parts contradict one another.
     """
     model_config, cache_config = config.model_config, config.cache_config
-    assert model_config.max_model_len is not None
     # What can be refused is refused before the weights are read.
     limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len)
     backend = _backend_for(config, device)

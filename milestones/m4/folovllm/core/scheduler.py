@@ -41,8 +41,6 @@ class Scheduler:
     """
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager, eos_token_ids: frozenset[int]) -> None:
-        assert config.max_num_batched_tokens is not None  # for the type checker: the engine has filled them in
-        assert config.max_model_len is not None
         self.kv, self.eos_token_ids = kv, eos_token_ids
         self.max_num_batched_tokens, self.max_model_len = config.max_num_batched_tokens, config.max_model_len
         self.lines = RequestLines(by_priority=config.policy == "priority")

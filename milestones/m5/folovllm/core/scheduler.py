@@ -46,8 +46,6 @@ class Scheduler:
     """Decides which sequences compute what; the KV cache manager owns the blocks. budgets.py fills `config` in."""
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager, eos_token_ids: frozenset[int]) -> None:
-        assert config.max_num_batched_tokens is not None  # for the type checker
-        assert config.max_model_len is not None
         self.kv, self.eos_token_ids = kv, eos_token_ids
         self.max_num_batched_tokens, self.max_model_len = config.max_num_batched_tokens, config.max_model_len
         self.lines = RequestLines(by_priority=config.policy == "priority")

@@ -173,11 +173,8 @@ class InputBatch:
             query_start_loc=starts, seq_lens=lens, slot_mapping=slots, block_tables=tables, num_decodes=num_decodes,
             decode_order=order, max_query_len=int(num_new.max()), max_seq_len=flat.max_seq_len,
         )  # fmt: skip
-        if logits_at is None:
-            device_logits_at = None
-        return StepInputs(
-            input_ids, positions, metadata, rows, num_new, draws, device_drawn_rows, device_logits_at, packed
-        )
+        drawn_from = None if logits_at is None else device_logits_at
+        return StepInputs(input_ids, positions, metadata, rows, num_new, draws, device_drawn_rows, drawn_from, packed)
 
     def _flatten(self, rows: np.ndarray, num_new: np.ndarray) -> FlatTokens:
         start = self.num_computed[rows]

@@ -60,8 +60,6 @@ class Scheduler:
         eos_token_ids: frozenset[int],
         draft_length: DraftLength | None = None,
     ) -> None:
-        assert config.max_num_batched_tokens is not None  # for the type checker
-        assert config.max_model_len is not None
         self.kv, self.eos_token_ids = kv, eos_token_ids
         self.max_num_batched_tokens, self.max_model_len = config.max_num_batched_tokens, config.max_model_len
         self.lines = RequestLines(by_priority=config.policy == "priority")
