@@ -48,6 +48,9 @@ def main(argv: list[str] | None = None, root: Path | None = None) -> int:
         code = args.run(repository_root() if root is None else root, args)
         sys.stdout.flush()  # here, where an error of it is caught
         return code
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader (`| head`) has left; without this, the interpreter would complain at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
