@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from milestones.chain import Course
 from milestones.labs.exercise import Exercise, load_exercises
+from milestones.labs.kept import apply_solution, copies, lines_of, reset, restore
 from milestones.labs.lab import Lab, choose, exercises_of, find_lab, first_open, following, known_labs, open_lab
 from milestones.labs.onward import GENERATES, PROMPT, carry_on, generate, generate_of
-from milestones.labs.kept import apply_solution, copies, lines_of, reset, restore
 from milestones.labs.start import default_language, start, update
 from milestones.labs.words import say
 from milestones.sources import working_tree

@@ -272,9 +272,7 @@ def test_no_copy_is_written_over_and_each_comes_back(lab: Path, capsys: pytest.C
     assert run(capsys, "restore", "1", "9")[0] == 2
 
 
-def test_a_conflict_keeps_the_rest_of_an_update(
-    clone: Path, lab: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_conflict_keeps_the_rest_of_an_update(clone: Path, lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The line that both changed is the learner's; the other fix of the same file arrives, and the note stays."""
     file = lab / "folovllm/base.py"
     file.write_text("MINE = True\n\n\n" + file.read_text(encoding="utf-8"), encoding="utf-8")

@@ -123,3 +123,15 @@ def test_each_row_goes_by_its_own_settings():
     )
     found = keep_prefix(logits(SIX, SIX, SIX), filters, 6)
     expect(found.keep, [[4], [3], [1]])
+
+
+@invariant(6)
+def test_each_rows_mass_is_that_of_its_own_k():
+    filters = Filters(
+        temperature=torch.ones(2, 1).double(),
+        top_k=torch.tensor([[2], [6]]),
+        top_p=torch.full((2, 1), 0.9).double(),
+        min_p=torch.zeros(2, 1).double(),
+    )
+    found = keep_prefix(logits(SIX, SIX), filters, 6)  # .9 of .65 is .585, .9 of 1.0: .40 .65 .80 .90
+    expect(found.keep, [[2], [4]])

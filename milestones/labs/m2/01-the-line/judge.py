@@ -47,6 +47,14 @@ def test_who_left_from_the_front_is_not_served():
     expect(queue.peek().request_id, "b")
 
 
+@invariant(2)
+def test_several_may_have_left_from_the_front():
+    queue, requests = line_of({"a": (0, 0), "b": (0, 1), "c": (0, 2), "d": (0, 3)})
+    for name in "bca":
+        queue.remove(requests[name])
+    expect(queue.peek().request_id, "d")
+
+
 @invariant(2, likely="breaks-the-heap")
 def test_who_leaves_from_the_middle_does_not_disturb_the_others():
     priorities = {"a": 0, "b": 5, "c": 1, "d": 9, "e": 6, "f": 2, "g": 3, "h": 9, "i": 9}
@@ -62,6 +70,14 @@ def test_a_name_that_comes_back_has_a_new_place():
     queue.remove(requests["a"])
     queue.add(request("a"), (0, 2))
     expect(served(queue), ["b", "a"], mistakes={"a-name-is-enough": ["a", "b"]})
+
+
+@invariant(3)
+def test_a_request_that_comes_back_has_its_new_place_only():
+    queue, requests = line_of({"a": (0, 0), "b": (0, 1)})
+    queue.remove(requests["a"])
+    queue.add(requests["a"], (0, 2))
+    expect(served(queue), ["b", "a"])
 
 
 @invariant(4)

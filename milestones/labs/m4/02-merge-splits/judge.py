@@ -88,3 +88,13 @@ def test_every_head_of_every_sequence_by_itself():
             values = v[tables[seq].long()].reshape(160, 2, 8)[:length, head // 2].double()
             weights = (keys @ q[seq, head].double() * 0.5).softmax(0)
             expect_close(out[seq, head].double(), weights @ values)
+
+
+@invariant(4)
+def test_a_result_goes_where_the_strides_of_out_say():
+    q, k, v = torch.ones(1, 2, 1), torch.zeros(128, 1, 2, 1), torch.zeros(128, 1, 2, 1)
+    v[:, 0, 0, 0], v[:, 0, 1, 0] = 10, 20
+    wide = torch.zeros(1, 2, 4)  # each head's result has room for four numbers
+    table, seq_lens = torch.arange(128, dtype=torch.int32)[None], torch.tensor([128], dtype=torch.int32)
+    paged_decode(q, k, v, table, seq_lens, 1.0, num_splits=2, out=wide[:, :, :1])
+    expect_close(wide, torch.tensor([[[10.0, 0, 0, 0], [20.0, 0, 0, 0]]]))

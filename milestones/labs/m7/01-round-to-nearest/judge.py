@@ -45,6 +45,13 @@ def test_the_zero_is_the_code_of_zero():
 
 
 @invariant(3)
+def test_the_zero_is_the_nearest_code():
+    for lowest, nearest in ((-0.54, -5), (-0.7, -4)):  # the code of 0.0 would be -4.81, and -4.11
+        _, zero = choose_grid(torch.tensor([[2.0, lowest]]), bits=4, symmetric=False)
+        expect(zero.tolist(), [nearest])
+
+
+@invariant(3)
 def test_a_zero_is_a_code():
     _, zero = choose_grid(torch.tensor([[-15.0, -3.0]]), bits=4, symmetric=False)
     expect(zero.tolist(), [7])

@@ -74,3 +74,10 @@ def test_the_dtype_stays():
         out = QuantizedLinear(ONLINE[name], "layer").apply(layer_of(torch.eye(2, dtype=torch.bfloat16)), x)
         expect(out.dtype, torch.bfloat16)
         expect_close(out.float(), torch.tensor([[1.0, 0.5]]), atol=0.01)
+
+
+@invariant(5)
+def test_codes_are_widened_in_float32_and_rounded_once():
+    x = torch.tensor([[3.0, 3 * 3 / 127, 6 * 3 / 127]], dtype=torch.bfloat16)
+    out = QuantizedLinear(ONLINE["w8a8"], "layer").apply(layer_of(torch.eye(3, dtype=torch.bfloat16)), x)
+    expect(out, torch.tensor([[127 * 3 / 127, 3 * 3 / 127, 6 * 3 / 127]]).to(torch.bfloat16))

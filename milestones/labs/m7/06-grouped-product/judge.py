@@ -60,3 +60,11 @@ def test_zeros_beside_bfloat16():
     out = codes.multiply(torch.full((1, 64), 1.0078125, dtype=torch.bfloat16))
     expect(out.dtype, torch.float32)
     expect_close(out, torch.tensor([[64 * 15 * 1.0078125 / 4]]), atol=1e-4)
+
+
+@invariant(5)
+def test_no_weight_is_made(monkeypatch):
+    made, dequantize = [], Codes.dequantize
+    monkeypatch.setattr(Codes, "dequantize", lambda self: made.append(self.values.tolist()) or dequantize(self))
+    codes_of([[1, 2], [3, -4]], [[0.5], [0.1]]).multiply(torch.ones(1, 2))
+    expect(made, [])

@@ -95,6 +95,16 @@ def test_where_there_is_nothing_to_draw_nothing_is_gained():
 
 
 @invariant(6)
+def test_token_0_is_a_token():
+    says = [0, 5, 9]
+
+    def draw(places, position):
+        return [says[position]]
+
+    expect(verify([[0, 5]], draw), [[0, 5, 9]])
+
+
+@invariant(6)
 def test_the_guesses_stay_as_they_were():
     drafts = [[7, 3], [9]]
 

@@ -1,5 +1,6 @@
 import torch
 
+from folovllm.sample import rejection
 from folovllm.sample.rejection import accept_or_replace
 from lab_judge import expect, expect_close, invariant
 
@@ -32,6 +33,25 @@ def test_what_the_target_never_says_is_refused():
     target, draft = torch.tensor([[0.0, 1.0]]).expand(1000, -1), torch.tensor([[0.9, 0.1]]).expand(1000, -1)
     accepted, token_ids = accept_or_replace(target, draft, torch.zeros(1000, dtype=torch.int64), [None] * 1000)
     expect((accepted.any().item(), token_ids.unique().tolist()), (False, [1]))
+
+
+@invariant(1)
+def test_a_quotient_of_0_keeps_nothing(monkeypatch):
+    monkeypatch.setattr(rejection, "uniforms", lambda generators, device: torch.zeros(1, 1, dtype=torch.float64))
+    target, draft = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]])
+    accepted, token_ids = accept_or_replace(target, draft, torch.tensor([0]), [None])
+    expect((accepted.tolist(), token_ids.tolist()), ([False], [1]))
+
+
+@invariant(1)
+def test_the_quotient_is_one_of_float64(monkeypatch):
+    wanted, had = torch.tensor([0.1, 0.3])  # float32
+    exact, rounded = wanted.double() / had.double(), (wanted / had).double()
+    between = ((exact + rounded) / 2).reshape(1, 1)  # a number that only one of them is above
+    monkeypatch.setattr(rejection, "uniforms", lambda generators, device: between)
+    target, draft = torch.tensor([[0.1, 0.9]]), torch.tensor([[0.3, 0.7]])
+    accepted, _ = accept_or_replace(target, draft, torch.tensor([0]), [None])
+    expect(accepted.item(), (between < exact).item())
 
 
 @invariant(2)

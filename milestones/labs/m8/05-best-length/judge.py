@@ -29,6 +29,12 @@ def test_no_more_than_most():
     expect([best_length(1, alpha=0.9, most=most, costs=costs) for most in (0, 1, 5)], [0, 1, 5])
 
 
+@invariant(2)
+def test_more_guesses_may_pay_where_a_few_do_not():
+    costs = StepCosts([1, 2, 8], [1, 2, 2], [0, 0, 0])  # a second row doubles a step, and six more are free
+    expect(best_length(num_seqs=1, alpha=1.0, most=7, costs=costs), 7)
+
+
 @invariant(3)
 def test_every_sequence_has_its_rows():
     costs = StepCosts(rows=[1, 8, 16, 32], seconds=[1.0, 1.0, 1.0, 4.0], draft_seconds=[0.0] * 4)
@@ -47,6 +53,13 @@ def test_the_host_works_for_each_token_that_is_gained():
     costs = StepCosts([1, 8], [1.0, 1.0], [0.3, 0.3], HostCosts(per_token=1.0))
     # by hand, alpha 0.5: 1/2, 1.5/(1 + 0.3 + 1.5) = 0.536, 1.75/(1 + 0.6 + 1.75) = 0.522
     expect(best_length(num_seqs=1, alpha=0.5, most=3, costs=costs), 1)
+
+
+@invariant(3)
+def test_the_host_works_for_each_sequence():
+    costs = StepCosts([2, 4, 6], [1.0, 1.1, 1.2], [0.0, 0.0, 0.0], HostCosts(per_token=0.25))
+    # by hand, two sequences, alpha 0.5: 1/1.5 = 0.667, 1.5/(1.1 + 0.75) = 0.811, 1.75/(1.2 + 0.875) = 0.843
+    expect(best_length(num_seqs=2, alpha=0.5, most=2, costs=costs), 2)
 
 
 @invariant(4, likely="never-none")
