@@ -3,6 +3,7 @@
 #   time (SHARE=3: one test in three; SHARE=1: all of them). What fails prints the line that repeats its draw.
 # make nightly: all of everything.
 # make makers: the tests of the course tool, the stored versions, pages, figures, benches and the GPU's kit.
+# make setup: installs what the gates of make check need, at once.
 # make exhaustive: the rest of the tests' largest grids. make busy: tests that wait, while another process wants a core.
 # make pace: the asynchronous tests with an engine that is late everywhere, and with tests that are (PACE_SEED=1).
 # make tritons: the kernels through the compiler of another Triton, of which it installs a copy (600 MB).
@@ -36,13 +37,14 @@ MAKERS   = tests/bench tests/campaign tests/docs tests/gpu tests/milestones test
 # --no-compile: Python compiles a module when it is first imported, and of 180 MB two thirds never are.
 INSTALL = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 
+comma  := ,
 ARGS   ?=
 # Without bytecode on disk each of some hundred processes would compile torch and transformers anew: 9 CPU seconds each.
 unexport PYTHONDONTWRITEBYTECODE
 # A test that hangs ends its process after ten minutes, with the stack of each thread: the longest takes half a minute.
 export PYTEST_ADDOPTS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo serve test makers wheel exhaustive tritons busy campaign real serve-test clients pace ray-test gpu check nightly lint types imports milestones labs docs snippets browser clean
+.PHONY: demo serve test makers wheel exhaustive tritons busy campaign real serve-test clients pace ray-test gpu check nightly setup lint types imports milestones labs docs snippets browser clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/folovllm demo
@@ -54,7 +56,7 @@ test: $(VENV)/.installed-test
 	@$(PYTEST) --durations=10 -m $(QUICK) $(PROMISES) $(ARGS)
 
 makers: $(VENV)/.installed-test
-	@$(PYTEST) -m $(QUICK) $(MAKERS) $(ARGS)
+	@$(PYTEST) -m $(QUICK) $(DRAW) $(MAKERS) $(ARGS)
 
 exhaustive: $(VENV)/.installed-test
 	@$(PYTEST) -m exhaustive $(DRAW)
@@ -95,12 +97,12 @@ $(VENV)/triton-%/.installed: $(VENV)/.installed-test
 
 # Sockets, signals and many streams at a time: one process, so that the tests do not take the cores from each other.
 serve-test: $(VENV)/.installed-serve-test
-	@$(BIN)/python -m pytest -m serve tests/serve
+	@$(BIN)/python -m pytest -m serve $(DRAW) tests/serve
 
 # Clients with many packages: some want another openai than ours, so they have an environment of their own.
 CLIENTS = tests/serve/clients/requirements.txt
 clients: $(VENV)/.installed-lm-eval $(VENV)/clients/.installed
-	@$(BIN)/python -m pytest -m serve tests/serve/test_clients.py tests/serve/test_lm_eval.py
+	@$(BIN)/python -m pytest -m serve $(DRAW) tests/serve/test_clients.py tests/serve/test_lm_eval.py
 
 $(VENV)/clients/.installed: $(CLIENTS) | $(BIN)/python
 	@$(PYTHON) -m venv $(@D)
@@ -147,14 +149,15 @@ milestones: $(VENV)/.installed-test
 	@$(BIN)/python -m milestones size
 	@$(BIN)/python -m milestones verify --steps --share $(SHARE) $(addprefix --seed ,$(SEED))
 
-# The exercises: each can be done, and no wrong solution passes. Without a number all mutants are tried; which ones are
-# drawn is printed as a seed.
+# The exercises: each can be done, and no wrong solution passes. Without a number all mutants are tried; what is drawn is
+# printed with its seed.
 MUTANTS ?=
 labs: $(VENV)/.installed-test
-	@$(BIN)/python -m milestones prove --mutants $(MUTANTS) $(addprefix --seed ,$(SEED))
+	@$(BIN)/python -m milestones prove --share $(SHARE) --mutants $(MUTANTS) $(addprefix --seed ,$(SEED))
 
 docs: $(VENV)/.installed-docs
 	@$(BIN)/python -m milestones.site parity
+	@$(BIN)/python -m milestones.site comments
 	@$(BIN)/python -m milestones.site words
 	@$(BIN)/python -m milestones.site build --with zensical
 	@$(BIN)/python -m milestones.site links
@@ -162,7 +165,7 @@ docs: $(VENV)/.installed-docs
 	@$(BIN)/python -m milestones.site links
 
 snippets: $(VENV)/.installed-test $(VENV)/.installed-serve
-	@$(BIN)/python -m milestones.run_snippets
+	@$(BIN)/python -m milestones.run_snippets --share $(SHARE) $(addprefix --seed ,$(SEED))
 
 # Where there is no Chromium and none can be had, the tests say so and are skipped; with CI=true they fail.
 CHROMIUMS = chromium chromium-browser google-chrome google-chrome-stable chrome
@@ -170,7 +173,13 @@ APT       = apt-get install -y -qq chromium fonts-noto-cjk
 browser: $(VENV)/.installed-docs $(VENV)/.installed-browser $(VENV)/.installed-test
 	@[ -n "$$CHROMIUM" ] || which $(CHROMIUMS) 2>/dev/null | grep -q . || [ "$$(id -u)" -ne 0 ] || \
 		{ $(APT) || { apt-get update -qq && $(APT); }; } >/dev/null 2>&1 || echo "Chromium cannot be installed here."
-	@$(BIN)/python -m pytest -m browser tests/browser
+	@$(BIN)/python -m pytest -m browser $(DRAW) tests/browser
+
+# What the gates need, by one call of pip: each call builds the package and looks at all that is installed.
+EXTRAS ?= serve-test dev docs browser
+setup: | $(BIN)/python
+	@$(INSTALL) -e '.[$(subst $() ,$(comma),$(EXTRAS))]'
+	@touch $(EXTRAS:%=$(VENV)/.installed-%) $(VENV)/.installed-serve
 
 clean:
 	rm -rf $(VENV) site

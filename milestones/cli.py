@@ -26,7 +26,6 @@ from milestones.green import GreenRuns
 from milestones.handout import checkout
 from milestones.labs import prove
 from milestones.labs.commands import add_commands, install_command, states
-from milestones.labs.mutants import Mutant
 from milestones.sources import commit, repository_root, uncommitted, working_tree
 from milestones.spec import MilestoneError
 from milestones.steps import step_problems
@@ -124,7 +123,11 @@ def build_parser() -> argparse.ArgumentParser:
         default=0,
         help="small faults in the solutions are refused too: N of them (default: all)",
     )
-    command.add_argument("--seed", type=int, help="which N of them (default: others each time)")
+    command.add_argument(
+        "--share", metavar="N", type=int, choices=range(1, 10), default=1,
+        help="judge one in N of the wrong and the right solutions (default: all)",
+    )  # fmt: skip
+    command.add_argument("--seed", type=int, help="which of them (default: others each time)")
     command.set_defaults(run=run_prove)
 
     command = commands.add_parser("path", help="what one decode step enters: files, functions, calls")
@@ -238,15 +241,13 @@ def run_prove(root: Path, args: argparse.Namespace) -> int:
     course = Course.load(working_tree(root))
     seed = random.randrange(1_000_000) if args.seed is None else args.seed
 
-    def draw(every: list[tuple[str, Mutant]]) -> list[tuple[str, Mutant]]:
-        if 0 <= args.mutants < len(every):
-            return random.Random(seed).sample(every, args.mutants)
-        return every
-
-    if args.mutants > 0:
-        print(f"{args.mutants} mutants; the same again: prove --mutants {args.mutants} --seed {seed}")
+    if args.mutants > 0 or args.share > 1:
+        drawn = f"prove --share {args.share} --mutants {args.mutants} --seed {seed}"
+        print(f"one wrong or right solution in {args.share}; the same again: {drawn}")
     with report.progress() as progress:
-        proofs, problems = prove.prove(course, prove.choose(course, args.exercises), progress, draw=draw)
+        proofs, problems = prove.prove(
+            course, prove.choose(course, args.exercises), progress, count=args.mutants, share=args.share, seed=seed
+        )
     return 0 if report.print_proofs(proofs, problems) else 1
 
 

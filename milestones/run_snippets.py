@@ -2,7 +2,8 @@
 
 A note of M3 is read in M3's tree, where a name may be what it is no longer at the root. The pages of a tree share one
 process that has torch, see `preloaded`; both languages run a block once where its code is the same. What it prints is
-held against the `text` block that stands straight behind it, in each language.
+held against the `text` block straight behind it, in each language. With `--share N` one page in N is drawn: a page's
+blocks may need each other.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import importlib
 import io
 import os
+import random
 import re
 import subprocess
 import sys
@@ -66,17 +68,18 @@ class Failure:
     what: str
 
 
-def run(names: Sequence[str] = (), workers: int = 2) -> int:
-    """Checks and runs the code of the pages whose paths contain one of `names`; all pages without any."""
+def run(names: Sequence[str] = (), workers: int = 2, *, share: int = 1, seed: int = 0) -> int:
+    """Checks the code of the pages whose paths contain one of `names`, of all pages without any, and runs that of one
+    page in `share`, drawn by `seed`, in both languages."""
     begun = time.monotonic()
     failures: list[Failure] = []
     trees: dict[str, dict[tuple[str, str], Script]] = {}
     checked = marked = shown = held = 0
-    for path in snippets.pages(ROOT):
-        page = path.relative_to(ROOT).as_posix()
-        if names and not any(name in page for name in names):
-            continue
-        plan = snippets.plan(path.read_text(encoding="utf-8"))
+    pages = [page for path in snippets.pages(ROOT) if _is_named(page := path.relative_to(ROOT).as_posix(), names)]
+    pairs = sorted({_in_any_language(page) for page in pages})
+    drawn = set(random.Random(seed).sample(pairs, -(-len(pairs) // share)))
+    for page in pages:
+        plan = snippets.plan((ROOT / page).read_text(encoding="utf-8"))
         failures += [Failure(f"{page}:{line}", what) for line, what in plan.problems]
         failures += [
             Failure(f"{page}:{line}", f"`{command.strip()}`: {problem}")
@@ -84,7 +87,7 @@ def run(names: Sequence[str] = (), workers: int = 2) -> int:
             if (problem := check(page, command, how))
         ]
         checked, marked = checked + len(plan.checks), marked + plan.marked
-        for script in _scripts(page, plan, failures):
+        for script in _scripts(page, plan, failures) if _in_any_language(page) in drawn else ():
             shown, held = shown + 1, held + len(script.outputs)
             same = trees.setdefault(tree_of(page), {}).setdefault(script.key(), script)
             if same is not script:
@@ -100,6 +103,14 @@ def run(names: Sequence[str] = (), workers: int = 2) -> int:
         f"{marked} marked as not run, {len(failures)} problems, {time.monotonic() - begun:.0f} s"
     )
     return int(bool(failures))
+
+
+def _is_named(page: str, names: Sequence[str]) -> bool:
+    return not names or any(name in page for name in names)
+
+
+def _in_any_language(page: str) -> str:
+    return re.sub(r"^docs/\w+/|\.zh(?=\.md$)", "", page)
 
 
 def tree_of(page: str) -> str:
@@ -220,4 +231,10 @@ if __name__ == "__main__":
         prog="python -m milestones.run_snippets", description="run the code that the pages show"
     )
     parser.add_argument("pages", nargs="*", help="only pages whose path has this in it (default: all)")
-    sys.exit(run(parser.parse_args().pages))
+    parser.add_argument("--share", metavar="N", type=int, default=1, help="run one page in N (default: all)")
+    seed = random.randrange(1_000_000)
+    parser.add_argument("--seed", type=int, default=seed, help="which of them (default: others each time)")
+    args = parser.parse_args()
+    if args.share > 1:
+        print(f"one page in {args.share}; the same again: run_snippets --share {args.share} --seed {args.seed}")
+    sys.exit(run(args.pages, share=args.share, seed=args.seed))

@@ -1,4 +1,4 @@
-"""The embedded model's workshop: the data it learns, the training loop, the judge and the glossary pages.
+"""The embedded model's workshop: the data it learns, the training loop, the judge and the glossary page.
 
 It stands beside the package and is no part of it: nothing in `folovllm/` or in a milestone's tree imports it.
 

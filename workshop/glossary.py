@@ -1,7 +1,7 @@
 """The glossary: terms, their definitions in two languages, and the ways people ask for them.
 
 One data file feeds three readers: the corpus (what the model learns), the judge (whether it learnt it) and the
-glossary pages (what people read), so the three cannot drift apart.
+glossary page (what people read), so the three cannot drift apart.
 """
 
 from __future__ import annotations

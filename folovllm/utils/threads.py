@@ -4,7 +4,7 @@ A step of a model is some hundred parallel regions, each of them a fraction of a
 thread can sleep, which takes microseconds to end, or look again and again whether there is work ("spin"). GNU OpenMP
 spins for up to tens of milliseconds. That is the fastest where every thread has a core of its own. Where another
 program wants one of the cores, the spinning thread takes turns with the one that it waits for, and a step takes many
-times as long (docs/en/m4/cpu-appendix.md).
+times as long (docs/en/m4/cpu.md).
 
 So `import folovllm` asks for a short spin, where nothing was asked for. OpenMP reads the setting when torch is
 imported: import folovllm before torch, or set GOMP_SPINCOUNT yourself.

@@ -10,11 +10,13 @@ milestone that has it unchanged (`start --from` carries it there), and no small 
 from __future__ import annotations
 
 import os
+import py_compile
+import random
+import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,37 +52,69 @@ def prove(
     chosen: list[Exercise],
     progress: Callable[[str], None] = lambda text: None,
     modules: Sequence[str] = MODULES,
-    draw: Callable[[list[tuple[str, Mutant]]], list[tuple[str, Mutant]]] = lambda every: [],
+    *,
+    count: int = 0,
+    share: int = 1,
+    seed: int = 0,
 ) -> tuple[list[Proof], list[str]]:
     """Proofs of `chosen`, and the problems of whole milestones: a blanked tree that does not import. The judges share
     a process that has imported `modules`, see `preloaded`; each runs in a fork of it.
 
-    draw: from all mutants, (exercise's id, mutant), those that are to be refused.
+    count: how many mutants are to be refused, -1 for all. share: one in so many of the wrong and the right solutions
+    is judged. Both are drawn by `seed`.
     """
+    rng = random.Random(seed)
     trees = {number: course.tree(number) for number in sorted({e.milestone for e in chosen})}
     rows = {number: load_exercises(course.snapshot, number) for number in trees}
     proofs = [Proof(e, exercise_problems([e], trees[e.milestone])) for e in chosen]
-    every = [(p.exercise.id, m) for p in proofs if not p.problems for m in _mutants_of(p, trees[p.exercise.milestone])]
-    drawn = draw(every)
+    faults = [(p, m) for p in proofs if not p.problems for m in _mutants_of(p, trees[p.exercise.milestone])]
+    if 0 <= count < len(faults):
+        faults = rng.sample(faults, count)
+    sound = [proof for proof in proofs if not proof.problems]
+    others = [(proof, name) for proof in sound for name in [*proof.exercise.wrong, *proof.exercise.right]]
+    others = rng.sample(others, -(-len(others) // share))
+    newest = [_newest_with(course, proof.exercise, trees[proof.exercise.milestone]) for proof in sound]
     with (
         tempfile.TemporaryDirectory(prefix="folovllm-prove-") as name,
         serving(Path(name, "bin"), modules, _without_path()) as python,
         ThreadPoolExecutor(AT_A_TIME) as pool,
     ):
         scratch = Path(name).resolve()
-        imports = [pool.submit(_imports, scratch / f"m{n}", trees[n], rows[n]) for n in trees]
+        numbers = {*trees, *(number for number in newest if number is not None)}
+        packages = {n: pool.submit(_write_package, scratch / f"m{n}", course, n) for n in numbers}
+        imports = [pool.submit(_imports, scratch / f"m{n}-blanked", packages[n], rows[n], str(python)) for n in trees]
         running = []
-        for proof in proofs:
-            if not proof.problems:
-                e = proof.exercise
-                folder = scratch / f"m{e.milestone}-{e.folder}"
-                newest = _newest_with(course, e, trees[e.milestone])
-                others = trees[e.milestone], newest, rows[e.milestone], [m for owner, m in drawn if owner == e.id]
-                running.append(pool.submit(_prove, proof, folder, *others, str(python), progress))
+        for proof, later in zip(sound, newest, strict=True):
+            e = proof.exercise
+            names = {name for owner, name in others if owner is proof}
+            drawn = [mutant for owner, mutant in faults if owner is proof]
+            folder, newer = scratch / f"m{e.milestone}-{e.folder}", None if later is None else packages[later]
+            judged = packages[e.milestone], newer, rows[e.milestone], names, drawn
+            running.append(pool.submit(_prove, proof, folder, *judged, str(python), progress))
         for task in running:
             task.result()
         problems = [f"m{n}: {problem}" for n, task in zip(trees, imports, strict=True) if (problem := task.result())]
     return proofs, problems
+
+
+@dataclass
+class _Package:
+    """A milestone's tree, and its package in a folder. Nobody changes either."""
+
+    tree: Snapshot
+    folder: Path
+
+
+def _write_package(folder: Path, course: Course, number: int) -> _Package:
+    """Compiled but for the exercises' files, which are written anew for each judge: a judge writes no bytecode, and
+    would compile for half of its time."""
+    tree = course.tree(number)
+    write_tree({path: file for path, file in tree.items() if path.startswith("folovllm/")}, folder)
+    changed = {e.file for e in load_exercises(course.snapshot, number)}
+    for path in folder.rglob("*.py"):
+        if path.relative_to(folder).as_posix() not in changed:
+            py_compile.compile(str(path), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    return _Package(tree, folder)
 
 
 def blanked_tree(tree: Snapshot, exercises: list[Exercise]) -> dict[str, File]:
@@ -102,18 +136,21 @@ def _without_path() -> dict[str, str]:
 def _prove(
     proof: Proof,
     folder: Path,
-    tree: Snapshot,
-    newest: Snapshot | None,
+    package: Future[_Package],
+    newest: Future[_Package] | None,
     row: list[Exercise],
+    names: set[str],
     drawn: list[Mutant],
     python: str,
     progress: Callable[[str], None],
 ) -> None:
-    e = proof.exercise
+    """In the new `folder`. names: of the wrong and the right solutions that are judged."""
+    e, tree = proof.exercise, package.result().tree
     later = [other for other in row if other.folder > e.folder]
     solved = blanked_tree(tree, later)  # as the learner's tree is when this one has just been solved
     text = solved[e.file].data.decode("utf-8")
-    write_tree({path: file for path, file in solved.items() if path.startswith("folovllm/")}, folder)
+    shutil.copytree(package.result().folder, folder)
+    write_tree({path: solved[path] for path in {other.file for other in row}}, folder)
 
     def judge(content: str) -> Grade:
         (folder / e.file).write_text(content, encoding="utf-8", newline="")
@@ -132,23 +169,21 @@ def _prove(
     result = judge(e.blanked(text))
     if result.outcome != "blank":
         proof.problems.append(f"blanked it must fail by its own NotImplementedError, but {_told(result)}")
-    for name, wrong in e.wrong.items():
+    for name, wrong in ((name, wrong) for name, wrong in e.wrong.items() if name in names):
         progress(f"{e.id}: wrong/{name}.py")
         result = judge(e.with_functions_of(text, wrong, f"wrong/{name}.py"))
         if result.outcome == "solved":
             proof.problems.append(f"wrong/{name}.py must be refused, but it passes")
         elif result.outcome not in ("wrong", "error", "time") or result.mistake != name:
             proof.problems.append(f"wrong/{name}.py must be refused with the message {name!r}, but {_told(result)}")
-    for name, right in e.right.items():
+    for name, right in ((name, right) for name, right in e.right.items() if name in names):
         progress(f"{e.id}: right/{name}.py")
         result = judge(e.with_functions_of(text, right, f"right/{name}.py"))
         if result.outcome != "solved":
             proof.problems.append(f"right/{name}.py must be accepted, but {_told(result)}")
     if newest is not None:
         progress(f"{e.id}: later on")
-        there = folder.with_name(f"{folder.name}-later")
-        write_tree({path: file for path, file in newest.items() if path.startswith("folovllm/")}, there)
-        result = grade(e, there, newest, python, patience=PATIENCE)
+        result = grade(e, newest.result().folder, newest.result().tree, python, patience=PATIENCE)
         if result.outcome != "solved":
             proof.problems.append(f"its solution must pass in later milestones too, but {_told(result)}")
     for number, mutant in enumerate(drawn, 1):
@@ -161,12 +196,12 @@ def _prove(
         proof.problems[at] = f"{e.id}: {problem}"
 
 
-def _newest_with(course: Course, exercise: Exercise, tree: Snapshot) -> Snapshot | None:
+def _newest_with(course: Course, exercise: Exercise, tree: Snapshot) -> int | None:
     """The newest later milestone in which the exercise's functions are what they are in its own."""
     for milestone in reversed(course.milestones[exercise.milestone + 1 :]):
         later = course.tree(milestone.number)
         if exercise.file in later and is_same(exercise, tree[exercise.file], later[exercise.file]):
-            return later
+            return milestone.number
     return None
 
 
@@ -189,9 +224,11 @@ def _told(result: Grade) -> str:
     return f"{result.outcome}: {result.failed_test}: {got or result.problem} ({mistake}{frames})"
 
 
-def _imports(folder: Path, tree: Snapshot, row: list[Exercise]) -> str:
+def _imports(folder: Path, package: Future[_Package], row: list[Exercise], python: str) -> str:
     """What importing every module of the wholly blanked tree failed with; "" if it did not."""
-    write_tree({p: f for p, f in blanked_tree(tree, row).items() if p.startswith("folovllm/")}, folder)
+    shutil.copytree(package.result().folder, folder)
+    blanked = blanked_tree(package.result().tree, row)
+    write_tree({path: blanked[path] for path in {e.file for e in row}}, folder)
     code = (
         "import importlib, pkgutil, folovllm\n"
         "names = [m.name for m in pkgutil.walk_packages(folovllm.__path__, 'folovllm.')]\n"
@@ -199,7 +236,7 @@ def _imports(folder: Path, tree: Snapshot, row: list[Exercise]) -> str:
     )
     env = {**os.environ, "PYTHONPATH": str(INSIDE), "LAB_TREE": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
+        [python, "-c", code], cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False
     )
     return f"blanked, it cannot be imported: {done.stderr.strip()[-500:]}" if done.returncode else ""
 

@@ -1,4 +1,4 @@
-"""`python -m milestones.site parity | words | build | links`: the site's builds, and the gates for its pages."""
+"""`python -m milestones.site parity | comments | words | build | links`: the site's builds, and the gates for its pages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from milestones.site import comment_entries
+from milestones.site.comments import FOLDER
 from milestones.site.links import markdown_problems, site_problems
 from milestones.site.parity import compare
 from milestones.site.source import ROOT
@@ -40,6 +42,16 @@ def parity(docs: Path) -> int:
     console.print(table)
     console.print(f"parity: {len(differences)} differences")
     return 1
+
+
+def comments(update: bool) -> int:
+    """Prints what the code boxes of the core path lack in Chinese; 1 if there is anything."""
+    if update:
+        waiting = comment_entries.update(comment_entries.look())
+        print(f"comments: {waiting} entries of {FOLDER}/ wait for their Chinese")
+    problems = comment_entries.problems(comment_entries.look())
+    print("\n".join([*problems, f"comments: {len(problems)} problems"]))
+    return int(bool(problems))
 
 
 def build(builder: str) -> int:
@@ -75,6 +87,8 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     gate = commands.add_parser("parity", help="compare docs/en with docs/zh")
     gate.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder that holds en/ and zh/")
+    boxes = commands.add_parser("comments", help="the Chinese of the comments in code boxes: is it there, is it used?")
+    boxes.add_argument("--update", action="store_true", help=f"write what is missing or has changed into {FOLDER}/")
     commands.add_parser("words", help="how long the pages are, in words and hours")
     make = commands.add_parser("build", help="build both languages into site/")
     make.add_argument("--with", dest="builder", choices=("mkdocs", "zensical"), default="mkdocs")
@@ -82,6 +96,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.command == "links":
         return links()
+    if arguments.command == "comments":
+        return comments(arguments.update)
     if arguments.command == "words":
         return print_words()
     return parity(arguments.docs) if arguments.command == "parity" else build(arguments.builder)

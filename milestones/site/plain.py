@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any
 
-from milestones.site import api, bench_table, figures, way
+from milestones.site import api, bench_table, comments, figures, way
 from milestones.site.directives import DIRECTIVE, INLINE, Directive, FenceTracker, parse_directive
 from milestones.site.errors import DirectiveError
 from milestones.site.source import MODULE_DOC, SourceFile, excerpt
@@ -41,6 +41,7 @@ class Pages:
         self._tables: dict[str, dict[str, Any]] = {}
         self._asked: dict[str, dict[tuple[str, str], int]] = {}
         self._anchors: dict[str, dict[str, str]] = {}
+        self._over: dict[str, str] | None = None
 
     def render(self, path: str, text: str, lang: str, there: Collection[str]) -> str:
         """The page at `path`; links lead to paths in `there`, others become their text."""
@@ -90,6 +91,8 @@ class Pages:
             return api.render(source, names[0], members.split(",") if members is not None else None)
         doc, head = "nodoc" not in directive.flags, "head" in directive.flags
         code = "\n\n".join(excerpt(source, n, doc=doc, head=head) for n in names) if names else source.text
+        if lang == "zh":
+            code = comments.laid_over(code, self._chinese(), is_doc=names == [MODULE_DOC])
         shown_names = [f"`{name}`" for name in names if name != MODULE_DOC]
         title = directive.options.get("title") or " · ".join([f"`{source.name}`", *shown_names])
         block = f"{title}\n\n{api.fence(code, 'text' if names == [MODULE_DOC] else 'python')}"
@@ -97,6 +100,12 @@ class Pages:
         if directive.milestone and way.YOURS not in code:
             answer = way.folded(path, names, lang, self._solutions(directive.milestone))
         return f"<details><summary>{answer}</summary>\n\n{block}\n\n</details>" if answer else block
+
+    def _chinese(self) -> dict[str, str]:
+        if self._over is None:
+            names = way.core_path(lambda file: self._read(file, None))
+            self._over = comments.read(list(names), lambda file: self._read(file, None))
+        return self._over
 
     def _solutions(self, milestone: str) -> dict[tuple[str, str], int]:
         if milestone not in self._asked:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from milestones.site import api, bench_plot, bench_table, figures, vllm_map, way
+from milestones.site import api, bench_plot, bench_table, comments, figures, vllm_map, way
 from milestones.site.directives import Directive
 from milestones.site.errors import DirectiveError
-from milestones.site.source import MODULE_DOC, ROOT, SourceFile, excerpt, parse
+from milestones.site.source import MODULE_DOC, ROOT, excerpt, parse
 from milestones.site.vllm_files import vllm_files
 
 
@@ -43,10 +43,18 @@ def render_directive(directive: Directive, lang: str = "en") -> str:
             raise DirectiveError(f"api takes a path and one name, got {' '.join(directive.words)}")
         members = directive.options.get("members")
         return api.render(source, names[0], members.split(",") if members is not None else None)
-    code = _code(directive, source, names)
+    code = _box(directive, source.name, lang)
     if directive.milestone and (title := way.folded(path, names, lang, _solutions(directive.milestone))):
-        return "\n".join([f'??? example "{title}"', *(f"    {line}" if line else "" for line in code.splitlines())])
+        return "\n".join([f'??? example "{title}"', *_indented(code)])
     return code
+
+
+def shown_code(directive: Directive) -> str:
+    """What a `::: code` shows, as the source has it."""
+    path, *names = directive.words
+    source = parse(path, directive.milestone)
+    doc, head = "nodoc" not in directive.flags, "head" in directive.flags
+    return "\n\n".join(excerpt(source, n, doc=doc, head=head) for n in names) if names else source.text
 
 
 @cache
@@ -67,10 +75,23 @@ def _single(directive: Directive) -> str:
     return directive.words[0]
 
 
-def _code(directive: Directive, source: SourceFile, names: list[str]) -> str:
-    doc, head = "nodoc" not in directive.flags, "head" in directive.flags
-    text = "\n\n".join(excerpt(source, n, doc=doc, head=head) for n in names) if names else source.text
-    language = "text" if names == [MODULE_DOC] else "python"
-    shown = [name for name in names if name != MODULE_DOC]
-    title = directive.options.get("title") or " · ".join([source.name, *shown])
-    return api.fence(text, f'{language} title="{title}"')
+def _box(directive: Directive, path: str, lang: str) -> str:
+    """The box of a `::: code`; in Chinese with a second tab that has the original, where the two differ."""
+    text, names = shown_code(directive), directive.words[1:]
+    is_doc = names == (MODULE_DOC,)
+    title = directive.options.get("title") or " · ".join([path, *(name for name in names if name != MODULE_DOC)])
+    info = f'{"text" if is_doc else "python"} title="{title}"'
+    laid = comments.laid_over(text, _chinese(), is_doc=is_doc) if lang == "zh" else text
+    if laid == text:
+        return api.fence(text, info)
+    tabs = [('===! "中文"', laid), ('=== "原文"', text)]
+    return "\n".join(line for tab, code in tabs for line in (tab, "", *_indented(api.fence(code, info)), ""))
+
+
+def _indented(text: str) -> list[str]:
+    return [f"    {line}" if line else "" for line in text.splitlines()]
+
+
+@cache
+def _chinese() -> dict[str, str]:
+    return comments.read(list(way.core_path(_read)), _read)

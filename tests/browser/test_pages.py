@@ -17,7 +17,7 @@ KINDS = [
     "m3/block-tables",  # a picture of each language
     "m4/online-softmax",  # formulas
     "m5/budget",  # a plot
-    "m6/interview",  # boxes that open
+    "interview",  # boxes that open
     "benchmarks",  # wide tables
     "api",
     "glossary",

@@ -68,6 +68,12 @@ SAID: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("getting-started.md", "| blocks of #,", "| 每块 # 个，", (BLOCK,)),
     ("getting-started.md", "preempted sequences | # |", "以 GiB 计 | # |", (int(default(CacheConfig, "swap_space")),)),
     ("m5/budget.md", "| # on a CPU, # on a GPU |", "| CPU #，GPU # |", (AT_M5["cpu"], AT_M5["cuda"])),
+    (
+        "m5/budget.md",
+        "takes # and # for `LLM`, # and # for a server",
+        "`LLM` 取 # 和 #，服务器取 # 和 # |",
+        (*FULL.values(), *FAST.values()),
+    ),
     ("m5/budget.md", "default of # on a GPU", "GPU 上默认的 # ", (AT_M5["cuda"],)),
     ("m5/budget.md", "_prefills` | # |", "_prefills` | # |", (default(SchedulerConfig, "max_num_partial_prefills"),)),
     ("m4/paged-decode.md", "# splits make # programs, whose", "切成 # 段有 # 个程序，结果", (SPLITS, PROGRAMS)),
@@ -89,7 +95,7 @@ SAID: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("m1/logits.md", "passes # rows at a time", "每次交 # 行", (at("m1", RUNNER, "PROMPT_LOGPROBS_ROWS"),)),
     ("m3/attention.md", "# queries at a time", "一次 # 个查询", (at("m3", PAGED_TORCH, "MASKED_QUERIES"),)),
     ("m3/preemption.md", "leaves #% of the blocks", "留下 #% 的块", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
-    ("m3/interview.md", "blocks free (#%)", "空闲块（#%）", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
+    ("interview.md", "blocks free (#%)", "空闲块（#%）", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
     ("m4/cpu.md", "A task is up to # rows", "一个任务最多 # 行", (ROWS_OF_TASK,)),
     ("m1/engine.md", "`max_tokens` is # by default", "`max_tokens` 默认是 #。", (MAX_TOKENS,)),
     (

@@ -190,7 +190,7 @@ def test_a_line_of_dots_leaves_lines_out_and_holds_the_others_in_their_order() -
         assert difference(shown, printed) is not None, shown
 
 
-Gate = Callable[[dict[str, str]], int]
+Gate = Callable[..., int]
 
 
 @pytest.fixture
@@ -200,12 +200,12 @@ def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
     monkeypatch.setattr(run_snippets, "_plant", lambda name, folder: folder.mkdir())
     monkeypatch.setattr(run_snippets, "MODULES", ("json",))
 
-    def run(pages: dict[str, str]) -> int:
+    def run(pages: dict[str, str], share: int = 1) -> int:
         for name, text in pages.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(textwrap.dedent(text), encoding="utf-8")
         monkeypatch.setattr(snippets, "pages", lambda root: [tmp_path / name for name in pages])
-        return run_snippets.run()
+        return run_snippets.run(share=share)
 
     return run
 
@@ -270,6 +270,16 @@ NOTE = """\
 def test_both_languages_are_held_by_one_run(gate: Gate, capfd: pytest.CaptureFixture[str]) -> None:
     assert gate({"docs/en/note.md": NOTE, "docs/zh/note.md": NOTE.replace("a comment", "注释")}) == 0
     assert "2 scripts ran for 4 shown, 6 outputs held" in capfd.readouterr().out
+
+
+def test_of_the_pages_a_share_is_run_in_both_languages(gate: Gate, capfd: pytest.CaptureFixture[str]) -> None:
+    pages = {
+        f"docs/{language}/{number}.md": NOTE.replace("52", str(number)).replace("104", str(2 * number))
+        for number in range(61, 67)
+        for language in ("en", "zh")
+    }
+    assert gate(pages, share=3) == 0
+    assert "3 scripts ran for 8 shown" in capfd.readouterr().out  # the bash is the same on all
 
 
 def test_the_terminal_of_whoever_runs_the_gate_changes_nothing(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:

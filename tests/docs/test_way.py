@@ -24,7 +24,6 @@ COURSE = Course.load(working_tree(ROOT))
 NUMBERS = [milestone.number for milestone in COURSE.milestones]
 PAGES = core_path(lambda path: (ROOT / path).read_text(encoding="utf-8"))
 LANGUAGES = ["en", "zh"]
-MARK = {"en": "*(optional)*", "zh": "（选读）"}
 
 
 def sidebar(number: int) -> list[str]:
@@ -33,15 +32,12 @@ def sidebar(number: int) -> list[str]:
     return re.findall(rf"^ +- (m{number}/(?!index)\S+\.md)$", text, re.MULTILINE)
 
 
-def listed(number: int, language: str) -> list[tuple[list[str], bool]]:
-    """Each entry of the first page's list: the pages that it links to, and whether it says that they are optional."""
+def listed(number: int, language: str) -> list[str]:
+    """The pages that the first page's list of optional pages links to."""
     text = (ROOT / f"docs/{language}/m{number}/index.md").read_text(encoding="utf-8")
     section = text.partition("{#pages}")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if re.match(r"\d+\. |\| ", line) and ".md)" in line]
-    return [
-        ([f"m{number}/{page}" for page in re.findall(r"\]\(([\w-]+\.md)\)", row)], MARK[language] in row)
-        for row in rows
-    ]
+    return [f"m{number}/{page}" for row in rows for page in re.findall(r"\]\(([\w-]+\.md)\)", row)]
 
 
 def exercises(number: int) -> list[Exercise]:
@@ -82,11 +78,9 @@ def test_the_way_follows_the_sidebar(number):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("number", NUMBERS)
-def test_the_first_page_lists_the_sidebars_pages_and_says_which_are_optional(number, language):
-    rows = listed(number, language)
-    assert [page for pages, _ in rows for page in pages] == sidebar(number)
-    way = PAGES[f"m{number}"]
-    assert [optional for _, optional in rows] == [pages[0] not in way for pages, _ in rows]
+def test_the_first_page_lists_the_sidebars_optional_pages(number, language):
+    """Those to read are in the table of the way."""
+    assert listed(number, language) == [page for page in sidebar(number) if page not in PAGES[f"m{number}"]]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -50,12 +50,25 @@ def test_two_faults_of_one_look_have_two_names() -> None:
 
 def problems(**changes: str | None) -> tuple[int, list[str]]:
     course = lab_course(**changes)
-    (proof,), others = prove(course, choose(course, []), modules=("pytest",), draw=lambda every: every)
+    (proof,), others = prove(course, choose(course, []), modules=("pytest",), count=-1)
     return proof.mutants, [*proof.problems, *others]
 
 
 def test_a_judge_that_refuses_every_fault_is_proved() -> None:
     assert problems() == (1, [])
+
+
+def test_of_wrong_and_right_solutions_a_share_is_judged_that_a_seed_draws() -> None:
+    course = lab_course(**{"right/twice.py": BASE.replace("x + x", "2 * x"), "right/none.py": BASE})
+    drawn = []
+    for seed in (1, 1, 2, 3):
+        said: list[str] = []
+        proofs, _ = prove(course, choose(course, []), said.append, modules=("pytest",), share=2, seed=seed)
+        assert proofs[0].problems == []
+        drawn.append([line for line in said if "wrong/" in line or "right/" in line])
+    assert [len(names) for names in drawn] == [2, 2, 2, 2]
+    assert drawn[0] == drawn[1]
+    assert drawn[1:] != [drawn[0]] * 3
 
 
 def test_a_fault_that_passes_is_named() -> None:

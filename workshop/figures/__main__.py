@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from workshop.figures import m0, m1_model, m1_sampling, m7, m8
+from workshop.figures import m0, m1_model, m1_sampling, m4, m7, m8
 
 FOLDER = Path(__file__).parents[2] / "docs" / "figures"
 
 
 def drawn() -> dict[str, str]:
     """Path under docs/figures to the SVG's text."""
-    return {**m0.figures(), **m1_model.figures(), **m1_sampling.figures(), **m7.figures(), **m8.figures()}
+    return {**m0.figures(), **m1_model.figures(), **m1_sampling.figures(), **m4.figures(), **m7.figures(), **m8.figures()}
 
 
 def stale() -> list[str]:
