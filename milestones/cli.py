@@ -128,6 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="judge one in N of the wrong and the right solutions (default: all)",
     )  # fmt: skip
     command.add_argument("--seed", type=int, help="which of them (default: others each time)")
+    command.add_argument("--record", action="store_true", help="write what each wrong solution answers: mistakes.json")
     command.set_defaults(run=run_prove)
 
     command = commands.add_parser("path", help="what one decode step enters: files, functions, calls")
@@ -248,6 +249,8 @@ def run_prove(root: Path, args: argparse.Namespace) -> int:
         proofs, problems = prove.prove(
             course, prove.choose(course, args.exercises), progress, count=args.mutants, share=args.share, seed=seed
         )
+    if args.record:
+        prove.record(root, proofs)
     return 0 if report.print_proofs(proofs, problems) else 1
 
 

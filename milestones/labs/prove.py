@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from milestones.chain import Course
-from milestones.labs.exercise import Exercise, exercise_problems, load_exercises
+from milestones.labs.answers import FILE, Answer, answer_of, write_answers
+from milestones.labs.exercise import LABS, Exercise, exercise_problems, load_exercises
 from milestones.labs.grade import INSIDE, Grade, grade
 from milestones.labs.mutants import Mutant, equivalents, mutants
 from milestones.labs.onward import is_same
@@ -44,6 +45,7 @@ class Proof:
     problems: list[str] = field(default_factory=list)
     tests: int = 0
     mutants: int = 0  # that were refused
+    answers: dict[str, Answer] = field(default_factory=dict)  # of the wrong solutions that were judged
     seconds: float = 0.0  # of grading the solution
 
 
@@ -95,6 +97,21 @@ def prove(
             task.result()
         problems = [f"m{n}: {problem}" for n, task in zip(trees, imports, strict=True) if (problem := task.result())]
     return proofs, problems
+
+
+def record(root: Path, proofs: list[Proof]) -> None:
+    """Write each exercise's mistakes.json.
+
+    Raises:
+        MilestoneError: two wrong solutions of an exercise cannot be told apart by their answers.
+    """
+    for proof in proofs:
+        known = list(proof.answers.items())
+        for at, (name, answer) in enumerate(known):
+            if alike := [other for other, given in known[:at] if given.is_like(answer)]:
+                raise MilestoneError(f"{proof.exercise.id}: {name} and {alike[0]} give one answer: {answer}")
+        path = root / LABS / f"m{proof.exercise.milestone}" / proof.exercise.folder / FILE
+        path.write_text(write_answers(proof.answers), encoding="utf-8")
 
 
 @dataclass
@@ -174,8 +191,13 @@ def _prove(
         result = judge(e.with_functions_of(text, wrong, f"wrong/{name}.py"))
         if result.outcome == "solved":
             proof.problems.append(f"wrong/{name}.py must be refused, but it passes")
-        elif result.outcome not in ("wrong", "error", "time") or result.mistake != name:
-            proof.problems.append(f"wrong/{name}.py must be refused with the message {name!r}, but {_told(result)}")
+        elif (answer := answer_of(result.failed_test, result.failure)) is None:
+            proof.problems.append(f"wrong/{name}.py must be refused by an answer, but {_told(result)}")
+        else:
+            proof.answers[name] = answer
+            if result.mistake != name:
+                why = f"is not refused as mistakes.json says (`prove {e.id} --record` writes it): {_told(result)}"
+                proof.problems.append(f"wrong/{name}.py {why}")
     for name, right in ((name, right) for name, right in e.right.items() if name in names):
         progress(f"{e.id}: right/{name}.py")
         result = judge(e.with_functions_of(text, right, f"right/{name}.py"))

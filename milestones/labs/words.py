@@ -45,7 +45,6 @@ WORDS: dict[str, tuple[str, str]] = {
         "Stopped: this test had run for {seconds} s, and your code was printing. Print less.",
         "已中止：这个测试运行了 {seconds} 秒，当时你的代码正在打印。请少打印一些。",
     ),
-    "perhaps": ("Perhaps: ", "可能是："),
     "file_gone": (
         "{file} is not there any more. Bring it back: python -m milestones reset {name}",
         "{file} 不见了。恢复它：python -m milestones reset {name}",

@@ -3,7 +3,7 @@ from lab_judge import expect, invariant, raises
 from support import EOS, make_scheduler, request, running, work
 
 
-@invariant(1, likely="prompts-first")
+@invariant(1)
 def test_who_runs_computes_one_token_each_in_order():
     scheduler = make_scheduler()
     running(scheduler, request("a"))
@@ -28,7 +28,7 @@ def test_only_those_that_run_compute():
     expect(work(scheduler.schedule()), [("a-0", 1)])
 
 
-@invariant(2, likely="prompts-first")
+@invariant(2)
 def test_then_prompts_join():
     scheduler = make_scheduler(tokens=8)
     running(scheduler, request("a"))
@@ -47,15 +47,15 @@ def test_all_sequences_of_a_request_join_while_there_is_room():
     expect(work(scheduler.schedule()), [("a-0", 2), ("a-1", 2), ("a-2", 2), ("b-0", 2)])
 
 
-@invariant(3, likely="overtakes")
+@invariant(3)
 def test_no_request_overtakes_a_prompt_that_does_not_fit():
     scheduler = make_scheduler(tokens=8)
     for name, num_tokens in (("a", 6), ("b", 5), ("c", 1)):
         scheduler.add_request(request(name, num_tokens))
-    expect(work(scheduler.schedule()), [("a-0", 6)], mistakes={"overtakes": [("a-0", 6), ("c-0", 1)]})
+    expect(work(scheduler.schedule()), [("a-0", 6)])
 
 
-@invariant(4, likely="takes-back-what-it-gave")
+@invariant(4)
 def test_the_ended_are_named_once():
     scheduler = make_scheduler()
     scheduler._finished_seq_ids.append("gone-0")  # as finish() does
@@ -105,7 +105,7 @@ def test_who_comes_to_its_end_is_named_and_not_yet_ended():
     expect([seq.status for seq, _ in gained], [SequenceStatus.RUNNING, SequenceStatus.RUNNING])
 
 
-@invariant(7, likely="feeds-the-aborted")
+@invariant(7)
 def test_an_aborted_one_is_passed_over():
     scheduler = make_scheduler()
     a, b = request("a", num_tokens=3), request("b", num_tokens=3)

@@ -71,10 +71,10 @@ def test_a_head_of_two_numbers():
     expect_close([top, total, *acc], [3, 1.25, 22.5, 2.25])
 
 
-@invariant(2, likely="forgets-to-rescale")
+@invariant(2)
 def test_a_second_tile_with_a_greater_score():
     top, total, acc = attend([1, 3, 2, 5], [10, 20, 30, 40], tiles=2)
-    expect_close([top, total, acc], [5, 23 / 16, 790 / 16], mistakes={"forgets-to-rescale": [5, 2.375, 66.25]})
+    expect_close([top, total, acc], [5, 23 / 16, 790 / 16])
 
 
 @invariant(2)
@@ -83,7 +83,7 @@ def test_a_second_tile_whose_scores_are_smaller():
     expect_close([top, total, acc], [5, 23 / 16, 790 / 16])
 
 
-@invariant(3, likely="block-of-the-first")
+@invariant(3)
 def test_a_tile_that_spans_blocks():
     cache, values = [0, 0, 2, 5, 1, 3], [0, 0, 30, 40, 10, 20]
     top, total, acc = attend(cache, values, tiles=1, tile=4, table=[2, 1], block_size=2, end=4)
@@ -97,10 +97,10 @@ def test_a_tile_inside_of_a_block():
     expect_close([top, total, acc], [5, 23 / 16, 790 / 16])
 
 
-@invariant(4, likely="zero-is-a-score")
+@invariant(4)
 def test_what_is_behind_the_end_weighs_nothing():
     top, total, acc = attend([-1, -3, -9, -9], [10, 20, 30, 40], tiles=1, tile=4, end=2)
-    expect_close([top, total, acc], [-1, 1.25, 15], mistakes={"zero-is-a-score": [0, 2.625, 7.5]})
+    expect_close([top, total, acc], [-1, 1.25, 15])
 
 
 @invariant(4)
@@ -109,10 +109,10 @@ def test_what_is_behind_the_end_is_not_read():
     expect_close([top, total, acc], [3, 1.25, 22.5])
 
 
-@invariant(5, likely="zero-is-a-score")
+@invariant(5)
 def test_a_row_sees_nothing_behind_its_own_position():
     top, total, acc = attend([1, 3, 2, 5], [10, 20, 30, 40], tiles=1, tile=4, last_seen=(0, 1, 2, 3))
-    expect_close(top, [1, 3, 3, 5], mistakes={"misses-its-last-key": [-INF, 1, 3, 3]})
+    expect_close(top, [1, 3, 3, 5])
     expect_close(total, [1, 1.25, 1.75, 23 / 16])
     expect_close(acc, [10, 22.5, 37.5, 790 / 16])
 

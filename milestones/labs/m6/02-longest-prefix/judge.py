@@ -40,11 +40,11 @@ TWO = list(range(1, 9))
 THREE = list(range(1, 13))
 
 
-@invariant(1, likely="no-parent")
+@invariant(1)
 def test_blocks_are_found_one_behind_the_other():
     shelf = Shelf({4: ONE, 7: TWO, 2: THREE})
     seq, _ = take([*THREE, 20, 21], shelf)
-    expect(seq.block_ids, [4, 7, 2], mistakes={"no-parent": [4]})
+    expect(seq.block_ids, [4, 7, 2])
 
 
 @invariant(1)
@@ -71,7 +71,7 @@ def test_the_search_ends_where_the_prompts_part():
 def test_the_block_of_the_last_token_is_not_taken():
     shelf = Shelf({4: ONE, 7: TWO, 2: THREE})
     seq, _ = take(THREE, shelf)
-    expect(seq.block_ids, [4, 7], mistakes={"takes-the-last-block": [4, 7, 2]})
+    expect(seq.block_ids, [4, 7])
 
 
 @invariant(3)
@@ -81,18 +81,18 @@ def test_with_one_token_more_all_three_are():
     expect(seq.block_ids, [4, 7, 2])
 
 
-@invariant(3, likely="forgets-the-answer")
+@invariant(3)
 def test_a_sequence_that_comes_back_finds_its_answer_too():
     shelf = Shelf({4: ONE, 7: TWO, 2: THREE})
     seq, _ = take(ONE, shelf, output=[*THREE[4:], 13])
-    expect(seq.block_ids, [4, 7, 2], mistakes={"forgets-the-answer": []})
+    expect(seq.block_ids, [4, 7, 2])
 
 
-@invariant(4, likely="never-touches")
+@invariant(4)
 def test_what_is_taken_is_touched():
     shelf = Shelf({4: ONE, 7: TWO, 2: THREE})
     take([*TWO, 60, 61], shelf)
-    expect(sorted(shelf.touched), [4, 7], mistakes={"never-touches": []})
+    expect(sorted(shelf.touched), [4, 7])
 
 
 @invariant(5)

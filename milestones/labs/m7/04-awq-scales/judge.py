@@ -57,7 +57,7 @@ def test_equal_inputs_need_no_factors():
     expect_close(awq_scales(weights(4, 8), seen(x), Alone(), W4, torch.float32), torch.ones(8))
 
 
-@invariant(2, likely="without-a-middle")
+@invariant(2)
 def test_the_largest_and_the_smallest_factor():
     x = inputs([1.0, 1.0, 40.0, 1.0, 1.0, 1.0, 1.0, 4.0])
     scales = awq_scales(weights(64, 8), seen(x), Alone(), W4, torch.float32)
@@ -75,7 +75,7 @@ def test_they_are_a_power_of_the_mean_size():
     expect_close(20 * power.item(), round(20 * power.item()), atol=1e-2)
 
 
-@invariant(3, likely="leaves-the-factors-in")
+@invariant(3)
 def test_factors_are_taken_out_again():
     weight = torch.tensor([[7.0, 0.3, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
     x = torch.tensor([[1.0, 20.0, *[20**0.5] * 6]])
@@ -84,7 +84,7 @@ def test_factors_are_taken_out_again():
     expect_close(scales[:3], torch.tensor([20**-0.2, 20**0.2, 1.0]))
 
 
-@invariant(3, likely="compares-the-weights")
+@invariant(3)
 def test_the_error_is_that_of_the_outputs():
     for seed in range(4):
         x, weight = inputs([1.0, 1.0, 8.0, 1.0, 0.5, 1.0, 20.0, 1.0] * 2, seed), weights(32, 16, seed + 10)
@@ -106,7 +106,7 @@ def test_among_equals_the_lowest_power():
     expect_close(awq_scales(weight, seen(inputs([1.0, 2.0] * 4)), Alone(), W4, torch.float32), torch.ones(8))
 
 
-@invariant(5, likely="each-input-for-itself")
+@invariant(5)
 def test_inputs_that_share_a_factor():
     x = inputs([1.0, 9.0, 30.0, 1.0, 1.0, 1.0, 2.0, 1.0])
     scales = awq_scales(weights(64, 8), seen(x), InPairs(), W4, torch.float32)

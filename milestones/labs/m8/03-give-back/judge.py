@@ -15,17 +15,17 @@ def test_a_step_without_guesses_counts_as_always():
     expect((a.num_computed_tokens, b.num_computed_tokens), (10, 17))
 
 
-@invariant(2, likely="counts-the-guesses")
+@invariant(2)
 def test_guesses_do_not_count_yet():
     scheduler = make_scheduler(guesses=4)
     seq = running(scheduler, "a", 10, num_computed=9)
     output = scheduler.schedule()
     expect((output.num_scheduled_tokens, output.num_drafts), ([5], {"a-0": 4}))
     scheduler.advance(output)
-    expect(seq.num_computed_tokens, 10, mistakes={"counts-the-guesses": 14})
+    expect(seq.num_computed_tokens, 10)
 
 
-@invariant(2, likely="takes-from-all")
+@invariant(2)
 def test_each_sequence_has_guesses_of_its_own():
     scheduler = make_scheduler(guesses=0)
     a, b, c = (running(scheduler, name, 6, num_computed=5) for name in "abc")
@@ -38,7 +38,7 @@ def test_each_sequence_has_guesses_of_its_own():
     expect([seq.num_computed_tokens for seq in (a, b, c)], [6, 6, 6])
 
 
-@invariant(3, likely="changes-what-has-ended")
+@invariant(3)
 def test_a_sequence_that_has_ended_is_left_alone():
     scheduler = make_scheduler(guesses=4)
     a, b = running(scheduler, "a", 6, num_computed=5), running(scheduler, "b", 6, num_computed=5)
@@ -48,7 +48,7 @@ def test_a_sequence_that_has_ended_is_left_alone():
     expect((a.num_computed_tokens, b.num_computed_tokens), (5, 6))
 
 
-@invariant(4, likely="forgets-the-pool")
+@invariant(4)
 def test_the_blocks_behind_the_end_are_free_again():
     scheduler = make_scheduler(guesses=4, num_blocks=8)
     seq = running(scheduler, "a", 10, num_computed=9)
@@ -60,7 +60,7 @@ def test_the_blocks_behind_the_end_are_free_again():
     expect((seq.block_ids, scheduler.kv.pool.num_free), ([1, 2, 3], 5))
 
 
-@invariant(5, likely="the-last-token-has-no-block")
+@invariant(5)
 def test_the_last_token_keeps_its_block():
     scheduler = make_scheduler(guesses=8, num_blocks=8)
     seq = running(scheduler, "a", 12, num_computed=11)
@@ -68,7 +68,7 @@ def test_the_last_token_keeps_its_block():
     seq.add_token_id(TOKEN)  # 13 tokens, of which 12 are computed
     seq.num_computed_tokens = 12
     scheduler.drafts.give_back(seq)
-    expect(seq.block_ids, [1, 2, 3, 4], mistakes={"the-last-token-has-no-block": [1, 2, 3]})
+    expect(seq.block_ids, [1, 2, 3, 4])
 
 
 @invariant(5)
@@ -82,7 +82,7 @@ def test_where_nothing_is_behind_the_end_nothing_changes():
     expect((seq.block_ids, scheduler.kv.pool.num_free), ([1, 2, 3], 5))
 
 
-@invariant(6, likely="the-first-one-first")
+@invariant(6)
 def test_the_last_block_is_freed_first():
     scheduler = make_scheduler(guesses=8, num_blocks=6)
     seq = running(scheduler, "a", 4, num_computed=3)
@@ -90,4 +90,4 @@ def test_the_last_block_is_freed_first():
     expect(seq.block_ids, [1, 2, 3])
     scheduler.drafts.give_back(seq)
     free = list(scheduler.kv.pool.get_all_free_blocks())
-    expect(free, [4, 5, 6, 3, 2], mistakes={"the-first-one-first": [4, 5, 6, 2, 3]})
+    expect(free, [4, 5, 6, 3, 2])

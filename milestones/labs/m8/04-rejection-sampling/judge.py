@@ -16,7 +16,7 @@ def test_what_the_target_wants_as_much_is_kept():
     expect(token_ids[:4].tolist(), [2, 3, 2, 3])
 
 
-@invariant(1, likely="keeps-the-likelier")
+@invariant(1)
 def test_the_other_tokens_are_kept_by_chance():
     torch.manual_seed(0)
     for token_id, share in ((0, 0.8), (1, 1 / 3)):
@@ -60,9 +60,8 @@ def test_a_replacement_is_what_the_target_has_more_of():
     drafted = torch.ones(COUNT, dtype=torch.int64)
     accepted, token_ids = accept_or_replace(TARGET.expand(COUNT, -1), DRAFT.expand(COUNT, -1), drafted, [None] * COUNT)
     instead = token_ids[~accepted].bincount(minlength=4).double()
-    mistakes = {"draws-from-the-target": TARGET.double(), "not-stretched": torch.tensor([0, 0, 0.5, 0.5]).double()}
     right = torch.tensor([0, 0, 2 / 3, 1 / 3]).double()
-    expect_close(instead / instead.sum(), right, atol=0.02, mistakes=mistakes)
+    expect_close(instead / instead.sum(), right, atol=0.02)
 
 
 @invariant(3)
@@ -92,7 +91,7 @@ def test_what_was_given_stays_as_it_was():
     ))  # fmt: skip
 
 
-@invariant(5, likely="refuses-its-own")
+@invariant(5)
 def test_a_draft_like_the_target_is_always_kept():
     torch.manual_seed(0)
     probs = torch.rand(1000, 50).softmax(-1)
@@ -101,7 +100,7 @@ def test_a_draft_like_the_target_is_always_kept():
     expect((accepted.all().item(), token_ids.equal(drafted)), (True, True))
 
 
-@invariant(5, likely="refuses-its-own")
+@invariant(5)
 def test_what_only_rounding_took_away_is_kept():
     draft = torch.tensor([[0.75, 0.25]]).expand(COUNT, -1)
     target = torch.tensor([[0.50, 0.25]]).expand(COUNT, -1)  # a sum that lost something: nothing lacks anywhere
@@ -109,7 +108,7 @@ def test_what_only_rounding_took_away_is_kept():
     expect((accepted.all().item(), token_ids.unique().tolist()), (True, [0]))
 
 
-@invariant(6, likely="takes-two-numbers")
+@invariant(6)
 def test_a_row_takes_one_number_of_its_generator():
     kept, refused, beside = (torch.Generator().manual_seed(seed) for seed in (1, 1, 1))
     target = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -121,7 +120,7 @@ def test_a_row_takes_one_number_of_its_generator():
         expect(generator.get_state().equal(beside.get_state()), True)
 
 
-@invariant(6, likely="draws-for-all-alike")
+@invariant(6)
 def test_a_rows_token_depends_on_its_own_generator_only():
     def token_of(seed, others):
         generators = [*others, torch.Generator().manual_seed(seed)]
