@@ -247,7 +247,13 @@ def run_prove(root: Path, args: argparse.Namespace) -> int:
         print(f"one wrong or right solution in {args.share}; the same again: {drawn}")
     with report.progress() as progress:
         proofs, problems = prove.prove(
-            course, prove.choose(course, args.exercises), progress, count=args.mutants, share=args.share, seed=seed
+            course,
+            prove.choose(course, args.exercises),
+            progress,
+            count=args.mutants,
+            share=args.share,
+            seed=seed,
+            recorded=not args.record,
         )
     if args.record:
         prove.record(root, proofs)

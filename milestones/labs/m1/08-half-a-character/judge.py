@@ -14,6 +14,14 @@ class Bytes:
         return bytes(token_ids).decode("utf-8", errors="replace")
 
 
+class ByBytes:
+    """A token is a byte, and each byte of an incomplete character at the end is a mark of its own."""
+
+    def decode(self, token_ids, *, skip_special_tokens=True):
+        text = bytes(token_ids).decode("utf-8", errors="ignore")
+        return text + HALF * (len(token_ids) - len(text.encode()))
+
+
 class Words:
     """A token is a word with a space before it, and 4 has no text. As SentencePiece does, a text's first space is
     dropped."""
@@ -107,6 +115,12 @@ def test_a_character_behind_it_is_whole():
 def test_a_character_that_the_prompt_begins_is_given_out():
     text = detokenizer(Bytes(), b"a" + "🔥".encode()[:2])
     expect([text.add(byte) for byte in "🔥".encode()[2:]], ["", "🔥"])
+
+
+@invariant(7)
+def test_half_a_character_may_be_more_than_one_mark():
+    text = detokenizer(ByBytes(), b"a" + "中".encode()[:2])  # decoded: a and two marks
+    expect(text.add("中".encode()[2]), "中")
 
 
 @invariant(7)

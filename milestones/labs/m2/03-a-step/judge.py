@@ -28,6 +28,17 @@ def test_only_those_that_run_compute():
     expect(work(scheduler.schedule()), [("a-0", 1)])
 
 
+@invariant(1)
+def test_all_sequences_of_a_request_that_run_compute():
+    scheduler = make_scheduler()
+    a = request("a", n=2)
+    running(scheduler, a)
+    running(scheduler, request("b"))
+    second = a.get_seqs()[1]
+    second.status, second.num_computed_tokens = SequenceStatus.RUNNING, 2
+    expect(work(scheduler.schedule()), [("a-0", 1), ("a-1", 1), ("b-0", 1)])
+
+
 @invariant(2)
 def test_then_prompts_join():
     scheduler = make_scheduler(tokens=8)
@@ -72,6 +83,15 @@ def test_what_was_computed_is_in_the_cache_and_the_token_behind_it():
     seq = a.first_seq()
     expect((seq.num_computed_tokens, seq.data.output_token_ids), (3, [50]))
     expect(gained, [(seq, None)])
+
+
+@invariant(5)
+def test_token_0_is_a_token():
+    scheduler = make_scheduler()
+    a = request("a", num_tokens=3)
+    scheduler.add_request(a)
+    scheduler.update_from_output(scheduler.schedule(), [0])
+    expect(a.first_seq().data.output_token_ids, [0])
 
 
 @invariant(5)

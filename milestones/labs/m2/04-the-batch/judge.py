@@ -105,6 +105,16 @@ def test_the_token_stands_behind_the_last():
 
 
 @invariant(5)
+def test_each_token_stands_behind_its_own_row():
+    batch = make_batch()
+    a, b = sequence("a", prompt=[11, 12, 13]), sequence("b", prompt=[21])
+    batch.add(a)
+    batch.add(b)
+    batch.advance(batch.prepare([a, b], [3, 1]), np.array([50, 60]))
+    expect(batch.token_ids[:2, :4].tolist(), [[11, 12, 13, 50], [21, 60, 0, 0]])
+
+
+@invariant(5)
 def test_two_steps_in_a_row():
     batch = make_batch()
     a = sequence("a", prompt=[11, 12, 13])

@@ -49,6 +49,14 @@ def test_a_table_grows_by_the_neighbour_of_its_last_block():
     expect(seq.block_ids, [1, 2, 3])
 
 
+@invariant(2)
+def test_each_table_grows():
+    kv = KVCacheManager(num_blocks=8, block_size=4)
+    a, b = sequence("a", 8), sequence("b", 4)
+    expect(kv.allocate_slots([(a, 8), (b, 4)]), [])
+    expect((a.block_ids, b.block_ids), ([1, 2], [3]))
+
+
 @invariant(3)
 def test_all_or_nothing():
     kv = KVCacheManager(num_blocks=3, block_size=4)

@@ -14,7 +14,7 @@ NAN, INF = float("nan"), float("inf")
 
 @triton.jit
 def kernel(
-    q_ptr, k_ptr, v_ptr, table_ptr, last_seen_ptr, max_ptr, sum_ptr, acc_ptr, end,
+    q_ptr, k_ptr, v_ptr, table_ptr, last_seen_ptr, max_ptr, sum_ptr, acc_ptr, end, scale,
     TILES: tl.constexpr, ROWS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HEAD: tl.constexpr,
 ):  # fmt: skip
     rows, columns = tl.arange(0, ROWS), tl.arange(0, 2)
@@ -24,7 +24,7 @@ def kernel(
     acc = tl.zeros([ROWS, 2], tl.float32)
     for tile in tl.static_range(TILES):
         top, total, acc = attend_tile(
-            q, top, total, acc, tile * BLOCK_N, end, tl.load(last_seen_ptr + rows), 1.0, k_ptr, v_ptr, table_ptr,
+            q, top, total, acc, tile * BLOCK_N, end, tl.load(last_seen_ptr + rows), scale, k_ptr, v_ptr, table_ptr,
             BLOCK_SIZE * HEAD, HEAD, BLOCK_SIZE * HEAD, HEAD, BLOCK_SIZE, BLOCK_N, HEAD, 2,
         )  # fmt: skip
     tl.store(max_ptr + rows, top)
@@ -33,7 +33,18 @@ def kernel(
 
 
 def attend(
-    keys, values, *, tiles, tile=2, table=None, block_size=4, end=None, last_seen=(99,), dtype=torch.float32, query=(1,)
+    keys,
+    values,
+    *,
+    tiles,
+    tile=2,
+    table=None,
+    block_size=4,
+    end=None,
+    last_seen=(99,),
+    dtype=torch.float32,
+    query=(1,),
+    scale=1.0,
 ):
     """[running_max, running_sum, acc] of `query` after some tiles of keys; a row for each of `last_seen`.
 
@@ -46,7 +57,7 @@ def attend(
     state = [torch.zeros(len(last_seen)), torch.zeros(len(last_seen)), torch.zeros(len(last_seen), len(query))]
     end = len(keys) if end is None else end
     kernel[(1,)](
-        q, k, v, blocks, torch.tensor(last_seen, dtype=torch.int32), *state, end,
+        q, k, v, blocks, torch.tensor(last_seen, dtype=torch.int32), *state, end, scale,
         TILES=tiles, ROWS=len(last_seen), BLOCK_SIZE=block_size, BLOCK_N=tile, HEAD=len(query),
     )  # fmt: skip
     return [part.tolist() if part.numel() > 1 else part.item() for part in map(torch.squeeze, state)]
@@ -69,6 +80,12 @@ def test_a_head_of_two_numbers():
     keys, values = [[1, 0], [1, 1]], [[10, 1], [20, 2]]  # with the query, scores 1 and 3
     top, total, acc = attend(keys, values, tiles=1, query=(1, 2))
     expect_close([top, total, *acc], [3, 1.25, 22.5, 2.25])
+
+
+@invariant(1)
+def test_a_score_is_the_product_times_the_scale():
+    top, total, acc = attend([4, 12], [10, 20], tiles=1, scale=0.25)  # scores 1 and 3
+    expect_close([top, total, acc], [3, 1.25, 22.5])
 
 
 @invariant(2)

@@ -32,6 +32,15 @@ def test_they_share_the_whole_prompt():
 
 
 @invariant(1)
+def test_each_sibling_holds_its_blocks_once():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 8, n=3)
+    seq = running(scheduler, a, num_computed=8)
+    scheduler._fork_siblings(a, seq, room=5, output=output)
+    expect([scheduler.kv.pool.refs(block) for block in seq.block_ids], [3, 3])
+
+
+@invariant(1)
 def test_a_sibling_with_an_output_has_begun():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 10, n=3)
@@ -138,3 +147,13 @@ def test_all_that_run_take_room():
     scheduler._end_prefills(a, [(seq, 2)], output)
     children = [child for _, child in named(output.forks)]
     expect(children, ["a-1", "a-2"])
+
+
+@invariant(4)
+def test_each_prompt_that_ends_in_the_step_is_forked_once():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 10, n=3)
+    seq = running(scheduler, a, num_computed=8)
+    other = running(scheduler, request("b", 9), num_computed=8)
+    scheduler._end_prefills(a, [(other, 1), (seq, 2)], output)
+    expect(named(output.forks), [("a-0", "a-1"), ("a-0", "a-2")])

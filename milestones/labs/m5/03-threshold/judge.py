@@ -38,6 +38,7 @@ def test_half_of_an_odd_number():
 @invariant(2)
 def test_a_cap_is_the_most():
     expect(shares(prefills(a=20), left=16, prompt_cap=4), {"a": 4})
+    expect(shares(prefills(a=20), left=16, prompt_cap=0), {"a": 0})
 
 
 @invariant(2)
