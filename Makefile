@@ -68,7 +68,7 @@ wheel: $(VENV)/.installed-test $(VENV)/.installed-serve $(VENV)/.installed-dev
 # Threads, processes, interrupts, streams. The process beside them ends when its parent does, this recipe's shell.
 WAITING = $(wildcard tests/m2/test_async_*.py tests/m2/test_threads.py tests/m2/test_streams.py tests/m[0-9]*/test_interrupts*.py \
 	tests/m4/test_async_*.py tests/m4/test_cpu_pool.py tests/m4/test_run_ahead.py tests/clients/test_*.py \
-	tests/tracing/test_writer.py tests/milestones/test_labs_screen.py tests/milestones/test_preloaded.py)
+	tests/tracing/test_writer.py tests/milestones/test_labs_screen.py tests/milestones/test_fork_server.py)
 busy: $(VENV)/.installed-test
 	@$(BIN)/python -c "import os; any(parent != $$$$ for parent in iter(os.getppid, 0))" & \
 		$(PYTEST) -m $(QUICK) $(DRAW) $(WAITING)
@@ -157,6 +157,7 @@ labs: $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-docs
 	@$(BIN)/python -m milestones.site parity
+	@$(BIN)/python -m milestones.site terms
 	@$(BIN)/python -m milestones.site comments
 	@$(BIN)/python -m milestones.site words
 	@$(BIN)/python -m milestones.site build --with zensical

@@ -42,6 +42,8 @@ AFTER = (
     "folovllm/entrypoints/metrics_reader.py",
     "folovllm/entrypoints/template_*.py",
     "folovllm/entrypoints/trace_texts.py",
+    "folovllm/hf_config_checks.py",
+    "folovllm/models/checkpoint.py",
     "folovllm/serving/**",
     "folovllm/structured_outputs.py",
     "folovllm/utils/machine.py",

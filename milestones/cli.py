@@ -273,7 +273,7 @@ def run_verify(root: Path, args: argparse.Namespace) -> int:
         seed = random.randrange(1_000_000) if args.seed is None else args.seed
         if args.share > 1:
             print(f"one tree and one step in {args.share}; the same again: verify --share {args.share} --seed {seed}")
-        with report.progress() as progress, verification.preloaded_python() as python:
+        with report.progress() as progress, verification.forking_python() as python:
             results = verification.verify(
                 root, course, chosen, run_all=args.all, with_steps=args.steps, share=args.share, seed=seed,
                 green=GreenRuns(root), progress=progress, python=python,

@@ -22,8 +22,8 @@ from milestones.size import Row, Size
 from milestones.sources import Snapshot
 from milestones.spec import LANGUAGES, Milestone
 from milestones.steps import stages
+from milestones.tree_runner import Result
 from milestones.trees import count_lines, run_commands
-from milestones.verify import Result
 
 console = PlainConsole()
 

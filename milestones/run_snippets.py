@@ -1,7 +1,7 @@
 """`python -m milestones.run_snippets [PAGES]`: runs what the pages show, each in its milestone's tree.
 
 A note of M3 is read in M3's tree, where a name may be what it is no longer at the root. The pages of a tree share one
-process that has torch, see `preloaded`; both languages run a block once where its code is the same. What it prints is
+process that has torch, see `fork_server`; both languages run a block once where its code is the same. What it prints is
 held against the `text` block straight behind it, in each language. With `--share N` one page in N is drawn: a page's
 blocks may need each other.
 """
@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from milestones.chain import Course
+from milestones.fork_server import serving
 from milestones.handout import hand_out
-from milestones.preloaded import serving
-from milestones.printed import difference
+from milestones.output_diff import difference
 from milestones.site import snippets
 from milestones.site.source import ROOT
 from milestones.sources import git, working_tree

@@ -6,39 +6,32 @@ its modules are imported there, and its tests m0..mK run there, in processes of 
 pristine: written out from this repository. A slow test runs in the tree of its own milestone and at the root; the trees
 between them leave it out. With `--steps` each step on the way (steps.py) is proved as well: its
 modules are imported, and the tests that came with it run. A milestone's last step is the milestone itself.
-The processes are forks of one that has imported MODULES and nothing of this project, see preloaded.py.
+The processes are forks of one that has imported MODULES and nothing of this project, see fork_server.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from milestones import guard
 from milestones.chain import Course, is_managed
+from milestones.fork_server import serving
 from milestones.green import GreenRuns, digest
 from milestones.labs.exercise import exercise_problems, load_exercises
-from milestones.preloaded import serving
 from milestones.sources import Snapshot
 from milestones.spec import Milestone, MilestoneError
 from milestones.steps import Stage, stages, step_problems
-from milestones.trees import build_tree, write_tree
+from milestones.tree_runner import Result, TreeRunner
+from milestones.trees import build_tree
 
-TIMEOUT = 15 * 60  # seconds for one milestone's tests
-# The largest grids are run once, at the root: `make exhaustive`.
-PART = "not exhaustive"
 AT_A_TIME = 2
 UNCHANGED = "unchanged since its last green run"
 # Imported once for all trees. What the tests' conftest.py sets before it imports them, SHARED sets here.
@@ -49,23 +42,6 @@ SHARED = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-
-
-@dataclass
-class Result:
-    """What verifying one milestone found, or one step on the way to it."""
-
-    milestone: Milestone
-    step: str = ""  # "M3.2"
-    modules: int = 0
-    tests: int = 0
-    seconds: float = 0.0
-    note: str = ""
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        return self.step or self.milestone.id
 
 
 def verify(
@@ -92,13 +68,13 @@ def verify(
         result = Result(milestone, problems=static_problems(course, milestone))
         tree = build_tree(course, milestone)
         with tempfile.TemporaryDirectory(prefix=f"folovllm-{milestone.id}-") as scratch:
-            bench = Bench(root, Path(scratch).resolve(), tree, python)
+            runner = TreeRunner(root, Path(scratch).resolve(), tree, python)
             progress(f"{milestone.id}: importing every module")
-            bench.import_modules(result)
+            runner.import_modules(result)
             same = equals_root(course, tree)
             if same and not run_all:
                 progress(f"{milestone.id}: collecting its tests")
-                bench.run_tests(result, test_folders(milestone, tree), "--collect-only")
+                runner.run_tests(result, test_folders(milestone, tree), "--collect-only")
                 result.note = "same files as the root: run by `make test`"
             elif not drawn:
                 result.note = "imported only: its tests were not drawn"
@@ -109,7 +85,7 @@ def verify(
                 if is_remembered(key := digest(tree, paths)):
                     result.note = UNCHANGED
                 else:
-                    bench.run_tests(result, paths, slow=f"tests/m{milestone.number}")
+                    runner.run_tests(result, paths, slow=f"tests/m{milestone.number}")
                     remember(key, result)
         result.seconds = time.monotonic() - start
         return result
@@ -142,7 +118,7 @@ def verify(
 
 
 @contextlib.contextmanager
-def preloaded_python() -> Iterator[str]:
+def forking_python() -> Iterator[str]:
     """A `python` for `verify` that has MODULES when it starts."""
     import torch
 
@@ -167,11 +143,11 @@ def prove(
     result = Result(stage.milestone, stage.label, note=stage.step.title)
     progress(f"{stage.label}: importing every module, running {len(stage.tests)} files of tests")
     with tempfile.TemporaryDirectory(prefix=f"folovllm-{stage.label}-") as scratch:
-        bench = Bench(root, Path(scratch).resolve(), stage.tree, python)
+        runner = TreeRunner(root, Path(scratch).resolve(), stage.tree, python)
         if stage.tests:
-            bench.run_tests(result, stage.tests, with_imports=True)
+            runner.run_tests(result, stage.tests, with_imports=True)
         else:
-            bench.import_modules(result)
+            runner.import_modules(result)
     result.seconds = time.monotonic() - start
     return result
 
@@ -226,83 +202,6 @@ def broken_exercises(course: Course, milestone: Milestone, tree: Snapshot) -> li
         return exercise_problems(load_exercises(course.snapshot, milestone.number), tree)
     except MilestoneError as error:
         return [str(error)]
-
-
-class Bench:
-    """A folder with one tree in it, and processes that see that tree and nothing else of this project."""
-
-    def __init__(self, root: Path, scratch: Path, tree: Snapshot, python: str = sys.executable) -> None:
-        self.python = python
-        self.tree = scratch / "tree"
-        self.report = scratch / "report.json"
-        plugins = scratch / "plugins"
-        plugins.mkdir()
-        shutil.copy(guard.__file__, plugins / "milestone_guard.py")
-        self.plugin = plugins / "milestone_guard.py"
-        write_tree(tree, self.tree)
-        self.env = {
-            **{k: v for k, v in os.environ.items() if k not in ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST")},
-            "PYTHONPATH": f"{self.tree}{os.pathsep}{plugins}",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            guard.TREE: str(self.tree),
-            guard.REPOSITORY: str(root),
-        }
-
-    def run(self, *args: str, **env: str) -> tuple[int, str]:
-        try:
-            done = subprocess.run(
-                [self.python, *args],
-                cwd=self.tree,
-                env={**self.env, **env},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                timeout=TIMEOUT,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            return 1, f"did not finish within {TIMEOUT} s"
-        return done.returncode, done.stdout
-
-    def import_modules(self, result: Result) -> None:
-        code, output = self.run(str(self.plugin))
-        if code:
-            result.problems.append(f"importing the package failed: {tail(output)}")
-        else:
-            result.modules = int(output.splitlines()[-1])
-
-    def run_tests(
-        self, result: Result, paths: list[str], *options: str, slow: str | None = None, with_imports: bool = False
-    ) -> None:
-        """Run the tests under `paths`, of the slow ones only those in the folder `slow` where one is given;
-        `with_imports` imports every module behind them, in the same process."""
-        self.report.unlink(missing_ok=True)
-        code, output = self.run(
-            *("-m", "pytest", "-p", "milestone_guard", "-p", "no:cacheprovider", "-m", PART, *options, *paths),
-            **{guard.REPORT: str(self.report)},
-            **({guard.IMPORT: "1"} if with_imports else {}),
-            **({guard.SLOW: slow} if slow else {}),
-        )
-        if code:
-            order = next((line for line in output.splitlines() if "--randomly-seed" in line), "file by file")
-            result.problems.append(f"its tests failed ({order}): {tail(output, 30)}")
-        if not self.report.is_file():
-            result.problems.append("its tests left no report")
-            return
-        seen = json.loads(self.report.read_text(encoding="utf-8"))
-        result.tests = seen["collected"]
-        result.modules = seen.get("modules", result.modules)
-        if "import_error" in seen:
-            result.problems.append(f"importing the package failed: {seen['import_error']}")
-        if not result.tests:
-            result.problems.append("no test was collected")
-        result.problems += [f"{test} was skipped" for test in seen["skipped"]]
-        result.problems += [f"loaded from outside the tree: {module}" for module in seen["foreign"]]
-
-
-def tail(text: str, lines: int = 12) -> str:
-    return "\n".join(text.strip().splitlines()[-lines:])
 
 
 def choose(course: Course, names: list[str]) -> list[Milestone]:

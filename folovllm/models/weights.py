@@ -15,6 +15,7 @@ vLLM: model_executor/model_loader/default_loader.py, dummy_loader.py
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,18 +83,15 @@ def weights_folder(model: str) -> Path:
     return Path(path)
 
 
-class default_dtype:
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
     """torch's default dtype within a `with` block; new parameters take it."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-
-    def __enter__(self) -> None:
-        self.previous = torch.get_default_dtype()
-        torch.set_default_dtype(self.dtype)
-
-    def __exit__(self, *exc: object) -> None:
-        torch.set_default_dtype(self.previous)
+    previous = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(previous)
 
 
 def iterate_safetensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:

@@ -21,7 +21,6 @@ from safetensors.torch import save_file
 
 from folovllm.errors import ModelLoadError
 from folovllm.model_files import checkpoint_files, read_json, resolve_model_path
-from folovllm.models.checkpoint import read_heads
 from folovllm.models.weights import weights_folder
 from folovllm.utils.checks import wrong
 from folovllm.utils.named_files import wrong_file
@@ -43,7 +42,6 @@ class Checkpoint:
         self.folder = weights_folder(model)
         if not Path(resolve_model_path(model)).is_dir():  # of the hub: weights_folder() asks for less
             snapshot_download(model, allow_patterns=list(COPIED))
-        self.heads = read_heads(self.folder)
         self.files: dict[str, Path] = {}
         for path in checkpoint_files(self.folder):
             with safe_open(path, framework="pt") as file:

@@ -20,13 +20,13 @@ import torch
 import torch.nn.functional as F
 
 from folovllm.config import EMBEDDED_MODEL, ModelConfig
-from folovllm.hf_config import load_hf_config, read_settings
+from folovllm.hf_config import load_hf_config
 from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.codes import stack
 from folovllm.layers.quantization.formats import FORMATS
-from folovllm.model_files import EMBEDDED_FOLDER, resolve_model_path
+from folovllm.model_files import EMBEDDED_FOLDER
 from folovllm.model_loader import load_tokenizer, resolve_max_model_len
-from folovllm.models.checkpoint import EMBEDDING, HEAD, check_checkpoint
+from folovllm.models.checkpoint import EMBEDDING, HEAD, check_checkpoint, read_heads
 from folovllm.models.decoder import DecoderForCausalLM, DecoderLayer
 from folovllm.models.registry import decoder_spec
 from folovllm.quantize.calibration import HELD_OUT_EVERY, WINDOW, Batch, ObservedLinear, Passes, Window, make_windows
@@ -62,14 +62,16 @@ def quantize(
     """
     started = time.monotonic()
     check_target(out)
-    _check_model(model)
+    config = ModelConfig(model, dtype="float32")
+    hf_config = load_hf_config(config)
+    if (settings := getattr(hf_config, "quantization_config", None)) is not None:
+        method = describe(settings.get("quant_method"))
+        raise wrong("model", "not be quantised already", model, f"it is, by {method}: name what it was made from")
     if calibration is None and model == EMBEDDED_MODEL:
         calibration = EMBEDDED_TEXT
     if calibration is None and recipe.needs_text:
         must = f"be a text file where the model is not {EMBEDDED_MODEL!r}"
         raise wrong("calibration", must, None, "give some hundred kilobytes of what the model will be asked")
-    config = ModelConfig(model, dtype="float32")
-    hf_config = load_hf_config(config)
     recipe.check_fits(decoder_spec(hf_config))
     length = min(WINDOW, resolve_max_model_len(hf_config, None))
     windows = [] if calibration is None else make_windows(calibration, load_tokenizer(config), length)
@@ -108,13 +110,6 @@ def quantize(
     )
 
 
-def _check_model(model: str) -> None:
-    settings = (read_settings(resolve_model_path(model), "config.json") or {}).get("quantization_config")
-    if settings is not None:
-        method = describe(settings.get("quant_method") if isinstance(settings, dict) else settings)
-        raise wrong("model", "not be quantised already", model, f"it is, by {method}: name what it was made from")
-
-
 class LayerwiseQuantizer:
     """What goes along from layer to layer."""
 
@@ -128,7 +123,7 @@ class LayerwiseQuantizer:
         with torch.device("meta"):  # shapes without memory; a layer has some while it is its turn
             ops = LayerOps(ObservedLinear(activation_bits=recipe.scheme.activation_bits))
             self.shell = DecoderForCausalLM(spec, length, ops).eval()
-        check_checkpoint(self.shell, self.checkpoint.heads)
+        check_checkpoint(self.shell, read_heads(self.checkpoint.folder))
         self.passes = Passes(spec, length, self.device)
         embedding = self._end(EMBEDDING, HEAD)
         kept = [window for n, window in enumerate(windows) if (n + 1) % HELD_OUT_EVERY]
@@ -171,7 +166,7 @@ class LayerwiseQuantizer:
         after = self._loss(norm, self.held_out_after, self._head_after())
         in_codes = [HEAD] if self.recipe.scheme.head is not None else []
         for name in (EMBEDDING, "model.norm.weight", HEAD):
-            if name in self.checkpoint.heads and name not in in_codes:
+            if name in self.checkpoint.files and name not in in_codes:
                 self.writer.add(name, self.checkpoint.read(name))
         self.writer.finish()
         return before, after
@@ -203,7 +198,7 @@ class LayerwiseQuantizer:
 
     def _end(self, *names: str) -> torch.Tensor:
         """The first of these that there is: a tied checkpoint may have but one of its ends."""
-        name = next(name for name in names if name in self.checkpoint.heads)
+        name = next(name for name in names if name in self.checkpoint.files)
         return self.checkpoint.read(name).to(self.device)
 
     def _load(self, name: str, slot: torch.Tensor) -> torch.dtype:

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from milestones.chain import Course
+from milestones.fork_server import serving
 from milestones.labs.answers import FILE, Answer, answer_of, write_answers
 from milestones.labs.exercise import LABS, Exercise, exercise_problems, load_exercises
 from milestones.labs.grade import INSIDE, Grade, grade
 from milestones.labs.mutants import Mutant, equivalents, mutants
 from milestones.labs.onward import is_same
-from milestones.preloaded import serving
 from milestones.sources import File, Snapshot
 from milestones.spec import MilestoneError
 from milestones.trees import write_tree
@@ -61,7 +61,7 @@ def prove(
     recorded: bool = True,
 ) -> tuple[list[Proof], list[str]]:
     """Proofs of `chosen`, and the problems of whole milestones: a blanked tree that does not import. The judges share
-    a process that has imported `modules`, see `preloaded`; each runs in a fork of it.
+    a process that has imported `modules`, see `fork_server`; each runs in a fork of it.
 
     count: how many mutants are to be refused, -1 for all. share: one in so many of the wrong and the right solutions
     is judged. Both are drawn by `seed`. recorded: each mistakes.json must say what came of its wrong solutions.

@@ -1,4 +1,4 @@
-"""`python -m milestones.site parity | comments | words | build | links`: the site's builds, and the gates for its pages."""
+"""`python -m milestones.site parity | terms | comments | words | build | links`: builds, and gates for the pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from milestones.site import comment_entries
+from milestones.site import comment_entries, terms
 from milestones.site.comments import FOLDER
 from milestones.site.links import markdown_problems, site_problems
 from milestones.site.parity import compare
@@ -54,6 +54,13 @@ def comments(update: bool) -> int:
     return int(bool(problems))
 
 
+def print_terms() -> int:
+    """Prints what is said with another word than that of docs/terms.toml; 1 if there is anything."""
+    problems = list(terms.problems())
+    print("\n".join([*problems, f"terms: {len(problems)} problems"]))
+    return int(bool(problems))
+
+
 def build(builder: str) -> int:
     """Builds both languages, warnings are errors, and a first page that leads to the reader's own."""
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
@@ -87,6 +94,7 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     gate = commands.add_parser("parity", help="compare docs/en with docs/zh")
     gate.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder that holds en/ and zh/")
+    commands.add_parser("terms", help=f"one word for one thing, as {terms.TERMS} has it")
     boxes = commands.add_parser("comments", help="the Chinese of the comments in code boxes: is it there, is it used?")
     boxes.add_argument("--update", action="store_true", help=f"write what is missing or has changed into {FOLDER}/")
     commands.add_parser("words", help="how long the pages are, in words and hours")
@@ -98,6 +106,8 @@ def main(argv: list[str] | None = None) -> int:
         return links()
     if arguments.command == "comments":
         return comments(arguments.update)
+    if arguments.command == "terms":
+        return print_terms()
     if arguments.command == "words":
         return print_words()
     return parity(arguments.docs) if arguments.command == "parity" else build(arguments.builder)

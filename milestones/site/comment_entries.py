@@ -3,8 +3,8 @@
     python -m milestones.site comments             what the boxes of the core path lack, and entries that no box shows
     python -m milestones.site comments --update    puts it into the files, to be filled in
 
-An update gives a new text an empty `zh`. Where the English of an entry has changed it keeps the Chinese, and the English
-that this belongs to as `was`: make the Chinese say what the new one says, and take the line `was` out.
+An update gives a new text an empty `zh`. Where the English of an entry has changed it keeps the Chinese, and as `was`
+the English that this belongs to: make the Chinese say what the new one says, and take the line `was` out.
 """
 
 from __future__ import annotations
@@ -134,7 +134,8 @@ def _closest(said: str, left: dict[str, Entry]) -> Entry:
 
 
 def _toml(entry: Entry) -> str:
-    return "\n".join(["[[text]]", *(f"{name} = {_string(entry[name])}" for name in ("was", "en", "zh") if name in entry)])
+    lines = [f"{name} = {_string(entry[name])}" for name in ("was", "en", "zh") if name in entry]
+    return "\n".join(["[[text]]", *lines])
 
 
 def _string(text: str) -> str:

@@ -10,7 +10,6 @@ Chinese is broken where the box ends; one that is laid out by hand (columns, arr
 
 from __future__ import annotations
 
-import inspect
 import io
 import re
 import tokenize
@@ -28,7 +27,7 @@ _PRAGMA = re.compile(r"(?:noqa|type:|fmt:|mypy:|ruff:|pragma:)")
 _NOT_WORDS = re.compile(r"`[^`]*`|\[[^\]]*\]|\w*[\d_]\w*|vLLM: \S+")
 _BY_HAND = re.compile(r"\S {2,}\S|[─│┌┐└┘├┤▶◀▲▼]")
 _UNIT = re.compile(r"[（“《]*(?:`[^`]*`|[!-~]+|[^ !-~])[，。；：、！？）”》]*| +")
-_BETWEEN = {tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.NL, tokenize.COMMENT, tokenize.ENCODING}
+_BETWEEN = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +70,37 @@ def is_done(entry: Mapping[str, str]) -> bool:
 def texts(code: str) -> list[Text]:
     """All comments and docstrings of `code`, in order."""
     found: list[Text] = []
-    before = tokenize.ENCODING
-    tokens = [t for t in tokenize.generate_tokens(io.StringIO(code + "\n").readline)]
     lines = code.splitlines()
+    before = tokenize.ENCODING
+    tokens = list(tokenize.generate_tokens(io.StringIO(code + "\n").readline))
     for token, behind in zip(tokens, [*tokens[1:], tokens[-1]], strict=True):
-        (row, column), (end, _) = token.start, token.end
         if token.type == tokenize.STRING and before in _BETWEEN and behind.type in (tokenize.NEWLINE, tokenize.COMMENT):
-            match = _QUOTES.fullmatch(token.string)
-            assert match is not None  # the tokenizer calls it a string
-            quotes = match["open"], match["marks"]
-            found.append(Text(inspect.cleandoc(match["body"]), row - 1, end - 1, column, quotes))
+            found.append(_docstring(token))
         elif token.type == tokenize.COMMENT:
-            said = token.string.removeprefix("#").removeprefix(" ")
-            alone = not lines[row - 1][:column].strip()
-            above = found[-1] if found else None
-            if alone and above and above.quotes is None and (above.last, above.column) == (row - 2, column):
-                found[-1] = Text(f"{above.said}\n{said}", above.first, row - 1, column, None)
-            else:
-                found.append(Text(said, row - 1, row - 1, column, None))
+            alone = not lines[token.start[0] - 1][: token.start[1]].strip()
+            _add_comment(found, token, alone)
         if token.type not in (tokenize.NL, tokenize.COMMENT):
             before = token.type
     return found
+
+
+def _docstring(token: tokenize.TokenInfo) -> Text:
+    match = _QUOTES.fullmatch(token.string)
+    assert match is not None  # the tokenizer calls it a string
+    column = token.start[1]
+    said = match["body"].strip().replace("\n" + " " * column, "\n")
+    return Text(said, token.start[0] - 1, token.end[0] - 1, column, (match["open"], match["marks"]))
+
+
+def _add_comment(found: list[Text], token: tokenize.TokenInfo, alone: bool) -> None:
+    """A comment on a line without code goes on with the one right above it."""
+    row, column = token.start[0] - 1, token.start[1]
+    said = token.string.removeprefix("#").removeprefix(" ")
+    above = found[-1] if found and alone else None
+    if above and above.quotes is None and (above.last, above.column) == (row - 1, column):
+        found[-1] = Text(f"{above.said}\n{said}", above.first, row, column, None)
+    else:
+        found.append(Text(said, row, row, column, None))
 
 
 def laid_over(code: str, chinese: Mapping[str, str], *, is_doc: bool) -> str:

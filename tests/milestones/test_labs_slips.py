@@ -11,7 +11,7 @@ from milestones.chain import Course
 from milestones.labs.exercise import load_exercises
 from milestones.labs.grade import grade
 from milestones.labs.prove import MODULES, blanked_tree, choose
-from milestones.preloaded import serving
+from milestones.fork_server import serving
 from milestones.sources import working_tree
 from milestones.trees import write_tree
 from tests.milestones.slips import SLIPS

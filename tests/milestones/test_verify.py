@@ -12,7 +12,8 @@ import pytest
 from milestones.chain import Course
 from milestones.green import FILE, GreenRuns
 from milestones.sources import working_tree
-from milestones.verify import Bench, Result, choose, draw_tests, equals_root, static_problems, verify
+from milestones.tree_runner import Result, TreeRunner
+from milestones.verify import choose, draw_tests, equals_root, static_problems, verify
 from tests.milestones.conftest import make_course
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,12 +28,12 @@ def no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def problems(tmp_path: Path) -> Problems:
-    """Run m0's tests with this text as its only test file; what the guard has against it."""
+    """Run m0's tests with this text as its only test file; the problems that are reported."""
 
     def run(test_file: str) -> list[str]:
         course = make_course(**{"tests/m0/test_base.py": test_file})
         result = Result(course.get("m0"))
-        Bench(ROOT, tmp_path, course.tree(0)).run_tests(result, ["tests/m0"])
+        TreeRunner(ROOT, tmp_path, course.tree(0)).run_tests(result, ["tests/m0"])
         return result.problems
 
     return run
@@ -104,7 +105,7 @@ def test_the_milestone_that_is_the_root_is_collected_and_not_run() -> None:
 def test_a_module_that_does_not_import_fails_the_milestone(tmp_path: Path) -> None:
     course = make_course(**{"folovllm/base.py": "from folovllm.engine import Nothing\n"})
     result = Result(course.get("m0"))
-    Bench(ROOT, tmp_path, course.tree(0)).import_modules(result)
+    TreeRunner(ROOT, tmp_path, course.tree(0)).import_modules(result)
     (problem,) = result.problems
     assert problem.startswith("importing the package failed: ")
     assert "No module named 'folovllm.engine'" in problem

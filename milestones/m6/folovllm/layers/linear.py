@@ -106,8 +106,3 @@ class LMHead(Linear):
     def tie_to(self, embedding: Embedding) -> None:
         self.weight = embedding.weight
         self.tied = True
-
-    def untie(self, weight: torch.Tensor) -> None:
-        """Take a matrix of its own after all."""
-        self.weight = nn.Parameter(weight, requires_grad=False)
-        self.tied = False

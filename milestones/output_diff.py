@@ -1,8 +1,8 @@
-"""What a page says that its code prints, held against what the code printed.
+"""Compares the output that a page shows with the output of its code, as a unified diff.
 
-To the letter, but for spaces at a line's end; a line that is `…` alone stands for lines that the page leaves out.
-Where the figures belong to a machine, any number, or any list of them, is as good as another, and so is the room that
-columns and boxes give it: the words, and where a number stands among them, are still held.
+Lines must be equal, but for spaces at their ends; a line that is `…` alone matches any lines that the page leaves out.
+Where the figures depend on the machine, any number or list of numbers matches another, and the width of columns and
+boxes does not count: only the words and the numbers' places among them are compared.
 """
 
 from __future__ import annotations

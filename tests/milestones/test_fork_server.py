@@ -1,4 +1,4 @@
-"""A fork of a process that has the modules is a `python` like another: what a program is given is its own."""
+"""A program that the fork server runs behaves as one that `python` starts: environment, path, exit code, end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from milestones.preloaded import serving
+from milestones.fork_server import serving
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,15 @@
-"""What somebody else wrote, wrong in every way: one kind of error comes out, and it names the file or the field."""
+"""Model folders that are not whole, or lead out of themselves: one kind of error comes out, and it names the file."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
-from folovllm import ModelConfig, ModelLoader, ModelLoadError
+from folovllm import ModelConfig, ModelLoader, ModelLoadError, model_files
 from folovllm.hf_config import load_hf_config
 from folovllm.model_files import checkpoint_files, resolve_model_path
 from folovllm.model_loader import load_tokenizer
@@ -20,55 +21,70 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_hf_folder(tmp_path_factory.mktemp("damaged"), "qwen3")
 
 
-@pytest.fixture
-def folder(shared: Path) -> Any:
-    """A whole model, whose JSON files are put back after the test."""
-    kept = {path: path.read_bytes() for path in shared.glob("*.json")}
-    yield shared
-    for path in shared.glob("*.json"):
-        path.unlink()
-    for path, content in kept.items():
-        path.write_bytes(content)
-
-
-def change(folder: Path, **fields: Any) -> ModelConfig:
-    """The folder's configuration with some fields replaced."""
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
-    return ModelConfig(str(folder), dtype="float32")
-
-
-def refusal(folder: Path, **fields: Any) -> str:
+def refusal(folder: Path, **needs: bool) -> str:
     with pytest.raises(ModelLoadError) as caught:
-        load_hf_config(change(folder, **fields))
+        resolve_model_path(str(folder), **needs)
     return str(caught.value)
 
 
-# --- config.json
+# --- what is in a folder
 
 
-@pytest.mark.parametrize("text", ["[]", "null", "3", '"x"', "{", "", '{"model_type": "qwen3"', "\xff"])
-def test_a_configuration_that_is_no_object_is_a_load_error(text: str, folder: Path) -> None:
-    (folder / "config.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(ModelLoadError):
-        load_hf_config(ModelConfig(str(folder)))
+def test_an_empty_folder_is_told_all_that_it_lacks(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == (
+        f"model folder {str(tmp_path)!r} is not complete, it lacks config.json, *.safetensors (weights), "
+        "tokenizer.json (or tokenizer.model)"
+    )
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "said"),
-    [
-        ("hidden_size", "64", "Validation error for field 'hidden_size': TypeError: "),
-        (
-            "quantization_config",
-            {"quant_method": "gptq", "bits": 4},
-            "quantization_config.group_size None is not supported: a multiple of 8, or -1 for a row at a time",
-        ),
-    ],
-)
-def test_a_configuration_that_cannot_be_used_is_named(field: str, value: Any, said: str, folder: Path) -> None:
-    message = refusal(folder, **{field: value})
-    assert message.startswith(f"model {str(folder)!r} cannot be loaded: ")
-    assert said in message
+def test_only_what_is_needed_is_demanded(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert resolve_model_path(str(tmp_path), weights=False) == str(tmp_path)
+    assert "*.safetensors (weights)" in refusal(tmp_path, weights=True)
+    (tmp_path / "model.safetensors").touch()
+    assert resolve_model_path(str(tmp_path)) == str(tmp_path)
+    assert refusal(tmp_path, tokenizer=True).endswith("it lacks tokenizer.json (or tokenizer.model)")
+
+
+def test_pickled_weights_are_explained(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model.bin").touch()
+    assert "its *.bin weights are pickles, which can run code" in refusal(tmp_path)
+
+
+def test_a_lost_shard_is_named(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "llama", sharded=True)
+    shards = sorted(made.glob("*.safetensors"))
+    shards[1].unlink()
+    assert f"it lacks 1 of {len(shards)} weight files ({shards[1].name})" in refusal(made)
+
+
+def test_an_index_that_is_no_json_is_a_load_error(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "llama", sharded=True)
+    (made / "model.safetensors.index.json").write_text("<html>")
+    assert refusal(made).startswith(f"{made}/model.safetensors.index.json cannot be read: ")
+
+
+def test_the_files_read_are_those_that_transformers_reads(tmp_path: Path) -> None:
+    def names() -> list[str]:
+        return [file.name for file in checkpoint_files(tmp_path)]
+
+    (tmp_path / "consolidated.safetensors").touch()  # the makers' own format, beside transformers'
+    assert names() == ["consolidated.safetensors"]
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"b": "2", "a": "1", "c": "2"}}')
+    assert names() == ["1", "2"]
+    (tmp_path / "model.safetensors").touch()
+    assert names() == ["model.safetensors"]
+
+
+def test_a_file_is_not_a_folder(shared: Path) -> None:
+    assert refusal(shared / "config.json").startswith("model must be a folder, got the file ")
+
+
+def test_a_package_without_its_model_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_files, "EMBEDDED_FOLDER", tmp_path / "gone")
+    with pytest.raises(ModelLoadError, match=r"model folder '.*gone' is not complete, it lacks config\.json"):
+        resolve_model_path("embedded")
 
 
 # --- weight files
@@ -124,6 +140,26 @@ def test_an_index_may_name_links(tmp_path: Path) -> None:
         shard.symlink_to(tmp_path / shard.name)
     loaded = ModelLoader(ModelConfig(str(made), dtype="float32")).load("cpu")
     assert hf_greedy(loaded, [5, 99], 8) == hf_greedy(make_hf_model("llama"), [5, 99], 8)
+
+
+# --- Hugging Face's model
+
+
+def test_a_misshapen_tensor_is_named(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "qwen3")
+    tensors = load_file(made / "model.safetensors")
+    tensors["model.norm.weight"] = torch.ones(3)
+    save_file(tensors, made / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=r"its checkpoint has another shape for model\.norm\.weight;"):
+        ModelLoader(ModelConfig(str(made))).load("cpu")
+
+
+def test_many_missing_tensors_are_counted(tmp_path: Path) -> None:
+    made = make_hf_folder(tmp_path, "qwen3")
+    keep = {"model.embed_tokens.weight": load_file(made / "model.safetensors")["model.embed_tokens.weight"]}
+    save_file(keep, made / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=r"its checkpoint lacks lm_head\.weight, .* and 19 more;"):
+        ModelLoader(ModelConfig(str(made))).load("cpu")
 
 
 # --- names

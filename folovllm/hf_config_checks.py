@@ -1,24 +1,18 @@
-"""What a model's makers wrote down: config.json and generation_config.json, checked before they are believed.
+"""Validation of a stranger's config.json, before anything is built from it.
 
-transformers reads them and checks the types of most fields. What is checked here is what the engine itself goes
-by, and what transformers would take up that we do not have.
+transformers checks the types of most fields and no sizes. A wrong size is not found by building either: an enormous one
+takes the machine's memory first, a negative or an odd one fails somewhere inside a layer. So each field that the engine
+reads is checked here, and a ValueError names it.
 
-vLLM: transformers_utils/config.py
+vLLM: none; there wrong sizes fail where they are used
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from folovllm.config import ModelConfig
-from folovllm.model_files import hub_hint, read_json, readable_errors, resolve_model_path
-from folovllm.utils.checks import check_float, check_int, check_str, wrong
-from folovllm.utils.logging import init_logger
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedConfig
+from folovllm.quant_scheme import read_scheme
+from folovllm.utils.checks import check_bool, check_float, check_int, check_str, wrong
 
 # No model comes near. A number far beyond would be counted out layer by layer before anything could be compared.
 MAX_LAYERS = 1000
@@ -28,7 +22,6 @@ MAX_SIZE = 2**40
 # For other names, such as GPT-2's, transformers answers to these as well.
 _SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-    "max_position_embeddings",
 )  # fmt: skip
 _SIZES_OR_NONE = ("head_dim", "sliding_window")  # 0 where some model has no such thing
 _EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
@@ -37,7 +30,7 @@ _ROPE_ABOVE = {
     "rope_theta": 1, "factor": 0, "low_freq_factor": 0, "high_freq_factor": 0, "attention_factor": 0,
     "partial_rotary_factor": 0,
 }  # fmt: skip
-# 0 stands for the default.
+# 0 selects the default.
 _ROPE_NOT_NEGATIVE = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
 _ROPE_NEEDED = {
     "linear": ["factor"],
@@ -45,53 +38,21 @@ _ROPE_NEEDED = {
     "yarn": ["factor"],
     "llama3": ["factor", "low_freq_factor", "high_freq_factor"],
 }
+_BOOLEANS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window")
+_ATTENTION = ("full_attention", "sliding_attention")
 
 
-def load_hf_config(model_config: ModelConfig) -> PreTrainedConfig:
-    """The model's config.json, as transformers reads it.
-
-    Raises:
-        ModelLoadError: it is damaged, a field is wrong, or the weights are quantized: by name.
-    """
-    from transformers import AutoConfig
-
-    path = resolve_model_path(model_config.model, weights=model_config.load_format != "dummy")
-    with readable_errors(model_config.model, hint=hub_hint(path)):
-        written = read_settings(path, "config.json")
-        if written is not None:
-            _check_as_written(written)
-        hf_config = AutoConfig.from_pretrained(path, trust_remote_code=model_config.trust_remote_code)
-        check_numbers(hf_config.get_text_config())
-    return hf_config  # type: ignore[no-any-return]
-
-
-def read_settings(path: str, name: str) -> dict[str, Any] | None:
-    """A JSON file of the model's folder or hub repository; None if it has no such file."""
-    if Path(path).is_dir():
-        file = Path(path) / name
-        return read_json(file) if file.is_file() else None
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
-    try:
-        return read_json(Path(hf_hub_download(path, name)))
-    except (EntryNotFoundError, LocalEntryNotFoundError):  # the latter: it was not downloaded, and no hub can be asked
-        return None
-
-
-def _check_as_written(written: dict[str, Any]) -> None:
-    """The fields whose mistakes transformers would report in words of its own, or not at all."""
+def check_as_written(written: dict[str, Any]) -> None:
+    """Check the fields of a config.json whose mistakes transformers would report unclearly, or not at all."""
     for part in (written, written.get("text_config")):
         if not isinstance(part, dict):
             continue
         for name in ("rope_parameters", "rope_scaling"):
             _check_ropes(part.get(name))
-        for name in ("quantization_config", "compression_config"):
-            if part.get(name) is not None:
-                raise ValueError(
-                    f"its weights are quantized with {_quantization(part[name])} ({name} in config.json), which is not "
-                    "supported; use the model that it was made from"
-                )
+        if part.get("compression_config") is not None:
+            raise ValueError("compression_config in config.json is an old name of quantization_config: rename it")
+        if part.get("quantization_config") is not None:
+            read_scheme(part["quantization_config"])
     if written.get("model_type") is not None:
         check_str("model_type", written["model_type"])
     architectures = written.get("architectures")
@@ -106,14 +67,6 @@ def _check_as_written(written: dict[str, Any]) -> None:
         raise wrong("num_hidden_layers", f"be at most {MAX_LAYERS}", layers)
 
 
-def _quantization(settings: object) -> str:
-    """What a quantization_config calls its method."""
-    settings = settings if isinstance(settings, dict) else {}
-    if any(settings.get(f"load_in_{bits}bit") for bits in (4, 8)):
-        return "'bitsandbytes'"
-    return repr(settings["quant_method"]) if "quant_method" in settings else "a method that it does not name"
-
-
 def _check_dtype(name: str, value: object) -> None:
     """A name that torch has, of numbers that can be computed with. A model of several parts may have a dict of them."""
     import torch
@@ -126,15 +79,16 @@ def _check_dtype(name: str, value: object) -> None:
 
 
 def check_numbers(config: Any) -> None:
-    """Refuse, by its field's name, a number that nothing can be computed with, wherever one is given.
+    """Refuse a number that nothing can be computed with, wherever one is given.
 
     Raises:
         ValueError: such a number, in a configuration as transformers read it: all of RoPE is in rope_parameters.
     """
     # A model may have a size for each layer: in a list, or in configurations of their own.
-    for name in () if getattr(config, "is_heterogeneous", False) else (*_SIZES, *_SIZES_OR_NONE):
-        if isinstance(size := getattr(config, name, None), int):
-            _check_size(name, size, 0 if name in _SIZES_OR_NONE else 1)
+    if not getattr(config, "is_heterogeneous", False):
+        for name in (*_SIZES, "max_position_embeddings", *_SIZES_OR_NONE):
+            if isinstance(size := getattr(config, name, None), int):
+                _check_size(name, size, 0 if name in _SIZES_OR_NONE else 1)
     for name in _EPSILONS:
         if (epsilon := getattr(config, name, None)) is not None and check_float(name, epsilon) < 0:
             raise wrong(name, "not be negative", epsilon)
@@ -180,37 +134,52 @@ def _check_rope(rope: dict[str, Any], length: int | None) -> None:
         raise wrong("rope_parameters['factor']", f"leave something of a length of {shortest}", rope["factor"])
 
 
-@dataclass(frozen=True)
-class GenerationDefaults:
-    """What the model's makers say about generating: here, the ids that end a text."""
-
-    eos_token_ids: frozenset[int]
-
-
-def load_generation_config(model_config: ModelConfig) -> GenerationDefaults:
-    """From generation_config.json; where there is none, or it names no EOS, from config.json.
-
-    A chat model has several ends: one for the turn, one for the text. Missing one of them, it would talk on
-    in both roles.
+def check_decoder_config(config: Any) -> None:
+    """Check the fields of a transformers configuration that DecoderSpec reads.
 
     Raises:
-        ModelLoadError: a file is damaged, or names an end that is no token id.
+        ValueError: a field has a wrong type or size, or asks for what our decoder does not do.
     """
-    name = model_config.model
-    hf_config = load_hf_config(model_config)
-    with readable_errors(name):
-        written = read_settings(resolve_model_path(name, weights=False), "generation_config.json") or {}
-        eos = written.get("eos_token_id")
-        if eos is None:
-            eos = getattr(hf_config, "eos_token_id", None)
-        ids = [] if eos is None else eos if isinstance(eos, list) else [eos]
-        try:
-            for token_id in ids:
-                check_int("eos_token_id", token_id)
-        except ValueError:
-            raise wrong("eos_token_id", "be a token id or a list of them", eos) from None
-    vocab_size = getattr(hf_config.get_text_config(), "vocab_size", None)
-    drawn = frozenset(i for i in ids if i >= 0 and (vocab_size is None or i < vocab_size))
-    if len(drawn) < len(set(ids)):
-        init_logger(__name__).warning("%s: of eos_token_id %s, ids that can never be drawn are left out", name, eos)
-    return GenerationDefaults(eos_token_ids=drawn)
+    check_numbers(config)
+    for name in _SIZES:
+        check_int(name, getattr(config, name), 1)
+    for name in _BOOLEANS:
+        if hasattr(config, name):
+            check_bool(name, getattr(config, name))
+    if config.num_attention_heads % config.num_key_value_heads:
+        must = f"divide num_attention_heads ({config.num_attention_heads})"
+        raise wrong("num_key_value_heads", must, config.num_key_value_heads)
+    _check_head(config)
+    check_float("rms_norm_eps", config.rms_norm_eps)
+    if config.hidden_act not in ("silu", "swish"):  # two names of one function
+        raise wrong("hidden_act", f"be 'silu' for {config.model_type}", config.hidden_act)
+    rope = config.rope_parameters
+    if not isinstance(rope, dict) or rope.get("rope_theta") is None:
+        raise wrong("rope_parameters", "have a rope_theta", rope)
+    if rope.get("partial_rotary_factor") not in (None, 1.0):
+        raise wrong("partial_rotary_factor", "be 1: heads are turned whole", rope["partial_rotary_factor"])
+    _check_layers(config)
+
+
+def _check_head(config: Any) -> None:
+    head = getattr(config, "head_dim", None)
+    if head is None:
+        head, rest = divmod(config.hidden_size, config.num_attention_heads)
+        if rest:
+            must = f"be a multiple of num_attention_heads ({config.num_attention_heads}) where head_dim is not given"
+            raise wrong("hidden_size", must, config.hidden_size)
+    check_int("head_dim", head, 1)
+    if head % 2:
+        raise wrong("head_dim", "be even: RoPE turns pairs of dimensions", head)
+
+
+def _check_layers(config: Any) -> None:
+    if getattr(config, "is_heterogeneous", False):
+        raise ValueError("per_layer_config must not be given: all layers have one shape")
+    kinds = getattr(config, "layer_types", None) or []
+    if not isinstance(kinds, list) or not set(map(str, kinds)) <= set(_ATTENTION):
+        raise wrong("layer_types", f"be a list of {' and '.join(map(repr, _ATTENTION))}", kinds)
+    if getattr(config, "sliding_window", None) is not None:
+        check_int("sliding_window", config.sliding_window, 1)
+    elif "sliding_attention" in kinds:
+        raise wrong("sliding_window", "be given, since layer_types has 'sliding_attention'", None)

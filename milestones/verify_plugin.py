@@ -1,9 +1,9 @@
-"""Watches a milestone's tests from the inside: a pytest plugin that `verify` puts on the path of the test
-process.
+"""A pytest plugin for `verify`: writes a JSON report of how many tests were collected, which were skipped, and which
+modules were imported from outside of the milestone's tree.
 
-A green run proves nothing if the package came from elsewhere (an installed one, say), if nothing was
-collected, or if tests were skipped. This file therefore writes what it saw as JSON; it imports nothing of
-`milestones`, because it runs without it. Run as a script it imports every module of the tree instead.
+A green run proves nothing if the package came from elsewhere (an installed one, say), if nothing was collected, or if
+tests were skipped. The file is copied into the test process's path and imports nothing of `milestones`, which is not
+there. Run as a script it imports every module of the tree instead.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def foreign_modules() -> list[str]:
 MAY_LACK = {"gpu", "avx512"}  # marks of tests that need what not every machine has
 
 
-class Guard:
-    """Counts outcomes, and tells which tests were skipped that had no right to be."""
+class Report:
+    """Counts the collected tests, and lists the skipped ones that this machine could have run."""
 
     def __init__(self) -> None:
         self.collected = 0
@@ -86,7 +86,7 @@ class Guard:
 
 def pytest_configure(config: pytest.Config) -> None:
     if REPORT in os.environ:
-        config.pluginmanager.register(Guard(), "milestone-guard")
+        config.pluginmanager.register(Report(), "milestone-report")
 
 
 def import_everything() -> int:

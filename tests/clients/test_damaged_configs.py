@@ -192,17 +192,18 @@ def test_an_epsilon_that_no_root_can_be_taken_with_is_refused(value: Any, folder
 
 
 @pytest.mark.parametrize(
-    ("field", "settings", "method"),
+    ("field", "settings", "said"),
     [
-        ("quantization_config", {"quant_method": "gptq", "bits": 4}, "'gptq'"),
-        ("quantization_config", {"load_in_4bit": True}, "'bitsandbytes'"),
-        ("compression_config", {"quant_method": "compressed-tensors"}, "'compressed-tensors'"),
-        ("quantization_config", {"bits": 4}, "a method that it does not name"),
+        ("quantization_config", {"quant_method": "gptq", "bits": 4}, "group_size None is not supported"),
+        ("quantization_config", {"load_in_4bit": True}, "quant_method 'bitsandbytes' is not supported"),
+        ("compression_config", {"quant_method": "compressed-tensors"}, "old name of quantization_config"),
+        ("quantization_config", {"bits": 4}, "quant_method None is not supported"),
     ],
 )
-def test_a_quantization_is_refused_by_name(field: str, settings: Any, method: str, folder: Path) -> None:
+def test_a_quantization_is_refused_by_name(field: str, settings: Any, said: str, folder: Path) -> None:
     message = refusal(folder, **{field: settings})
-    assert f"its weights are quantized with {method} ({field} in config.json), which is not supported" in message
+    assert field in message
+    assert said in message
 
 
 def test_no_quantization_is_none(folder: Path) -> None:
@@ -256,26 +257,5 @@ def test_the_files_of_a_hub_model_are_checked_alike(
     assert load_generation_config(config).eos_token_ids == set()
     settings = json.loads((snapshot / "config.json").read_text())
     (snapshot / "config.json").write_text(json.dumps(settings | {"quantization_config": {"quant_method": "awq"}}))
-    with pytest.raises(ModelLoadError, match=r"^model 'me/tiny' cannot be loaded: .* quantized with 'awq'"):
+    with pytest.raises(ModelLoadError, match=r"^model 'me/tiny' cannot be loaded: quantization_config\.bits None"):
         load_hf_config(config)
-
-
-@pytest.mark.parametrize(
-    ("generation", "config", "expected"),
-    [
-        ([7, 8], 9, {7, 8}),  # what the makers say about generating wins
-        (7, 9, {7}),
-        (None, 9, {9}),
-        (None, [9, 10], {9, 10}),
-        (None, None, set()),
-        ("no file", 9, {9}),
-    ],
-)
-def test_eos_ids(generation: object, config: object, expected: set[int], tmp_path: Path) -> None:
-    made = make_hf_folder(tmp_path, "qwen3")
-    (made / "generation_config.json").unlink()
-    if generation != "no file":
-        (made / "generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
-    settings = json.loads((made / "config.json").read_text())
-    (made / "config.json").write_text(json.dumps({**settings, "eos_token_id": config}))
-    assert load_generation_config(ModelConfig(str(made))).eos_token_ids == expected

@@ -1,6 +1,6 @@
-"""Many short Python programs for the price of one import of torch: a process that has it forks for each of them.
+"""A fork server: one process imports torch once and forks for each program that needs it.
 
-    python preloaded.py SOCKET MODULES              the server; it ends when its stdin does
+    python fork_server.py SOCKET MODULES            the server; it ends when its stdin does
     SHIM SOCKET -c CODE | - | -m MODULE | FILE      the client, which a folder of $PATH offers as `python`
 
 A client sends its arguments, its folder, its environment and its three streams; the server's child takes them over and

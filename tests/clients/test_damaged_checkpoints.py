@@ -8,15 +8,16 @@ import math
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, MistralConfig
+from transformers import AutoModelForCausalLM
 
 from folovllm import LLMEngine, ModelConfig, ModelLoadError, SamplingParams
 from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import resolve_max_model_len
-from folovllm.models.registry import SWITCHES, decoder_spec
 from folovllm.models.weights import build_model
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model, tiny_hf_config
 from tests.m1.test_models import CPU, flat_logits
+from tests.m7.support import read
+from tests.m7.test_refusals import with_tensors
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 PROMPT = [5, 99, 17, 3, 200, 41]
@@ -95,28 +96,6 @@ def test_a_misshapen_head_of_a_tied_model_is_named(tmp_path):
         build(folder)
 
 
-# --- a sliding window that never cuts
-
-
-@pytest.mark.parametrize("kind", ["qwen2", "mistral"])
-def test_a_sliding_window_runs_within_it(kind, tmp_path):
-    """Up to its last position: a token sees as many as the window has, itself among them."""
-    window = 32
-    if kind == "qwen2":
-        over = {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 1}
-        folder = make_hf_folder(tmp_path, "qwen2", **over)
-    else:
-        values = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
-        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "eos_token_id": None, "bos_token_id": None}
-        folder = tmp_path / "mistral"
-        config = MistralConfig(**values, **heads, max_position_embeddings=512, sliding_window=window)
-        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    more = window - len(PROMPT)
-    assert tokens(folder, max_tokens=more, max_model_len=window) == hf_greedy(oracle(folder), PROMPT, more)
-    with pytest.raises(ModelLoadError, match=rf"sliding_window={window}; set max_model_len to {window} or less"):
-        tokens(folder, max_model_len=window + 1)
-
-
 # --- which class
 
 
@@ -125,14 +104,6 @@ def test_without_architectures_the_model_type_tells(kind, tmp_path):
     folder = make_hf_folder(tmp_path, kind)
     want = tokens(folder)
     assert tokens(edit_config(folder, architectures=None)) == want == hf_greedy(make_hf_model(kind), PROMPT, 24)
-
-
-def test_the_model_type_of_every_known_architecture_is_known():
-    for name, switches in SWITCHES.items():
-        config = tiny_hf_config("llama")
-        config.model_type, config.architectures = name.removesuffix("ForCausalLM").lower(), None
-        spec = decoder_spec(config)
-        assert {switch: getattr(spec, switch) for switch in switches(config)} == switches(config)
 
 
 @pytest.mark.parametrize(("kind", "architecture"), [("qwen2", "LlamaForCausalLM"), ("llama", "Qwen3ForCausalLM")])
@@ -175,6 +146,28 @@ def test_dummy_weights_larger_than_the_memory_are_refused():
         build_model(config, 64, torch.float32, CPU, None)
 
 
+def test_a_tensor_without_the_models_prefix_is_refused_by_that_reason(tmp_path):
+    bare = "layers.1.self_attn.k_proj.weight"
+    folder = edit_tensors(make_hf_folder(tmp_path), lambda t: t.update({bare: t.pop(f"model.{bare}")}))
+    with pytest.raises(ModelLoadError, match=r"no place for: layers.1.self_attn.k_proj.weight .* lacks 'model.'"):
+        build(folder)
+
+
+def test_weights_that_a_folder_holds_twice_are_read_once(tmp_path):
+    folder = make_hf_folder(tmp_path)
+    want = flat_logits(build(folder), [torch.arange(9)])
+    save_file({"layers.0.attention.wk.weight": torch.zeros(2, 3)}, folder / "consolidated.safetensors")
+    assert torch.equal(flat_logits(build(folder), [torch.arange(9)]), want)
+
+
+def test_a_truncated_file_is_named(tmp_path):
+    folder = make_hf_folder(tmp_path)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ModelLoadError, match=r"model.safetensors cannot be read: .*; was it downloaded to its end\?"):
+        build(folder)
+
+
 def test_a_tensor_in_two_files_is_named(tmp_path):
     folder = make_hf_folder(tmp_path, sharded=True)
     one, other = sorted(folder.glob("*.safetensors"))[:2]
@@ -189,6 +182,24 @@ def test_weights_without_their_scale_are_refused(dtype, tmp_path):
     folder = edit_tensors(make_hf_folder(tmp_path), lambda t: t.update({HEAD: t[HEAD].to(dtype)}))
     with pytest.raises(ModelLoadError, match=r"tensor lm_head\.weight holds \w+, the configuration asks for F64"):
         build(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "dtype", "text"),
+    [
+        ("gptq-4-bits", "qweight", torch.int64, "holds I64, the configuration asks for I32"),
+        ("gptq-4-bits", "scales", torch.int32, "holds I32, the configuration asks for F64 or F32 or F16 or BF16"),
+        ("int-quantized", "weight", torch.float16, "holds F16, the configuration asks for I8"),
+    ],
+)
+def test_codes_and_scales_of_another_dtype_are_refused(tmp_path, name, tensor, dtype, text):
+    layer = "model.layers.0.mlp.down_proj"
+
+    def edit(tensors):
+        tensors[f"{layer}.{tensor}"] = tensors[f"{layer}.{tensor}"].to(dtype)
+
+    with pytest.raises(ModelLoadError, match=f"{layer}.{tensor} {text}"):
+        read(with_tensors(tmp_path, name, edit))
 
 
 @pytest.mark.exhaustive

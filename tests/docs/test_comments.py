@@ -1,0 +1,127 @@
+"""A Chinese page's code boxes speak Chinese: the comments are laid over, the code stays, and no entry grows old."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from milestones.site import comment_entries, comments, render, source
+from milestones.site.directives import parse_directive
+
+SOURCE = '''\
+# The limit,
+# in tokens.
+LIMIT = 4  # four
+
+
+def grow(by: int) -> str:
+    r"""Grow by `by`.
+
+        1 ─▶ 2
+    """
+    # [num_tokens]
+    text = """no docstring"""  # noqa: E501
+    return text + "# no comment"
+'''
+CHINESE = {
+    "The limit, in tokens.": "上限，以 token 计。",
+    "four": "四",
+    "Grow by `by`. 1 ─▶ 2": "增加 `by`。\n\n    1 ─▶ 2",
+}
+LAID = '''\
+# 上限，以 token 计。
+LIMIT = 4  # 四
+
+
+def grow(by: int) -> str:
+    r"""增加 `by`。
+
+        1 ─▶ 2
+    """
+    # [num_tokens]
+    text = """no docstring"""  # noqa: E501
+    return text + "# no comment"'''
+
+
+def test_every_comment_of_the_core_path_has_its_chinese_and_every_entry_is_shown():
+    """What is missing: python -m milestones.site comments --update."""
+    assert comment_entries.problems(comment_entries.look()) == []
+
+
+def test_comments_and_docstrings_are_laid_over_and_nothing_else():
+    assert comments.laid_over(SOURCE, CHINESE, is_doc=False) == LAID
+    assert comments.laid_over(SOURCE, {}, is_doc=False) == SOURCE.rstrip("\n")
+
+
+def test_a_shape_and_a_linter_s_mark_are_no_prose():
+    assert [text.said for text in comments.texts(SOURCE) if text.is_prose] == [
+        "The limit,\nin tokens.",
+        "four",
+        "Grow by `by`.\n\n    1 ─▶ 2",
+    ]
+
+
+def test_a_long_line_is_broken_before_no_closing_mark_and_in_no_name():
+    assert comments.broken("先取 `num_blocks` 块，再放回。", 12) == ["先取", "`num_blocks`", "块，再放回。"]
+    assert comments.broken("a  b ─▶ " + "很" * 20, 12) == ["a  b ─▶ " + "很" * 20]  # laid out by hand
+    assert comments.broken("    一二三四五六", 12) == ["    一二三四", "        五六"]
+
+
+@pytest.fixture
+def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """A course of one page, whose one box shows the source that is given; answers what the gate says."""
+    monkeypatch.setattr(source, "ROOT", tmp_path)
+    (tmp_path / "docs/zh/m0").mkdir(parents=True)
+    (tmp_path / "docs/way.toml").write_text('m0 = ["m0/page.md"]\n', encoding="utf-8")
+    (tmp_path / "docs/zh/m0/page.md").write_text("# P {#p}\n\n::: code thing.py\n", encoding="utf-8")
+
+    def gate(code: str, *, update: bool = False) -> list[str]:
+        (tmp_path / "thing.py").write_text(code, encoding="utf-8")
+        if update:
+            comment_entries.update(comment_entries.look(tmp_path), tmp_path)
+        return comment_entries.problems(comment_entries.look(tmp_path))
+
+    return gate
+
+
+def test_an_update_asks_for_what_is_missing_and_keeps_the_chinese_of_what_has_changed(course, tmp_path):
+    old, new = "# One block is free.\n", "# One block\n# is not free.\n"
+    assert course(old, update=True) == ["docs/zh/m0/page.md: thing.py: no Chinese for 'One block is free.'"]
+    file = tmp_path / comments.FOLDER / "m0.toml"
+    file.write_text(file.read_text(encoding="utf-8").replace("zh = ''", "zh = '有一块空闲。'"), encoding="utf-8")
+    assert course(old) == []
+    assert course("# One block\n# is free.\n") == []  # broken elsewhere, the same words
+
+    assert len(course(new)) == 2  # one has no Chinese, the other is shown nowhere
+    assert course(new, update=True) == [
+        "docs/zh/m0/page.md: thing.py: Chinese of an older English for 'One block is not free.'"
+    ]
+    text = file.read_text(encoding="utf-8")
+    assert "was = 'One block is free.'\n" in text
+    assert "zh = '有一块空闲。'\n" in text
+    assert comments.read(["m0"], lambda path: (tmp_path / path).read_text(encoding="utf-8")) == {}
+    file.write_text(text.replace("was = 'One block is free.'\n", ""), encoding="utf-8")
+    assert course(new) == []
+    assert course("x = 1\n") == [f"{comments.FOLDER}/m0.toml: no box shows 'One block is not free.'"]
+
+
+def test_the_chinese_leaves_the_code_of_every_core_box_as_it_is():
+    state = comment_entries.look()
+    chinese = {key: entry["zh"] for key, entry in state.entries.items()}
+    boxes = {shown.box for shown in state.of_core().values() if "__doc__" not in shown.box}
+    for box in boxes:
+        code = render.shown_code(parse_directive(f"code {box}"))
+        assert _bare(comments.laid_over(code, chinese, is_doc=False)) == _bare(code), box
+
+
+def _bare(code: str) -> str:
+    """`code` without what a reader reads: ast has no comments, and docstrings are expressions that say nothing."""
+
+    class Silent(ast.NodeTransformer):
+        def visit_Expr(self, node: ast.Expr) -> ast.Expr:
+            return ast.Expr(ast.Constant(0)) if isinstance(node.value, ast.Constant) else node
+
+    return ast.dump(Silent().visit(ast.parse(code)))
