@@ -35,6 +35,7 @@ def test_all_sequences_of_a_request_that_run_compute():
     running(scheduler, a)
     running(scheduler, request("b"))
     second = a.get_seqs()[1]
+    second.block_ids = [scheduler._free_slots.pop(0)]
     second.status, second.num_computed_tokens = SequenceStatus.RUNNING, 2
     expect(work(scheduler.schedule()), [("a-0", 1), ("a-1", 1), ("b-0", 1)])
 

@@ -150,10 +150,12 @@ def test_all_that_run_take_room():
 
 
 @invariant(4)
-def test_each_prompt_that_ends_in_the_step_is_forked_once():
+def test_each_sequence_that_ends_its_prompt_may_fork():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 10, n=3)
-    seq = running(scheduler, a, num_computed=8)
-    other = running(scheduler, request("b", 9), num_computed=8)
-    scheduler._end_prefills(a, [(other, 1), (seq, 2)], output)
-    expect(named(output.forks), [("a-0", "a-1"), ("a-0", "a-2")])
+    first, second = running(scheduler, a, num_computed=8), a.get_seqs()[1]
+    first.data.output_token_ids.append(7)  # it had drawn before it was preempted
+    scheduler.kv.allocate_slots([(second, 8)])
+    second.num_computed_tokens, second.status = 8, RUNNING
+    scheduler._end_prefills(a, [(first, 2), (second, 2)], output)
+    expect(named(output.forks), [("a-1", "a-2")])
