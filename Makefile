@@ -59,7 +59,7 @@ makers: $(VENV)/.installed-test
 	@$(PYTEST) -m $(QUICK) $(DRAW) $(MAKERS) $(ARGS)
 
 exhaustive: $(VENV)/.installed-test
-	@$(PYTEST) -m exhaustive $(DRAW)
+	@$(PYTEST) -m exhaustive $(DRAW) $(PROMISES) $(MAKERS)
 
 # It builds the wheel, installs it where no other folovllm is, and takes the packages that it needs from .venv.
 wheel: $(VENV)/.installed-test $(VENV)/.installed-serve $(VENV)/.installed-dev
@@ -113,7 +113,7 @@ $(VENV)/clients/.installed: $(CLIENTS) | $(BIN)/python
 PACED = $(addprefix tests/,m2/test_async_llm.py m2/test_async_llm_loops.py m2/test_async_llm_life.py \
 	m3/test_engine_m3.py::test_two_hundred_streams_of_which_a_third_is_cancelled \
 	m4/test_async_life.py::test_users_of_an_async_llm_get_what_is_theirs \
-	clients/test_step_thread.py clients/test_replica_wire.py \
+	clients/test_busy_loop.py clients/test_deltas.py \
 	serve/test_load.py serve/test_limits.py serve/test_replicas.py serve/test_streams.py)
 pace: $(VENV)/.installed-serve-test
 	@for pace in slow fast; do \
@@ -160,6 +160,7 @@ docs: $(VENV)/.installed-docs
 	@$(BIN)/python -m milestones.site terms
 	@$(BIN)/python -m milestones.site comments
 	@$(BIN)/python -m milestones.site words
+	@$(BIN)/python -m workshop.redraw
 	@$(BIN)/python -m milestones.site build --with zensical
 	@$(BIN)/python -m milestones.site links
 	@$(BIN)/python -m milestones.site build

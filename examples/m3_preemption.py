@@ -28,7 +28,7 @@ def run(mode: str, num_kv_blocks: int) -> list[list[int]]:
         for output in engine.step():
             outputs[output.request_id] = output.outputs[0].token_ids
         for number, request in enumerate(requests):
-            lanes[number] += MARKS.get(request.first_seq().status, " ")
+            lanes[number] += MARKS.get(request.get_seqs()[0].status, " ")
     print(f"{mode}, {num_kv_blocks} blocks: {engine.stats().preemptions} preemptions in {len(lanes[0])} steps")
     for lane in lanes:
         print(f"  {lane.rstrip()}")

@@ -76,7 +76,7 @@ def run(choose: Choose) -> tuple[float, list[int]]:
         sent[engine] += 1
         known[engine].update(wanted)
         kv, request = engines[engine], Request(str(number), None, tokens, SamplingParams())
-        seq = request.first_seq()
+        seq = request.get_seqs()[0]
         kv.get_computed_blocks(request, seq)
         found, total = found + seq.num_computed_tokens, total + len(tokens)
         kv.allocate_slots([(seq, len(tokens) - seq.num_computed_tokens)])

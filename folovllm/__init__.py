@@ -14,11 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from folovllm.utils.threads import set_wait_policy
-
 __version__ = "0.2.0"
-
-set_wait_policy()  # OpenMP reads it when torch is imported, so it has to be said before
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
 _HOME = {name.name: node.module for node in _STUB.body if isinstance(node, ast.ImportFrom) for name in node.names}

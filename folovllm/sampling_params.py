@@ -1,9 +1,8 @@
 """SamplingParams: everything a request may ask about how its tokens are chosen, and when to stop.
 
 Plain data, checked when it is made and again when a request takes it, so that the sampler never has to. Fields may be
-set in between. So what follows from them, `best_of` too as long as it is not given, is computed when it is read, and
-never kept. The fields and their meanings are vLLM's. How the settings act on the logits, and in which order, is the
-sampler's business. More than 300 lines, for the fields and their checks are one table.
+set in between, so what follows from them is computed when it is read. The fields and their meanings are vLLM's. How the
+settings act on the logits, and in which order, is the sampler's business.
 
 vLLM: vllm/sampling_params.py
 """
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum
 from typing import Any, Literal
 
@@ -28,7 +27,6 @@ from folovllm.utils.checks import (
     check_utf8,
     describe,
     did_you_mean,
-    nearest_name,
     wrong,
 )
 
@@ -66,29 +64,11 @@ class RequestOutputKind(Enum):
     FINAL_ONLY = 2
 
 
-class _AsMany(int):
-    """What `best_of` reads as until it is given: n. To hand it on, as dataclasses.replace does, gives nothing."""
-
-
-class _BestOf:
-    """The field `best_of`: None is kept where it was not given, and read as n."""
-
-    def __get__(self, params: SamplingParams | None, owner: type[SamplingParams]) -> int:
-        if params is None:
-            return None  # type: ignore[return-value]  # the default, for which dataclass asks the class
-        given: int | None = vars(params)["best_of"]
-        return _AsMany(params.n) if given is None else given
-
-    def __set__(self, params: SamplingParams, value: int | None) -> None:
-        vars(params)["best_of"] = None if isinstance(value, _AsMany) else value
-
-
 @dataclass
 class SamplingParams:
     """How to choose the tokens of one request.
 
-    How many: `n` sequences come back, the best by cumulative log-probability of `best_of` that are run
-    (default: `n`).
+    How many: `n` sequences come back, the best by cumulative log-probability of `best_of` that are run (default: `n`).
     Penalties: `presence_penalty` once per token id already generated, `frequency_penalty` for each time it
     was, `repetition_penalty` divides (or multiplies) the logits of ids in the prompt or the output.
     Distribution: `temperature` (0 is greedy: the argmax), then the `top_k` likeliest (-1 or 0: all), then the
@@ -112,7 +92,7 @@ class SamplingParams:
     """
 
     n: int = 1
-    best_of: _BestOf = _BestOf()  # an int: as many as n, until it is given
+    best_of: int = None  # type: ignore[assignment]  # as many as n, where it is not given: see _best_of
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -165,8 +145,8 @@ class SamplingParams:
             TypeError: an unknown field. ValueError: a wrong value, by name.
         """
         values = {name: value for name, value in given.items() if value is not None or name == "max_tokens"}
-        if isinstance(values.get("logit_bias"), dict):
-            values["logit_bias"] = {_token_id(key): _bounded(bias) for key, bias in values["logit_bias"].items()}
+        if isinstance(biases := values.get("logit_bias"), dict):
+            values["logit_bias"] = dict(_openai_bias(*item) for item in biases.items())
         return cls(**values)
 
     def validate(self) -> None:
@@ -175,13 +155,9 @@ class SamplingParams:
         Raises:
             ValueError: a field is wrong, or there is no such field; the text begins with its name.
         """
-        known = self.__dataclass_fields__
-        for name in vars(self):
-            if name not in known:  # it was set later, and would be ignored
-                near = nearest_name(name, known)
-                raise ValueError(
-                    f"{name} is not a field of SamplingParams" + (f", did you mean {near!r}?" if near else "")
-                )
+        for name in vars(self).keys() - self.__dataclass_fields__.keys():  # it was set later, and would be ignored
+            hint = did_you_mean(name, self.__dataclass_fields__)
+            raise ValueError(f"{name} is not a field of SamplingParams" + (f", {hint}" if hint else ""))
         self.stop = _string_list("stop", self.stop)
         self.bad_words = _string_list("bad_words", self.bad_words)
         for name in ("stop_token_ids", "allowed_token_ids"):
@@ -210,8 +186,7 @@ class SamplingParams:
 
     @property
     def needs_logprobs(self) -> bool:
-        """Whether the sampler must report log-probabilities: asked for, or needed to choose the best sequences. (Beams
-        are chosen on the way.)"""
+        """Whether log-probabilities are asked for, or needed to choose the best sequences; beams are chosen earlier."""
         return self.logprobs is not None or (self.best_of > self.n and not self.use_beam_search)
 
     def clone(self) -> SamplingParams:
@@ -219,11 +194,9 @@ class SamplingParams:
         return copy.deepcopy(self)
 
     def _check_flags(self) -> None:
-        for name in (
-            "include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens",
-            "spaces_between_special_tokens",
-        ):  # fmt: skip
-            check_bool(name, getattr(self, name))
+        for each in fields(self):
+            if each.type == "bool":
+                check_bool(each.name, getattr(self, each.name))
         check_choice("logprobs_mode", self.logprobs_mode, ("raw", "processed"))
         if not isinstance(self.output_kind, RequestOutputKind):
             raise wrong("output_kind", "be a RequestOutputKind", self.output_kind)
@@ -237,10 +210,9 @@ class SamplingParams:
 
     def _check_counts(self) -> None:
         check_int("n", self.n, 1, must="be at least 1")
-        best_of = self.best_of
-        check_int("best_of", best_of, 1, must="be at least 1")
-        if best_of < self.n:
-            raise ValueError(f"best_of ({best_of}) must be >= n ({self.n})")
+        check_int("best_of", self.best_of, 1, must="be at least 1")
+        if self.best_of < self.n:
+            raise ValueError(f"best_of ({self.best_of}) must be >= n ({self.n})")
         if self.max_tokens is not None:
             way_out = "use None to go on to the model's max_model_len"
             check_int("max_tokens", self.max_tokens, 1, must="be at least 1", way_out=way_out)
@@ -279,7 +251,6 @@ class SamplingParams:
             raise wrong("extra_args", "be a dict", self.extra_args)
 
     def _check_beam_search(self) -> None:
-        check_bool("use_beam_search", self.use_beam_search)
         check_float("length_penalty", self.length_penalty)
         if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
             raise wrong("early_stopping", "be True, False or 'never'", self.early_stopping)
@@ -296,11 +267,17 @@ class SamplingParams:
                 raise wrong(name, must, getattr(self, name), "raise the temperature")
 
 
-def _string_list(name: str, value: object) -> list[str]:
-    """None, one string or a list of them, as a list of its own.
+def _best_of(params: SamplingParams) -> int:
+    given: int | None = vars(params)["best_of"]
+    return params.n if given is None else given
 
-    Blank ones are fine ("\\n\\n" is a common stop); an empty one would match everywhere.
-    """
+
+# Assigned here: in the class's body the property would be the field's default.
+SamplingParams.best_of = property(_best_of, lambda params, given: vars(params).update(best_of=given))  # type: ignore[assignment]
+
+
+def _string_list(name: str, value: object) -> list[str]:
+    """As a list. Blank strings are fine ("\\n\\n" is a common stop); an empty one would match everywhere."""
     strings = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(strings, (list, tuple)):
         raise wrong(name, "be a string or a list of strings", value)
@@ -312,14 +289,11 @@ def _string_list(name: str, value: object) -> list[str]:
     return list(strings)
 
 
-def _token_id(key: object) -> int:
+def _openai_bias(key: object, bias: Any) -> tuple[int, Any]:
+    """A key may be text; a number is brought into [-100, 100]. Anything else, NaN too, stays for validate() to name."""
     try:
-        return int(key)  # type: ignore[call-overload, no-any-return]
+        token_id = int(key)  # type: ignore[call-overload]
     except (TypeError, ValueError):
         raise ValueError(f"logit_bias must have token ids as keys, got {key!r}") from None
-
-
-def _bounded(bias: Any) -> Any:
-    """Anything but a number stays, for validate() to name it; NaN as well."""
     is_number = isinstance(bias, (int, float)) and not isinstance(bias, bool) and bias == bias
-    return min(100.0, max(-100.0, bias)) if is_number else bias
+    return token_id, min(100.0, max(-100.0, bias)) if is_number else bias

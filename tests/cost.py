@@ -18,6 +18,7 @@ from pathlib import PurePath
 import pytest
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 PROPERTY = "cost"
@@ -124,7 +125,7 @@ def _table(what: str, costs: dict[str, Cost], most: int) -> Table:
         table.add_column(column, justify="right")
     for name, cost in sorted(costs.items(), key=lambda item: -item[1].cpu)[:most]:
         numbers = (f"{cost.wall:.1f}", f"{cost.cpu:.1f}", f"{cost.children:.1f}")
-        table.add_row(name, str(cost.tests), *numbers, str(cost.processes or ""))
+        table.add_row(escape(name), str(cost.tests), *numbers, str(cost.processes or ""))
     return table
 
 

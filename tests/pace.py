@@ -79,8 +79,8 @@ def _slow_engine(places: pytest.MonkeyPatch) -> None:
     for module, path in (
         ("folovllm.engine.llm_engine", "LLMEngine.advance"),  # a step of an engine that is driven by a thread
         ("folovllm.worker.model_runner", "ModelRunner.execute_model"),  # in its middle: scheduled, not yet computed
-        ("folovllm.engine.step_thread", "StepThread._collect"),  # before the outputs are handed over
-        ("folovllm.engine.step_thread", "StepThread._hand_out"),  # and before the event loop has them
+        ("folovllm.engine.busy_loop", "BusyLoop._hand_out"),  # before the outputs are handed over
+        ("folovllm.engine.engine_client", "EngineClient.receive"),  # and before the event loop has them
     ):
         _wrap(places, module, path, _after_a_delay)
     _wrap(places, "concurrent.futures.thread", "ThreadPoolExecutor.submit", _late_hand_over)

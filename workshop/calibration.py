@@ -1,6 +1,6 @@
 """The text beside the embedded model, for `folovllm quantize`: documents of its corpus that it was not trained on.
 
-    python -m workshop.calibration
+python -m workshop.calibration
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ TITLES = {
     "m4": ("M4: the next step is planned while this one runs", "M4：这一步还在算，下一步已经排好"),
     "m5": ("M5: a long prompt comes in by chunks", "M5：长提示词分段进来"),
     "m6": ("M6: C starts from what B has computed", "M6：C 从 B 已经算好的地方开始"),
+    "m8": ("M8: guesses are checked beside the last token", "M8：猜测与最后一个 token 一起核对"),
 }
 
 
@@ -66,7 +67,7 @@ def _steps(milestone: str, trace: dict[str, Any]) -> str:
     for row, (name, _, size, outputs, _) in enumerate(REQUESTS):
         said = (f"{size} + {outputs} tokens", f"{size} + {outputs} 个 token")
         _request_row(picture, trace, name, TOP + row * ROW, said)
-    _bars(picture, steps, base, budget=BUDGET if milestone in ("m5", "m6") else None)
+    _bars(picture, steps, base, budget=BUDGET if milestone in ("m5", "m6", "m8") else None)
     below: dict[str, Callable[[Picture, dict[str, Any], int], int]] = {"m1": _cache, "m2": _slots, "m4": _lanes}
     height = below.get(milestone, _blocks)(picture, trace, base + 34)
     return picture.svg(title, height)
@@ -77,7 +78,7 @@ def _request_row(picture: Picture, trace: dict[str, Any], name: str, y: int, sai
         text(22, y + 22, name, font_weight="bold", font_size="15"),
         text(40, y + 22, *said, fill=MUTED),
     )
-    size = next(request[2] for request in REQUESTS if request[0] == name)
+    size, outputs = next(request[2:4] for request in REQUESTS if request[0] == name)
     taking = {i: part for i, step in enumerate(trace["steps"], 1) for part in step if part["r"] == name}
     for step in range(trace["arrived"][name], max(taking) + 1):
         x = column(step) + 2
@@ -88,8 +89,16 @@ def _request_row(picture: Picture, trace: dict[str, Any], name: str, y: int, sai
         prompt = part["start"] < size
         fill = DARK[name] if prompt else LIGHT[name]
         weight = "bold" if prompt else "normal"
-        number = text(x + (COLUMN - 12) / 2, y + 22, str(part["n"]), text_anchor="middle", font_weight=weight)
-        picture.from_step(step, box(x, y, COLUMN - 12, CELL, fill), number)
+        middle = x + (COLUMN - 12) / 2
+        numbers = [text(middle, y + 22, str(part["n"]), text_anchor="middle", font_weight=weight)]
+        if not prompt and part["n"] > 1:  # the last token, guesses, and how many tokens come of it
+            later = [other["start"] for number, other in sorted(taking.items()) if number > step]
+            gained = (later[0] if later else size + outputs - 1) - part["start"]
+            numbers = [
+                text(middle, y + 15, f"1+{part['n'] - 1}", text_anchor="middle"),
+                text(middle, y + 30, f"→ {gained}", text_anchor="middle", fill=ACCENT),
+            ]
+        picture.from_step(step, box(x, y, COLUMN - 12, CELL, fill), *numbers)
     joins = min(taking)
     if found := taking[joins]["start"]:
         frame = box(column(joins) - 0.5, y - 2.5, COLUMN - 7, CELL + 5, "none", ACCENT, stroke_width="2")

@@ -28,7 +28,7 @@ FADED = "#8c8877"  # what a dropped beam has left
 
 
 def sizing() -> Card:
-    card = Card(860, 356, ("Memory of the GPUs: weights, step, cache, unused", "GPU 内存：权重、步、缓存、不用的"))
+    card = Card(860, 356, ("Memory of the GPUs: weights, step, cache, unused", "GPU 显存：权重、步、缓存、不用的"))
     left, width = 190, 430
     #        model, GPUs, weights in GB, bytes of KV a token
     rows = [("Llama-2-7B", 1, 13.48, 524_288), ("Qwen2.5-7B", 1, 15.24, 57_344), ("Llama-3-70B", 2, 141.2, 327_680),
@@ -60,7 +60,7 @@ def sizing() -> Card:
         x += step
     card.text(left + width + 14, 38, ("for the cache", "留给缓存"), bold=True)
     card.text(
-        24, 340, ("each bar is the memory of all GPUs together", "每一条是全部 GPU 的内存合计"), color=MUTED, size=13
+        24, 340, ("each bar is the memory of all GPUs together", "每一条是全部 GPU 显存合计"), color=MUTED, size=13
     )
     return card
 

@@ -50,15 +50,18 @@ HERE = {
 # What the page says to a reader at a terminal -> what is true here.
 SAID = {
     "en": {
-        "In a clone, run `make demo` once, which sets up `.venv`, and then `source .venv/bin/activate`. Now:": "`run()` is the file's command line:",
+        "In a clone, run `make demo` once, which sets up `.venv`, and then `source .venv/bin/activate`. Now:": (
+            "`run()` is the file's command line:"
+        ),
         "Give your own prompts behind the name of the file, and": "Give `run()` your own prompts in quotes, and",
         " It is also a notebook, `examples/first_hour.ipynb`, whose first cell installs the package from the "
         "repository.": "",
         "Two of them change the file; `git checkout examples/one_file_engine.py` takes that back.\n\n": "",
     },
     "zh": {
-        "在克隆下来的仓库里运行一次 `make demo`，它会建好 `.venv`；再 `source .venv/bin/activate`。然后：": "`run()` 就是这个文件的"
-        "命令行：",
+        "在克隆下来的仓库里运行一次 `make demo`，它会建好 `.venv`；再 `source .venv/bin/activate`。然后：": (
+            "`run()` 就是这个文件的命令行："
+        ),
         "把自己的提示词写在文件名后面；加上": "把自己的提示词加上引号交给 `run()`；加上",
         "这一页也有 notebook 版：`examples/first_hour.ipynb`，第一个单元格会从仓库安装这个包。": "",
         "后两种要改文件里的一行；看完用 `git checkout examples/one_file_engine.py` 改回来。\n\n": "",

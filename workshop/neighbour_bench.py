@@ -117,7 +117,7 @@ def steps(engine: LLMEngine, requests: int) -> Callable[[], dict[str, float]]:
     def measure() -> dict[str, float]:
         number = next(numbers)
         params = SamplingParams(temperature=0, max_tokens=OUTPUT, ignore_eos=True, detokenize=False)
-        for i, prompt in enumerate(random_prompts(requests, PROMPT, shape_config(SHAPE).vocab_size, seed=number)):
+        for i, prompt in enumerate(random_prompts([PROMPT] * requests, shape_config(SHAPE).vocab_size, number)):
             engine.add_request(f"{requests}-{number}-{i}", prompt, params)
         times = []
         while engine.has_unfinished_requests():

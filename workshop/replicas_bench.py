@@ -3,7 +3,7 @@
     python -m workshop.replicas_bench --json replicas-routers.json      # needs the extras serve and ray
 
 `groups` prefixes of `prefix_len` tokens; each request is one of them, at random, and a short end of its own. The caches
-are such that one of them does not hold all prefixes, and both together do. That is where routing matters: in a
+are such that one of them does not hold all prefixes, and both merged do. That is where routing matters: in a
 cache with room for everything, every replica has every prefix after a while, whatever the router does.
 
 The routers take turns in one run, each round with a cache salt of its own, so that no round finds anything that an
@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.progress import track
 
 from folovllm.bench.report import Report, Row
-from folovllm.engine.looks import together
+from folovllm.engine.snapshots import merged
 from folovllm.engine.stats import EngineStats
 from folovllm.sampling_params import SamplingParams
 from folovllm.serving.replicas.client import ReplicatedLLM
@@ -52,8 +52,8 @@ async def ask(llm: ReplicatedLLM, prompt: list[int], salt: str, output_len: int)
 
 
 async def stats_of(llm: ReplicatedLLM) -> tuple[EngineStats, list[int]]:
-    looks = await llm.looks()
-    return together(looks)[0], [look.stats.prefix_cache_queries for look in looks]
+    snapshots = await llm.snapshots()
+    return merged(snapshots)[0], [each.stats.prefix_cache_queries for each in snapshots]
 
 
 async def turn(llm: ReplicatedLLM, prompts: list[list[int]], warm: list[list[int]], args: Any) -> Row:

@@ -39,7 +39,7 @@ async def long_one(llm: ReplicatedLLM, tokens: int, seen: dict[int, int], number
 
 
 async def measure(llm: ReplicatedLLM, fleet: RayFleet, args: Any) -> Row:
-    await llm.looks()
+    await llm.snapshots()
     seen: dict[int, int] = {}
     tasks = [asyncio.create_task(long_one(llm, args.tokens, seen, number)) for number in range(args.requests)]
     while len(seen) < args.requests or min(seen.values()) < args.tokens // 10:

@@ -1,7 +1,7 @@
 """The picture of the notes' page "See it", out of a trace: python -m workshop.see_it
 
 It runs examples/trace.py, whose lengths are given, so that the picture is the same on every machine; and writes
-docs/en/see-it.svg and docs/zh/see-it.svg. tests/workshop/ sees that these are what it writes.
+docs/en/see-it.svg and docs/zh/see-it.svg.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ async def send(
 ) -> list[Answer]:
     """Ask each item at its moment; the answers are in the items' order.
 
-    Where max_concurrency are under way, the next waits outside: its own clock begins when it is asked.
+    Where max_concurrency are under way, the next waits: its time begins when it is asked.
     """
     due, began = arrivals.times(len(items), seed), time.perf_counter()
     places = asyncio.Semaphore(arrivals.max_concurrency or max(len(items), 1))

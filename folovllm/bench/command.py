@@ -30,19 +30,18 @@ class Bench:
     """Why --trace has nothing to write down here; empty where a step of an engine in this process is measured."""
 
 
-NO_ENGINE = "it has no engine with steps to write down: use `folovllm bench decode --trace FILE`"
+NO_ENGINE = "it has no engine with steps to write down: use `folovllm bench throughput --trace FILE`"
 BENCHES = {
     "throughput": Bench("folovllm.bench.throughput", "several requests: tokens/s"),
     "latency": Bench("folovllm.bench.latency", "one request at a time: ms per token"),
     "serve-load": Bench("folovllm.bench.serve_load", "an engine or a server under load"),
-    "decode": Bench("folovllm.bench.decode", "decode steps: share of the roofline"),
     "compare": Bench("folovllm.bench.compare", "two results: ratios, and what of them is noise", NO_ENGINE),
     "simulate": Bench("folovllm.simulator.command", "a device, a model and a load that are not here", "its own"),
 }
 
 
 def add_parser(commands: Any) -> None:
-    text = "measure speed and memory, also against Hugging Face"
+    text = "measure speed and memory"
     add_benches(commands.add_parser("bench", help=text, description="Measure the engine."), BENCHES)
 
 

@@ -98,8 +98,8 @@ def run(args: argparse.Namespace) -> Report:
     notes = [
         f"a: {path_a} ({a.get('date', 'no date')}), b: {path_b} ({b.get('date', 'no date')}).",
         "b_over_a: the middle one of every round of b over every round of a; low to high holds the true ratio, as sure "
-        "as the column says. better or worse: 1 is outside. noise: 1 is inside. Under 95% there are too few rounds to "
-        "tell: take four or more of each (--rounds).",
+        "as the column says. better or worse: 1 is outside. noise: 1 is inside. Under 95% there are too few rounds: "
+        "take four or more of each (--rounds).",
         *warnings(a, b),
     ]
     title = f"Compared: {a.get('title', kind(a))}"

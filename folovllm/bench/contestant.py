@@ -1,18 +1,19 @@
-"""The engine and its peers behind one small interface, in turn: run prompts, say what each step took.
+"""The engine and its peers behind one small interface: run prompts, say what each step took.
 
-Each is used as its users use it, ours as LLM makes it and through LLMEngine.step(); peers/ has the others. They take
-turns round by round, so that a slow minute slows all of them, and the machine is measured between their runs.
+Each is used as its users use it, ours as LLM makes it and through LLMEngine.step(). Peers are in the workshop
+(`python -m workshop.bench`), which adds them to PEERS.
 
 vLLM: none
 """
 
 from __future__ import annotations
 
-import gc
+import argparse
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 
@@ -22,8 +23,6 @@ from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.parts import Parts, choose_parts
 from folovllm.sampling_params import SamplingParams
 
-SETTLE = 0.3  # seconds; the threads of Intel's OpenMP look for work for 0.2 after their last
-Result = TypeVar("Result")
 Work = tuple[list[list[int]], list[int]]
 """Prompts, and how many tokens each gets."""
 
@@ -44,9 +43,13 @@ class Run(list[Step]):
     kv_used_tokens: int | None = None
     """When most of them were used."""
     prefix_queries = prefix_hits = preemptions = 0
-    """Prompt tokens looked up and found in the cache of prefixes, and sequences that gave way."""
+    """Prompt tokens looked up and found in the cache of prefixes, and sequences that were preempted."""
     wall_seconds: float | None = None
-    """From before the first request is handed over to after the last token; what lies between the steps counts too."""
+    """From before the first request is handed over to after the last token, the time between steps included."""
+
+    @property
+    def seconds(self) -> float:
+        return sum(step.seconds for step in self)
 
     @property
     def prefill_seconds(self) -> float:
@@ -59,14 +62,6 @@ class Run(list[Step]):
     @property
     def decode_tokens(self) -> int:
         return sum(step.tokens for step in self if not step.prefill)
-
-    @property
-    def tokens(self) -> int:
-        return sum(step.tokens for step in self)
-
-    @property
-    def seconds(self) -> float:
-        return self.prefill_seconds + self.decode_seconds
 
 
 class Contestant(Protocol):
@@ -88,8 +83,7 @@ def make_engine(
 
 
 class FoloVLLM:
-    """LLM's engine: requests are added together, and it schedules them as it does. Greedy, unless `sampling` says
-    otherwise."""
+    """LLM's engine: requests are added together, and it schedules them as it does."""
 
     name = "folovllm"
 
@@ -105,25 +99,22 @@ class FoloVLLM:
         """Raises RuntimeError where a request has not got all of its tokens."""
         self._runs += 1
         names = [f"run{self._runs}-{number}" for number in range(len(prompts))]
-        run = Run()
-        counts: dict[str, int] = {}
-        before_run = self.engine.stats()
-        begin = time.perf_counter()
+        run, counts, engine = Run(), dict[str, int](), self.engine
+        before_run, begin = engine.stats(), time.perf_counter()
         for name, prompt, max_tokens in zip(names, prompts, num_tokens, strict=True):
             params = SamplingParams(**self.sampling, max_tokens=max_tokens, ignore_eos=True, detokenize=False)
-            self.engine.add_request(name, prompt, params)
-        while self.engine.has_unfinished_requests():
+            engine.add_request(name, prompt, params)
+        while engine.has_unfinished_requests():
             start = time.perf_counter()
-            outputs = self.engine.step()
+            outputs = engine.step()
             seconds = time.perf_counter() - start
             before = sum(counts.values())
             prefill = not outputs or any(output.request_id not in counts for output in outputs)
             counts |= {output.request_id: len(output.outputs[0].token_ids) for output in outputs}
             run.append(Step(seconds, sum(counts.values()) - before, prefill))
-            if (now := self.engine.stats()).kv_tokens_used > (run.kv_used_tokens or 0):
+            if (now := engine.stats()).kv_tokens_used > (run.kv_used_tokens or 0):
                 run.kv_reserved_tokens, run.kv_used_tokens = now.kv_tokens_reserved, now.kv_tokens_used
-        run.wall_seconds = time.perf_counter() - begin
-        after = self.engine.stats()
+        run.wall_seconds, after = time.perf_counter() - begin, engine.stats()
         run.prefix_queries = after.prefix_cache_queries - before_run.prefix_cache_queries
         run.prefix_hits = after.prefix_cache_hits - before_run.prefix_cache_hits
         run.preemptions = after.preemptions - before_run.preemptions
@@ -132,55 +123,60 @@ class FoloVLLM:
         return run
 
 
-def take_turns(
-    plays: Sequence[tuple[str, Callable[[int], Result]]],
-    rounds: int,
-    tick: Callable[[str], None],
-    *,
-    before_each: Callable[[bool], None] = lambda warm_up: None,
-    settle: float = 0.0,
-    back_and_forth: bool = False,
-) -> list[list[Result]]:
-    """Each one's results of all rounds; round 0 warms up and is left out.
-
-    Args:
-        plays: names, and what plays a round of this number.
-        tick: gets what begins.
-        before_each: called before every turn, to measure the machine; True in the round that warms up.
-        back_and_forth: who comes first in a round comes last in the next.
-    """
-    results: list[list[Result]] = [[] for _ in plays]
-    for number in range(rounds + 1):
-        for at in range(len(plays)) if number % 2 or not back_and_forth else reversed(range(len(plays))):
-            name, play = plays[at]
-            tick(f"round {number}/{rounds}: {name}" if number else f"warm-up: {name}")
-            gc.collect()  # here, and not in the middle of a run
-            time.sleep(settle)
-            before_each(number == 0)
-            result = play(number)
-            if number:
-                results[at].append(result)
-    return results
-
-
-def in_rounds(
-    contestants: Sequence[Contestant], rounds: int, work: Callable[[int], Work], tick: Callable[[str], None],
-    **options: Any,
-) -> list[list[Run]]:  # fmt: skip
-    """take_turns() of contestants; `work` has each round's prompts."""
-
-    def play(contestant: Contestant) -> Callable[[int], Run]:
-        return lambda number: contestant.run(*work(number))
-
-    def label(contestant: Contestant) -> str:
-        size = getattr(contestant, "batch_size", None)
-        return contestant.name + (f" batch {size}" if size else "")
-
-    plays = [(label(contestant), play(contestant)) for contestant in contestants]
-    return take_turns(plays, rounds, tick, settle=SETTLE if len(plays) > 1 else 0.0, **options)
-
-
 def synchronize(device: torch.device) -> None:
     """A GPU's calls only queue the work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+class PeerMissingError(ValueError):
+    """The peer is not installed here; the text says how it can be. The others go on without it."""
+
+
+@dataclass
+class PeerSetup:
+    """What a peer is made from. What holds a process or memory goes onto `cleanup`, which the bench closes."""
+
+    model: BenchModel
+    dtype: str
+    device: str | None
+    max_model_len: int
+    num_requests: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The command's, by their names: some are for one peer."""
+    cleanup: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        return {"max_model_len": self.max_model_len, "max_num_seqs": self.num_requests}
+
+
+# One contestant for each row of the table. Attributes `batch_size` and `dtype` are shown there.
+PeerMaker = Callable[[PeerSetup], list[Any]]
+PEERS: dict[str, PeerMaker] = {}
+PEER_OPTIONS: dict[str, dict[str, Any]] = {}
+"""A flag -> the keywords of its add_argument(). PeerSetup.options has what was given."""
+
+
+def add_peers(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(peers=[])
+    if PEERS:
+        text = f"take turns with {' or '.join(PEERS)}; several: A,B (default: none)"
+        command.add_argument("--peer", action="append", dest="peers", metavar="PEER", help=text)
+        for flag, keywords in PEER_OPTIONS.items():
+            command.add_argument(flag, **keywords)
+
+
+def check_peers(given: Sequence[str]) -> list[str]:
+    """["hf,vllm", "llama-cpp"], as a command line has them -> one name each.
+
+    Raises:
+        ValueError: a name that PEERS lacks, or one that is given twice.
+    """
+    names = [name for each in given for name in each.split(",")]
+    for name in names:
+        if name not in PEERS:
+            raise ValueError(f"peer must be one of {', '.join(PEERS)}, got {name!r}")
+        if names.count(name) > 1:
+            raise ValueError(f"peer must name each peer once, got {name!r} twice")
+    return names

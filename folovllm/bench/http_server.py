@@ -32,7 +32,7 @@ class HttpServer:
     """Raises ValueError: no http:// address. RuntimeError, OSError, from start(): there is no such server, or it
     refuses."""
 
-    poll_seconds = 0.25  # how often /metrics is asked: more would be a load of its own
+    poll_seconds = 0.25  # how often /metrics is asked: more would be a load itself
 
     def __init__(self, url: str, key: str | None) -> None:
         parts = urlsplit(url)
@@ -59,7 +59,7 @@ class HttpServer:
         return f"{self.model} at {self.url}"
 
     def usable(self, ids: list[int]) -> list[int]:
-        """The same prompt in tokens that this server has: the size of its vocabulary is not told, so they are those
+        """The same prompt in tokens that this server has: the size of its vocabulary is not known, so they are those
         of a text. Equal ids stay equal, so what prompts share they go on sharing."""
         return [self._ids[each % len(self._ids)] for each in ids]
 

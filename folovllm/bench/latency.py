@@ -14,12 +14,11 @@ from __future__ import annotations
 import argparse
 import statistics
 
+from folovllm.bench.contestant import PeerSetup, Run, add_peers, check_peers
 from folovllm.bench.metrics import percentiles_ms
 from folovllm.bench.options import add_common, add_lengths, add_model, source
-from folovllm.bench.peers.apart import PeerSetup
-from folovllm.bench.peers.registry import add_peers, check_peers
-from folovllm.bench.race import race
-from folovllm.bench.report import Report, Row, medians
+from folovllm.bench.report import Report, medians
+from folovllm.bench.rounds import run_rounds
 from folovllm.bench.workload import random_prompts, vocab_size
 
 COLUMNS = [
@@ -40,29 +39,21 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Report:
     """Rounds of ours and the peers', the machine measured before each of them."""
-    peers, output_len = check_peers(args.peers), args.output_len
+    peers, length = check_peers(args.peers), args.input_len + args.output_len
     with source(args) as model:
-        length = args.input_len + output_len
         setup = PeerSetup(model, args.dtype, args.device, length, 1, vars(args))
-        prompts = random_prompts(args.rounds + 1, args.input_len, vocab_size(model), args.seed)
-        found = race(setup, peers, args.rounds, lambda number: ([prompts[number]], [output_len if number else 2]))
-    lines: list[tuple[Row, dict[str, list[float]]]] = []
+        prompts = random_prompts([args.input_len] * (args.rounds + 1), vocab_size(model), args.seed)
+        work = lambda number: ([prompts[number]], [args.output_len if number else 2])  # noqa: E731
+        found = run_rounds(setup, peers, args.rounds, work)
     weights, bandwidth = found.cost.weight_bytes, found.probe.bandwidth
-    for contestant, runs in zip(found.contestants, found.runs, strict=True):
-        gaps = [[step.seconds for step in run if not step.prefill] for run in runs]
-        samples = {
-            "ttft_ms": [run.prefill_seconds * 1e3 for run in runs],
-            "tpot_ms": [statistics.mean(of_run) * 1e3 for of_run in gaps],
-        }
-        tpot = statistics.median(samples["tpot_ms"]) / 1e3
-        facts: Row = {"engine": contestant.name, "dtype": getattr(contestant, "dtype", None) or args.dtype, "batch": 1}
-        facts |= {"prompt_tokens": args.input_len, "output_tokens": output_len, "decode_tokens_per_s": 1 / tpot}
-        facts |= percentiles_ms("itl", [gap for of_run in gaps for gap in of_run])
-        facts |= {"weights_gb": weights / 1e9, "bandwidth_gb_per_s": bandwidth / 1e9}
-        facts["roofline"] = weights / bandwidth / tpot if found.from_memory else None
-        lines.append((facts, samples))
+    sizes = {"prompt_tokens": args.input_len, "output_tokens": args.output_len, "batch": 1}
+    lines = found.lines(args, _samples, **sizes, weights_gb=weights / 1e9, bandwidth_gb_per_s=bandwidth / 1e9)
     theirs = next((samples for facts, samples in lines if facts["engine"] == "hf"), None)
-    for facts, samples in lines:
+    for (facts, samples), runs in zip(lines, found.runs, strict=True):
+        tpot = statistics.median(samples["tpot_ms"]) / 1e3
+        facts |= percentiles_ms("itl", [step.seconds for run in runs for step in run if not step.prefill])
+        facts |= {"decode_tokens_per_s": 1 / tpot}
+        facts |= {"roofline": weights / bandwidth / tpot if found.from_memory else None}
         for speedup, column in (("prefill_speedup", "ttft_ms"), ("decode_speedup", "tpot_ms")):
             if theirs and samples is not theirs:
                 facts[speedup] = statistics.median(theirs[column]) / statistics.median(samples[column])
@@ -74,3 +65,11 @@ def run(args: argparse.Namespace) -> Report:
     if not found.from_memory:
         notes.append("The weights are small enough to stay in caches: no roofline.")
     return Report.of(args, f"Latency, {model.label}", COLUMNS, lines, notes + found.missing)
+
+
+def _samples(runs: list[Run]) -> dict[str, list[float]]:
+    gaps = [[step.seconds for step in run if not step.prefill] for run in runs]
+    return {
+        "ttft_ms": [run.prefill_seconds * 1e3 for run in runs],
+        "tpot_ms": [statistics.mean(each) * 1e3 for each in gaps],
+    }

@@ -9,18 +9,17 @@ vLLM: benchmarks/datasets/datasets.py (CustomDataset)
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from folovllm.bench.metrics import RequestTimes
 from folovllm.bench.report import Row
+from folovllm.bench.workload import random_prompts
 from folovllm.utils.checks import check_int
 from folovllm.utils.named_files import parse_json, read_file
 
-TOP_ID = 10_000  # random prompts are drawn up to here; a server takes them as it has tokens
+TOP_ID = 10_000  # random prompts are drawn below this; a server takes them as it has tokens
 
 
 @dataclass(frozen=True)
@@ -29,25 +28,12 @@ class LoadRequest:
 
     prompt: list[int] | str
     max_tokens: int
-    sampling: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Work:
-    """Requests of a load, and in words what they are."""
-
-    requests: Sequence[LoadRequest]
-    what: str
-    seed: int = 0
-
-    @property
-    def has_texts(self) -> bool:
-        return any(isinstance(request.prompt, str) for request in self.requests)
+    sampling: dict[str, Any] = field(default_factory=lambda: {"temperature": 0.0})
 
 
 @dataclass(frozen=True)
 class CacheCounters:
-    """What a server tells of its KV cache: the share of blocks in use now, and totals since it started."""
+    """A server's KV cache: the share of blocks in use now, and totals since it started."""
 
     kv_usage: float
     prefix_queries: float
@@ -56,7 +42,7 @@ class CacheCounters:
 
     @staticmethod
     def row(before: CacheCounters | None, after: CacheCounters | None, peak: float) -> Row:
-        """None of everything where the server does not tell, and of hits where nothing was looked up."""
+        """None of everything where the server has no counters, and of hits where nothing was looked up."""
         if before is None or after is None:
             return {"kv_peak_share": None, "prefix_hit_rate": None, "preemptions": None}
         queries, hits = after.prefix_queries - before.prefix_queries, after.prefix_hits - before.prefix_hits
@@ -85,45 +71,29 @@ class Server(Protocol):
     async def counters(self) -> CacheCounters | None: ...
 
 
-def random_work(num_requests: int = 64, input_len: int = 64, output_len: int = 64, seed: int = 0) -> Work:
+def random_requests(count: int, input_len: int, output_len: int, seed: int) -> list[LoadRequest]:
     """Of equal lengths, greedy; the same for the same numbers and seed, to the token."""
-    rng = random.Random(seed)
-    requests = [
-        LoadRequest([rng.randint(0, TOP_ID) for _ in range(input_len)], output_len, {"temperature": 0.0})
-        for _ in range(num_requests)
-    ]
-    return Work(requests, f"{num_requests} requests, {input_len} tokens in, {output_len} out", seed)
+    return [LoadRequest(prompt, output_len) for prompt in random_prompts([input_len] * count, TOP_ID, seed)]
 
 
-def file_work(path: Path, output_len: int | None = None, num_requests: int | None = None, seed: int = 0) -> Work:
-    """The first `num_requests` of the file. Raises ValueError: too many of them, or a line that is none."""
-    found = read_prompts(path, output_len)
-    wanted = len(found) if num_requests is None else num_requests
-    if not 1 <= wanted <= len(found):
-        raise ValueError(f"num_requests must be in [1, {len(found)}], what {path} has, got {wanted}")
-    requests = found[:wanted]
-    return Work(
-        requests, f"{wanted} requests of a file, {sum(each.max_tokens for each in requests):,} tokens out", seed
-    )
-
-
-def read_prompts(path: Path, output_len: int | None = None) -> tuple[LoadRequest, ...]:
-    """One greedy request for each line, in their order. `output_len` takes the place of each line's `output_tokens`.
+def read_requests(path: Path, output_len: int | None, count: int | None) -> list[LoadRequest]:
+    """The first `count` of the file, greedy. `output_len` takes the place of each line's `output_tokens`.
 
     Raises:
-        ValueError: no such file, no line in it, or a line that is no request; by its number.
+        ValueError: no such file, fewer lines than `count` in it, or a line that is no request; by its number.
     """
     found = []
     for number, line in enumerate(read_file("dataset", path).splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            found.append(_request(parse_json(line), output_len))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}") from None
+        if line.strip():
+            try:
+                found.append(_request(parse_json(line), output_len))
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: {error}") from None
     if not found:
         raise ValueError(f"dataset must have a request in it, got {str(path)!r}, which has none")
-    return tuple(found)
+    if count is not None and not 1 <= count <= len(found):
+        raise ValueError(f"num_requests must be in [1, {len(found)}], what {path} has, got {count}")
+    return found[:count]
 
 
 def _request(row: Any, output_len: int | None) -> LoadRequest:
@@ -133,4 +103,4 @@ def _request(row: Any, output_len: int | None) -> LoadRequest:
     if length is None:
         raise ValueError("output_tokens must be given: add it to the line, or say --output-len")
     check_int("output_tokens", length, 1)
-    return LoadRequest(row["prompt"], length, {"temperature": 0.0})
+    return LoadRequest(row["prompt"], length)

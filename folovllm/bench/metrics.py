@@ -31,7 +31,7 @@ class RequestTimes:
     e2el: float = 0.0
     problem: str | None = None
     queue: float | None = None
-    """Until the step began that scheduled its first tokens, where the server tells."""
+    """Until the step began that scheduled its first tokens, where the server says so."""
 
     @property
     def ttft(self) -> float:

@@ -55,17 +55,17 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
-        self._before, self._own = _busy_ticks(), own_ticks({os.getpid()})
+        self._before, self._ours = _busy_ticks(), sum(ticks_of_family({os.getpid()}).values())
 
     def look(self) -> OtherLoad | None:
-        """What the others have used since the beginning; None where the system does not tell."""
-        now, own = _busy_ticks(), own_ticks({os.getpid()})
+        """What the others have used since the beginning; None where there is no /proc."""
+        now, ours = _busy_ticks(), sum(ticks_of_family({os.getpid()}).values())
         if self._before is None or now is None:
             return None
         tick, wall = os.sysconf("SC_CLK_TCK"), time.perf_counter() - self._began
         busy, stolen = (after - before for after, before in zip(now[:2], self._before[:2], strict=True))
         # Both sides are counted in ticks of 10 ms, at different moments: a quiet machine may come out below 0.
-        return OtherLoad(wall, max(0.0, (busy - (own - self._own)) / tick), stolen / tick, now[2])
+        return OtherLoad(wall, max(0.0, (busy - (ours - self._ours)) / tick), stolen / tick, now[2])
 
 
 def _busy_ticks() -> tuple[int, int, int] | None:
@@ -80,8 +80,9 @@ def _busy_ticks() -> tuple[int, int, int] | None:
     return (user + nice + system + irq + softirq + steal, steal, cores) if cores > 0 else None
 
 
-def own_ticks(roots: set[int]) -> int:
-    """Of these processes and all of their descendants: of those that have ended, too, once they were waited for."""
+def ticks_of_family(roots: set[int]) -> dict[int, int]:
+    """Of these processes and each of their descendants; with the ticks of those that ended, once they were waited for.
+    Empty where there is no /proc."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for folder in _PROC.glob("[0-9]*"):
@@ -93,8 +94,8 @@ def own_ticks(roots: set[int]) -> int:
         pid = int(folder.name)
         parents[pid] = int(fields[1])
         ticks[pid] = sum(int(number) for number in fields[11:15])  # its user and system time, its children's
-    own, more = set[int](), {pid for pid in roots if pid in ticks}
+    found, more = set[int](), {pid for pid in roots if pid in ticks}
     while more:
-        own |= more
-        more = {pid for pid, parent in parents.items() if parent in own} - own
-    return sum(ticks[pid] for pid in own)
+        found |= more
+        more = {pid for pid, parent in parents.items() if parent in found} - found
+    return {pid: ticks[pid] for pid in found}

@@ -110,9 +110,11 @@ def settle_threads(threads: int | None, model: str | None) -> None:
 
     import torch
 
-    from folovllm.engine.threads import threads_for
+    from folovllm.engine.one_thread import threads_for_steps
 
-    torch.set_num_threads(threads or threads_for(model))
+    with threads_for_steps(model)():
+        as_many = torch.get_num_threads()
+    torch.set_num_threads(threads or as_many)
 
 
 @contextmanager

@@ -131,7 +131,7 @@ class Report:
         return [f"Spread of the rounds, (largest - smallest) / median, of the row where it is widest: {text}."]
 
     def render(self) -> Table:
-        # What is the same in every row stands above the table: the eye is for what differs.
+        # What is the same in every row is above the table, which shows what differs.
         shown = [key for key in self.columns if not self._is_shared(key)]
         table = Table(box=None, pad_edge=False)
         if len(self.rows) < len(shown):  # taller than wide: it then fits a terminal of 80 columns

@@ -73,7 +73,7 @@ class ModelCost:
         return cost
 
     def decode_step(self, contexts: Sequence[int]) -> tuple[int, int]:
-        """Bytes and operations of a step in which each sequence has one query over so many tokens, its own included."""
+        """Bytes and operations of a step in which each sequence has one query over so many tokens, itself included."""
         pairs = sum(contexts)
         num_bytes = self.weight_bytes + pairs * self.kv_token_bytes
         flops = len(contexts) * (self.body_flops + self.head_flops) + pairs * self.pair_flops

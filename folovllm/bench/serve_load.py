@@ -24,7 +24,7 @@ from typing import Any
 
 from folovllm.bench.arrivals import Arrivals, add_arrivals, arrivals_of, send
 from folovllm.bench.contestant import make_engine
-from folovllm.bench.load_requests import CacheCounters, LoadRequest, Server, Work, file_work, random_work
+from folovllm.bench.load_requests import CacheCounters, LoadRequest, Server, random_requests, read_requests
 from folovllm.bench.metrics import RequestTimes, load_row, parse_goals
 from folovllm.bench.options import add_common, add_model, add_number, source
 from folovllm.bench.report import Line, Report, Row, medians
@@ -38,7 +38,6 @@ from folovllm.sampling_params import SamplingParams
 
 USUAL = [Arrivals(max_concurrency=1), Arrivals(max_concurrency=8)]
 WARM_UP = 2  # requests before the first load, which find everything loaded and nothing compiled
-SIZES = ("num_requests", "input_len", "output_len")
 ENGINE = [field.name for config in (ModelConfig, CacheConfig, SchedulerConfig) for field in fields(config)]
 # Said of an engine in this process, with what they are where they are not given.
 HERE = {"model": None, "dtype": "auto", "device": None, "load_format": None}
@@ -124,23 +123,23 @@ def check_args(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> Report:
-    return measured(args, work_of(args), arrivals_of(args) or USUAL)
-
-
-def work_of(args: argparse.Namespace) -> Work:
-    """What the options ask for. Raises ValueError: they do not go together, or a line of the file is no request."""
+    """Raises ValueError: options that do not go together, or a line of the file that is no request."""
+    loads = arrivals_of(args) or USUAL
     if args.dataset is None:
-        given = {name: getattr(args, name) for name in SIZES if getattr(args, name) is not None}
-        return random_work(**given, seed=args.seed)
+        count, prompt, output = (size or 64 for size in (args.num_requests, args.input_len, args.output_len))
+        what = f"{count} requests, {prompt} tokens in, {output} out"
+        return measured(args, random_requests(count, prompt, output, args.seed), what, loads)
     if args.input_len is not None:
         raise ValueError("input_len must not be given with dataset: its prompts are as long as they are")
     if args.url is None and args.model is None:
         raise ValueError("dataset must come with url or model: its texts need a tokenizer, and a shape has none")
-    return file_work(args.dataset, args.output_len, args.num_requests, args.seed)
+    requests = read_requests(args.dataset, args.output_len, args.num_requests)
+    num_tokens = sum(each.max_tokens for each in requests)
+    return measured(args, requests, f"{len(requests)} requests of a file, {num_tokens:,} tokens out", loads)
 
 
-def measured(args: argparse.Namespace, work: Work, loads: Sequence[Arrivals]) -> Report:
-    """An engine in this process, or the server at --url."""
+def measured(args: argparse.Namespace, requests: Sequence[LoadRequest], what: str, loads: Sequence[Arrivals]) -> Report:
+    """An engine in this process, or the server at --url. `what`: the requests in words."""
     goals, given = parse_goals(args.goodput), {name: getattr(args, name) for name in ENGINE if name in args}
     if args.url is None:
         if args.api_key is not None:
@@ -148,88 +147,28 @@ def measured(args: argparse.Namespace, work: Work, loads: Sequence[Arrivals]) ->
         with source(args) as model:
             options = {name: value for name, value in given.items() if name not in ("model", "load_format")}
             options |= {"dtype": args.dtype, "skip_tokenizer_init": args.model is None}
-            return measure_loads(args, InProcessServer(model, options), work, loads, goals)
-    own = [name for name, value in given.items() if name != "seed" and (name not in HERE or value != HERE[name])]
-    if own:
-        raise ValueError(f"{own[0]} must not be given with url: the server at {args.url} has its own")
+            return _report(args, InProcessServer(model, options), requests, what, loads, goals)
+    wrong = [name for name, value in given.items() if name != "seed" and (name not in HERE or value != HERE[name])]
+    if wrong:
+        raise ValueError(f"{wrong[0]} must not be given with url: it is the server's at {args.url}")
     from folovllm.bench.http_server import HttpServer
 
     args.neighbours = None  # to which the server, which is what is measured, would be one
     try:
-        return measure_loads(args, HttpServer(args.url, args.api_key), work, loads, goals)
+        return _report(args, HttpServer(args.url, args.api_key), requests, what, loads, goals)
     except RuntimeError as error:
         raise ValueError(f"the server at {args.url} refused: {error}") from error
 
 
-def _usable(server: Server, request: LoadRequest, by: int) -> LoadRequest:
-    """Other ids in each load, so that what the one before left in the cache of prefixes helps none. A text stays as it
-    is: it was given to be measured."""
-    if isinstance(request.prompt, str):
-        return request
-    return replace(request, prompt=server.usable([each + by for each in request.prompt]))
-
-
-async def measure(
-    server: Server, requests: Sequence[LoadRequest], arrivals: Arrivals, goals: dict[str, float], seed: int, by: int = 0
-) -> tuple[Row, list[str]]:
-    """One load, once: its row, and what was wrong with requests that failed."""
-    usable = [_usable(server, request, by) for request in requests]
-    before, peaks = await server.counters(), [0.0]
-    watching = asyncio.create_task(_watch(server, peaks)) if before is not None else None
-    began = time.perf_counter()
-    answers: list[RequestTimes] = await send(usable, server.ask, arrivals, seed)
-    seconds = time.perf_counter() - began
-    if watching is not None:
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
-    row = {"load": arrivals.describe(), **load_row(answers, seconds, goals)}
-    after = await server.counters()
-    row |= CacheCounters.row(before, after, max([*peaks, after.kv_usage if after else 0.0]))
-    return row, [answer.problem for answer in answers if answer.problem is not None]
-
-
-async def _watch(server: Server, peaks: list[float]) -> None:
-    while True:
-        await asyncio.sleep(server.poll_seconds)
-        now = await server.counters()
-        if now is not None:
-            peaks.append(now.kv_usage)
-
-
-async def _measure_in_turn(
-    server: Server, work: Work, loads: Sequence[Arrivals], rounds: int, goals: dict[str, float],
-    tick: Callable[[str], None],
-) -> tuple[list[list[Row]], list[str]]:  # fmt: skip
-    """The loads take turns: the rows of each, and all that failed."""
-    rows: list[list[Row]] = [[] for _ in loads]
-    problems: list[str] = []
-    await server.start()
-    try:
-        tick("warm-up")
-        few = [replace(request, max_tokens=min(request.max_tokens, 4)) for request in work.requests[:WARM_UP]]
-        await measure(server, few, Arrivals(), {}, work.seed)
-        for turn in range(rounds):
-            for number, load in enumerate(loads):
-                tick(f"round {turn + 1}/{rounds}: {load.describe()}")
-                by = 1 + turn * len(loads) + number
-                row, failed = await measure(server, work.requests, load, goals, work.seed, by)
-                rows[number].append(row)
-                problems += failed
-    finally:
-        await server.stop()
-    return rows, problems
-
-
-def measure_loads(
-    args: argparse.Namespace, server: Server, work: Work, loads: Sequence[Arrivals], goals: dict[str, float]
-) -> Report:
+def _report(
+    args: argparse.Namespace, server: Server, requests: Sequence[LoadRequest], what: str, loads: Sequence[Arrivals],
+    goals: dict[str, float],
+) -> Report:  # fmt: skip
     """A row for each load. Raises OSError, RuntimeError: there is no such server, or it refuses."""
-    rounds = args.rounds
-    with progress_bar(1 + rounds * len(loads)) as tick:
-        rows, problems = asyncio.run(_measure_in_turn(server, work, loads, rounds, goals, tick))
-    notes = [f"{medians(rounds, 'round')}, after {WARM_UP} requests to warm up. Seed {work.seed}."]
-    if work.has_texts:
+    with progress_bar(1 + args.rounds * len(loads)) as tick:
+        rows, problems = asyncio.run(_measure_in_turn(server, requests, loads, args, goals, tick))
+    notes = [f"{medians(args.rounds, 'round')}, after {WARM_UP} requests to warm up. Seed {args.seed}."]
+    if isinstance(requests[0].prompt, str):
         notes.append("The same texts in each load: a server that keeps prefixes finds them from the second on.")
     if goals:
         text = ", ".join(f"{name} within {limit:g} ms" for name, limit in goals.items())
@@ -237,19 +176,70 @@ def measure_loads(
     notes.append("ITL is between two outputs of a stream; TPOT is a request's time after its first, per token.")
     notes.append(f"kv peak: the fullest that was seen, with a look every {server.poll_seconds * 1e3:g} ms.")
     notes += [f"failed: {problem}" for problem in dict.fromkeys(problems)]
-    lines = [_line(of_load) for of_load in rows]
     columns = [column for column in rows[0][0] if any(row[column] is not None for each in rows for row in each)]
-    title = f"{server.label}: {work.what}"
-    return Report.of(args, title, columns, lines, notes, details={"goals_ms": goals})
+    title, details = f"{server.label}: {what}", {"goals_ms": goals}
+    return Report.of(args, title, columns, list(map(_line, rows)), notes, details=details)
+
+
+async def _measure_in_turn(
+    server: Server, requests: Sequence[LoadRequest], loads: Sequence[Arrivals], args: argparse.Namespace,
+    goals: dict[str, float], tick: Callable[[str], None],
+) -> tuple[list[list[Row]], list[str]]:  # fmt: skip
+    """The loads take turns: the rows of each, and what was wrong with requests that failed."""
+    rows: list[list[Row]] = [[] for _ in loads]
+    problems: list[str] = []
+    await server.start()
+    try:
+        tick("warm-up")
+        few = [replace(request, max_tokens=min(request.max_tokens, 4)) for request in requests[:WARM_UP]]
+        await _measure(server, few, Arrivals(), {}, args.seed, 0, [])
+        for turn in range(args.rounds):
+            for number, load in enumerate(loads):
+                tick(f"round {turn + 1}/{args.rounds}: {load.describe()}")
+                by = 1 + turn * len(loads) + number
+                rows[number].append(await _measure(server, requests, load, goals, args.seed, by, problems))
+    finally:
+        await server.stop()
+    return rows, problems
+
+
+async def _measure(
+    server: Server, requests: Sequence[LoadRequest], load: Arrivals, goals: dict[str, float], seed: int, by: int,
+    problems: list[str],
+) -> Row:  # fmt: skip
+    """One load, once. `by` gives each load other ids, so that none finds what the one before left in the cache of
+    prefixes. A text stays as it is: it was given to be measured."""
+    usable = [
+        each if isinstance(each.prompt, str) else replace(each, prompt=server.usable([id_ + by for id_ in each.prompt]))
+        for each in requests
+    ]
+    before, peaks = await server.counters(), [0.0]
+    watching = asyncio.create_task(_watch(server, peaks)) if before is not None else None
+    began = time.perf_counter()
+    answers: list[RequestTimes] = await send(usable, server.ask, load, seed)
+    seconds = time.perf_counter() - began
+    if watching is not None:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+    after = await server.counters()
+    problems += [answer.problem for answer in answers if answer.problem is not None]
+    row = {"load": load.describe(), **load_row(answers, seconds, goals)}
+    return row | CacheCounters.row(before, after, max([*peaks, after.kv_usage if after else 0.0]))
+
+
+async def _watch(server: Server, peaks: list[float]) -> None:
+    while True:
+        await asyncio.sleep(server.poll_seconds)
+        if (now := await server.counters()) is not None:
+            peaks.append(now.kv_usage)
 
 
 def _line(rows: list[Row]) -> Line:
     """A row of all rounds: numbers that were measured in all of them are samples, counts the median of theirs."""
     samples = {key: [row[key] for row in rows] for key in rows[0] if all(isinstance(row[key], float) for row in rows)}
-    counts = {
-        key: round(statistics.median(row[key] for row in rows))
-        for key in rows[0]
-        if all(isinstance(row[key], int) for row in rows)
-    }
     facts = {key: value for key, value in rows[0].items() if key not in samples}
-    return facts | counts, samples
+    for key in facts:
+        if all(isinstance(row[key], int) for row in rows):
+            facts[key] = round(statistics.median(row[key] for row in rows))
+    return facts, samples

@@ -96,7 +96,7 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """All that lies in memory; the embedding is the head where they are tied."""
+        """All that is in memory; the embedding is the head where they are tied."""
         return self.body + self.head * (1 if self.tied else 2)
 
     @property

@@ -4,8 +4,8 @@ Nothing is assumed of how times are distributed; they have long tails, and a mea
 read off sorted ratios, and both say how sure they are, which with few rounds is less than 95%.
 
     apart     two runs, a and b: every b over every a, sorted. The interval leaves out as many at each end as the
-              Mann-Whitney test allows, so it excludes 1 exactly where that test tells a and b apart.
-    in turn   round i of both lies side by side: n ratios, sorted. Each is above or below the true median with a
+              Mann-Whitney test allows, so it excludes 1 exactly where that test distinguishes a from b.
+    in turn   n ratios, of round i of both, sorted. Each is above or below the true median with a
               chance of 1/2, so few of n on one side are as likely as few heads of n coins.
 
     rounds               3      4      5      6      7       8

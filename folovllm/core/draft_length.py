@@ -1,10 +1,10 @@
-"""How many tokens a step lets the draft guess for each sequence: as many as pay in a batch of this size.
+"""How many draft tokens a step has for each sequence: as many as pay in a batch of this size.
 
-    tokens of a sequence in a step    1 + alpha + alpha^2 + ... + alpha^k      alpha: a guess that is looked at is right
+    tokens of a sequence in a step    1 + alpha + alpha^2 + ... + alpha^k      alpha: a verified one is right
     seconds of the step               step(b * (1 + k)) + k * draft(b) + host   b sequences
 
     b = 1    weights are read once, whatever the rows: 2 tokens cost hardly more than 1, and k is large
-    b = 64   a row more costs a row's arithmetic, and each refused guess was a row for nothing: k falls to 0
+    b = 64   a row more costs a row's arithmetic, and each refused draft token was a row for nothing: k falls to 0
 
 Plain Python, and no clock: seconds are measured once, when the engine starts.
 
@@ -17,16 +17,16 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-MEMORY = 0.995  # what a guess still counts once another was looked at: the last 200 decide
-OPTIMISM = (6.0, 8.0)  # (right, looked at) before the first guess
-WORTH = 1.05  # guesses must make a step so much quicker: to verify them costs time that is not measured
-# Of 128 choices in a row that find no guess worth while, the last 3 make one nevertheless, for guesses may have become
-# better. 3, since an engine that runs ahead has none after the first: that one makes it wait for its tokens.
+MEMORY = 0.995  # what a draft token still counts once another was verified: the last 200 decide
+OPTIMISM = (6.0, 8.0)  # (right, verified) before the first draft token
+WORTH = 1.05  # draft tokens must make a step so much quicker: to verify them costs time that is not measured
+# Of 128 choices in a row that find no draft token worth while, the last 3 have one nevertheless: the draft may have
+# become better. 3, since an engine that runs ahead has none after the first: that one makes it wait for its tokens.
 PROBE_EVERY, PROBES = 128, 3
 
 
 def expected_tokens(alpha: float, k: int) -> float:
-    """Tokens that a sequence gains by k drafts: guess i counts if all before it are right, too."""
+    """Tokens that a sequence gains by k drafts: draft token i counts if all before it are right, too."""
     return sum(alpha**i for i in range(k + 1))
 
 
@@ -36,11 +36,11 @@ class HostCosts:
 
     fixed: float = 0.0
     per_token: float = 0.0
-    guessing: float = 0.0
-    guessing_per_seq: float = 0.0
-    """What a step with guesses costs more, and more for each sequence."""
+    proposing: float = 0.0
+    proposing_per_seq: float = 0.0
+    """What a step with draft tokens costs more, and more for each sequence."""
     hidden: bool = False
-    """The engine runs ahead: without guesses the host works while the device does."""
+    """The engine runs ahead: without draft tokens the host works while the device does."""
 
 
 @dataclass(slots=True)
@@ -64,13 +64,13 @@ class StepCosts:
         return self._between(self.draft_seconds, num_seqs)
 
     def seconds_of_step(self, num_seqs: int, tokens: float, k: float) -> float:
-        """All of a step with k guesses for each sequence, of which each gains so many tokens."""
+        """All of a step with k draft tokens for each sequence, of which each gains so many tokens."""
         model, host = self.seconds_for(num_seqs * (k + 1)), self.host
         on_host = host.fixed + host.per_token * num_seqs * tokens
         if k == 0 and host.hidden:
             return max(model, on_host)
-        guessing = host.guessing + host.guessing_per_seq * num_seqs if k else 0.0
-        return model + k * self.draft_seconds_for(num_seqs) + on_host + guessing
+        proposing = host.proposing + host.proposing_per_seq * num_seqs if k else 0.0
+        return model + k * self.draft_seconds_for(num_seqs) + on_host + proposing
 
     def _between(self, seconds: list[float], rows: float) -> float:
         """On the line through the two measured points around `rows`, or through the last two behind the last."""
@@ -97,7 +97,7 @@ class DraftLength:
 
     def __init__(self, most: int, costs: StepCosts | None) -> None:
         self.most, self.costs = most, costs
-        self._right, self._looked_at = OPTIMISM
+        self._right, self._verified = OPTIMISM
         self._named = self._asked = 1.0
         self._num_without = 0
         self._best: dict[tuple[int, int, int], int] = {}
@@ -105,8 +105,8 @@ class DraftLength:
 
     @property
     def alpha(self) -> float:
-        """The share of right ones among the guesses that were looked at lately."""
-        return self._right / self._looked_at
+        """The share of right ones among the draft tokens that were verified lately."""
+        return self._right / self._verified
 
     def choose(self, num_seqs: int) -> int:
         """For a step that decodes so many sequences, at least 1."""
@@ -126,13 +126,13 @@ class DraftLength:
         self._num_without = (self._num_without + 1) % PROBE_EVERY
         if self._num_without < PROBE_EVERY - PROBES:
             return 0
-        return min(1, best_length(num_seqs, 1.0, self.most, self.costs))  # 0: not even perfect guesses would pay
+        return min(1, best_length(num_seqs, 1.0, self.most, self.costs))  # 0: not even perfect ones would pay
 
     def record(self, drafted: int, accepted: int) -> None:
-        """One sequence's guesses of a step, which may be none. Behind the first wrong one, none was looked at."""
+        """One sequence's draft tokens of a step, perhaps none. Behind the first wrong one, none was verified."""
         self._asked = self._asked * MEMORY + 1
         self._named = self._named * MEMORY + (drafted > 0)
-        looked_at = accepted + (accepted < drafted)
-        fade = MEMORY**looked_at
+        verified = accepted + (accepted < drafted)
+        fade = MEMORY**verified
         self._right = self._right * fade + accepted
-        self._looked_at = self._looked_at * fade + looked_at
+        self._verified = self._verified * fade + verified

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_output import Drafts, SchedulerOutput
 from folovllm.request import Request, Sequence
 
 
@@ -26,7 +26,10 @@ class EngineObserver:
     def scheduled(self, output: SchedulerOutput) -> None: ...
     def launched(self) -> None: ...  # the device has got the step that was scheduled last
     def updating(self, output: SchedulerOutput) -> None: ...  # its tokens have come, and are about to be taken in
-    def updated(self, output: SchedulerOutput, token_ids: Iterable[int | None]) -> None: ...  # a token or None per row
+    def updated(self, output: SchedulerOutput, token_ids: Iterable[int | None], drafts: Drafts) -> None:
+        ...
+        # a token or None per row; what came of draft tokens, by sequence id
+
     def step_ended(self, outputs: list[Any]) -> None: ...  # the RequestOutputs that changed
     def started_over(self) -> None: ...
 

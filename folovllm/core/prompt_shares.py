@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.sequence_group import Wants, in_prefill
+from folovllm.core.sequence_group import SeqTokens, in_prefill
 from folovllm.request import Request, SequenceStatus
 
 
@@ -25,8 +25,8 @@ def half(num_tokens: int) -> int:
 
 
 def share_out(
-    prefills: list[tuple[Request, Wants]], left: int, prompt_cap: int | None
-) -> Iterator[tuple[Request, Wants, int]]:
+    prefills: list[tuple[Request, SeqTokens]], left: int, prompt_cap: int | None
+) -> Iterator[tuple[Request, SeqTokens, int]]:
     """The prompts under way, the oldest first, and the most that each may take before others join: up to the cap, or
     half of what is left where there is none."""
     for request, group in prefills:
@@ -36,21 +36,21 @@ def share_out(
         yield request, group, share
 
 
-def top_up(group: Wants, output: SchedulerOutput, kv: KVCacheManager, left: int) -> Wants:
+def top_up(group: SeqTokens, output: SchedulerOutput, kv: KVCacheManager, left: int) -> SeqTokens:
     """Give a prefill that is in the step up to `left` more of its tokens, if there are blocks for them.
 
     Returns the sequences whose prompt had not come to its end before, with all that they compute in this step.
     """
-    more: Wants = []
+    more: SeqTokens = []
     for seq, num_tokens in group:
         if left == 0 or seq.status is not SequenceStatus.RUNNING or seq not in output.scheduled_seqs:
             continue
-        place = output.scheduled_seqs.index(seq)
-        given = output.num_scheduled_tokens[place]
+        index = output.scheduled_seqs.index(seq)
+        given = output.num_scheduled_tokens[index]
         extra = min(num_tokens - given, left)
         if extra == 0 or kv.allocate_slots([(seq, given + extra)]) is None:
             continue
-        output.num_scheduled_tokens[place] += extra
+        output.num_scheduled_tokens[index] += extra
         output.total_num_scheduled_tokens += extra
         output.num_prompt_tokens += extra if in_prefill(seq) else 0
         output.grown_seqs.append(seq)

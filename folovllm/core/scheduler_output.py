@@ -8,6 +8,7 @@ vLLM: v1/core/sched/output.py (and V0's core/scheduler.py for the block moves)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from folovllm.request import Sequence
@@ -41,10 +42,11 @@ class SchedulerOutput:
     """All are read before any is written."""
     num_prompt_tokens: int = 0
     """How many of the scheduled tokens belong to prompts."""
-    num_drafts: dict[str, int] = field(default_factory=dict)
-    """By sequence id: how many of its scheduled tokens are guesses at what comes behind its last token."""
-    guesses_follow: bool = False
-    """The next step may have guesses, and needs this one's tokens before it is scheduled."""
+    num_lookahead_tokens: dict[str, int] = field(default_factory=dict)
+    """By sequence id: how many draft tokens may be computed behind its last token, beside num_scheduled_tokens. The
+    worker's proposer may name fewer."""
+    drafts_follow: bool = False
+    """The next step may have draft tokens, and needs this one's tokens before it is scheduled."""
     is_assumed: bool = False
     """Its sequences were advanced before its tokens were known."""
 
@@ -73,3 +75,17 @@ class SchedulerOutput:
     def rows(self) -> list[Sequence]:
         """The sequences that take part; a step's results come in this order."""
         return [*self.scheduled_seqs, *(child for _, child in self.forks)] if self.forks else self.scheduled_seqs
+
+
+@dataclass(slots=True)
+class VerifiedDraft:
+    """What came of a sequence's draft tokens in a step."""
+
+    draft_token_ids: list[int]
+    """As they were proposed: no more than there was room for, perhaps none."""
+    next_token_ids: list[int]
+    """Drawn behind the step's first token: one for each draft token that was right."""
+
+
+Drafts = Mapping[str, VerifiedDraft]
+"""By sequence id, of those for whose draft tokens the step had room. The worker answers with them."""

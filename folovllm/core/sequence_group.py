@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from folovllm.request import Request, Sequence, SequenceStatus
 
-Wants = list[tuple[Sequence, int]]
+SeqTokens = list[tuple[Sequence, int]]
 """(sequence, how many tokens it is to compute)."""
 
 
@@ -29,21 +29,21 @@ def rows_needed(request: Request, num_seqs: int, *, runs: bool) -> int:
     return 0 if runs else rows_claimed(request)
 
 
-def lacking(request: Request, seqs: list[Sequence]) -> list[Wants]:
+def tokens_to_compute(request: Request, seqs: list[Sequence]) -> list[SeqTokens]:
     """The tokens that these running sequences of a request still have to compute, in groups that are scheduled
     together: single sequences, or beams. It is one token each, as a rule, and more in a prefill or after a preemption.
 
     Beams draw together, so none computes its last token before all the others lack only theirs.
     """
-    wants = [(seq, seq.get_len() - seq.num_computed_tokens) for seq in seqs]
+    seq_tokens = [(seq, seq.get_len() - seq.num_computed_tokens) for seq in seqs]
     if not request.sampling_params.use_beam_search:
-        return [[want] for want in wants if want[1] > 0]
+        return [[want] for want in seq_tokens if want[1] > 0]
     if seqs[0].get_output_len() == 0:
-        return [wants]  # there is one beam so far, from which the others will branch
+        return [seq_tokens]  # there is one beam so far, from which the others will branch
     all_here = not request.get_seqs(SequenceStatus.WAITING)
-    if all_here and all(num_tokens == 1 for _, num_tokens in wants):
-        return [wants]
-    behind = [(seq, num_tokens - 1) for seq, num_tokens in wants if num_tokens > 1]
+    if all_here and all(num_tokens == 1 for _, num_tokens in seq_tokens):
+        return [seq_tokens]
+    behind = [(seq, num_tokens - 1) for seq, num_tokens in seq_tokens if num_tokens > 1]
     return [behind] if behind else []
 
 
@@ -52,6 +52,6 @@ def in_prefill(seq: Sequence) -> bool:
     return seq.num_computed_tokens < seq.get_prompt_len()
 
 
-def is_decode(group: Wants) -> bool:
+def is_decode(group: SeqTokens) -> bool:
     """Whether each sequence of the group computes one token."""
     return all(num_tokens == 1 for _, num_tokens in group)

@@ -1,46 +1,36 @@
-"""AsyncLLM: the same engine for many users at once, each awaiting its own outputs.
+"""AsyncLLM: the same engine for many users at once, each of whom awaits the outputs of one request.
 
-The steps run in a thread (step_thread.py), so that the event loop stays free to take new requests and to hand out what
-has come. Everything else that touches the engine is a command, which the thread runs between two steps, in order:
+The engine's loop has a thread (busy_loop.py), so that the event loop stays free to take new requests and to hand out
+what has come:
 
-    consumers    generate("a")      generate("b")     cancel a
-                      │                  │               │
-    loop task         ▼                  ▼               ▼            hands the commands over
-    step thread  ── add a ── step ── add b ── step ── abort a ── step ──
+    consumers      generate("a")      generate("b")     cancel a
+                        │                  │               │
+    loop's thread  ── add a ── step ── add b ── step ── abort a ── step ──
 
-A consumer that is slow loses nothing: outputs are cumulative, so only the newest one waits for it.
+All that is called here belongs to one event loop. When that has been closed, the next one to call takes its place.
+Until then a call from another is refused.
 
-The loop task belongs to one event loop, and so does everything that is called here. When that event loop has ended, the
-next one to call becomes the one; while it lives, a call from another is refused.
-
-vLLM: v1/engine/async_llm.py, v1/engine/output_processor.py (RequestOutputCollector)
+vLLM: v1/engine/async_llm.py
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import count
+from collections.abc import Sequence
 from os import PathLike
 from typing import Any
 
-from folovllm.engine.defaults import check_no_lora, config_for_llm
-from folovllm.engine.input_processor import Prompt
+from folovllm.engine.busy_loop import BusyLoop
+from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.engine_client import EngineClient
 from folovllm.engine.llm_engine import LLMEngine
-from folovllm.engine.looks import EngineLook, Load, load_of, look_at
+from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequestType
+from folovllm.engine.snapshots import EngineSnapshot, snapshot_of
 from folovllm.engine.stats import EngineStats
-from folovllm.engine.step_thread import Mailbox, StepThread
-from folovllm.engine.stream import OutputDelta, check_can_stream
-from folovllm.outputs import RequestOutput
-from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.tracing.attach import Attach, make_engine
-from folovllm.utils.checks import check_str
-from folovllm.utils.ids import next_unused
 
 
-class AsyncLLM:
+class AsyncLLM(EngineClient):
     """An engine for asyncio.
 
         async with AsyncLLM() as llm:
@@ -80,129 +70,33 @@ class AsyncLLM:
         return cls.from_engine(LLMEngine.from_engine_args(args))
 
     def _start(self, engine: LLMEngine) -> None:
-        self.engine = engine
-        self._mailboxes: dict[str, Mailbox] = {}
-        self._commands: list[Callable[[], None]] = []
-        self._request_ids = count()
-        self._wake = asyncio.Event()
-        self._steps: StepThread | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._closed = False
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="folovllm-step")
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it takes nothing any more: after shutdown(), or after an error of the engine itself."""
-        return self._closed
-
-    async def generate(
-        self,
-        prompt: Prompt,
-        sampling_params: SamplingParams | None = None,
-        request_id: str | None = None,
-        *,
-        priority: int = 0,
-        lora_request: None = None,
-        output_kind: RequestOutputKind | None = None,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """Outputs of one request as they grow; each holds everything so far, the last one is `finished`.
-
-        `output_kind`, or that of the parameters, says what is handed out. Under DELTA each output holds what is new
-        since the one before. Under FINAL_ONLY there is one output, and the steps before it wake no consumer.
-
-        Leaving the loop early, or cancelling the task that runs it, aborts the request. So does abort(), which ends the
-        loop without a finished output.
-
-        Raises:
-            ValueError: see LLMEngine.add_request; DELTA where the winners are known only at the end: beams, and
-                best_of > n.
-            RuntimeError: the engine has been shut down, or serves another event loop.
-            Exception: what ended this request, such as an error in its own logits processor. Other requests go on.
-        """
-        check_no_lora(lora_request)
-        kind = output_kind or getattr(sampling_params, "output_kind", RequestOutputKind.CUMULATIVE)
-        if kind is RequestOutputKind.DELTA:
-            check_can_stream(sampling_params)
-        if self._closed:
-            raise RuntimeError("AsyncLLM has been shut down: make another")
-        self._check_event_loop()
-        if request_id is None:
-            request_id = next_unused("async", self._request_ids, self._mailboxes.__contains__)
-        check_str("request_id", request_id)
-        if request_id in self._mailboxes:
-            raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
-        if self._task is None or self._task.done():  # the first, or the first after an event loop that has ended
-            self._wake = asyncio.Event()
-            self._task = asyncio.get_running_loop().create_task(self._run())
-        mailbox = Mailbox(wants_all=kind is not RequestOutputKind.FINAL_ONLY)
-        self._mailboxes[request_id] = mailbox
-        try:
-            self._submit(lambda: self._add(mailbox, request_id, prompt, sampling_params, priority))
-            delta, finished = OutputDelta(), False
-            while not finished:
-                output = await mailbox.get()
-                finished = output.finished
-                yield delta.since_last(output) if kind is RequestOutputKind.DELTA else output
-        except _Aborted:
-            return
-        finally:
-            if self._mailboxes.get(request_id) is mailbox:  # it is not where a later event loop has taken over
-                del self._mailboxes[request_id]
-                # A finished request is aborted as well, which does nothing: the consumer may leave before the last
-                # output.
-                self._submit(lambda: self.engine.abort_request(request_id))
+        super().__init__(engine)
+        self._busy = BusyLoop(engine, self._deliver)
+        self._loop: asyncio.AbstractEventLoop | None = None  # that is served
+        self._unsent: list[tuple[EngineCoreRequestType, tuple[Any, ...]]] = []
 
     def abort(self, request_id: str) -> None:
-        """Drop a request; its generate() ends. An unknown or finished one is no error."""
         self._check_event_loop()
-        check_str("request_id", request_id)
-        mailbox = self._mailboxes.get(request_id)
-        if mailbox is not None:
-            mailbox.fail(_Aborted())
-            self._submit(lambda: self.engine.abort_request(request_id))
+        super().abort(request_id)
 
     def reset_prefix_cache(self) -> None:
-        """Forget what has been computed, before the next step: requests that come from now on find nothing of it."""
+        """As reset_prefix_caches(), without waiting."""
         self._check_event_loop()
-        self._submit(self.engine.reset_prefix_cache)
-
-    async def reset_prefix_caches(self) -> None:
-        """reset_prefix_cache() of each engine that is behind this object."""
-        self.reset_prefix_cache()
+        self._send(EngineCoreRequestType.RESET_PREFIX_CACHE)
 
     def stats(self) -> EngineStats:
-        return self.engine.stats()
+        return self.engine.stats()  # type: ignore[no-any-return]
 
-    def load(self) -> Load:
-        """What runs and waits; cheap enough to ask for each request."""
-        return load_of(self.engine)
-
-    def replicas(self) -> dict[str, str]:
-        """Name and state of each replica: none, for this is one engine."""
-        return {}
-
-    async def looks(self) -> list[EngineLook]:
-        """A look at each engine that is behind this object: here at the one."""
-        return [look_at(self.engine)]
+    async def snapshots(self) -> list[EngineSnapshot]:
+        return [snapshot_of(self.engine)]
 
     async def shutdown(self) -> None:
-        """Abort what is unfinished, finish the step that runs, end the loop. Their consumers get a RuntimeError.
-
-        Raises:
-            RuntimeError: it serves another event loop. Nothing has happened then.
-        """
+        """Raises RuntimeError: it serves another event loop. Nothing has happened then."""
         self._check_event_loop()
-        self._closed = True
-        for mailbox in self._mailboxes.values():
-            mailbox.fail(RuntimeError("AsyncLLM has been shut down"))
-        self._commands += [partial(self.engine.abort_request, request_id) for request_id in self._mailboxes]
-        self._wake.set()
-        if self._task is not None and not self._task.done():
-            await self._task
-        self._thread.shutdown()
-        for command in self._commands:  # the loop may have ended before: by an error, or with its event loop
-            command()
-        self._commands = []
+        self._shut_down()
+        self._loop = None
+        self._hand_over()
+        await asyncio.to_thread(self._busy.close)
         if self.trace is not None:
             self.trace.close()
 
@@ -212,79 +106,39 @@ class AsyncLLM:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.shutdown()
 
+    async def _open(self) -> None:
+        self._check_event_loop()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._send(EngineCoreRequestType.READY, 0.0)  # which an event loop before it may have left unsaid
+
     def _check_event_loop(self) -> None:
-        """Raises RuntimeError where another event loop is served. One that was closed, the loop task still in it, has
-        let go: what waited there will never ask again."""
-        if self._task is None or self._task.done():
-            return
-        served = self._task.get_loop()
-        if served.is_closed():
-            self._commands += [partial(self.engine.abort_request, request_id) for request_id in self._mailboxes]
-            self._mailboxes, self._task = {}, None
-        elif asyncio._get_running_loop() not in (None, served):
+        if self._loop is not None and self._loop.is_closed():  # what waited there will never ask again
+            self._loop = None
+            self._hand_over()
+            for number, collector in self._collectors.items():
+                self._send(EngineCoreRequestType.ABORT, number, collector.request_id)
+            self._collectors, self._numbers = {}, {}
+        elif self._loop is not None and asyncio._get_running_loop() not in (None, self._loop):
             raise RuntimeError(
-                "AsyncLLM serves one event loop at a time, and this is another: await shutdown() or end the other loop "
-                "first, or make an AsyncLLM for each"
+                "AsyncLLM serves one event loop at a time, and this is another: await shutdown() or close the other "
+                "loop first, or make an AsyncLLM for each"
             )
 
-    def _submit(self, command: Callable[[], None]) -> None:
-        """Run `command` between two steps. This is no coroutine, because a cancelled consumer cannot await anything."""
-        self._commands.append(command)
-        self._wake.set()
+    def _send(self, kind: EngineCoreRequestType, *arguments: Any) -> None:
+        """What comes in one turn of the event loop is handed over together: requests that come together share steps."""
+        self._unsent.append((kind, arguments))
+        if self._loop is None:
+            self._hand_over()
+        elif len(self._unsent) == 1:
+            self._loop.call_soon(self._hand_over)
 
-    def _is_open(self, request_id: str, mailbox: Mailbox) -> bool:
-        return self._mailboxes.get(request_id) is mailbox
+    def _hand_over(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        self._busy.submit(unsent)
 
-    def _add(
-        self, mailbox: Mailbox, request_id: str, prompt: Prompt, params: SamplingParams | None, priority: int
-    ) -> None:
-        """In the step thread."""
-        if not self._is_open(request_id, mailbox):
-            return  # cancelled before it began
-        assert self._steps is not None
-        try:
-            self.engine.add_request(request_id, prompt, params, priority=priority)
-        except Exception as error:
-            self._steps.loop.call_soon_threadsafe(mailbox.fail, error)
-        else:
-            self._steps.expect(request_id, mailbox)
-
-    async def _run(self) -> None:
-        """The step loop, from the first request to the shutdown."""
-        try:
-            await self._serve(asyncio.get_running_loop())
-        except asyncio.CancelledError:  # as when all tasks of the event loop are cancelled
-            for mailbox in self._mailboxes.values():
-                mailbox.fail(RuntimeError("the task that steps the engine was cancelled"))
-            raise
-        except Exception as error:  # an error of the engine itself: every consumer gets it, and none waits in vain
-            self._closed = True
-            for mailbox in self._mailboxes.values():
-                mailbox.fail(error)
-
-    async def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._steps is not None:  # of an earlier event loop
-            self._steps.end()
-        await loop.run_in_executor(self._thread, lambda: None)  # it has ended
-        steps = self._steps = StepThread(self.engine, loop, self._is_open)
-        running: asyncio.Future[None] | None = None
-        try:
-            while True:
-                self._wake.clear()
-                commands, self._commands = self._commands, []
-                if commands and steps.submit(commands):
-                    running = loop.run_in_executor(self._thread, steps.run)
-                    running.add_done_callback(lambda _: self._wake.set())
-                if self._closed and not self._commands:
-                    return
-                await self._wake.wait()
-                if running is not None and running.done():
-                    running.result()  # raises what the engine raised
-        finally:
-            steps.end()
-            if running is not None and self._closed:
-                await running
-
-
-class _Aborted(Exception):  # noqa: N818  named after what happened
-    """Ends a consumer's loop without an error."""
+    def _deliver(self, message: EngineCoreOutputs | Exception) -> None:
+        """In the loop's thread. Raises RuntimeError: the event loop has been closed, or there is none any more."""
+        if (loop := self._loop) is None:
+            raise RuntimeError("no event loop is served")
+        loop.call_soon_threadsafe(self.receive, message)

@@ -3,15 +3,15 @@
     before     beam 0: blocks [1, 2, 3]       beam 1: blocks [1, 2, 4]        both survivors come from beam 0
     after      beam 0: blocks [1, 2, 3]       beam 2: blocks [1, 2, 3]        the first writer copies 3; 4 is free
 
-Which beams live is decided by sample/beam_search.py; here it is carried out. All beams of a request draw in the same
-step or none does.
+Which beams live is decided by sample/beam_search.py. Here their tokens and forks are made, and EngineCore.apply() is
+given what the scheduler must know of it. All beams of a request draw in the same step or none does.
 
 vLLM: entrypoints/generate/beam_search/, which runs beams as one-token requests over the prefix cache.
 """
 
 from __future__ import annotations
 
-from folovllm.core.scheduler import Scheduler
+from folovllm.engine.core import SequenceChanges
 from folovllm.request import Request, Sequence, SequenceData, SequenceStatus
 from folovllm.sample.beam_search import BeamSearch, BeamStep, Hypothesis
 from folovllm.worker.model_runner_output import BeamRow, LogprobsRow
@@ -20,26 +20,26 @@ from folovllm.worker.model_runner_output import BeamRow, LogprobsRow
 class BeamGroup:
     """The search of one request. Until it is over, request.sequences are its live beams."""
 
-    def __init__(self, request: Request, scheduler: Scheduler) -> None:
-        params, max_model_len = request.sampling_params, scheduler.max_model_len
-        self.request, self.scheduler = request, scheduler
+    def __init__(self, request: Request, eos_token_ids: frozenset[int], max_model_len: int) -> None:
+        self.request, params = request, request.sampling_params
         stop_ids = frozenset(params.stop_token_ids or ())
         self.search = BeamSearch(
             width=params.best_of,
-            eos_token_ids=stop_ids if params.ignore_eos else stop_ids | scheduler.eos_token_ids,
+            eos_token_ids=stop_ids if params.ignore_eos else stop_ids | eos_token_ids,
             max_new_tokens=min(params.max_tokens or max_model_len, max_model_len - len(request.prompt_token_ids)),
             length_penalty=params.length_penalty,
             early_stopping=params.early_stopping,
         )
-        self.live = [request.first_seq()]  # the prompt is one beam; the others branch off, they do not begin anew
+        self.live = [request.get_seqs()[0]]  # the prompt is one beam; the others branch off, they do not begin anew
         self._keep_live()
         self._num_named = 1
         # What each beam's tokens looked like to the model, for `logprobs`: carried along, and copied at a fork.
         self._history: dict[Sequence, list[LogprobsRow]] = {self.live[0]: []}
         self._ended: dict[Hypothesis, list[LogprobsRow]] = {}
 
-    def advance(self, rows: dict[Sequence, LogprobsRow]) -> bool:
-        """One step: rows are the likeliest next tokens of every live beam. True when the search is over."""
+    def advance(self, rows: dict[Sequence, LogprobsRow], changes: SequenceChanges) -> bool:
+        """One step: rows are the likeliest next tokens of every live beam. What becomes of the beams is added to
+        `changes`. True when the search is over."""
         candidates = [rows[seq] for seq in self.live]  # beside the best token, which stands in front once more
         step = self.search.advance([(row.token_ids[1:], row.logprobs[1:]) for row in candidates])
         for ending in step.endings:
@@ -49,10 +49,10 @@ class BeamGroup:
                 if len(token_ids) > len(history):  # masks may leave a beam nothing to end with
                     history.append(_entry(candidates[ending.parent], token_ids[-1]))
                 self._ended[ending.hypothesis] = history
-        self._branch(step, candidates)
+        self._branch(step, candidates, changes)
         return step.done
 
-    def _branch(self, step: BeamStep, candidates: list[LogprobsRow]) -> None:
+    def _branch(self, step: BeamStep, candidates: list[LogprobsRow], changes: SequenceChanges) -> None:
         """The first survivor of a beam is the beam itself, further ones are its forks; a beam without one is freed."""
         parents, self.live = self.live, []
         history, self._history = self._history, {}
@@ -62,16 +62,16 @@ class BeamGroup:
             if survivor.parent in taken:
                 seq = seq.fork(f"{self.request.request_id}-{self._num_named}")
                 self._num_named += 1
-                self.scheduler.fork(self.request, parents[survivor.parent], seq)
+                changes.forked.append((self.request, parents[survivor.parent], seq))
             taken.add(survivor.parent)
             self.live.append(seq)
         for place, seq in enumerate(parents):
             if place not in taken:
-                self.scheduler.finish(self.request, seq, SequenceStatus.FINISHED_IGNORED)
+                changes.ended.append((self.request, seq, SequenceStatus.FINISHED_IGNORED))
         for survivor, seq in zip(step.survivors, self.live, strict=True):
             seq.add_token_id(survivor.token_id)
             seq.cumulative_logprob = survivor.score
-            self.scheduler.rewrite(seq)
+            changes.rewritten.append(seq)
             parent_history = history[parents[survivor.parent]]
             self._history[seq] = [*parent_history, _entry(candidates[survivor.parent], survivor.token_id)]
         if self.live:

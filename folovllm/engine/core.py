@@ -10,7 +10,7 @@ vLLM: v1/engine/core.py (EngineCore.step, step_with_batch_queue)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import torch
 
@@ -19,14 +19,25 @@ from folovllm.core.run_ahead import assume, can_run_ahead
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.errors import EngineDeadError
-from folovllm.request import Sequence, SequenceStatus
+from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.memory import CacheSize
 from folovllm.worker.model_runner import ModelRunner
 from folovllm.worker.model_runner_output import ModelRunnerOutput
 
 Gained = list[tuple[Sequence, SequenceStatus | None]]
-"""Sequences with one more token each, and the status that it brings about, if any."""
+"""Sequences with one more token, once for each token, and the status that it brings about, if any."""
+
+
+@dataclass(slots=True)
+class SequenceChanges:
+    """What becomes of sequences by the tokens of a step, as the output processor finds; EngineCore carries it out."""
+
+    ended: list[tuple[Request, Sequence, SequenceStatus]] = field(default_factory=list)
+    forked: list[tuple[Request, Sequence, Sequence]] = field(default_factory=list)  # (request, parent, child) of beams
+    rewritten: list[Sequence] = field(default_factory=list)  # beams whose tokens the worker must read anew
+    cut: list[tuple[Sequence, int]] = field(default_factory=list)
+    """Ended by a stop string before the last token of a run: how many tokens stay."""
 
 
 class StepFailedError(Exception):
@@ -75,7 +86,7 @@ class EngineCore:
         self._taking_part = [] if launched is None else list(launched[0].scheduled_seqs)
         try:
             scheduled, pending = launched or self._launch()
-            if self.run_ahead and not scheduled.guesses_follow and can_run_ahead(self.scheduler, scheduled):
+            if self.run_ahead and not scheduled.drafts_follow and can_run_ahead(self.scheduler, scheduled):
                 assume(self.scheduler, scheduled)
                 self._launched = self._launch()
             output = pending.get_output()
@@ -88,17 +99,18 @@ class EngineCore:
             if not self._taking_part or not isinstance(error, Exception):
                 raise
             raise StepFailedError(error, [seq for seq in self._taking_part if not seq.is_finished()]) from error
-        return scheduled, output, self.scheduler.update_from_output(scheduled, output.token_ids, output.failures)
+        tokens = output.token_ids, output.failures, output.drafts
+        return scheduled, output, self.scheduler.update_from_output(scheduled, *tokens)
 
-    def later_tokens(
-        self, scheduled: SchedulerOutput, output: ModelRunnerOutput
-    ) -> Iterator[tuple[SchedulerOutput, ModelRunnerOutput, Gained]]:
-        """Further tokens of sequences whose guesses were right, as if each had come in a step of its own. A sequence
-        that the caller has ended meanwhile, as at a stop string, is passed over."""
-        for part, later in output.later:
-            yield part, later, self.scheduler.update_from_output(part, later.token_ids)
-        if scheduled.num_drafts:
-            self.scheduler.drafts.end(scheduled, [part for part, _ in output.later])
+    def apply(self, changes: SequenceChanges) -> None:
+        for request, parent, child in changes.forked:  # before any parent ends
+            self.scheduler.fork(request, parent, child)
+        for request, seq, status in changes.ended:
+            self.scheduler.finish(request, seq, status)
+        for seq in changes.rewritten:
+            self.scheduler.rewrite(seq)
+        for seq, num_tokens in changes.cut:
+            del seq.data.output_token_ids[num_tokens:]
 
     def _launch(self) -> tuple[SchedulerOutput, AsyncModelRunnerOutput]:
         scheduled = self.scheduler.schedule()

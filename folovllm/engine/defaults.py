@@ -37,12 +37,6 @@ def config_for_llm(model: str | None, **kwargs: Any) -> EngineConfig:
     return config
 
 
-def check_no_lora(lora_request: object) -> None:
-    """Raises ValueError: there is an adapter."""
-    if lora_request is not None:
-        raise ValueError(f"lora_request must be None, got {lora_request!r}: adapters are not supported")
-
-
 HUB = ("revision", "download_dir")
 """Which version of a model of the hub, and where it is kept."""
 SPELLINGS = {"scheduling_policy": "policy", "num_gpu_blocks_override": "num_kv_blocks"}

@@ -22,14 +22,13 @@ from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerCon
 from folovllm.core.observer import Observers
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
-from folovllm.engine.host_costs import measure_host_costs
 from folovllm.engine.input_processor import InputProcessor, Prompt, ends_of_text
 from folovllm.engine.masks_ahead import MasksAhead
+from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.parts import Parts, choose_parts
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.engine.stream import OutputDelta, check_can_stream
-from folovllm.engine.threads import few_threads
 from folovllm.hf_config import load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.outputs import RequestOutput
@@ -37,8 +36,8 @@ from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_int, check_str, wrong
 from folovllm.utils.common import set_random_seed
+from folovllm.utils.engine_lock import EngineLock
 from folovllm.utils.ids import next_unused
-from folovllm.utils.turns import Turns
 
 
 class LLMEngine:
@@ -78,8 +77,9 @@ class LLMEngine:
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
         self.config = self.core.config  # with all that was decided filled in
         self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len
+        self._threads = threads_for_steps(self.model_config.model)
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
-        self.output_processor = OutputProcessor(self.tokenizer, self.scheduler)
+        self.output_processor = OutputProcessor(self.tokenizer, self.eos_token_ids, self.max_model_len)
         self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
         # One caller may step the engine, and a step produces for all: the newest output of each request that has not
         # been fetched, and what ended those that failed. None: it runs on, and its output is made when it is fetched.
@@ -88,11 +88,8 @@ class LLMEngine:
         self._stream_ids = count()
         self._streams: set[str] = set()  # the open ones
         self._tokens, self._masks = TokenCounter(), MasksAhead()
-        self._turns = Turns()  # each change of the above takes one
+        self._lock = EngineLock()  # of all of the above
         self._is_stepping = False
-        if self.scheduler.drafts.length is not None:
-            measure_host_costs(self)
-            self._tokens = TokenCounter()
 
     @classmethod
     def from_engine_args(cls, args: Any) -> LLMEngine:
@@ -111,7 +108,7 @@ class LLMEngine:
         check_int("priority", priority)
         if priority != 0 and self.config.scheduler_config.policy != "priority":
             raise ValueError(f"priority must be 0 under policy 'fcfs', got {priority}; set policy='priority' to use it")
-        with self._turns:
+        with self._lock:
             if self.holds({request_id}):
                 raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
             request = self.input_processor.process(request_id, prompt, params)
@@ -130,11 +127,11 @@ class LLMEngine:
         """
         taken: list[RequestOutput] = []
         try:
-            with self._turns:
+            with self._lock:
                 self.advance()
                 taken += self._take((self._outputs.keys() | self._failures.keys()) - self._streams)
             return taken
-        except BaseException:  # an interrupt at the end of the turn: what was taken is given out next time
+        except BaseException:  # an interrupt when the lock is released: what was taken is given out next time
             self._outputs = {**{output.request_id: output for output in taken}, **self._outputs}
             raise
 
@@ -146,7 +143,7 @@ class LLMEngine:
         Raises:
             RuntimeError: none of the requests is in the engine any more: they have been aborted.
         """
-        with self._turns:
+        with self._lock:
             if not self._has_news(request_ids):
                 if self.requests.keys().isdisjoint(request_ids):
                     raise RuntimeError(f"requests {sorted(request_ids)} are not in the engine: they have been aborted")
@@ -167,14 +164,14 @@ class LLMEngine:
     def drain(self, later: Set[str] = frozenset()) -> tuple[list[RequestOutput], dict[str, Exception]]:
         """What waits to be fetched, of all requests and streams, and failures by request id: for a caller that serves
         all users (AsyncLLM). Those of `later` that run on are left to wait, and cost nothing meanwhile."""
-        with self._turns:
+        with self._lock:
             failures, self._failures = self._failures, {}
             return self._take(self._outputs.keys() - (self.requests.keys() & later)), failures
 
     def abort_request(self, request_id: str) -> None:
         """Drop a request, wherever it is; it gives no further output. An unknown or finished one is no error."""
         check_str("request_id", request_id)
-        with self._turns:
+        with self._lock:
             request = self.requests.pop(request_id, None)
             self._outputs.pop(request_id, None)
             self._failures.pop(request_id, None)
@@ -203,7 +200,7 @@ class LLMEngine:
             ValueError: see add_request; also best_of > n and beam search, whose winners are known only at the end.
         """
         check_can_stream(params)
-        with self._turns:
+        with self._lock:
             request_id = next_unused("stream", self._stream_ids, lambda name: self.holds({name}))
             # Here and not in the generator, so that a bad request fails at the call, not at the first next().
             self.add_request(request_id, prompt, params)
@@ -221,17 +218,17 @@ class LLMEngine:
                 for output in outputs:
                     yield delta.since_last(output)
         finally:
-            with self._turns:
+            with self._lock:
                 self._streams.discard(request_id)
                 self.abort_request(request_id)  # nothing to do once it has finished
 
     def _next_of(self, request_id: str) -> list[RequestOutput] | None:
-        with self._turns:
+        with self._lock:
             return self.step_for({request_id}) if self.holds({request_id}) else None
 
     def advance(self) -> None:
         """One step, if there is anything to do; what comes of it stays here to be fetched."""
-        with self._turns:
+        with self._lock:
             if not self.requests:
                 return
             if self._is_stepping:
@@ -241,7 +238,7 @@ class LLMEngine:
                 )
             self._is_stepping = True
             try:
-                with few_threads(self.model_config.model):
+                with self._threads():
                     self._step()
             finally:
                 self._is_stepping = False
@@ -264,9 +261,8 @@ class LLMEngine:
         for seq in rows if output.failures else ():
             if seq.seq_id in output.failures and not seq.is_finished():
                 self._fail({seq.request_id}, output.failures[seq.seq_id])
-        changed, num_tokens = self.output_processor.process_outputs(self.requests, rows, output, gained)
-        for part, later, gained in self.core.later_tokens(scheduled, output):
-            num_tokens += self.output_processor.process_outputs(self.requests, part.rows, later, gained)[1]
+        changed, num_tokens, changes = self.output_processor.process_outputs(self.requests, rows, output, gained)
+        self.core.apply(changes)
         self._masks.begin(changed)
         shown = changed if self.observers else [request for request in changed if request.is_finished()]
         made = [self.output_processor.make_output(request) for request in shown]
@@ -292,7 +288,7 @@ class LLMEngine:
         """Nothing that has been computed so far is found by requests that come from now on: after a change of weights,
         or before a measurement. Requests that run keep what they have. Without prefix caching there is nothing to do.
         """
-        with self._turns:
+        with self._lock:
             self.scheduler.kv.reset_prefix_cache()
 
     def get_tokenizer(self) -> Any:

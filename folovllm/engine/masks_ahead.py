@@ -28,7 +28,7 @@ WAIT = 0.5
 SLICE = 0.001
 """Seconds after which another request has its turn."""
 IDLE = 0.01
-"""Seconds to wait where nothing else can run: the caller then looks for new requests, and aborted ones."""
+"""Seconds to wait where nothing else can run: the caller then takes new requests, and aborts."""
 
 
 class MasksAhead:

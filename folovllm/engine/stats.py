@@ -67,7 +67,7 @@ class EngineStats:
             prompt_tokens=tokens.prompt_tokens,
             output_tokens=tokens.output_tokens,
             tokens_per_s=tokens.tokens_per_s if scheduler.has_unfinished_requests() else 0.0,
-            spec_decode=_guesses(scheduler),
+            spec_decode=_spec_decoding_stats(scheduler),
         )
 
     @property
@@ -76,7 +76,7 @@ class EngineStats:
         return self.prefix_cache_hits / self.prefix_cache_queries if self.prefix_cache_queries else 0.0
 
 
-def _guesses(scheduler: Scheduler) -> SpecDecodingStats | None:
+def _spec_decoding_stats(scheduler: Scheduler) -> SpecDecodingStats | None:
     drafts = scheduler.drafts
     if drafts.length is None:
         return None

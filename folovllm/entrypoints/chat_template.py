@@ -1,4 +1,4 @@
-"""A conversation through a chat template, which is a program and runs in a process of its own (template_process.py).
+"""A conversation through a chat template, which is a program and runs in another process (template_process.py).
 
 vLLM: renderers/hf.py (safe_apply_chat_template)
 """
@@ -31,7 +31,7 @@ def conversation_to_prompt(
     """chat_to_prompt in bounds; for `asked`, and what else it raises, see check_chat.
 
     messages: an assistant's may have `tool_calls`, as OpenAI's interface has them, and those of role "tool" answer.
-    tools: what the template tells the model of, each {"type": "function", "function": {"name": …, …}}.
+    tools: what the template shows the model, each {"type": "function", "function": {"name": …, …}}.
     add_special_tokens: put the tokenizer's own, such as BOS, around what the template writes; most write them already.
     max_characters: longer than this, the rendered text is refused before it is tokenised.
     check, and Raises: as for render_template; also PromptTooLongError.

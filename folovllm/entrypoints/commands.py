@@ -1,6 +1,6 @@
 """`folovllm generate | chat | demo`: an engine in a terminal. Answers are printed as they come.
 
-An answer goes to stdout and all else to stderr. What a user can get wrong ends in one line and exit status 2.
+An answer goes to stdout and all else to stderr.
 
 vLLM: entrypoints/cli/openai.py, utils/argparse_utils.py
 """
@@ -14,7 +14,7 @@ import random
 import sys
 import typing
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -33,24 +33,6 @@ SAMPLING = (
     "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty",
     "presence_penalty", "frequency_penalty", "stop", "ignore_eos")  # fmt: skip
 notes = Console(stderr=True, highlight=False, soft_wrap=True)
-
-
-class Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:  # one line, and no usage above it
-        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
-
-
-def main(argv: list[str] | None = None) -> int:
-    parser = Parser(prog="folovllm", description="FoloVLLM: an LLM inference engine to learn from.")
-    add_commands(parser.add_subparsers(dest="command", metavar="COMMAND", required=True))
-    try:
-        args = parser.parse_args(argv)
-        return int(args.run(args))
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except (ValueError, NotImplementedError, OSError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
 
 
 def add_commands(commands: Any) -> None:
@@ -85,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser, *configs: Any) -> None:
             text = f"default: {default}" if type(default) in (int, float) else None
             parser.add_argument("--" + field.name.replace("_", "-"), default=argparse.SUPPRESS, help=text, **how)
     if ModelConfig in configs:
-        example = """guess tokens: '{"method": "ngram", "num_speculative_tokens": 4}' (default: none)"""
+        example = """draft tokens: '{"method": "ngram", "num_speculative_tokens": 4}' (default: none)"""
         parser.add_argument("--speculative-config", type=_json, metavar="JSON", default=argparse.SUPPRESS, help=example)
 
 
@@ -109,7 +91,7 @@ def load(args: argparse.Namespace) -> folovllm.LLM:
     model = EngineConfig.from_kwargs(**kwargs).model_config.model  # refuses a wrong value
     with waiting(f"loading {model} …", notes):
         llm = folovllm.LLM(**kwargs)  # imports torch
-    for observe in getattr(args, "observers", ()):  # of a command that looks at its engine (--trace at the root)
+    for observe in getattr(args, "observers", ()):  # of a command that observes its engine (--trace at the root)
         observe(llm.engine)
     return llm
 

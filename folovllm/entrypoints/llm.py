@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from folovllm.engine.defaults import check_no_lora, config_for_llm
+from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.input_processor import Prompt
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.entrypoints.beam_search import BeamSearchOutput, BeamSearchParams, to_output
@@ -103,7 +103,6 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
-        lora_request: None = None,
     ) -> list[RequestOutput]:
         """Complete each prompt; the outputs come in the order of the prompts. Threads may call this at the same time:
         the prompts of all are computed together.
@@ -117,7 +116,6 @@ class LLM:
         Raises:
             ValueError: a prompt or its parameters cannot be served; then no prompt of this call is.
         """
-        check_no_lora(lora_request)
         prompt_list = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
         is_list = isinstance(sampling_params, Sequence)
         params_list: Any = sampling_params if is_list else [sampling_params] * len(prompt_list)
@@ -145,7 +143,6 @@ class LLM:
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
-        lora_request: None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -161,7 +158,7 @@ class LLM:
             chat_template: another template than the model's own, in Jinja.
             add_generation_prompt: end the prompt with the beginning of an answer.
             continue_final_message: end it inside the last message, which the model goes on with; then no beginning.
-            tools: what the template tells the model of, each {"type": "function", "function": {"name": …, …}}. Its
+            tools: what the template shows the model, each {"type": "function", "function": {"name": …, …}}. Its
                 calls come as text; a parser of folovllm.serving.tool_parsers reads them.
             chat_template_kwargs: the template's own variables.
         """
@@ -180,7 +177,7 @@ class LLM:
         ]
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
     def beam_search(
         self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, use_tqdm: bool = False
@@ -226,6 +223,6 @@ def _is_one_prompt(prompts: Any) -> bool:
 def _progress(*, enabled: bool) -> Progress:
     speed = TextColumn("{task.fields[speed]}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), speed)
-    console = Console(stderr=True)  # so that what a program prints stays its own
+    console = Console(stderr=True)  # not into what a program prints
     is_seen = console.is_terminal or console.is_jupyter  # into a pipe, it would write empty lines
     return Progress(*columns, console=console, transient=True, disable=not (enabled and is_seen))

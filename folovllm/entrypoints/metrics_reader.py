@@ -57,7 +57,7 @@ STATE: list[tuple[type[Gauge] | type[Counter], str, str, Callable[[EngineStats],
 
 
 SPEC_DECODE: list[tuple[str, str, Callable[[SpecDecodingStats], int]]] = [
-    ("spec_decode_num_drafts", "Runs of guesses.", lambda stats: stats.num_drafts),
+    ("spec_decode_num_drafts", "Drafts.", lambda stats: stats.num_drafts),
     ("spec_decode_num_draft_tokens", "Tokens that were guessed.", lambda stats: stats.num_draft_tokens),
     ("spec_decode_num_accepted_tokens", "Guesses that were kept.", lambda stats: stats.num_accepted_tokens),
 ]
@@ -66,13 +66,13 @@ PER_POS = "spec_decode_num_accepted_tokens_per_pos"
 
 
 def metrics_of(stats: EngineStats, model_name: str) -> list[Metric]:
-    """Under vLLM's names, for a program looks them up by these."""
+    """Under vLLM's names, for a program finds them by these."""
     labels = {"model_name": model_name}
     found: list[Metric] = [
         kind(f"vllm:{name}", value_of(stats), labels=labels)  # type: ignore[arg-type]
         for kind, name, _, value_of in STATE
     ]
-    if (guesses := stats.spec_decode) is not None:
-        found += [Counter(f"vllm:{name}", value_of(guesses), labels=labels) for name, _, value_of in SPEC_DECODE]
-        found.append(Vector(f"vllm:{PER_POS}", list(guesses.num_accepted_tokens_per_pos), labels=labels))
+    if (drafted := stats.spec_decode) is not None:
+        found += [Counter(f"vllm:{name}", value_of(drafted), labels=labels) for name, _, value_of in SPEC_DECODE]
+        found.append(Vector(f"vllm:{PER_POS}", list(drafted.num_accepted_tokens_per_pos), labels=labels))
     return found

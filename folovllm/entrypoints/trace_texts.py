@@ -24,7 +24,7 @@ MOST_TOKENS = 200_000
 
 
 class NoTextsError(ValueError):
-    """Why texts of a trace cannot be told."""
+    """Why texts of a trace cannot be shown."""
 
 
 def find_tokenizer(trace: Trace, name: str | None = None) -> Any:
@@ -51,7 +51,7 @@ def find_tokenizer(trace: Trace, name: str | None = None) -> Any:
 
 
 def texts_of(trace: Trace, tokenizer: SupportsDecode) -> Texts:
-    """All of them. Special tokens are left out, and so is nothing else: also what stands behind a stop string."""
+    """All of them. Special tokens are left out, and so is nothing else: also what comes after a stop string."""
     texts, open_ = Texts({}, {}), dict[int, IncrementalDetokenizer]()
     replay = Replay()
     for place, (record, rows) in enumerate(replay.run(trace.steps)):

@@ -5,15 +5,15 @@ Python's own code and data lie in the caches. A product of milliseconds pushes t
 csrc/decoder.cpp calls the same kernels on the same numbers, one after the other. So each bit is what the modules
 compute.
 
-Layers run one by one, as modules, where the cache is not one that the kernels read, and where a module of a layer has a
-hook, which would see nothing here.
+Layers run one by one, as modules, where the cache is not one that the kernels read. A hook on a module of a layer is
+not called here: enforce_eager=True runs all layers one by one.
 
 vLLM: none; it compiles and records its layers one by one (compilation/)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from ctypes import Array, Structure, byref
 from dataclasses import dataclass
 from typing import Any, cast
@@ -85,8 +85,6 @@ class OneCallOps(CompiledOps):
         self._layers: Iterable[nn.Module] | None = None
         self._bound: list[tuple[Attention, Any, torch.Tensor | None]] = []
         """The layers' attentions, with the backends and caches that they had when `prepared` was made."""
-        self._hooks: list[Mapping[int, Any]] = []
-        """Of the modules that are not called here."""
 
     def run_layers(
         self, layers: Iterable[nn.Module], norm: RMSNorm, x: torch.Tensor, rotary: Rotary, metadata: AttentionMetadata
@@ -115,7 +113,7 @@ class OneCallOps(CompiledOps):
         """None: these have to run one by one."""
         if not self._is_prepared_for(layers):
             self._prepare(cast(list[DecoderLayer], layers), norm)
-        return None if any(self._hooks) else self.prepared
+        return self.prepared
 
     def _is_prepared_for(self, layers: Iterable[nn.Module]) -> bool:
         for attention, backend, cache in self._bound:
@@ -126,8 +124,6 @@ class OneCallOps(CompiledOps):
     def _prepare(self, layers: list[DecoderLayer], norm: RMSNorm) -> None:
         attentions, self._layers = [layer.self_attn.attn for layer in layers], layers
         self._bound = [(attention, attention.backend, attention.kv_cache) for attention in attentions]
-        inside = [module for part in (*layers, norm) for module in part.modules()]
-        self._hooks = [hooks for module in inside for hooks in (module._forward_hooks, module._forward_pre_hooks)]
         self.prepared = _prepared(layers, norm.eps, self.flowing)
 
 

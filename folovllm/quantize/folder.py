@@ -86,15 +86,15 @@ class ShardWriter:
         if len(names) == 1:
             names = ["model.safetensors"]
         else:
-            places = {tensor: name for name, held in zip(names, self.shards, strict=True) for tensor in held}
-            index = {"metadata": {"total_size": self.num_bytes}, "weight_map": places}
+            weight_map = {tensor: name for name, held in zip(names, self.shards, strict=True) for tensor in held}
+            index = {"metadata": {"total_size": self.num_bytes}, "weight_map": weight_map}
             write_json(self.folder / "model.safetensors.index.json", index)
         for n, name in enumerate(names):
             self._path(n).rename(self.folder / name)
 
     def _write(self) -> None:
         if self.waiting:
-            with room(self.folder):
+            with write_errors(self.folder):
                 save_file(self.waiting, self._path(len(self.shards)), metadata={"format": "pt"})
             self.num_bytes += sum(each.nbytes for each in self.waiting.values())
             self.shards.append(list(self.waiting))
@@ -121,7 +121,7 @@ def new_folder(out: Path) -> Iterator[Path]:
     well, and is gone if it does not. What a run that was killed left is cleared away."""
     check_target(out)
     is_new, part = not out.exists(), out / PART
-    with room(out):
+    with write_errors(out):
         part.mkdir(parents=True, exist_ok=True)
     lock = os.open(part, os.O_RDONLY)
     try:
@@ -151,7 +151,7 @@ def _clear(folder: Path) -> None:
 
 
 @contextmanager
-def room(folder: Path) -> Iterator[None]:
+def write_errors(folder: Path) -> Iterator[None]:
     """Raises ValueError: what the block writes could not be written, as on a full disk."""
     try:
         yield
@@ -161,9 +161,9 @@ def room(folder: Path) -> Iterator[None]:
 
 
 def copy_rest(source: Path, target: Path, changes: dict[str, Any]) -> None:
-    """config.json, with what it has to say of the weights, and what stands beside it."""
+    """config.json, with what it has to say of the weights, and the files beside it."""
     config = read_json(source / "config.json") | changes
-    with room(target):
+    with write_errors(target):
         write_json(target / "config.json", config)
         for name in COPIED:
             if (source / name).is_file():

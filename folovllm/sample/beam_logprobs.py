@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from folovllm.sample.draw import mark_undrawable
+from folovllm.sample.draw import mark_failed_draws
 from folovllm.sample.filters import top_k
 from folovllm.sample.logprobs import LogprobsTensors, gather_logprobs
 from folovllm.sample.metadata import SamplingMetadata
@@ -36,15 +36,15 @@ class BeamLogprobs(LogprobsTensors):
 
 def report_beams(raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tuple[Tensor, LogprobsTensors]:
     """The likeliest tokens [b], or codes of draw.py, and what is told; raw, edited: log-probabilities [b, vocab]."""
-    num_logprobs = metadata.way.num_logprobs
+    num_logprobs = metadata.group.num_logprobs
     assert num_logprobs is not None
     best = edited.argmax(dim=-1)
     report = gather_logprobs(edited, num_logprobs, best)
     if edited is raw:
-        return mark_undrawable(best, raw, raw), report
+        return mark_failed_draws(best, raw, raw), report
     # Masks may leave a beam nothing: that ends the beam, it is no error.
-    token_ids = mark_undrawable(best, raw, edited.clamp(min=torch.finfo(torch.float32).min))
-    if metadata.way.logprobs_mode == "raw":
+    token_ids = mark_failed_draws(best, raw, edited.clamp(min=torch.finfo(torch.float32).min))
+    if metadata.group.logprobs_mode == "raw":
         candidates = report.token_ids[:, 1:]
         own = raw.gather(1, candidates)
         ranks = [(raw > column).sum(dim=-1) + 1 for column in own.unsqueeze(-1).unbind(1)]

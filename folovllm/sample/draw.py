@@ -5,7 +5,7 @@
   weight_i / sum of weights. No sums, no search, hence the better one where thousands of threads run at once.
 
 Neither can return a column of weight zero. Both consume exactly one call of a row's own generator. Of a row that
-cannot be drawn from at all, mark_undrawable() tells.
+cannot be drawn from at all, mark_failed_draws() tells.
 
 vLLM: v1/sample/ops/topk_topp_sampler.py (random_sample)
 """
@@ -120,7 +120,7 @@ def _two_level_inverse_cdf(weights: Tensor, uniform: Tensor) -> Tensor:
     return (block * _BLOCK + _search(inside, share * total, total)).clamp(max=vocab_size - 1).squeeze(-1)
 
 
-def mark_undrawable(drawn: Tensor, raw: Tensor, edited: Tensor, *, is_greedy: bool = False) -> Tensor:
+def mark_failed_draws(drawn: Tensor, raw: Tensor, edited: Tensor, *, is_greedy: bool = False) -> Tensor:
     """`drawn` [b], with NOT_FINITE or NO_TOKEN for the rows that could not be drawn from.
 
         raw      as the model gave it            NaN, +inf, or nothing but -inf    NOT_FINITE    activations overflowed
@@ -138,7 +138,7 @@ def mark_undrawable(drawn: Tensor, raw: Tensor, edited: Tensor, *, is_greedy: bo
     return drawn.masked_fill(bad, NO_TOKEN).masked_fill_(~raw.amax(dim=-1).isfinite(), NOT_FINITE)
 
 
-def undrawable(code: int, request_id: str, params: SamplingParams) -> Exception:
+def sampling_error(code: int, request_id: str, params: SamplingParams) -> Exception:
     """The error for a request of which a row has this code."""
     if code == NOT_FINITE:
         return LogitsNotFiniteError(

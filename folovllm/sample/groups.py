@@ -22,7 +22,7 @@ from folovllm.sample.beam_logprobs import BeamLogprobs, report_beams, spread_bea
 from folovllm.sample.filters import Filters
 from folovllm.sample.logits_processors import is_custom
 from folovllm.sample.logprobs import LogprobsTensors
-from folovllm.sample.metadata import SamplingMetadata, Way
+from folovllm.sample.metadata import SamplingGroup, SamplingMetadata
 from folovllm.sample.row import SamplingRow
 from folovllm.sample.sampler import DrawingRows, Sampler, SamplerOutput
 from folovllm.utils.upload import upload
@@ -42,7 +42,7 @@ class RowGroup:
 
     @property
     def is_beams(self) -> bool:
-        return self.metadata.way.path == "beam"
+        return self.metadata.group.path == "beam"
 
     def select(self, logits: Tensor) -> Tensor:
         """The group's rows of `logits` [b, vocab]; for beams, log-probabilities instead."""
@@ -59,21 +59,21 @@ def group_rows(
     is shared among threads without regard to rows, and a sum may be taken in another order when there are more of them.
     An argmax is exact, so rows that want no more stay together.
     """
-    members: dict[Way, list[int]] = {}
-    for place, row in enumerate(rows):
-        members.setdefault(Way.of(row, vocab_size), []).append(place)
+    members: dict[SamplingGroup, list[int]] = {}
+    for index, row in enumerate(rows):
+        members.setdefault(SamplingGroup.of(row, vocab_size), []).append(index)
     groups = []
-    for way, places in members.items():
-        size = len(places)
-        if way.path != "greedy" or way.processors or way.num_logprobs is not None:
+    for group, indices in members.items():
+        size = len(indices)
+        if group.path != "greedy" or group.processors or group.num_logprobs is not None:
             if rows_apart:
                 size = 1
             elif device.type == "cpu":
                 size = max(1, MAX_GROUP_LOGITS // vocab_size)
-        for first in range(0, len(places), size):
-            part = places[first : first + size]
+        for first in range(0, len(indices), size):
+            part = indices[first : first + size]
             is_slice = part[-1] - part[0] == len(part) - 1
-            metadata = SamplingMetadata.build([rows[place] for place in part], vocab_size, HOST)
+            metadata = SamplingMetadata.build([rows[index] for index in part], vocab_size, HOST)
             groups.append(RowGroup(slice(part[0], part[-1] + 1) if is_slice else torch.tensor(part), metadata))
     if device.type != "cpu":
         _send(groups, device)
@@ -110,7 +110,7 @@ def sample_groups(
     reports: list[tuple[Tensor | slice, LogprobsTensors]] = []
     ahead: dict[int, tuple[Tensor, Tensor]] = {}
     for number, group in enumerate(groups):
-        if is_custom(group.metadata.way.processors):
+        if is_custom(group.metadata.group.processors):
             ahead[number] = _edit(logits, group)
     for number, group in enumerate(groups):
         raw, edited = ahead[number] if number in ahead else _edit(logits, group)

@@ -90,7 +90,7 @@ class GumbelRows:
         return GumbelRows(GumbelParams(self.params.packed[:, rows].contiguous()), self.offsets[rows], drawn)
 
     def draw(self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tuple[Tensor, list[Pool]]:
-        tells = metadata.way.num_logprobs is not None and metadata.way.logprobs_mode == "processed"
+        tells = metadata.group.num_logprobs is not None and metadata.group.logprobs_mode == "processed"
         if self.drawn is not None and edited is raw and not tells:
             return self.drawn, []
         logits = edited.float()
@@ -99,7 +99,7 @@ class GumbelRows:
         if edited is not raw:
             largest = raw.amax(dim=-1)
             tokens = tokens.masked_fill(tokens < 0, NO_TOKEN).masked_fill(largest.sub(largest).ne(0), NOT_FINITE)
-        if not (tells or self.drawn is None) or metadata.way.path == "greedy":
+        if not (tells or self.drawn is None) or metadata.group.path == "greedy":
             return tokens, []
         weights = full_weights(logits, metadata.filters.temperature).masked_fill_(kept == 0, 0.0)
         return tokens, [(list(range(len(tokens))), Candidates(weights))]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from folovllm.sample.draw import Generators, draw_inverse_cdf, mark_undrawable, uniforms
+from folovllm.sample.draw import Generators, draw_inverse_cdf, mark_failed_draws, uniforms
 from folovllm.sample.filters import Candidates, Pool, find_candidates
 from folovllm.sample.gumbel import GumbelRows
 from folovllm.sample.metadata import SamplingMetadata
@@ -65,15 +65,15 @@ class DraftedRows:
     def draw(self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tuple[Tensor, list[Pool]]:
         if self.gumbel is not None:
             tokens, pools = self.gumbel.draw(raw, edited, metadata)
-        elif metadata.way.path == "greedy":
-            return mark_undrawable(greedy(edited), raw, edited, is_greedy=True), []
+        elif metadata.group.path == "greedy":
+            return mark_failed_draws(greedy(edited), raw, edited, is_greedy=True), []
         else:
-            pools = find_candidates(edited, metadata.filters, metadata.way.path, metadata.way.width)
-            tokens = mark_undrawable(Sampler().draw_from(pools, metadata.generators), raw, edited)
+            pools = find_candidates(edited, metadata.filters, metadata.group.path, metadata.group.width)
+            tokens = mark_failed_draws(Sampler().draw_from(pools, metadata.generators), raw, edited)
         if not pools:
             return tokens, pools
         target = drawn_from(pools, raw.shape[-1]).exp()
         _, checked = accept_or_replace(target, self.probs, self.drafted, [None] * len(tokens))
-        # NaN, where the draft's activations overflowed, is no guess either.
+        # NaN, where the draft's activations overflowed, is no draft token either.
         is_drafted = self.probs.gather(1, self.drafted.unsqueeze(-1)).squeeze(-1) > 0
         return torch.where(is_drafted & (tokens >= 0), checked, tokens), pools

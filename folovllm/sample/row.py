@@ -23,12 +23,19 @@ class SamplingRow:
 
     params: SamplingParams
     prompt_token_ids: list[int]
-    output_token_ids: list[int]  # the live list: the engine appends to it
+    known_token_ids: list[int]  # of the output; the live list: the engine appends to it
     eos_token_ids: frozenset[int]
     generator: torch.Generator | None
     bad_words_token_ids: list[list[int]] = field(default_factory=list)
     token_counts: TokenCounts | None = field(default=None, init=False, repr=False)
     """Of a row with penalties."""
+    ahead: list[int] = field(default_factory=list, init=False, repr=False)
+    """Drawn in this step, behind `known_token_ids`: draft tokens that were right."""
+
+    @property
+    def output_token_ids(self) -> list[int]:
+        """To be read only. All tokens before the one that is drawn next."""
+        return self.known_token_ids + self.ahead if self.ahead else self.known_token_ids
 
 
 def make_generator(params: SamplingParams, index: int, device: torch.device) -> torch.Generator | None:
@@ -76,8 +83,8 @@ class TokenCounts:
 
     def _append(self, token_id: int) -> None:
         if self.size == len(self._token_ids):
-            room = max(64, self.size)
-            self._token_ids = np.concatenate([self._token_ids, np.zeros(room, np.int64)])
-            self._counts = np.concatenate([self._counts, np.zeros(room, np.float32)])
+            capacity = max(64, self.size)
+            self._token_ids = np.concatenate([self._token_ids, np.zeros(capacity, np.int64)])
+            self._counts = np.concatenate([self._counts, np.zeros(capacity, np.float32)])
         self._token_ids[self.size] = token_id
         self.size += 1

@@ -23,7 +23,7 @@ from folovllm.sample.draw import (
     draw_exponential_race,
     draw_inverse_cdf,
     exponentials,
-    mark_undrawable,
+    mark_failed_draws,
     uniforms,
 )
 from folovllm.sample.filters import Pool, find_candidates
@@ -68,22 +68,22 @@ class Sampler:
         self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata, drawing: DrawingRows | None = None
     ) -> SamplerOutput:
         """raw, edited: the logits before and after the edits, the same tensor where nothing was edited."""
-        way = metadata.way
+        group = metadata.group
         pools: list[Pool] = []
         if drawing is not None:
             token_ids, pools = drawing.draw(raw, edited, metadata)
-        elif way.path == "greedy":
-            token_ids = mark_undrawable(greedy(edited), raw, edited, is_greedy=True)
+        elif group.path == "greedy":
+            token_ids = mark_failed_draws(greedy(edited), raw, edited, is_greedy=True)
         else:
-            pools = find_candidates(edited, metadata.filters, way.path, way.width)
-            token_ids = mark_undrawable(self.draw_from(pools, metadata.generators), raw, edited)
-        if way.num_logprobs is None:
+            pools = find_candidates(edited, metadata.filters, group.path, group.width)
+            token_ids = mark_failed_draws(self.draw_from(pools, metadata.generators), raw, edited)
+        if group.num_logprobs is None:
             return SamplerOutput(token_ids)
-        if way.logprobs_mode == "processed" and pools:
+        if group.logprobs_mode == "processed" and pools:
             logprobs = drawn_from(pools, raw.shape[-1])
         else:  # a greedy row draws from nothing: processed ones are those that the argmax was taken of
-            logprobs = (edited if way.logprobs_mode == "processed" else raw).float().log_softmax(dim=-1)
-        return SamplerOutput(token_ids, gather_logprobs(logprobs, way.num_logprobs, token_ids.clamp(min=0)))
+            logprobs = (edited if group.logprobs_mode == "processed" else raw).float().log_softmax(dim=-1)
+        return SamplerOutput(token_ids, gather_logprobs(logprobs, group.num_logprobs, token_ids.clamp(min=0)))
 
     def draw_from(self, pools: list[Pool], generators: Generators) -> Tensor:
         parts = []

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import ssl
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ from typing import Any
 from folovllm.config import EMBEDDED_MODEL, EngineConfig
 from folovllm.engine.defaults import HUB, engine_options
 from folovllm.entrypoints.cli.parser import add_engine_arguments, engine_kwargs
+from folovllm.entrypoints.cli.recording import recording_options
 from folovllm.entrypoints.cli.vllm_options import OneModel, add_vllm_arguments
 from folovllm.entrypoints.commands import notes
 from folovllm.serving.engine_process import EngineProcess
-from folovllm.serving.openai.ceilings import Ceilings
+from folovllm.serving.openai.limits import BodyLimits
 from folovllm.serving.reasoning import NAMES as REASONING_NAMES
 from folovllm.serving.reasoning import check_name
 from folovllm.serving.tool_parsers.formats import NAMES, get_tool_parser
@@ -57,17 +58,19 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--allow-credentials", action="store_true", help=text)
     parser.add_argument("--max-queue", type=_whole(0), default=1024, metavar="N", help="waiting requests; beyond: 429")
     text = "how much a request's body may hold, such as stop=128; may be given again (default: the notes' table)"
-    parser.add_argument("--ceiling", dest="ceilings", action="append", default=[], metavar="NAME=N", help=text)
-    parser.add_argument("--salt-by-key", action="store_true", help="each key finds only its own cached prompts")
+    parser.add_argument("--limit", dest="limits", action="append", default=[], metavar="NAME=N", help=text)
+    parser.add_argument(
+        "--salt-by-key", action="store_true", help="each key finds only the prompts that were cached for it"
+    )
     parser.add_argument(
         "--generation-config",
         choices=["auto", "vllm"],
         default="auto",
         help="sampling defaults: auto takes the checkpoint's generation_config.json, vllm none",
     )
-    text = f"how the model writes calls of tools: {', '.join(NAMES)} (default: what its chat template tells)"
+    text = f"how the model writes calls of tools: {', '.join(NAMES)} (default: by its chat template)"
     parser.add_argument("--tool-call-parser", metavar="NAME", help=text)
-    text = f"how the model marks its thoughts: {', '.join(REASONING_NAMES)} (default: what its chat template tells)"
+    text = f"how the model marks its thoughts: {', '.join(REASONING_NAMES)} (default: by its chat template)"
     parser.add_argument("--reasoning-parser", metavar="NAME", help=text)
     text = "what holds anyway: a request's tools are for the model to call, unless tool_choice says otherwise"
     parser.add_argument("--enable-auto-tool-choice", action="store_true", help=text)
@@ -100,7 +103,7 @@ def _add_http_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("replicas", "several engines, on Ray (pip install -e '.[ray]' in the clone)")
     whole = _whole(1)
-    group.add_argument("--replicas", type=whole, metavar="N", help="each in a process of its own (default: one, here)")
+    group.add_argument("--replicas", type=whole, metavar="N", help="each in a process (default: one, without Ray)")
     text = ", where the load decides (default: as many as --replicas)"
     group.add_argument("--min-replicas", type=whole, metavar="N", help=f"fewest{text}")
     group.add_argument("--max-replicas", type=whole, metavar="N", help=f"most{text}")
@@ -116,7 +119,7 @@ def _add_replica_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _replica_options(args: argparse.Namespace) -> Any:
-    """None where one engine in this process is meant."""
+    """None where one engine is meant."""
     spelled = {"ray_address": "address", "replica_cpus": "cpus", "replica_gpus": "gpus"}
     names = ["replicas", "min_replicas", "max_replicas", "target_ongoing_requests", "router", "router_margin", *spelled]
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
@@ -155,23 +158,24 @@ def run(args: argparse.Namespace) -> int:
         )
     if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", args.metrics_prefix):
         raise ValueError(f"--metrics-prefix must be the beginning of a name in Prometheus, got {args.metrics_prefix!r}")
-    ceilings = Ceilings.parse(args.ceilings)
+    limits = BodyLimits.parse(args.limits)
     if args.tool_call_parser is not None:
         get_tool_parser(args.tool_call_parser)
     if args.reasoning_parser is not None:
         check_name(args.reasoning_parser)
     require_packages()
-    replicas, observed = _replica_options(args), {**engine, "observers": args.observers}
+    recording = recording_options(args, texts=False)
+    replicas = _replica_options(args)
     if replicas is not None:
+        if args.trace is not None or args.nvtx:
+            raise ValueError("--trace and --nvtx must not be given with --replicas: they are of one engine")
         from folovllm.serving.replicas.launch import serve_replicas
 
-        return serve_replicas(_options(args, ceilings), engine, replicas, notes)
-    # A recording is an open file, or a profiler's ranges, in this process: the engine then is here, too.
-    is_here = args.trace is not None or args.nvtx
-    with nullcontext(observed) if is_here else closing(EngineProcess(args.model, **observed)) as made:
+        return serve_replicas(_options(args, limits), engine, replicas, notes)
+    with closing(EngineProcess(args.model, **engine, **recording, observers=args.observers)) as process:
         from folovllm.serving.openai.launch import serve  # while the process loads the model
 
-        return serve(_options(args, ceilings), made, notes)
+        return serve(_options(args, limits), process, notes)
 
 
 def _api_keys(given: list[str], file: Path | None) -> list[str]:
@@ -208,11 +212,11 @@ def _template(given: str | None) -> str | None:
         raise ValueError(f"--chat-template must be a file of UTF-8 text, got {given!r}: {error}") from error
 
 
-def _options(args: argparse.Namespace, ceilings: Ceilings) -> Any:
-    from folovllm.serving.openai.app import ServerOptions
+def _options(args: argparse.Namespace, limits: BodyLimits) -> Any:
+    from folovllm.serving.openai.options import ServerOptions
 
     given = {field.name: getattr(args, field.name) for field in fields(ServerOptions)}
-    return ServerOptions(**given | {"ceilings": ceilings})
+    return ServerOptions(**given | {"limits": limits})
 
 
 def require_packages() -> None:

@@ -1,5 +1,5 @@
-"""The engine as a front sees it that has none of its own: facts and a tokenizer, with which
-requests are checked and tokens become text.
+"""FrontEngine: what a client has of an engine elsewhere, facts and a tokenizer. It checks requests with them, and makes
+text of tokens.
 
 vLLM: v1/engine/async_llm.py (its input_processor and tokenizer, beside the EngineCoreClient)
 """
@@ -10,17 +10,17 @@ import os
 from dataclasses import dataclass
 
 from folovllm.config import EngineConfig, ModelConfig
-from folovllm.engine.input_processor import Checked, InputProcessor, Prompt
+from folovllm.engine.deltas import DeltaDecoder
+from folovllm.engine.engine_client import OutputCollector
+from folovllm.engine.input_processor import Checked, InputProcessor
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.output_processor import fastest_decoder
 from folovllm.model_loader import load_tokenizer
-from folovllm.sampling_params import SamplingParams
-from folovllm.serving.wire import Growing, Text
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFacts:
-    """What the front must know of an engine to check requests for it. The same of every replica."""
+    """What a client must know of an engine to check requests for it. The same of every replica."""
 
     config: EngineConfig
     vocab_size: int
@@ -47,12 +47,6 @@ class FrontEngine:
         known = self.input_processor.tokenizer
         self._decoder = None if known is None else fastest_decoder(known)
 
-    def checked(self, prompt: Prompt, params: SamplingParams | None) -> Checked:
-        """Raises ValueError: see InputProcessor.check."""
-        if isinstance(prompt, Checked) and params is None:
-            return prompt
-        return next(self.input_processor.check([prompt], params))
-
-    def growing(self, checked: Checked) -> Growing:
-        """What adds up the answer to it."""
-        return Growing(checked.text, checked.token_ids, Text.of(self._decoder, checked))
+    def collector(self, request_id: str, checked: Checked) -> OutputCollector:
+        """What adds up the answer to a request."""
+        return OutputCollector(request_id, DeltaDecoder(checked, self._decoder))

@@ -39,14 +39,14 @@ def check_name(name: str) -> None:
 
 
 def parser_of_template(template: str) -> str | None:
-    """The name of the parser for models with this chat template, as far as it can be told."""
+    """The name of the parser for models with this chat template, as far as it is recognised."""
     if END not in template:
         return None
     return "deepseek_r1" if "<｜Assistant｜>" in template else "qwen3"
 
 
 def whether_it_thinks(name: str, prompt: str, continued: str | None = None) -> Thinks:
-    """continued: the message that the answer goes on with, where it begins none of its own."""
+    """continued: the message that the answer goes on with, where it begins no new one."""
     if continued is not None:
         return "yes" if continued.rfind(BEGIN) > continued.rfind(END) else "no"
     end = prompt[-99:].rstrip()

@@ -134,7 +134,7 @@ class PrefixAffinity(Router):
 
 
 def _place(key: bytes, replica: str) -> bytes:
-    """Where a replica stands in a key's order: the smallest is the first."""
+    """A replica's place in a key's order: the smallest is the first."""
     return sha256(key + replica.encode(errors="surrogatepass")).digest()
 
 

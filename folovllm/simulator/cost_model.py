@@ -10,7 +10,7 @@
                that were measured. While the tokens are few, the weights are read once for all of them, and one more
                costs little. Behind the knee each has its arithmetic.
 
-Four numbers say what a step computes: a decode of a sequence whose context has 100 tokens, its own included, is
+Four numbers say what a step computes: a decode of a sequence whose context has 100 tokens, the new one included, is
 (1 token, 1 sequence, 100 K/V tokens, 100 pairs). A prompt's chunk of 4 tokens behind 96 is (4, 1, 100, 394).
 
 vLLM: v1/metrics/perf.py
@@ -39,7 +39,7 @@ class StepShape(NamedTuple):
     kv_tokens: int
     """Keys that are read: of each sequence its whole context, the step's own tokens included."""
     pairs: int
-    """(query, key): a query has all keys up to its own."""
+    """(query, key): a query has all keys up to its position."""
 
     @classmethod
     def of(cls, output: SchedulerOutput) -> StepShape:

@@ -6,7 +6,7 @@ The first `prefix_tokens` of a prompt are those of its group, the same for all t
 With "chat" in place of that, the rest belongs to a chat: its next turn names the same chat, and its prompt is all that
 was said so far and more. A line may have "prompt_token_ids" instead of lengths, and "priority".
 
-Jobs come one by one, so a load of a million requests lies nowhere as a whole; only its arrivals do, a number each.
+Jobs come one by one, so no load of a million requests is in memory as a whole, but for the times of arrival.
 
 vLLM: benchmarks/datasets/
 """

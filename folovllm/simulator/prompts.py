@@ -32,7 +32,7 @@ def make_request(request_id: str, job: Job, arrival_time: float) -> Request:
     # Of a prompt without tokens the scheduler asks for the length alone, and a range has one whatever its length.
     tokens = list(job.token_ids) if job.token_ids is not None else cast("list[int]", range(job.prompt_tokens))
     request.prompt_token_ids = tokens
-    request.first_seq().data = SequenceData(tokens)
+    request.get_seqs()[0].data = SequenceData(tokens)
     return request
 
 
@@ -60,7 +60,7 @@ class NamedBlocks(HashChain):
 
 
 def first_hashes(request_id: str, job: Job, block_size: int) -> list[bytes]:
-    """What a router looks at, of the first full blocks of a prompt."""
+    """What a router is given of a prompt: its first full blocks."""
     if job.token_ids is not None:
         return prefix_hashes(job.token_ids, block_size)
     if job.prefix_tokens >= DEPTH * block_size:

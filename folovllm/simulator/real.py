@@ -3,8 +3,8 @@
     jobs ─▶ prompts with tokens ─▶ LLMEngine ─▶ times of each request
                                        └─ of each step: what it computed, and its seconds
 
-The clock stands while the engine has nothing to do, and goes on at the next arrival. It is the wall's, or that of the
-process's CPU time: on a machine that others use as well, a wall clock tells what the others did.
+The clock stops while the engine has nothing to do, and goes on at the next arrival. It is the wall's, or that of the
+process's CPU time: on a machine that others use as well, a wall clock measures the others, too.
 
 vLLM: none
 """
@@ -17,12 +17,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from folovllm.bench import contestant
 from folovllm.bench.arrivals import Arrivals
 from folovllm.bench.metrics import RequestTimes
 from folovllm.bench.workload import BenchModel
 from folovllm.core.observer import EngineObserver
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.engine.defaults import config_for_llm
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
@@ -34,7 +34,7 @@ GROUP_SIZES = (1, 2, 4, 8, 16, 32)
 SHORT, LONG = Load((4, 40), (12, 12)), Load((16, 640), (16, 16))
 """Short prompts: decodes of the whole group, and small chunks. Long ones: whole budgets, and long contexts."""
 MOST_LONG = 8
-"""Requests of a group with long prompts: more of them tell nothing else, and take as long as all the rest."""
+"""Requests of a group with long prompts: more of them add nothing, and take as long as all the rest."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,8 @@ class MeasuredStep:
 
 
 def make_engine(model: BenchModel, dtype: str, **options: object) -> LLMEngine:
-    """On a CPU, where the clock around a step is the step's. `options`: of the configuration's layers."""
-    return LLMEngine(
-        config_for_llm(
-            model.path,
-            dtype=dtype,
-            device="cpu",
-            load_format=model.load_format,
-            skip_tokenizer_init=True,
-            swap_space=0.0,
-            **options,
-        )
-    )
+    """On a CPU, where the clock around a step is the step's. `options`: as of the bench's."""
+    return contestant.make_engine(model, dtype, "cpu", swap_space=0.0, **options)
 
 
 class RealRun(EngineObserver):
@@ -85,7 +75,7 @@ class RealRun(EngineObserver):
         """Each job at its time; without prefixes in the cache from before.
 
         Args:
-            between: called after each `every` seconds of steps, while the clock stands.
+            between: called after each `every` seconds of steps, while the clock is stopped.
         """
         engine, waiting = self.engine, deque((job, self._prompt(job)) for job in jobs)
         engine.reset_prefix_cache()

@@ -1,4 +1,4 @@
-"""One simulated engine: the real scheduler, the real cache, and a clock of its own.
+"""One simulated engine: the real scheduler, the real cache, and simulated time.
 
     arrivals ─▶ add()    advance(t)   schedule() ─▶ StepShape ─▶ cost model ─▶ the step ends so many seconds later
                                       update_from_output(), finish(): all but the tokens is as in EngineCore.step
@@ -99,7 +99,7 @@ class Replica:
         request = make_request(str(number), job, now)
         self.live[request.request_id] = Live(request, job, now)
         if job.token_ids is None and self.setup.enable_prefix_caching:
-            seq = request.first_seq()
+            seq = request.get_seqs()[0]
             names = NamedBlocks(seq.data, request.request_id, job, self.setup.block_size)
             self.scheduler.kv.set_chain(seq, names)
         self.scheduler.add_request(request)

@@ -105,7 +105,7 @@ class Simulator:
 
 
 def trace_replicas(simulator: Simulator, path: Path, **facts: str) -> list[Tracer]:
-    """Trace each replica in a file of its own: the first is `path`, the next end in -1, -2, … Simulated prompts have a
+    """Trace each replica in one file: the first is `path`, the next end in -1, -2, … Simulated prompts have a
     length and no tokens, so there are no texts.
 
     Args:

@@ -1,1 +1,1 @@
-"""What guesses the next tokens; worker/speculation.py has them checked."""
+"""What proposes the next tokens; worker/speculation.py has them verified."""

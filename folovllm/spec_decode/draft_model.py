@@ -5,13 +5,13 @@ holds for the draft, too. So forks, the prefix cache, copy-on-write and swap nee
 are moved along.
 
     the sequence           t0 t1 t2 t3 t4 t5      t5 is the last token: nothing has its keys
-    the draft has keys of  t0 t1 t2 t3            t4 was its own last guess, and was right: it never computed it
+    the draft has keys of  t0 t1 t2 t3            t4 was its last draft token, and was right: it never computed it
 
     forwards               t4   t5 ─▶ g6   g6 ─▶ g7   g7 ─▶ g8
 
-What it wrote for guesses that were wrong is written over. A block that came into the prefix cache while nothing was
-guessed has none of the draft's keys. Guesses behind it are worse, and so are those beyond the length that the draft has
-learnt.
+What it wrote for draft tokens that were wrong is written over. A block that came into the prefix cache while nothing
+was proposed has none of the draft's keys. Draft tokens behind it are worse, and so are those beyond the length that the
+draft has learnt.
 
 vLLM: v1/spec_decode/draft_model.py, llm_base_proposer.py
 """
@@ -38,14 +38,14 @@ from folovllm.worker.pinned_mover import PinnedBlockMover
 FEW = 4
 """So many tokens without keys are computed one after the other, as part of the run; more of them in one forward."""
 MAX_ROWS = 1024
-"""Tokens of such a forward. A sequence that it does not bring up to date gets no guess; it is further on next time."""
+"""Tokens of such a forward. A sequence that it does not bring up to date gets no draft; it is further on next time."""
 
 
 class DraftModelProposer:
     """Args:
     model: the draft, whose weights and keys are on `device`.
     kv_cache: its own, with as many blocks as the large model's, of the same size; num_swap_blocks, too, as there.
-    seed: of the guesses that are drawn.
+    seed: of the draft tokens that are drawn.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class DraftModelProposer:
             tensor.zero_()
         self.generator = torch.Generator(device).manual_seed(seed)
         self._held: dict[str, tuple[int, list[int]]] = {}
-        """How many tokens of a sequence have the draft's keys, and the guesses behind them that have keys, too."""
+        """How many tokens of a sequence have the draft's keys, and the draft tokens behind them that have keys, too."""
 
     @torch.inference_mode()
     def propose(self, seqs: list[Sequence], counts: list[int]) -> list[list[int]]:
@@ -66,19 +66,19 @@ class DraftModelProposer:
         prepared = prepared_run(self.model)
         if prepared is None:
             return self._draw(seqs, counts, None)
-        guesses: list[list[int]] = [[] for _ in seqs]
-        places = self._up_to_date(seqs, counts, FEW)
-        if not places:
-            return guesses
-        chosen = [seqs[place] for place in places]
+        drafts: list[list[int]] = [[] for _ in seqs]
+        indices = self._up_to_date(seqs, counts, FEW)
+        if not indices:
+            return drafts
+        chosen = [seqs[index] for index in indices]
         starts = [self._held[seq.seq_id][0] for seq in chosen]
         known = [tokens_between(seq, start, seq.get_len()) for seq, start in zip(chosen, starts, strict=True)]
-        wanted = [counts[place] for place in places]
+        wanted = [counts[index] for index in indices]
         found = greedy_run(self.model, prepared, known, starts, wanted, _tables(chosen))
-        for place, seq, run in zip(places, chosen, found.tolist(), strict=True):
-            guesses[place] = run[: counts[place]]
-            self._held[seq.seq_id] = seq.get_len(), guesses[place][:-1]
-        return guesses
+        for index, seq, run in zip(indices, chosen, found.tolist(), strict=True):
+            drafts[index] = run[: counts[index]]
+            self._held[seq.seq_id] = seq.get_len(), drafts[index][:-1]
+        return drafts
 
     @torch.inference_mode()
     def propose_with_probabilities(
@@ -95,7 +95,7 @@ class DraftModelProposer:
     def computed(self, seqs: list[Sequence], inputs: StepInputs) -> None:
         self.model(inputs.input_ids, inputs.positions, inputs.metadata)
         for seq, (_, _, seq_len) in zip(seqs, inputs.metadata.spans, strict=True):
-            if seq_len <= seq.get_len():  # else these are guesses, of which propose() has taken note
+            if seq_len <= seq.get_len():  # else these are draft tokens, of which propose() has taken note
                 self._held[seq.seq_id] = seq_len, []
 
     def move(self, scheduled: SchedulerOutput) -> None:
@@ -106,23 +106,23 @@ class DraftModelProposer:
 
     def _draw(self, seqs: list[Sequence], counts: list[int], rows: list[list[torch.Tensor]] | None) -> list[list[int]]:
         """A forward for each token. rows: gets the distributions, from which is drawn; None: the likeliest tokens."""
-        places = self._up_to_date(seqs, counts, 1)
-        places.sort(key=lambda place: -counts[place])  # those that still guess are the first ones
-        tables = _tables([seqs[place] for place in places])
-        guesses: list[list[int]] = [[] for _ in seqs]
+        indices = self._up_to_date(seqs, counts, 1)
+        indices.sort(key=lambda index: -counts[index])  # those that still want tokens are the first ones
+        tables = _tables([seqs[index] for index in indices])
+        drafts: list[list[int]] = [[] for _ in seqs]
         ahead = 0
-        while places := [place for place in places if counts[place] > ahead]:
-            chosen = [seqs[place] for place in places]
-            ids = [guesses[place][-1] if ahead else seqs[place].get_last_token_id() for place in places]
+        while indices := [index for index in indices if counts[index] > ahead]:
+            chosen = [seqs[index] for index in indices]
+            ids = [drafts[index][-1] if ahead else seqs[index].get_last_token_id() for index in indices]
             starts = [seq.get_len() - 1 + ahead for seq in chosen]
             hidden = self._forward(ids, starts, [1] * len(chosen), tables[: len(chosen)])
             logits = self.model.compute_logits(hidden)
-            tokens = greedy(logits) if rows is None else self._drawn(logits, chosen, [rows[place] for place in places])
-            for place, token in zip(places, tokens.tolist(), strict=True):
-                guesses[place].append(token)
-                self._held[seqs[place].seq_id] = seqs[place].get_len(), guesses[place][:-1]
+            tokens = greedy(logits) if rows is None else self._drawn(logits, chosen, [rows[index] for index in indices])
+            for index, token in zip(indices, tokens.tolist(), strict=True):
+                drafts[index].append(token)
+                self._held[seqs[index].seq_id] = seqs[index].get_len(), drafts[index][:-1]
             ahead += 1
-        return guesses
+        return drafts
 
     def _drawn(self, logits: torch.Tensor, seqs: list[Sequence], rows: list[list[torch.Tensor]]) -> torch.Tensor:
         (heat,) = upload(self.device, np.array([[seq.sampling_params.temperature] for seq in seqs], np.float32))
@@ -135,20 +135,20 @@ class DraftModelProposer:
         return (probs / torch.empty_like(probs).exponential_(generator=self.generator)).argmax(dim=-1)
 
     def _up_to_date(self, seqs: list[Sequence], counts: list[int], few: int) -> list[int]:
-        """Which of the sequences that want guesses lack the keys of `few` tokens at most, the last one among them."""
-        ready, behind, room = [], [], MAX_ROWS
-        for place, seq in enumerate(seqs):
-            if not counts[place]:
+        """Which of the sequences that want a draft lack the keys of `few` tokens at most, the last one among them."""
+        ready, behind, tokens_left = [], [], MAX_ROWS
+        for index, seq in enumerate(seqs):
+            if not counts[index]:
                 continue
             length, start = seq.get_len(), self._start(seq)
             self._held[seq.seq_id] = start, []
             if length - start > few:
-                end = min(length - 1, start + room)
-                room -= end - start
+                end = min(length - 1, start + tokens_left)
+                tokens_left -= end - start
                 behind += [(seq, end)] if end > start else []
                 if length - end > few:
                     continue
-            ready.append(place)
+            ready.append(index)
         if behind:
             self._catch_up(behind)
         return ready
@@ -157,9 +157,9 @@ class DraftModelProposer:
         """Where a sequence's first token without keys is; the last one is computed in any case."""
         length = seq.get_len()
         # One that is not known is a fork, or was swapped in: its blocks hold what they held.
-        held, guessed = self._held.get(seq.seq_id, (length, []))
-        for token, guess in zip(tokens_between(seq, held, length), guessed, strict=False):
-            if token != guess:
+        held, drafted = self._held.get(seq.seq_id, (length, []))
+        for token, draft in zip(tokens_between(seq, held, length), drafted, strict=False):
+            if token != draft:
                 break
             held += 1
         return min(held, length - 1)

@@ -1,4 +1,4 @@
-"""What speculative decoding has come to: how many tokens were guessed, and how many of them were right.
+"""What speculative decoding has come to: how many tokens were proposed, and how many of them were accepted.
 
 vLLM: v1/spec_decode/metrics.py
 """
@@ -11,12 +11,12 @@ from itertools import zip_longest
 
 @dataclass(frozen=True, slots=True)
 class SpecDecodingStats:
-    """Since the engine started. A draft is one run of guesses for one sequence; it has `num_draft_tokens` of them."""
+    """Since the engine started. A draft is one run of tokens for one sequence; it has `num_draft_tokens` of them."""
 
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens_per_pos: tuple[int, ...] = ()
-    """Of how many drafts the guess at this place was kept."""
+    """Of how many drafts the draft token at this position was accepted."""
 
     @property
     def num_accepted_tokens(self) -> int:
@@ -24,27 +24,18 @@ class SpecDecodingStats:
 
     @property
     def acceptance_length(self) -> float:
-        """Tokens that a sequence gains by a step with a draft, the one that needs no guess among them; 1 before any."""
+        """Tokens that a sequence gains by a step with a draft, the one that needs no draft among them; 1 before any."""
         return 1 + self.num_accepted_tokens / self.num_drafts if self.num_drafts else 1.0
 
     @property
     def acceptance_per_pos(self) -> list[float]:
-        """Share of the drafts of which the guess at this place was kept, as vLLM counts it: drafts differ in length."""
+        """Share of the drafts whose token at this position was accepted, as vLLM counts it: drafts differ in length."""
         return [count / self.num_drafts for count in self.num_accepted_tokens_per_pos]
 
     def __add__(self, other: SpecDecodingStats) -> SpecDecodingStats:
-        places = zip_longest(self.num_accepted_tokens_per_pos, other.num_accepted_tokens_per_pos, fillvalue=0)
+        pairs = zip_longest(self.num_accepted_tokens_per_pos, other.num_accepted_tokens_per_pos, fillvalue=0)
         return SpecDecodingStats(
             self.num_drafts + other.num_drafts,
             self.num_draft_tokens + other.num_draft_tokens,
-            tuple(map(sum, places)),
-        )
-
-    def __sub__(self, before: SpecDecodingStats) -> SpecDecodingStats:
-        """What came since `before`."""
-        places = zip_longest(self.num_accepted_tokens_per_pos, before.num_accepted_tokens_per_pos, fillvalue=0)
-        return SpecDecodingStats(
-            self.num_drafts - before.num_drafts,
-            self.num_draft_tokens - before.num_draft_tokens,
-            tuple(now - then for now, then in places),
+            tuple(map(sum, pairs)),
         )

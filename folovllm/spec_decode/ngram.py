@@ -1,10 +1,10 @@
 """Prompt lookup: the last tokens have occurred before, so what followed them then may follow now.
 
-    … the  cat  sat  on  the  mat  .  the  cat          the last two occurred at the beginning: guess  sat on the mat
+    … the  cat  sat  on  the  mat  .  the  cat          the last two occurred at the beginning: draft  sat on the mat
       └───────┘                       └───────┘
 
-It costs no model and no memory. It guesses well where a text repeats itself or its prompt: code that is edited, answers
-that quote. Where nothing was said before, it guesses nothing.
+It costs no model and no memory. It is often right where a text repeats itself or its prompt: code that is edited,
+answers that quote. Where nothing was said before, it proposes nothing.
 
 Saxena, "Prompt Lookup Decoding", 2023 (github.com/apoorvumang/prompt-lookup-decoding).
 

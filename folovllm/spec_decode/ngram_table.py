@@ -4,7 +4,7 @@
     3 tokens before    sat on the ─▶ mat (2 of 3)
     2                      on the ─▶ mat (2 of 3)      1 would say too little: after "the" came cat, mat, cat, sofa …
 
-The longest context that is in the table decides, and its guess is the next context's last token. The file is a .npz. It
+The longest context that is in the table decides, and its token is the next context's last one. The file is a .npz. It
 has for each length n two arrays of one size: contexts_n, int64 and rising, and next_n, int32. A context is written as
 one number, in the base of the vocabulary:
 

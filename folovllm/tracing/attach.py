@@ -20,7 +20,7 @@ from folovllm.utils.checks import check_bool
 
 Attach = Callable[[Any], object]
 """Gets an LLMEngine, whole and idle, and adds to its observers what is to look at it."""
-EngineT = TypeVar("EngineT")  # LLMEngine, which stands on the floor above this one
+EngineT = TypeVar("EngineT")  # LLMEngine, which is on the floor above this one
 
 
 def attach(engine: Any, writer: TraceWriter, clock: Clock = time.perf_counter, *, texts: bool = True) -> Tracer:

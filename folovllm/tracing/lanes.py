@@ -56,7 +56,7 @@ class Lane:
 
 
 def bounds(steps: list[StepRecord]) -> list[tuple[int, int]]:
-    """When each step has the floor: from its own begin to the begin of the next, the last one to its end."""
+    """When each step has the floor: from its begin to the begin of the next, the last one to its end."""
     ends = [step.t for step in steps[1:]] + [step.t + sum(step.times) for step in steps[-1:]]
     return [(step.t, max(step.t, end)) for step, end in zip(steps, ends, strict=True)]
 

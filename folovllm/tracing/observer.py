@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from folovllm.core.observer import EngineObserver
-from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_output import Drafts, SchedulerOutput
 
 
 class PartObserver(EngineObserver):
@@ -33,7 +33,7 @@ class PartObserver(EngineObserver):
     def updating(self, output: SchedulerOutput) -> None:
         self.part_began("update")
 
-    def updated(self, output: SchedulerOutput, token_ids: Iterable[int | None]) -> None:
+    def updated(self, output: SchedulerOutput, token_ids: Iterable[int | None], drafts: Drafts) -> None:
         self.part_began("output")
 
     def step_ended(self, outputs: list[Any]) -> None:

@@ -2,7 +2,7 @@
 
     web/page.html + web/style.css + web/*.js + the traces as JSON  ─▶  run.html
 
-Every text of a trace is data. It stands in the page as JSON in a script element that is never run, in which "<", ">"
+Every text of a trace is data. It is in the page as JSON in a script element that is never run, in which "<", ">"
 and "&" are escaped, so that no text can end the element; the scripts show text by textContent and on canvases only. A
 Content-Security-Policy allows these scripts and this style by their hashes and nothing else, no network above all.
 
@@ -50,7 +50,7 @@ class Texts:
     prompts: dict[int, str]
     """By request: its beginning."""
     said: dict[int, Said]
-    """By sequence. A beam is not in it: which tokens are its own, the search decides later."""
+    """By sequence. A beam is not in it: the search decides later which tokens it has."""
 
 
 def make_page(traces: Sequence[Trace], texts: Sequence[Texts | None] = ()) -> str:
@@ -71,7 +71,7 @@ def make_page(traces: Sequence[Trace], texts: Sequence[Texts | None] = ()) -> st
         "DATA": as_json([page_data(trace, said) for trace, said in zip_longest(traces, texts)]),
         "SCRIPT": script,
     }
-    # In one pass: what stands in a part is never taken for the place of another.
+    # In one pass: the text of one part is never taken for the place of another.
     return re.sub(r"\{\{([A-Z]+)\}\}", lambda place: parts[place[1]], _asset("page.html"))
 
 

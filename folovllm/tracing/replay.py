@@ -1,6 +1,6 @@
 """Reads records in order and knows the whole state at each of them: whose blocks, what waits, what can be found.
 
-A record says what changed; this says what is. The page, the exporter and the tests stand on it.
+A record says what changed; this says what is. The page, the exporter and the tests use it.
 
 vLLM: none
 """
@@ -40,7 +40,7 @@ class Row:
     num_tokens: int
     token: int | None = None
     drafted: int = 0
-    """Guesses that it computes besides num_tokens; those that are right are among num_tokens."""
+    """Draft tokens that it verifies besides num_tokens; the accepted ones are among num_tokens."""
     later: list[int] = field(default_factory=list)
     """Tokens behind `token`."""
 
@@ -62,7 +62,7 @@ class Replay:
         """Each step with its rows; the state is then that of the step while it computes.
 
         Raises:
-            TraceFormatError: a record names what none before it has told of.
+            TraceFormatError: a record names what no record before it has.
         """
         for record in steps:
             try:
@@ -76,7 +76,7 @@ class Replay:
                 self.finish(record, rows)
             except KeyError as error:
                 raise TraceFormatError(
-                    f"step {record.step}: names a sequence that was never told of: {error}"
+                    f"step {record.step}: names a sequence that no record before has: {error}"
                 ) from None
 
     def begin(self, record: StepRecord) -> list[Row]:

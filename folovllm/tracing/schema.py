@@ -64,7 +64,7 @@ class Header:
     policy: str
     preemption_mode: str
     tokenizer: str | None = None
-    """Where to find the tokenizer that tells token ids as text; None: where the model is."""
+    """Where to find the tokenizer that decodes token ids; None: where the model is."""
     texts: bool = True
     """False: no prompts, and of a token only that it was drawn."""
 
@@ -116,7 +116,7 @@ class StepRecord:
     prefill: list[tuple[int, int, int]] = field(default_factory=list)
     """(sequence, from which token on, how many): a prompt or a chunk of one, or what is computed once more."""
     decode: list[int] | None = None
-    """Sequences that compute their newest token alone, or with guesses. None: those of the record before."""
+    """Sequences that compute their newest token alone, or with draft tokens. None: those of the record before."""
     forks: list[tuple[int, int]] = field(default_factory=list)
     """(parent, child): the child has all that the parent computes in this step, and draws from its logits."""
     tables: list[tuple[int, int, list[int]]] = field(default_factory=list)
@@ -149,9 +149,9 @@ class StepRecord:
     first: list[tuple[int, int]] = field(default_factory=list)
     """(sequence, token id) drawn by sequences of `prefill` and by children of `forks`."""
     drafted: list[tuple[int, int]] = field(default_factory=list)
-    """(sequence, guesses) of those of `decode` that computed guesses at what comes next, too."""
+    """(sequence, draft tokens) of those of `decode` that verified draft tokens, too."""
     later: list[tuple[int, int]] = field(default_factory=list)
-    """(sequence, token id) drawn behind its token in `tokens`, in order: for each guess that was right, one more."""
+    """(sequence, token id) drawn behind its token in `tokens`, in order: one for each draft token that was accepted."""
     ended: list[tuple[int, str]] = field(default_factory=list)
     """(sequence, reason) of those that ended by this step. "ignored": it ended and is not returned."""
     failed: bool = False
@@ -206,7 +206,7 @@ def parse_record(data: Any, where: str) -> Record:
     """A line's object as a record, every field looked at.
 
     Raises:
-        TraceFormatError: begins with `where`, and names the field and what stands there.
+        TraceFormatError: begins with `where`, and names the field and its value.
     """
     name = data.get("type") if isinstance(data, dict) else None
     kind = TYPES.get(name) if isinstance(name, str) else None

@@ -68,9 +68,9 @@ def percentile(values: list[int], percent: int) -> int:
     return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * percent // 100) - 1))]
 
 
-def _guesses(steps: list[StepRecord]) -> dict[str, Any]:
-    guesses = sum(num for step in steps for _, num in step.drafted)
-    return {"guesses": guesses, "guesses_kept": sum(len(step.later) for step in steps)} if guesses else {}
+def _draft_tokens(steps: list[StepRecord]) -> dict[str, Any]:
+    count = sum(num for step in steps for _, num in step.drafted)
+    return {"draft_tokens": count, "draft_tokens_accepted": sum(len(step.later) for step in steps)} if count else {}
 
 
 def summarize(trace: Trace) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def summarize(trace: Trace) -> dict[str, Any]:
         "prefill_tokens": sum(num for step in steps for _, _, num in step.prefill),
         "found_tokens": sum(num for step in steps for _, num in step.found),
         "output_tokens": sum(num_drawn(step) for step in steps),
-        **_guesses(steps),
+        **_draft_tokens(steps),
         "preempted": sum(len(step.preempted) for step in steps),
         "copies": sum(len(step.copies) for step in steps),
         "evicted": sum(len(step.evicted) for step in steps),

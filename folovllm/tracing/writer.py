@@ -61,7 +61,7 @@ class TraceWriter:
             return
         data, written = line.encode("ascii"), 0
         try:
-            while written < len(data):  # a disk with room for a part takes that, and tells why not the rest when asked
+            while written < len(data):  # a disk with room for a part takes that, and says why not the rest when asked
                 written += self._file.write(data[written:])
         except OSError as error:
             self._error = error

@@ -6,8 +6,8 @@ is none, torch's operators do the same, more slowly.
 
     csrc/*.cpp ──g++ -O3 -march=native──▶ ~/.cache/folovllm/kernels-<hash>.so ──ctypes──▶ functions that take pointers
 
-The hash covers the sources, the compiler and the CPU's features, so whatever changes is compiled anew; how the result
-is kept, cached_library.py tells. No header of torch is needed, which is why it takes seconds. The threads are the
+The hash covers the sources, the compiler and the CPU's features, so whatever changes is compiled anew.
+cached_library.py keeps the result. No header of torch is needed, which is why it takes seconds. The threads are the
 library's own (csrc/pool.h), as many as torch has.
 
     FOLOVLLM_CPU_KERNELS=no      in the environment: do without
@@ -22,7 +22,6 @@ import ctypes
 import hashlib
 import os
 import platform
-import re
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -49,8 +48,18 @@ WAYS_OUT = (
     "or FOLOVLLM_CPU_KERNELS=no to do without"
 )
 
-# What a function takes, as ctypes has it.
 POINTER, INT, FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+# What each function of csrc/kernels.h takes. The rest of a function's name says its dtypes: linear_float32.
+ARGTYPES: dict[str, list[Any]] = {
+    "add_rms_norm": [POINTER] * 4 + [INT] * 2 + [FLOAT],
+    "norm_rotary": [POINTER] * 5 + [INT] * 5 + [FLOAT],
+    "silu_mul": [POINTER] * 2 + [INT] * 2,
+    "store_kv": [POINTER] * 2 + [INT] * 2 + [POINTER] * 3 + [INT] * 4,
+    "decode": [POINTER, INT] + [POINTER] * 6 + [INT] * 6 + [FLOAT, POINTER],
+    "prefill": [POINTER, INT] + [POINTER] * 6 + [INT] * 6 + [FLOAT, POINTER],
+    "linear": [POINTER] * 4 + [INT] * 3,
+    "decoder": [POINTER] * 3 + [INT] * 3 + [POINTER] * 4,
+}
 # How the dtypes are called in the functions' names.
 DTYPE_NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.int8: "int8"}
 
@@ -84,25 +93,15 @@ def library() -> ctypes.CDLL:
 
 @cache
 def function(name: str) -> Any:
-    """The compiled function of that name, which returns nothing. What it takes is read in csrc/kernels.h.
+    """The compiled function of that name, which returns nothing; what it takes is in ARGTYPES.
 
     Raises:
         RuntimeError: the kernels cannot run here.
     """
     found = getattr(library(), name)
-    found.argtypes = next(takes for beginning, takes in signatures().items() if name.startswith(beginning))
+    found.argtypes = next(takes for kernel, takes in ARGTYPES.items() if name.startswith(f"{kernel}_"))
     found.restype = None
     return found
-
-
-@cache
-def signatures() -> dict[str, list[Any]]:
-    """Beginning of a function's name, "linear_" -> what it takes."""
-    header = (SOURCES / "kernels.h").read_text().replace("\\\n", " ")
-    return {
-        name: [POINTER if "*" in each else FLOAT if "float" in each else INT for each in takes.split(",")]
-        for name, takes in re.findall(r"void (\w+_)##NAME\(([^)]*)\);", header)
-    }
 
 
 @cache

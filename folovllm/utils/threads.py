@@ -6,8 +6,8 @@ spins for up to tens of milliseconds. That is the fastest where every thread has
 program wants one of the cores, the spinning thread takes turns with the one that it waits for, and a step takes many
 times as long (docs/en/m4/cpu.md).
 
-So `import folovllm` asks for a short spin, where nothing was asked for. OpenMP reads the setting when torch is
-imported: import folovllm before torch, or set GOMP_SPINCOUNT yourself.
+So the command `folovllm` asks for a short spin, where nothing was asked for. OpenMP reads the setting when torch is
+imported. A program that imports folovllm has to set GOMP_SPINCOUNT itself, before it imports torch.
 
 https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
 
@@ -40,4 +40,4 @@ def wait_policy() -> str:
         return f"GOMP_SPINCOUNT={SPINS}, set by folovllm"
     if found := [f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ]:
         return f"{', '.join(found)}, from the environment"
-    return "OpenMP's default: torch was imported before folovllm"
+    return "OpenMP's default"

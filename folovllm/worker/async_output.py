@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, fields
 
 import torch
 
-from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_output import VerifiedDraft
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import LogprobsTensors
 from folovllm.sample.sampler import SamplerOutput
-from folovllm.utils.turns import interrupts_allowed
+from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.input_batch import Expected, InputBatch
 from folovllm.worker.model_runner_output import (
     Failures,
@@ -28,7 +28,7 @@ from folovllm.worker.model_runner_output import (
     ModelRunnerOutput,
     find_nan_prompts,
     find_not_finite,
-    find_undrawable,
+    find_sampling_errors,
     to_rows,
 )
 
@@ -63,35 +63,19 @@ class LogprobsCopy:
         return to_rows(self._type(*(part.get() for part in self._parts)))
 
 
-class LaterTokens:
-    """The tokens at one position of the runs that some sequences have gained, behind their first one."""
+@dataclass(slots=True)
+class LaterLogprobs:
+    """Of the tokens at one position of the runs that some sequences have gained, behind their first one."""
 
-    def __init__(
-        self,
-        seqs: list[Sequence],
-        fine: list[bool],
-        token_ids: list[int],
-        logprobs: LogprobsTensors | None,
-        reported: list[int | None],
-    ) -> None:
-        """fine: whether the sequence has gained its token. The other lists are parallel, too; see set_drawn()."""
-        self.seqs, self.fine, self.token_ids = seqs, fine, token_ids
-        self._logprobs = None if logprobs is None else LogprobsCopy(logprobs)
-        self._reported = reported
+    seqs: list[Sequence]
+    logprobs: LogprobsCopy
+    reported: list[int | None]
+    """As set_drawn() has it; None, too, where a sequence gained no token."""
 
-    def get_output(self) -> tuple[SchedulerOutput, ModelRunnerOutput]:
-        """As if it had been a step of its own, in which each of them computed one token and drew one."""
-        scheduled, output = SchedulerOutput(), ModelRunnerOutput([], [])
-        rows = [None] * len(self.seqs) if self._logprobs is None else self._logprobs.rows()
-        reported = self._reported or [None] * len(self.seqs)
-        for seq, is_fine, token_id, row, count in zip(
-            self.seqs, self.fine, self.token_ids, rows, reported, strict=True
-        ):
-            if is_fine:
-                scheduled.add(seq, 1)
-                output.token_ids.append(token_id)
-                output.logprobs.append(None if row is None or count is None else row.cut(count))
-        return scheduled, output
+    def add_to(self, found: dict[str, list[LogprobsRow]]) -> None:
+        for seq, row, count in zip(self.seqs, self.logprobs.rows(), self.reported, strict=True):
+            if count is not None:
+                found.setdefault(seq.seq_id, []).append(row.cut(count))
 
 
 @dataclass(slots=True)
@@ -108,8 +92,9 @@ class AsyncModelRunnerOutput:
     """Which of `rows` draw a token."""
     expected: Expected | None = None
     """Where the tokens belong in the batch; None: this step draws none, or they are there already."""
-    later: list[LaterTokens] = field(default_factory=list)
-    """Of a step with guesses: the second tokens of the sequences that gained two, and so on."""
+    drafts: dict[str, VerifiedDraft] = field(default_factory=dict)
+    later_logprobs: list[LaterLogprobs] = field(default_factory=list)
+    """Of a step with draft tokens: of the second tokens of the sequences that gained two, and so on."""
     _token_ids: HostCopy | None = None
     _is_bad: HostCopy | None = None
     """Which of `rows` came out of the model as NaN or infinity, where some of them draw nothing that would tell."""
@@ -134,7 +119,7 @@ class AsyncModelRunnerOutput:
     def get_output(self) -> ModelRunnerOutput:
         """Wait for the step's results. After a failure the batch is forgotten."""
         num_rows = len(self.rows)
-        output = ModelRunnerOutput([None] * num_rows, [None] * num_rows, failures=self.failures)
+        output = ModelRunnerOutput([None] * num_rows, [None] * num_rows, failures=self.failures, drafts=self.drafts)
         if self._is_bad is not None:
             is_bad = self._is_bad.get().tolist()
             self.failures |= find_not_finite(self.rows[: len(is_bad)], is_bad)
@@ -153,15 +138,16 @@ class AsyncModelRunnerOutput:
             raise
         drawn = arrived.tolist()
         if min(drawn, default=0) < 0:
-            self.failures |= find_undrawable([self.rows[place] for place in self.draws], drawn)
-        for place, token_id in zip(self.draws, drawn, strict=True):
-            seq = self.rows[place]
+            self.failures |= find_sampling_errors([self.rows[index] for index in self.draws], drawn)
+        for index, token_id in zip(self.draws, drawn, strict=True):
+            seq = self.rows[index]
             # Beams choose their tokens together, from the logprobs.
             if not seq.sampling_params.use_beam_search and seq.seq_id not in self.failures:
-                output.token_ids[place] = token_id
+                output.token_ids[index] = token_id
         if self._logprobs is not None:
-            for place, row, count in zip(self.draws, self._logprobs.rows(), self._reported, strict=True):
-                if count is not None and self.rows[place].seq_id not in self.failures:
-                    output.logprobs[place] = row.cut(count)
-        output.later = [tokens.get_output() for tokens in self.later]
+            for index, row, count in zip(self.draws, self._logprobs.rows(), self._reported, strict=True):
+                if count is not None and self.rows[index].seq_id not in self.failures:
+                    output.logprobs[index] = row.cut(count)
+        for later in self.later_logprobs:
+            later.add_to(output.later_logprobs)
         return output

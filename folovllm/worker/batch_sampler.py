@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 from folovllm.request import Sequence
-from folovllm.sample.draw import mark_undrawable
+from folovllm.sample.draw import mark_failed_draws
 from folovllm.sample.groups import RowGroup, group_rows, sample_groups, spread_logprobs
 from folovllm.sample.gumbel import NUM_SETTINGS, GumbelParams, GumbelRows, draw_seed, host_params, takes_raw_logits
-from folovllm.sample.metadata import SamplingMetadata, Way, num_reported
+from folovllm.sample.metadata import SamplingGroup, SamplingMetadata, num_reported
 from folovllm.sample.rejection import DraftedRows
 from folovllm.sample.row import SamplingRow, make_generator
 from folovllm.sample.sampler import DrawingRows, Sampler, SamplerOutput, greedy
@@ -37,7 +37,7 @@ class KernelBatch:
     params: GumbelParams
     """Of all of them; those that draw from edited logits, or nothing, are greedy here, which costs least."""
     others: list[int]
-    """The places of those that are more than drawn: their logits are edited, or they tell log-probabilities."""
+    """The indices of those that are more than drawn: their logits are edited, or they tell log-probabilities."""
     device_others: torch.Tensor
     """`others`, on the device."""
     other_params: GumbelParams
@@ -71,7 +71,7 @@ class BatchSampler:
         self._rows[seq.seq_id] = SamplingRow(
             params=seq.sampling_params,
             prompt_token_ids=seq.data.prompt_token_ids,
-            output_token_ids=seq.data.output_token_ids,  # the live list: penalties and bad_words see it grow
+            known_token_ids=seq.data.output_token_ids,  # the live list: penalties and bad_words see it grow
             eos_token_ids=self.eos_token_ids,
             generator=None if self.uses_kernel else make_generator(seq.sampling_params, seq.index, self.device),
             bad_words_token_ids=seq.sampling_params.bad_words_token_ids,
@@ -97,9 +97,12 @@ class BatchSampler:
         self._seeds.pop(seq_id, None)
         self._states.pop(seq_id, None)
 
+    def rows_of(self, seqs: list[Sequence]) -> list[SamplingRow]:
+        return [self._rows[seq.seq_id] for seq in seqs]
+
     def reported(self, seqs: list[Sequence]) -> list[int | None]:
         """How many of the likeliest tokens each of them tells beside its own; None: nothing."""
-        return [num_reported(self._rows[seq.seq_id]) for seq in seqs]
+        return [num_reported(row) for row in self.rows_of(seqs)]
 
     def prepare(self, seqs: list[Sequence]) -> GumbelParams | None:
         """Before the forward is queued: what draw() needs of `seqs` besides their logits, so that it is on its way to
@@ -108,7 +111,7 @@ class BatchSampler:
         Returns the settings with which a CUDA graph draws them; None: the kernel is not used.
         """
         batch = self._kernel_batch_for(seqs) if self.uses_kernel else None
-        others = seqs if batch is None else [seqs[place] for place in batch.others]
+        others = seqs if batch is None else [seqs[index] for index in batch.others]
         if others:
             with contextlib.suppress(Exception):
                 self._groups_of(others)
@@ -120,10 +123,10 @@ class BatchSampler:
 
         logits: any number of rows. Returns one token for each, or a code of sample/draw.py.
         """
-        plain = Way("greedy", 1, (), None, "raw")
-        if any(Way.of(self._rows[seq.seq_id], self.vocab_size) != plain for seq in seqs):
+        plain = SamplingGroup("greedy", 1, (), None, "raw")
+        if any(SamplingGroup.of(row, self.vocab_size) != plain for row in self.rows_of(seqs)):
             return None
-        return mark_undrawable(greedy(logits), logits, logits, is_greedy=True)
+        return mark_failed_draws(greedy(logits), logits, logits, is_greedy=True)
 
     def draw(
         self, seqs: list[Sequence], logits: torch.Tensor, positions: torch.Tensor, drawn: torch.Tensor | None = None,
@@ -134,7 +137,7 @@ class BatchSampler:
 
         positions: [num_seqs] of the tokens whose logits these are: another for each token that a sequence draws.
         drawn: [num_seqs] what a CUDA graph has drawn with prepare()'s settings. May be written to.
-        drafted: guesses that some of them may keep. The sampler then has all rows.
+        drafted: draft tokens that some of them may keep. The sampler then has all rows.
         """
         if not self.uses_kernel or not seqs:
             return self.sample(seqs, logits, drafted)
@@ -146,28 +149,28 @@ class BatchSampler:
             drawn = batch.params.draw(logits, positions)
         if not batch.others:
             return SamplerOutput(drawn), {}
-        places = batch.device_others
-        gumbel = GumbelRows(batch.other_params, positions.index_select(0, places), drawn.index_select(0, places))
-        of_others = logits if len(batch.others) == len(seqs) else logits.index_select(0, places)
-        rest, failures = self.sample([seqs[place] for place in batch.others], of_others, gumbel)
-        drawn[places] = rest.token_ids
+        indices = batch.device_others
+        gumbel = GumbelRows(batch.other_params, positions.index_select(0, indices), drawn.index_select(0, indices))
+        of_others = logits if len(batch.others) == len(seqs) else logits.index_select(0, indices)
+        rest, failures = self.sample([seqs[index] for index in batch.others], of_others, gumbel)
+        drawn[indices] = rest.token_ids
         output = SamplerOutput(drawn)
         if rest.logprobs is not None:
-            output.logprobs = spread_logprobs(drawn, [(places, rest.logprobs)])
+            output.logprobs = spread_logprobs(drawn, [(indices, rest.logprobs)])
         return output, failures
 
     def _kernel_batch_for(self, seqs: list[Sequence]) -> KernelBatch:
         if self._kernel_batch is None or self._kernel_batch.seqs != seqs:
-            rows = [self._rows[seq.seq_id] for seq in seqs]
+            rows = self.rows_of(seqs)
             settings = host_params(rows, [self._seeds[seq.seq_id] for seq in seqs], self.vocab_size)
             others = [
-                place for place, row in enumerate(rows) if num_reported(row) is not None or not takes_raw_logits(row)
+                index for index, row in enumerate(rows) if num_reported(row) is not None or not takes_raw_logits(row)
             ]
             of_others, plain = np.ascontiguousarray(settings[:, others]), settings.copy()
-            plain[:, [place for place in others if not takes_raw_logits(rows[place])]] = 0
-            *packed, places = upload(self.device, plain, of_others, settings, np.array(others, np.int64))
+            plain[:, [index for index in others if not takes_raw_logits(rows[index])]] = 0
+            *packed, indices = upload(self.device, plain, of_others, settings, np.array(others, np.int64))
             params, other_params, all_params = map(GumbelParams, packed)
-            self._kernel_batch = KernelBatch(list(seqs), params, others, places, other_params, all_params)
+            self._kernel_batch = KernelBatch(list(seqs), params, others, indices, other_params, all_params)
         return self._kernel_batch
 
     def sample(
@@ -196,8 +199,7 @@ class BatchSampler:
     def _groups_of(self, seqs: list[Sequence]) -> list[RowGroup]:
         if self._groups is None or self._seqs != seqs:
             self._groups = None  # in case a processor's update raises
-            rows = [self._rows[seq.seq_id] for seq in seqs]
-            self._groups = group_rows(rows, self.vocab_size, self.device, rows_apart=self.rows_apart)
+            self._groups = group_rows(self.rows_of(seqs), self.vocab_size, self.device, rows_apart=self.rows_apart)
             self._seqs = list(seqs)
         return self._groups
 
@@ -208,23 +210,23 @@ class BatchSampler:
             row, states = self._rows[seq.seq_id], self._states.get(seq.seq_id)
             if row.generator is None or states is None:
                 continue
-            place = len(row.output_token_ids)
-            if place in states:
-                row.generator.set_state(states[place])
+            index = len(row.output_token_ids)
+            if index in states:
+                row.generator.set_state(states[index])
             else:
-                states[place] = row.generator.get_state()
-                states.pop(place - 2, None)
+                states[index] = row.generator.get_state()
+                states.pop(index - 2, None)
 
     def _find_failures(self, seqs: list[Sequence], logits: torch.Tensor) -> Failures:
         """Run the processors of each suspect alone; nothing is drawn."""
         self._groups = None
         failures: Failures = {}
-        for place, seq in enumerate(seqs):
+        for index, seq in enumerate(seqs):
             if not seq.sampling_params.extra_args:
                 continue
             try:
                 row = self._rows[seq.seq_id]
-                SamplingMetadata.build([row], self.vocab_size, self.device).edit(logits[place : place + 1])
+                SamplingMetadata.build([row], self.vocab_size, self.device).edit(logits[index : index + 1])
             except Exception as error:
                 failures[seq.seq_id] = error
         return failures
@@ -232,13 +234,15 @@ class BatchSampler:
     def _sample_without(
         self, failures: Failures, seqs: list[Sequence], logits: torch.Tensor, drawing: DrawingRows | None
     ) -> tuple[SamplerOutput, Failures]:
-        good = [place for place, seq in enumerate(seqs) if seq.seq_id not in failures]
+        good = [index for index, seq in enumerate(seqs) if seq.seq_id not in failures]
         drawn = SamplerOutput(torch.zeros(len(seqs), dtype=torch.int64, device=logits.device))
         if good:
-            (places,) = upload(logits.device, np.array(good, np.int64))
-            rest, more = self.sample([seqs[place] for place in good], logits[places], drawing and drawing.take(places))
+            (indices,) = upload(logits.device, np.array(good, np.int64))
+            rest, more = self.sample(
+                [seqs[index] for index in good], logits[indices], drawing and drawing.take(indices)
+            )
             failures |= more
-            drawn.token_ids[places] = rest.token_ids
+            drawn.token_ids[indices] = rest.token_ids
             if rest.logprobs is not None:
-                drawn.logprobs = spread_logprobs(drawn.token_ids, [(places, rest.logprobs)])
+                drawn.logprobs = spread_logprobs(drawn.token_ids, [(indices, rest.logprobs)])
         return drawn, failures

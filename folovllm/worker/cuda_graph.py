@@ -53,8 +53,8 @@ def capture_sizes(max_num_seqs: int) -> list[int]:
 
 def padded_size(num_seqs: int, sizes: list[int]) -> int | None:
     """The smallest of `sizes` (in rising order) that holds `num_seqs` sequences; None where all are too small."""
-    place = bisect_left(sizes, num_seqs)
-    return sizes[place] if place < len(sizes) else None
+    index = bisect_left(sizes, num_seqs)
+    return sizes[index] if index < len(sizes) else None
 
 
 class GraphBuffers:

@@ -21,7 +21,7 @@ import torch
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
-from folovllm.utils.turns import interrupts_allowed
+from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover
@@ -53,6 +53,7 @@ class ModelRunner:
     ) -> None:
         self.model, self.kv_cache, self.sampling, self.graphs = model, kv_cache, sampling, graphs
         self.device, self.vocab_size = device, model.decoder_spec.vocab_size
+        self._on_device = current_device(device)
         mover = PinnedBlockMover if device.type == "cuda" else BlockMover
         self.mover = mover(kv_cache, num_swap_blocks)
         self.batch = InputBatch(max_num_seqs, max_model_len, kv_cache.block_size, device)
@@ -66,7 +67,7 @@ class ModelRunner:
         After a failure the batch is forgotten, since how far the step came is not known.
         """
         try:
-            with interrupts_allowed(), current_device(self.device):
+            with interrupts_allowed(), self._on_device:
                 return self._execute_model(scheduled)
         except BaseException:  # an interrupt, too, may come between two of the batch's arrays
             self.batch.clear()
@@ -81,21 +82,23 @@ class ModelRunner:
             if self.speculation is not None:
                 self.speculation.proposer.move(scheduled)
         step = AsyncModelRunnerOutput(self.batch, scheduled.rows)
-        if scheduled.is_empty:  # blocks were moved, nothing is computed
+        if not step.rows:  # blocks were moved, nothing is computed
             return step
         seqs, nums, forks = scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, scheduled.forks
-        drafts = None
-        if self.speculation is not None and scheduled.num_drafts:
-            drafts = self.speculation.guess(scheduled)
-        size, num_tokens = None, scheduled.total_num_scheduled_tokens
-        num_guessed = sum(scheduled.num_drafts.values())
+        drafts: dict[str, list[int]] | None = None
+        size, num_tokens, num_drafted = None, scheduled.total_num_scheduled_tokens, 0
+        if self.speculation is not None and scheduled.num_lookahead_tokens:
+            drafts = self.speculation.propose(scheduled)
+            nums = [num + len(drafts.get(seq.seq_id, ())) for seq, num in zip(seqs, nums, strict=True)]
+            num_drafted = sum(map(len, drafts.values()))
+            num_tokens += num_drafted
         # A graph's rows are tokens. Log-probabilities of a prompt are read by sequences, of which there are fewer then.
-        fits = num_tokens == len(seqs) + num_guessed and not (num_guessed and scheduled.num_prompt_tokens)
+        fits = num_tokens == len(seqs) + num_drafted and not (num_drafted and scheduled.num_prompt_tokens)
         if self.graphs is not None and fits:
             size = self.graphs.size_for(num_tokens)
         inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
         step.draws = inputs.draws.tolist()
-        drawing = [step.rows[place] for place in step.draws]
+        drawing = list(map(step.rows.__getitem__, step.draws))
         gumbel_params = self.sampling.prepare(drawing) if drawing and drafts is None else None
         logits = drawn = None
         if self.graphs is None or size is None:
@@ -125,7 +128,7 @@ class ModelRunner:
         if len(step.draws) < len(step.rows):
             step.set_computed(hidden[inputs.metadata.query_start_loc[1 : len(seqs) + 1] - 1])
         if scheduled.num_prompt_tokens:
-            step.prompt_logprobs = self.prompt_logprobs.gather(scheduled, hidden)
+            step.prompt_logprobs = self.prompt_logprobs.gather(seqs, nums, hidden)
         return step
 
     def _draw(
@@ -168,6 +171,6 @@ def current_device(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def _at(rows: torch.Tensor, places: torch.Tensor | None, count: int) -> torch.Tensor:
-    """The rows at these places; None: the first `count`, behind which there may be padding."""
-    return rows[:count] if places is None else rows[places]
+def _at(rows: torch.Tensor, indices: torch.Tensor | None, count: int) -> torch.Tensor:
+    """The rows with these indices; None: the first `count`, behind which there may be padding."""
+    return rows[:count] if indices is None else rows[indices]

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_output import VerifiedDraft
 from folovllm.request import Sequence
 from folovllm.sample.beam_logprobs import BeamLogprobs
-from folovllm.sample.draw import NOT_FINITE, undrawable
+from folovllm.sample.draw import NOT_FINITE, sampling_error
 from folovllm.sample.logprobs import LogprobsTensors
 
 Failures = dict[str, Exception]
@@ -58,14 +58,14 @@ def to_rows(tensors: LogprobsTensors) -> list[LogprobsRow]:
     rows = LogprobsRow.from_tensors(tensors)
     if isinstance(tensors, BeamLogprobs):
         parts = (tensors.raw_logprobs, tensors.raw_ranks, tensors.top_ids, tensors.top_logprobs)
-        for place, (logprobs, ranks, top_ids, top_logprobs) in enumerate(
+        for index, (logprobs, ranks, top_ids, top_logprobs) in enumerate(
             zip(*(part.tolist() for part in parts), strict=True)
         ):
             if ranks[0] > 0:
-                row = rows[place]
+                row = rows[index]
                 candidates = zip(row.token_ids[1:], logprobs, ranks, strict=True)
                 raw = [LogprobsRow([one, *top_ids], [value, *top_logprobs], rank) for one, value, rank in candidates]
-                rows[place] = BeamRow(row.token_ids, row.logprobs, row.rank, raw)
+                rows[index] = BeamRow(row.token_ids, row.logprobs, row.rank, raw)
     return rows
 
 
@@ -81,12 +81,13 @@ class ModelRunnerOutput:
     """By sequence id, after a prefill that asked for them: one row for each prompt token but the first."""
     failures: Failures = field(default_factory=dict)
     """What a request's own logits processor raised, and what is found below."""
-    later: list[tuple[SchedulerOutput, ModelRunnerOutput]] = field(default_factory=list)
-    """Of a step with guesses: further tokens of the sequences that gained some, each as a step of its own would have
-    brought it."""
+    drafts: dict[str, VerifiedDraft] = field(default_factory=dict)
+    """By sequence id, of those for whose draft tokens there was room."""
+    later_logprobs: dict[str, list[LogprobsRow]] = field(default_factory=dict)
+    """By sequence id: of VerifiedDraft.next_token_ids, where they are asked for."""
 
 
-def find_undrawable(seqs: list[Sequence], token_ids: list[int]) -> Failures:
+def find_sampling_errors(seqs: list[Sequence], token_ids: list[int]) -> Failures:
     """Of the sequences that drew these, the ones that had nothing to draw from."""
     return {seq.seq_id: _error(seq, code) for seq, code in zip(seqs, token_ids, strict=True) if code < 0}
 
@@ -103,4 +104,4 @@ def find_nan_prompts(seqs: list[Sequence], answers: dict[str, list[LogprobsRow]]
 
 
 def _error(seq: Sequence, code: int) -> Exception:
-    return undrawable(code, seq.request_id, seq.sampling_params)
+    return sampling_error(code, seq.request_id, seq.sampling_params)

@@ -62,13 +62,13 @@ class PinnedBlockMover:
         staging, (ids, _) = self._staging(len(pairs)), self._ids(pairs)
         for layer, tensor in enumerate(self.device_tensors):
             staging[:, layer] = tensor.index_select(1, ids).transpose(0, 1)
-        for place, (_, swap_block) in enumerate(pairs):
-            self._host_block(swap_block).copy_(staging[place], non_blocking=True)
+        for index, (_, swap_block) in enumerate(pairs):
+            self._host_block(swap_block).copy_(staging[index], non_blocking=True)
 
     def _swap_in(self, pairs: BlockPairs) -> None:
         staging, (_, ids) = self._staging(len(pairs)), self._ids(pairs)
-        for place, (swap_block, _) in enumerate(pairs):
-            staging[place].copy_(self._host_block(swap_block), non_blocking=True)
+        for index, (swap_block, _) in enumerate(pairs):
+            staging[index].copy_(self._host_block(swap_block), non_blocking=True)
         for layer, tensor in enumerate(self.device_tensors):
             tensor.index_copy_(1, ids, staging[:, layer].transpose(0, 1))
 
@@ -77,8 +77,8 @@ class PinnedBlockMover:
 
     def _host_block(self, swap_block: int) -> torch.Tensor:
         """[num_layers, 2, block_size, num_kv_heads, head_size]. Block 0 is the null block, which is never moved."""
-        slab, place = divmod(swap_block - 1, self._slab_blocks)
+        slab, index = divmod(swap_block - 1, self._slab_blocks)
         if slab not in self._slabs:
             shape = (self._slab_blocks, *self._block_shape)
             self._slabs[slab] = torch.empty(shape, dtype=self.dtype, pin_memory=True)
-        return self._slabs[slab][place]
+        return self._slabs[slab][index]

@@ -97,6 +97,6 @@ def _draw(logits: torch.Tensor, rows: list[SamplingRow], uses_kernel: bool) -> N
     gumbel = None
     if uses_kernel:
         settings = torch.from_numpy(host_params(rows, [0] * len(rows), vocab_size)).to(device)
-        places = torch.zeros(len(rows), dtype=torch.int64, device=device)
-        gumbel = GumbelRows(GumbelParams(settings), offsets=places, drawn=places)
+        indices = torch.zeros(len(rows), dtype=torch.int64, device=device)
+        gumbel = GumbelRows(GumbelParams(settings), offsets=indices, drawn=indices)
     Sampler()(logits, SamplingMetadata.build(rows, vocab_size, device), gumbel)

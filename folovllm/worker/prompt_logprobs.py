@@ -17,7 +17,6 @@ from dataclasses import fields
 import numpy as np
 import torch
 
-from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import LogprobsTensors, gather_logprobs
@@ -36,7 +35,7 @@ class PromptLogprobs:
         self.model, self.device = model, device
         self._rows: dict[Sequence, LogprobsTensors] = {}
 
-    def gather(self, scheduled: SchedulerOutput, hidden: torch.Tensor) -> dict[str, LogprobsCopy]:
+    def gather(self, seqs: list[Sequence], nums: list[int], hidden: torch.Tensor) -> dict[str, LogprobsCopy]:
         """After a forward, whose `hidden` [num_tokens, hidden] are the step's tokens in order: rows of the sequences
         whose prompts end in this step, one for each prompt token but the first.
 
@@ -46,7 +45,7 @@ class PromptLogprobs:
             del self._rows[seq]  # it was aborted on the way
         answers: dict[str, LogprobsCopy] = {}
         start = 0
-        for seq, num_tokens in zip(scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, strict=True):
+        for seq, num_tokens in zip(seqs, nums, strict=True):
             if _asks(seq):
                 rows = self._gather_chunk(seq, hidden[start : start + num_tokens])
                 if seq.num_computed_tokens + num_tokens >= seq.get_prompt_len():

@@ -1,6 +1,6 @@
-"""What a proposer is: it guesses the tokens that come next.
+"""The interface of a proposer, which names draft tokens: those that may come next.
 
-A guess costs time when it is wrong and changes nothing else, since each is checked (verify.py). So a proposer may be as
+A draft token costs time when it is wrong and changes nothing else, since each is verified. So a proposer may be as
 rough as it likes: it may name fewer tokens than it is asked for, or none.
 
 vLLM: v1/spec_decode/ (ngram_proposer.py, draft_model.py)
@@ -24,7 +24,7 @@ class Proposer(Protocol):
         """At most counts[i] token ids that may follow the last token of seqs[i], for each of them.
 
         Each sequence lacks its last token's keys and values only, and its block_ids have slots for that token and for
-        the guesses.
+        the draft tokens.
         """
 
     def computed(self, seqs: list[Sequence], inputs: StepInputs) -> None:
@@ -46,4 +46,4 @@ class DrawingProposer(Proposer, Protocol):
     def propose_with_probabilities(
         self, seqs: list[Sequence], counts: list[int]
     ) -> tuple[list[list[int]], list[torch.Tensor]]:
-        """As propose(), with guesses that are drawn; and what they were drawn from, [len(guesses[i]), vocab] each."""
+        """As propose(), with tokens that are drawn; and what they were drawn from, [len(tokens[i]), vocab] each."""

@@ -1,13 +1,13 @@
-"""Checks a run of guesses: draw what the model would have drawn, and go on while the guess said the same.
+"""Verifies draft tokens: draw what the model would have drawn, and go on while the draft has the same.
 
-    guessed      the  cat  sat  on             computed with the last token in one forward: 5 rows of logits
+    draft        the  cat  sat  on             computed with the last token in one forward: 5 rows of logits
     drawn        the  cat  lay                 the third differs: it is kept, since it was drawn as always, and what
     gained       the  cat  lay                 was computed behind "sat" is void
 
-The logits at a position are right as long as all tokens before it are what the guesses said they are. So each token
-that is gained was drawn from the logits, with the random number, and after the penalties that it would have been drawn
-with one by one. Greedy and seeded output is the same, token for token. Nothing is drawn behind the first difference, so
-no generator has to be turned back. With a guess of one token this keeps as many as rejection sampling would
+The logits at a position are right as long as all tokens before it are those of the draft. So each token that is gained
+was drawn from the logits, with the random number, and after the penalties that it would have been drawn with one by
+one. Greedy and seeded output is the same, token for token. Nothing is drawn behind the first difference, so
+no generator has to be turned back. With a draft of one token this keeps as many as rejection sampling would
 (sample/rejection.py): a token is drawn with the probability that it is kept with there.
 
 Leviathan et al., ICML 2023, and Chen et al., 2023, for sampling. vLLM: v1/sample/rejection_sampler.py
@@ -18,24 +18,24 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Draw = Callable[[list[int], int], list[int | None]]
-"""(places, position): one token for each of these places, at this position of its run. None: there is none to draw."""
+"""(indices, position): a token for each of these sequences, at this position of its run. None: nothing to draw."""
 
 
 def verify(drafts: list[list[int]], draw: Draw) -> list[list[int]]:
     """The tokens that each sequence gains, one to len(drafts[i]) + 1.
 
-    drafts: the guesses for each, some of them perhaps none.
-    draw: it is asked for one position after the other. What it has drawn so far is what the places have gained.
+    drafts: the draft tokens of each sequence, perhaps none.
+    draw: it is asked for one position after the other. What it has drawn so far is what the sequences have gained.
     """
     gained: list[list[int]] = [[] for _ in drafts]
-    places, position = list(range(len(drafts))), 0
-    while places:
+    indices, position = list(range(len(drafts))), 0
+    while indices:
         agree = []
-        for place, token_id in zip(places, draw(places, position), strict=True):
+        for index, token_id in zip(indices, draw(indices, position), strict=True):
             if token_id is None:
                 continue
-            gained[place].append(token_id)
-            if position < len(drafts[place]) and drafts[place][position] == token_id:
-                agree.append(place)
-        places, position = agree, position + 1
+            gained[index].append(token_id)
+            if position < len(drafts[index]) and drafts[index][position] == token_id:
+                agree.append(index)
+        indices, position = agree, position + 1
     return gained

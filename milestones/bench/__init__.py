@@ -1,1 +1,1 @@
-"""`python -m milestones bench`: the same requests through several milestones, each in a process of its own."""
+"""`python -m milestones bench`: the same requests through several milestones, each in another process."""

@@ -4,14 +4,12 @@
     wave 1          b ├──────┬─┬─┬─┤        comes when each request so far has `after` tokens, or has ended
     seconds   0     ↑ arrival ↑ first token
 
-Each engine is in a process of its own (worker.py). All that the workloads say is worked out from these times.
+Each engine is in another process (workers/waves_engine.py). All figures of the workloads come from these times.
 """
 
 from __future__ import annotations
 
 import os
-import random
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,50 +17,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from folovllm.bench.pipe import Pipe
+from milestones.bench.worker_process import RUN, WorkerError, WorkerProcess
 from milestones.chain import Course
 from milestones.spec import MilestoneError
 from milestones.trees import write_tree
 
-WORKER = Path(__file__).with_name("worker.py")
+ENGINE = RUN.with_name("waves_engine.py")
 LEAST_AGREEMENT = 0.9
-
-
-class Worker:
-    """A process with one milestone's engine in it, asked and answered in lines of JSON."""
-
-    def __init__(self, name: str, tree: Path, threads: int | None = None) -> None:
-        self.name = name
-        env = {**os.environ, "PYTHONPATH": str(tree)}
-        if threads is not None:
-            env["OMP_NUM_THREADS"] = str(threads)
-        # -P: this folder stays off the path
-        self.pipe = Pipe(name, [sys.executable, "-P", str(WORKER)], env=env, cwd=tree)
-
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        try:
-            answer = self.pipe.ask(request)
-        except RuntimeError as error:
-            raise MilestoneError(str(error)) from error
-        if "error" in answer:
-            raise MilestoneError(f"{self.name} failed: {answer['error']}")
-        return answer
 
 
 @contextmanager
 def start_workers(
     course: Course, engines: dict[str, tuple[str, dict[str, Any]]], threads: int | None, tick: Callable[[str], None]
-) -> Iterator[list[Worker]]:
+) -> Iterator[list[WorkerProcess]]:
     """A process for each engine: a name -> whose tree, and what its LLM is made with. They end with the block."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="folovllm-bench-"))).resolve()
         workers = []
-        for name, (milestone, engine) in engines.items():
+        for name, (milestone, options) in engines.items():
             tick(f"loading {name}")
-            write_tree(course.tree(course.get(milestone).number), scratch / name)
-            workers.append(Worker(name, scratch / name, threads))
-            stack.callback(workers[-1].pipe.close)
-            workers[-1].ask({"tree": str(scratch / name), "engine": engine})
+            tree = scratch / name
+            write_tree(course.tree(course.get(milestone).number), tree)
+            env = {**os.environ, "PYTHONPATH": str(tree)} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
+            try:
+                worker = WorkerProcess(name, ENGINE, {"tree": str(tree), "options": options}, env=env, cwd=tree)
+            except WorkerError as error:
+                raise MilestoneError(str(error)) from error
+            stack.callback(worker.close)
+            workers.append(worker)
         yield workers
 
 
@@ -94,9 +76,12 @@ class Played:
         return [times[0] - arrival for times, arrival in zip(self.times, self.arrivals, strict=True)]
 
 
-def play(worker: Worker, waves: Sequence[Wave], enough: int | None = None) -> Played:
+def play(worker: WorkerProcess, waves: Sequence[Wave], enough: int | None = None) -> Played:
     """`enough`: when each request has so many tokens, the rest is not waited for."""
-    played = Played(**worker.ask({"waves": [vars(wave) for wave in waves], "enough": enough}))
+    try:
+        played = Played(**worker.ask({"waves": [vars(wave) for wave in waves], "enough": enough}))
+    except WorkerError as error:
+        raise MilestoneError(str(error)) from error
     wanted = [length for wave in waves for length in wave.max_tokens]
     least = wanted if enough is None else [enough] * len(wanted)
     if any(len(tokens) < few for tokens, few in zip(played.tokens, least, strict=True)):
@@ -104,14 +89,9 @@ def play(worker: Worker, waves: Sequence[Wave], enough: int | None = None) -> Pl
     return played
 
 
-def draw_prompt(seed: str, length: int, vocab_size: int) -> list[int]:
-    rng = random.Random(seed)
-    return [rng.randrange(vocab_size) for _ in range(length)]
-
-
 def agreement(mine: Played, reference: Played) -> float:
-    """The share of tokens that are the same, in each request up to the first that is not: behind that one a request
-    goes its own way."""
+    """The share of tokens that are the same, in each request up to the first that is not: behind that one the
+    continuations differ anyway."""
     same = total = 0
     for tokens, expected in zip(mine.tokens, reference.tokens, strict=True):
         pairs = list(zip(tokens, expected, strict=False))  # what came after `enough` was not waited for everywhere
@@ -126,8 +106,3 @@ def check_agreement(name: str, share: float, dtype: str, least: float = LEAST_AG
         raise MilestoneError(
             f"{name} gives other tokens: only {share:.0%} are the first milestone's, and {least:.0%} must be"
         )
-
-
-def in_turn(workers: Sequence[Worker], number: int) -> list[Worker]:
-    """Who goes first goes last the next time: what warms up or cools down then favours nobody."""
-    return list(workers) if number % 2 else list(reversed(workers))

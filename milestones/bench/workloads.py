@@ -9,97 +9,113 @@ shared-prefix   one request after another whose prompts begin alike, and the sam
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
-from folovllm.bench.lengths import Lengths
-from milestones.bench.charts import draw_bars, draw_requests
-from milestones.bench.play import Played, Wave, Worker, agreement, check_agreement, draw_prompt, in_turn, play
+from folovllm.bench.workload import Lengths, random_prompts
+from milestones.bench.play import LEAST_AGREEMENT, Played, Wave, agreement, check_agreement, play
+from milestones.bench.worker_process import WorkerProcess
 from milestones.spec import MilestoneError
 
 Row = dict[str, Any]
 Tick = Callable[[str], None]
+Rounds = list[list[Played]]
 WARM_UP_TOKENS, WARM_UP_STEPS = 4, 4
-REQUESTS = [
-    "milestone", "requests", "prompt_tokens", "output_tokens", "seconds", "output_tokens_per_s", "speedup",
-    "mean_ttft_ms", "running_seqs", "kv_reserved_tokens", "kv_used_tokens",
-]  # fmt: skip
-DECODE = [
-    "milestone", "batch", "context", "steps", "step_ms", "step_p90_ms", "output_tokens_per_s", "speedup",
-    "same_tokens",
-]  # fmt: skip
-SHARED_PREFIX = [
-    "milestone", "prompts", "requests", "prompt_tokens", "shared_tokens", "output_tokens", "cold_ttft_ms",
-    "ttft_ms", "ttft_ratio", "seconds", "seconds_ratio", "cached_tokens", "same_tokens",
-]  # fmt: skip
 
 
-class Workload(Protocol):
-    """One kind of measurement, and what its rounds have brought so far."""
+@dataclass
+class Workload(ABC):
+    """One kind of measurement, and what its rounds have brought so far, by kind and engine."""
 
-    title: str
-    columns: list[str]
-    max_model_len: int
-    num_seqs: int
-    plays: int
-    """Of each milestone in a round."""
+    dtype: str
+    played: dict[tuple[Any, str], Rounds] = field(default_factory=dict, init=False)
+    shares: dict[tuple[Any, str], list[float]] = field(default_factory=dict, init=False)
+    """Of tokens that are the first engine's, in each round."""
 
-    def play_round(self, workers: Sequence[Worker], number: int, vocab_size: int, tick: Tick) -> None: ...
-    def rows(self) -> list[Row]: ...
+    title = ""
+    columns = tuple[str, ...]()
+    max_model_len = num_seqs = 0
+    plays = 1
+    """Of each engine in a round."""
+    least_agreement = LEAST_AGREEMENT
+
+    @abstractmethod
+    def play_round(self, workers: Sequence[WorkerProcess], number: int, vocab_size: int, tick: Tick) -> None: ...
+
+    @abstractmethod
+    def row(self, kind: Any, name: str, rounds: Rounds, base: Rounds) -> Row:
+        """`base`: the first engine's rounds."""
+
+    @abstractmethod
     def notes(self) -> list[str]: ...
-    def details(self) -> Row: ...
-    def draw(self, title: str) -> str: ...
+
+    def rows(self) -> list[Row]:
+        first = next(iter(self.played))[1]
+        rows = []
+        for (kind, name), rounds in self.played.items():
+            row = {"milestone": name, "same_tokens": min(self.shares[kind, name])}
+            row |= self.row(kind, name, rounds, self.played[kind, first])
+            rows.append({column: row[column] for column in self.columns})
+        return rows
+
+    def keep(self, kind: Any, found: dict[str, list[Played]]) -> None:
+        """A round of each engine. Raises MilestoneError: one gives other tokens than the first."""
+        reference = next(iter(found.values()))
+        for name, mine in found.items():
+            share = statistics.mean(agreement(one, other) for one, other in zip(mine, reference, strict=True))
+            check_agreement(name, share, self.dtype, self.least_agreement)
+            self.played.setdefault((kind, name), []).append(mine)
+            self.shares.setdefault((kind, name), []).append(share)
 
 
-def ratios(base: Sequence[float], mine: Sequence[float]) -> float:
+def in_turn(workers: Sequence[WorkerProcess], number: int) -> list[WorkerProcess]:
+    """Who goes first goes last the next time: what warms up or cools down then favours nobody."""
+    return list(workers) if number % 2 else list(reversed(workers))
+
+
+def ratios(base: Iterable[float], mine: Iterable[float]) -> float:
     """The median of the rounds' ratios."""
     return statistics.median(one / other for one, other in zip(base, mine, strict=True))
 
 
-def median_ms(seconds: Sequence[float] | Iterator[float]) -> float:
+def median_ms(seconds: Iterable[float]) -> float:
     return statistics.median(seconds) * 1e3
 
 
 @dataclass
-class Requests:
+class Requests(Workload):
     lengths: Lengths
     max_model_len: int
-    played: dict[str, list[Played]] = field(default_factory=dict)
 
-    title, plays, num_seqs = "Milestones", 1, 0
-    columns = REQUESTS
+    title, least_agreement = "Milestones", 1.0
+    columns = (
+        "milestone", "requests", "prompt_tokens", "output_tokens", "seconds", "output_tokens_per_s", "speedup",
+        "mean_ttft_ms", "running_seqs", "kv_reserved_tokens", "kv_used_tokens",
+    )  # fmt: skip
 
-    def play_round(self, workers: Sequence[Worker], number: int, vocab_size: int, tick: Tick) -> None:
+    def play_round(self, workers: Sequence[WorkerProcess], number: int, vocab_size: int, tick: Tick) -> None:
         outputs = self.lengths.outputs if number else [min(n, WARM_UP_TOKENS) for n in self.lengths.outputs]
-        waves = [Wave(self.lengths.make_prompts(vocab_size, number), outputs)]
-        first = None
+        waves = [Wave(random_prompts(self.lengths.prompts, vocab_size, number), outputs)]
+        found = {}
         for worker in workers:
             tick(worker.name)
-            played = play(worker, waves)
-            first = first or played
-            check_agreement(worker.name, agreement(played, first), "float32", least=1.0)
-            if number:
-                self.played.setdefault(worker.name, []).append(played)
+            found[worker.name] = [play(worker, waves)]
+        if number:
+            self.keep(None, found)
 
-    def rows(self) -> list[Row]:
-        base = statistics.median(played.seconds for played in next(iter(self.played.values())))
-        rows = []
-        for name, rounds in self.played.items():
-            seconds, tokens = statistics.median(played.seconds for played in rounds), sum(self.lengths.outputs)
-            row: Row = {
-                "milestone": name,
-                "requests": len(self.lengths.prompts),
-                "prompt_tokens": sum(self.lengths.prompts),
-            }
-            row |= {"output_tokens": tokens, "seconds": seconds, "output_tokens_per_s": tokens / seconds}
-            row |= {"speedup": base / seconds, "mean_ttft_ms": median_ms(statistics.mean(p.ttft) for p in rounds)}
-            for key in self.columns[-3:]:  # None for a milestone that keeps no statistics
-                values = [played.peak[key] for played in rounds if key in played.peak]
-                row[key] = round(statistics.median(values)) if values else None
-            rows.append(row)
-        return rows
+    def row(self, kind: Any, name: str, rounds: Rounds, base: Rounds) -> Row:
+        seconds, first = (statistics.median(played.seconds for (played,) in each) for each in (rounds, base))
+        tokens = sum(self.lengths.outputs)
+        row: Row = {"requests": len(self.lengths.prompts), "prompt_tokens": sum(self.lengths.prompts)}
+        row |= {"output_tokens": tokens, "seconds": seconds, "output_tokens_per_s": tokens / seconds}
+        row |= {"speedup": first / seconds, "mean_ttft_ms": median_ms(statistics.mean(p.ttft) for (p,) in rounds)}
+        for key in self.columns[-3:]:  # None for a milestone that keeps no statistics
+            values = [played.peak[key] for (played,) in rounds if key in played.peak]
+            row[key] = round(statistics.median(values)) if values else None
+        return row
 
     def notes(self) -> list[str]:
         return [
@@ -108,15 +124,9 @@ class Requests:
             "keeps no statistics.",
         ]
 
-    def details(self) -> Row:
-        return {}
-
-    def draw(self, title: str) -> str:
-        return draw_requests(title, self.rows())
-
 
 @dataclass
-class Decode:
+class Decode(Workload):
     """request 0   prefill ├─┬─┬─┬─┬─┬─┬─┬─┬─┬─
     request 1     prefill ├─┬─┬─┬─┬─┬─┬─┬─┬─
                             └warm─┘└measured┘   steps in which every request gains a token"""
@@ -124,12 +134,12 @@ class Decode:
     batches: list[int]
     context: int
     steps: int
-    dtype: str
-    steps_s: dict[tuple[str, int], list[list[float]]] = field(default_factory=dict)
-    shares: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
     title = "Decode steps"
-    columns = DECODE
+    columns = (
+        "milestone", "batch", "context", "steps", "step_ms", "step_p90_ms", "output_tokens_per_s", "speedup",
+        "same_tokens",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         self.enough, self.num_seqs, self.plays = WARM_UP_STEPS + self.steps + 1, max(self.batches), len(self.batches)
@@ -137,43 +147,33 @@ class Decode:
         self.max_tokens = self.enough + 16 + self.num_seqs * self.context // 256
         self.max_model_len = self.context + self.max_tokens
 
-    def play_round(self, workers: Sequence[Worker], number: int, vocab_size: int, tick: Tick) -> None:
+    def play_round(self, workers: Sequence[WorkerProcess], number: int, vocab_size: int, tick: Tick) -> None:
         for batch in self.batches:
-            prompts = [draw_prompt(f"{number} {batch} {i}", self.context, vocab_size) for i in range(batch)]
-            played: dict[str, Played] = {}
+            prompts = random_prompts([self.context] * batch, vocab_size, f"{number} {batch}")
+            found = {worker.name: list[Played]() for worker in workers}
             for worker in in_turn(workers, number):
                 tick(f"batch {batch}: {worker.name}")
-                played[worker.name] = play(worker, [Wave(prompts, [self.max_tokens] * batch)], self.enough)
-            for worker in workers if number else []:
-                self._take(worker.name, batch, played[worker.name], played[workers[0].name])
+                played = play(worker, [Wave(prompts, [self.max_tokens] * batch)], self.enough)
+                found[worker.name].append(played)
+                if number and len(self._gaps(played)) < self.steps:
+                    raise MilestoneError(
+                        f"{worker.name} did not decode {batch} sequences of {self.context} tokens together for "
+                        f"{self.steps} steps: lower --batch or --context"
+                    )
+            if number:
+                self.keep(batch, found)
 
-    def _take(self, name: str, batch: int, played: Played, reference: Played) -> None:
-        gaps = steady_steps(played.times)[WARM_UP_STEPS:]
-        if len(gaps) < self.steps:
-            raise MilestoneError(
-                f"{name} did not decode {batch} sequences of {self.context} tokens together for {self.steps} steps: "
-                "lower --batch or --context, or give it more room by --set"
-            )
-        share = agreement(played, reference)
-        check_agreement(name, share, self.dtype)
-        self.steps_s.setdefault((name, batch), []).append(gaps[: self.steps])
-        self.shares.setdefault((name, batch), []).append(share)
+    def _gaps(self, played: Played) -> list[float]:
+        return steady_steps(played.times)[WARM_UP_STEPS:][: self.steps]
 
-    def rows(self) -> list[Row]:
+    def row(self, kind: Any, name: str, rounds: Rounds, base: Rounds) -> Row:
         """Medians of all steps; `speedup` is the median over the rounds, each round's first milestone over this one."""
-        first = next(iter(self.steps_s))[0]
-        rows = []
-        for batch in self.batches:
-            for name in dict.fromkeys(name for name, _ in self.steps_s):
-                rounds, base = self.steps_s[name, batch], self.steps_s[first, batch]
-                seconds = sorted(gap for gaps in rounds for gap in gaps)
-                step = statistics.median(seconds)
-                row: Row = {"milestone": name, "batch": batch, "context": self.context, "steps": len(seconds)}
-                row |= {"step_ms": step * 1e3, "step_p90_ms": seconds[int(0.9 * (len(seconds) - 1))] * 1e3}
-                row |= {"output_tokens_per_s": batch / step, "same_tokens": min(self.shares[name, batch])}
-                row["speedup"] = ratios(*([statistics.median(gaps) for gaps in each] for each in (base, rounds)))
-                rows.append(row)
-        return rows
+        mine, theirs = ([self._gaps(played) for (played,) in each] for each in (rounds, base))
+        seconds = sorted(gap for gaps in mine for gap in gaps)
+        step = statistics.median(seconds)
+        row: Row = {"batch": kind, "context": self.context, "steps": len(seconds), "step_ms": step * 1e3}
+        row |= {"step_p90_ms": seconds[int(0.9 * (len(seconds) - 1))] * 1e3, "output_tokens_per_s": kind / step}
+        return row | {"speedup": ratios(map(statistics.median, theirs), map(statistics.median, mine))}
 
     def notes(self) -> list[str]:
         return [
@@ -182,20 +182,9 @@ class Decode:
             "speedup: the first milestone's step over this one's, the median of the rounds' ratios.",
         ]
 
-    def details(self) -> Row:
-        return {}
-
-    def draw(self, title: str) -> str:
-        rows, bars = self.rows(), []
-        for row in rows:
-            other = f"   ({row['speedup']:.2f} × {rows[0]['milestone']})" if row["speedup"] != 1 else ""
-            rate = row["output_tokens_per_s"]
-            bars.append((f"batch {row['batch']}, {row['milestone']}", rate, f"{rate:,.0f}{other}"))
-        return draw_bars(f"{title}: decoded tokens/s", bars)
-
 
 @dataclass
-class SharedPrefix:
+class SharedPrefix(Workload):
     """What a cache of prefixes wins is in the first kind, what it costs in the second. Each request goes to all
     milestones before the next one does, so that a slow second of the machine meets the same request of each.
 
@@ -208,59 +197,43 @@ class SharedPrefix:
     suffix: int
     requests: int
     new_tokens: int
-    dtype: str
-    played: dict[tuple[str, str], list[list[Played]]] = field(default_factory=dict)
-    shares: dict[tuple[str, str], list[float]] = field(default_factory=dict)
 
     title, num_seqs, kinds = "Prompts that begin alike", 1, ("shared", "different")
-    columns = SHARED_PREFIX
+    columns = (
+        "milestone", "prompts", "requests", "prompt_tokens", "shared_tokens", "output_tokens", "cold_ttft_ms",
+        "ttft_ms", "ttft_ratio", "seconds", "seconds_ratio", "cached_tokens", "same_tokens",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         self.max_model_len, self.plays = self.prefix + self.suffix + self.new_tokens, len(self.kinds) * self.requests
 
-    def play_round(self, workers: Sequence[Worker], number: int, vocab_size: int, tick: Tick) -> None:
+    def play_round(self, workers: Sequence[WorkerProcess], number: int, vocab_size: int, tick: Tick) -> None:
+        """Prompts are fresh in each round: nobody has seen this round's prefix before its first request."""
         for kind in self.kinds:
-            found: dict[str, list[Played]] = {worker.name: [] for worker in workers}
+            found = {worker.name: list[Played]() for worker in workers}
             for place in range(self.requests):
-                prompt = self.make_prompt(kind, number, place, vocab_size)
+                seed = f"{kind} {number}"
+                (prefix,) = random_prompts([self.prefix], vocab_size, seed if kind == "shared" else f"{seed} {place}")
+                (suffix,) = random_prompts([self.suffix], vocab_size, f"{seed} {place} suffix")
                 for worker in in_turn(workers, place + number):
                     tick(f"{kind} prompt {place + 1}: {worker.name}")
-                    found[worker.name].append(play(worker, [Wave([prompt], [self.new_tokens])]))
-            for worker in workers if number else []:
-                pairs = zip(found[worker.name], found[workers[0].name], strict=True)
-                share = statistics.mean(agreement(mine, reference) for mine, reference in pairs)
-                check_agreement(worker.name, share, self.dtype)
-                self.played.setdefault((worker.name, kind), []).append(found[worker.name])
-                self.shares.setdefault((worker.name, kind), []).append(share)
+                    found[worker.name].append(play(worker, [Wave([prefix + suffix], [self.new_tokens])]))
+            if number:
+                self.keep(kind, found)
 
-    def make_prompt(self, kind: str, number: int, place: int, vocab_size: int) -> list[int]:
-        """Fresh in each round: nobody has seen this round's prefix before its first request."""
-        prefix = f"{kind} {number}" if kind == "shared" else f"{kind} {number} {place}"
-        suffix = draw_prompt(f"{kind} {number} {place} suffix", self.suffix, vocab_size)
-        return draw_prompt(prefix, self.prefix, vocab_size) + suffix
-
-    def rows(self) -> list[Row]:
+    def row(self, kind: Any, name: str, rounds: Rounds, base: Rounds) -> Row:
         """Medians over requests and rounds; a ratio compares the same request of two milestones, and is the median of
         all these. The first request of a round is left out where prompts are shared: it is the cold one."""
-        names = list(dict.fromkeys(name for name, _ in self.played))
-        return [self._row(name, kind, names[0]) for kind in self.kinds for name in names]
-
-    def _row(self, name: str, kind: str, first: str) -> Row:
-        rounds, base, skip = self.played[name, kind], self.played[first, kind], int(kind == "shared")
+        skip = int(kind == "shared")
         mine, theirs = ([one for each in of for one in each[skip:]] for of in (rounds, base))
         cached = [one.cached[0] for one in mine if one.cached[0] is not None]
-        row = {
-            "milestone": name,
-            "prompts": kind,
-            "requests": self.requests,
-            "same_tokens": min(self.shares[name, kind]),
-        }
-        row |= {"prompt_tokens": self.prefix + self.suffix, "shared_tokens": self.prefix if skip else 0}
-        row |= {"output_tokens": self.new_tokens, "ttft_ms": median_ms(one.ttft[0] for one in mine)}
+        row: Row = {"prompts": kind, "requests": self.requests, "prompt_tokens": self.prefix + self.suffix}
+        row |= {"shared_tokens": self.prefix if skip else 0, "output_tokens": self.new_tokens}
         row["cold_ttft_ms"] = median_ms(each[0].ttft[0] for each in rounds) if skip else None
-        row["ttft_ratio"] = ratios([one.ttft[0] for one in theirs], [one.ttft[0] for one in mine])
+        row["ttft_ms"] = median_ms(one.ttft[0] for one in mine)
+        row["ttft_ratio"] = ratios((one.ttft[0] for one in theirs), (one.ttft[0] for one in mine))
         row["seconds"] = statistics.median(sum(one.seconds for one in each) for each in rounds)
-        row["seconds_ratio"] = ratios([one.seconds for one in mine], [one.seconds for one in theirs])
+        row["seconds_ratio"] = ratios((one.seconds for one in mine), (one.seconds for one in theirs))
         row["cached_tokens"] = round(statistics.median(cached)) if cached else None
         return row
 
@@ -274,13 +247,6 @@ class SharedPrefix:
             "first's. Both compare the same requests, one by one; medians.",
             "seconds: a round's requests together. cached: prompt tokens that were not computed.",
         ]
-
-    def details(self) -> Row:
-        return {}
-
-    def draw(self, title: str) -> str:
-        rows = [(f"{r['prompts']}, {r['milestone']}", r["ttft_ms"], f"{r['ttft_ms']:,.1f} ms") for r in self.rows()]
-        return draw_bars(f"{title}: time to first token", rows)
 
 
 def steady_steps(times: list[list[float]]) -> list[float]:

@@ -152,7 +152,7 @@ def _slips(node: ast.AST, parameters: set[str]) -> Iterator[ast.AST]:
             yield left
         case ast.While() if not _leaves(new):
             yield ast.If(new.test, new.body, [])
-        case ast.Subscript(slice=ast.Name(id=name), ctx=ast.Load()) if not _is_type(name):
+        case ast.Subscript(slice=ast.Name(id=name), ctx=ast.Load()) if not _is_no_index(name):
             new.slice = ast.Constant(0)
             yield new
         case ast.BinOp(left=left, op=ast.Mult(), right=ast.Name(id=name)) if name in parameters:
@@ -164,8 +164,8 @@ def _slips(node: ast.AST, parameters: set[str]) -> Iterator[ast.AST]:
             yield ast.If(ast.Constant(True), [new, copy.deepcopy(new)], [])
 
 
-def _is_type(name: str) -> bool:
-    return hasattr(builtins, name) or (name[0].isupper() and not name.isupper())
+def _is_no_index(name: str) -> bool:
+    return hasattr(builtins, name) or name[0].isupper()  # or a constant
 
 
 def _leaves(node: ast.AST) -> bool:

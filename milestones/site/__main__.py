@@ -44,11 +44,10 @@ def parity(docs: Path) -> int:
     return 1
 
 
-def comments(update: bool) -> int:
+def comments(update: bool, accept: bool) -> int:
     """Prints what the code boxes of the core path lack in Chinese; 1 if there is anything."""
-    if update:
-        waiting = comment_entries.update(comment_entries.look())
-        print(f"comments: {waiting} entries of {FOLDER}/ wait for their Chinese")
+    if update or accept:
+        print("\n\n".join([*comment_entries.update(comment_entries.look(), accept=accept), ""]))
     problems = comment_entries.problems(comment_entries.look())
     print("\n".join([*problems, f"comments: {len(problems)} problems"]))
     return int(bool(problems))
@@ -82,7 +81,7 @@ def links() -> int:
     if not (site / "index.html").is_file():
         print("links: there is no site/, run `python -m milestones.site build` first")
         return 1
-    problems = [*markdown_problems(ROOT), *site_problems(site.resolve())]
+    problems = [*markdown_problems(ROOT, site), *site_problems(site.resolve())]
     for problem in problems:
         print(problem)
     print(f"links: {len(list(site.rglob('*.html')))} pages, {len(problems)} links lead nowhere")
@@ -97,6 +96,7 @@ def main(argv: list[str] | None = None) -> int:
     commands.add_parser("terms", help=f"one word for one thing, as {terms.TERMS} has it")
     boxes = commands.add_parser("comments", help="the Chinese of the comments in code boxes: is it there, is it used?")
     boxes.add_argument("--update", action="store_true", help=f"write what is missing or has changed into {FOLDER}/")
+    boxes.add_argument("--accept", action="store_true", help="the Chinese is right where only the English has changed")
     commands.add_parser("words", help="how long the pages are, in words and hours")
     make = commands.add_parser("build", help="build both languages into site/")
     make.add_argument("--with", dest="builder", choices=("mkdocs", "zensical"), default="mkdocs")
@@ -105,7 +105,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.command == "links":
         return links()
     if arguments.command == "comments":
-        return comments(arguments.update)
+        return comments(arguments.update, arguments.accept)
     if arguments.command == "terms":
         return print_terms()
     if arguments.command == "words":

@@ -16,8 +16,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from milestones.bench.peers_chart import ablation_lines, draw, peer_lines
 from milestones.site.bench_table import load
+from milestones.site.peers_chart import ablation_lines, draw, peer_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN = "<!-- Written by python -m milestones.site.bench_page. What stands between here and the next mark is lost. -->"

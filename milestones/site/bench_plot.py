@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from milestones.bench.charts import draw_gaps, draw_sweep, draw_time_line
+from milestones.site.charts import draw_gaps, draw_sweep, draw_time_line
 from milestones.site.errors import DirectiveError
 
 

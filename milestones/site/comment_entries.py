@@ -1,7 +1,8 @@
 """The gate for the Chinese of the code boxes, and the command that keeps its files.
 
     python -m milestones.site comments             what the boxes of the core path lack, and entries that no box shows
-    python -m milestones.site comments --update    puts it into the files, to be filled in
+    python -m milestones.site comments --update    puts it into the files, to be filled in, and shows it
+    python -m milestones.site comments --accept    the Chinese shown for changed English is right: takes out every `was`
 
 An update gives a new text an empty `zh`. Where the English of an entry has changed it keeps the Chinese, and as `was`
 the English that this belongs to: make the Chinese say what the new one says, and take the line `was` out.
@@ -97,11 +98,11 @@ def _short(key: str) -> str:
     return repr(key if len(key) <= 80 else key[:77] + "...")
 
 
-def update(state: State, root: Path = ROOT) -> int:
-    """Writes the files anew, in the order of the pages; returns how many entries wait for their Chinese."""
+def update(state: State, root: Path = ROOT, *, accept: bool = False) -> list[str]:
+    """Writes the files anew, in the order of the pages; returns the entries that wait for their Chinese."""
     core = state.of_core()
     left = {key: entry for key, entry in state.entries.items() if key not in core.keys() | state.optional}
-    waiting = 0
+    waiting: list[str] = []
     (root / comments.FOLDER).mkdir(exist_ok=True)
     for name, texts in state.core.items():
         parts: list[str] = []
@@ -111,8 +112,11 @@ def update(state: State, root: Path = ROOT) -> int:
             if shown.box != box:
                 parts.append(f"# {shown.page}: {shown.box}")
                 box = shown.box
+            if accept and key in state.entries and entry["zh"].strip():  # it has been shown before
+                entry = {"zh": entry["zh"]}
             parts.append(_toml({**entry, "en": shown.said}))
-            waiting += not comments.is_done(entry)
+            if not comments.is_done(entry):
+                waiting.append(parts[-1].replace("[[text]]", f"{comments.FOLDER}/{name}.toml"))
         extra = [k for k, home in state.homes.items() if home == name and k in state.optional]
         parts += ["# optional pages"] * bool(extra) + [_toml(state.entries[key]) for key in extra]
         (root / comments.FOLDER / f"{name}.toml").write_text("\n\n".join(parts) + "\n", encoding="utf-8")

@@ -22,11 +22,13 @@ from milestones.site.errors import DirectiveError
 
 FOLDER = "docs/comments.zh"
 WIDTH = 100  # columns of a box
+NEAR = 20  # a line is broken behind a mark if there is one in its last so many columns
 _QUOTES = re.compile(r"(?P<open>\w*(?P<marks>\"{3}|'{3}|\"|'))(?P<body>.*)(?P=marks)", re.DOTALL)
 _PRAGMA = re.compile(r"(?:noqa|type:|fmt:|mypy:|ruff:|pragma:)")
 _NOT_WORDS = re.compile(r"`[^`]*`|\[[^\]]*\]|\w*[\d_]\w*|vLLM: \S+")
 _BY_HAND = re.compile(r"\S {2,}\S|[─│┌┐└┘├┤▶◀▲▼]")
 _UNIT = re.compile(r"[（“《]*(?:`[^`]*`|[!-~]+|[^ !-~])[，。；：、！？）”》]*| +")
+_CLAUSES = re.compile(r".*[，。；：]")
 _BETWEEN = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
 
 
@@ -140,8 +142,10 @@ def broken(text: str, width: int) -> list[str]:
         row = margin = line[: len(line) - len(line.lstrip())]
         for unit in _UNIT.findall(line.lstrip()):
             if row.strip() and columns(row) + columns(unit) > width and unit.strip():
-                out.append(row.rstrip())
-                row = f"{margin}    " if margin else ""
+                clause = _CLAUSES.match(row)
+                end = clause.end() if clause and columns(row[clause.end() :]) <= NEAR else len(row)
+                out.append(row[:end].rstrip())
+                row = (f"{margin}    " if margin else "") + row[end:].lstrip()
             row += unit if row.strip() else unit.lstrip()
         out.append(row.rstrip())
     return out

@@ -7,6 +7,7 @@ the 404 page as well, at images, scripts and style sheets, and at the way from o
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from milestones.site.directives import FenceTracker
 
-PAGES_OUTSIDE = ("README.md", "README.zh.md", "CONTRIBUTING.md", "milestones/labs/README.md")
+PAGES_OUTSIDE = ("README.md", "README.zh.md", "CONTRIBUTING.md", "docs/README.md", "milestones/labs/README.md")
 _ATTRIBUTES = {"href", "src", "srcset", "data", "poster"}
 _LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\((?P<target>[^)\s]+)[^)]*\)")
 
@@ -67,12 +68,20 @@ def _problem(site: Path, page: Path, link: str, pages: dict[Path, _Page]) -> str
     return None
 
 
-def markdown_problems(root: Path) -> Iterator[str]:
-    """The same for the pages that are read as Markdown, in the repository."""
+def markdown_problems(root: Path, site: Path) -> Iterator[str]:
+    """The same for the pages that are read as Markdown, in the repository. Where they link to the published site, the
+    page has to be in `site`."""
+    home = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Documentation"]
     for name in PAGES_OUTSIDE:
         for number, line in _prose(root / name):
             for match in _LINK.finditer(_CODE.sub("", line)):
                 parts = urlsplit(match["target"])
+                if match["target"].startswith(home):
+                    page, _, anchor = match["target"].removeprefix(home).partition("#")
+                    if not (site / page).is_file():
+                        yield f"{name}:{number}: {match['target']}: is no page of the site"
+                    elif anchor and anchor not in _Page((site / page).read_text(encoding="utf-8")).anchors:
+                        yield f"{name}:{number}: {match['target']}: has no such heading"
                 if parts.scheme or parts.netloc:
                     continue
                 target = (root / name).parent / unquote(parts.path) if parts.path else root / name

@@ -25,6 +25,8 @@ Read = Callable[[str], str]
 """The text of a file of the repository, by its path; DirectiveError if there is none."""
 
 WAY = "docs/way.toml"
+EXTRA = "optional"
+"""The list in it that is on no way."""
 WORDS_PER_MINUTE = 150
 CHARACTERS_PER_MINUTE = 300  # Chinese ones
 LINES_PER_MINUTE = 25  # of a fenced block
@@ -70,7 +72,14 @@ def way(milestone: str, lang: str, read: Read) -> list[Stop]:
 def core_path(read: Read) -> dict[str, list[str]]:
     """The lists of docs/way.toml, by their names; each milestone's first page is not in its list."""
     pages: dict[str, list[str]] = tomllib.loads(read(WAY))
+    pages.pop(EXTRA, None)
     return pages
+
+
+def extra(milestone: str, lang: str, read: Read) -> list[Stop]:
+    """The milestone's optional pages that hold an exercise."""
+    pages: list[str] = tomllib.loads(read(WAY)).get(EXTRA, [])
+    return [_stop(page, lang, read) for page in pages if page.startswith(f"{milestone}/")]
 
 
 def render(name: str, lang: str, read: Read) -> str:
@@ -95,7 +104,7 @@ def render_exercise(id: str, lang: str, read: Read) -> str:
 def solutions(milestone: str, read: Read) -> dict[tuple[str, str], int]:
     """(file, function) of all that the milestone's exercises ask for -> the exercise's number."""
     found: dict[tuple[str, str], int] = {}
-    for stop in way(milestone, "en", read):
+    for stop in [*way(milestone, "en", read), *extra(milestone, "en", read)]:
         for exercise in stop.exercises:
             table = tomllib.loads(read(f"milestones/labs/{exercise.id}/exercise.toml"))
             found |= {(table["file"], function): exercise.number for function in table["functions"]}
@@ -150,11 +159,13 @@ def _one(milestone: str, lang: str, read: Read) -> str:
     else:
         head = f"{len(stops)} pages and {number} exercises, about {hours}. All other pages are optional."
         rows = ["| read | minutes | write | minutes |", "|---|---|---|---|"]
-    for stop in stops:
+    more = extra(milestone, lang, read)
+    for stop in [*stops, *more]:
         page = posixpath.basename(stop.page)
         titles = "<br>".join(f"{e.number}. [{e.title}]({page}#{e.section})" for e in stop.exercises)
         minutes = "<br>".join(str(e.minutes) for e in stop.exercises)
-        rows.append(f"| [{stop.title}]({page}) | {stop.minutes} | {titles} | {minutes} |")
+        mark = ("（选读）" if lang == "zh" else " *(optional)*") if stop in more else ""
+        rows.append(f"| [{stop.title}]({page}){mark} | {stop.minutes} | {titles} | {minutes} |")
     return "\n".join([head, "", *rows])
 
 

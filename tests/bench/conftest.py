@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from folovllm.bench import contestant, roofline
-from folovllm.bench.peers import registry
+from folovllm.bench import contestant, roofline, rounds
 from workshop.bench import sampler
-from workshop.bench.peers import exported, more
+from workshop.bench.peers import more
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roofline, "PROBE_BYTES", 2**20)
     monkeypatch.setattr(roofline, "MATMUL_SIZE", {"cpu": 16})
-    monkeypatch.setattr(contestant, "SETTLE", 0.0)
+    monkeypatch.setattr(rounds, "SETTLE", 0.0)
     monkeypatch.setattr(sampler, "SECONDS_PER_CASE", 0.0)
 
 
 @pytest.fixture(autouse=True)
 def all_peers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, make in {**more.PEERS, **exported.PEERS}.items():
-        monkeypatch.setitem(registry.PEERS, name, make)
+    for name, make in more.PEERS.items():
+        monkeypatch.setitem(contestant.PEERS, name, make)
     for flag, option in more.OPTIONS.items():
-        monkeypatch.setitem(registry.OPTIONS, flag, option)
+        monkeypatch.setitem(contestant.PEER_OPTIONS, flag, option)

@@ -12,21 +12,21 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
-from folovllm.bench import pipe
-from folovllm.bench.peers.apart import Apart, PeerMissingError, PeerSetup
-from folovllm.bench.peers.registry import PEERS
+from folovllm.bench.contestant import PEERS, PeerMissingError, PeerSetup
 from folovllm.bench.workload import BenchModel, shape_config
+from milestones.bench import worker_process
 from tests.bench.support import report
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model
-from workshop.bench.peers.exported import GGUF, export_weights
-from workshop.bench.peers.more import LLAMA_CPP, VLLM
+from workshop.bench.peers.exported import GGUF, LLAMA_CPP, export_weights
+from workshop.bench.peers.more import VLLM
+from workshop.bench.peers.peer import WORKERS, Peer
 from workshop.bench.peers.workers import gguf_file
-from workshop.bench.peers.workers.hf_continuous_engine import HuggingFaceContinuous, passes
 
 PROMPTS, COUNTS = [[7, 3, 9, 1], list(range(40, 71)), [200, 5]], [8, 5, 9]
 INSTALLED = bool(os.environ.get(LLAMA_CPP.variable))
@@ -55,9 +55,9 @@ def test_transformers_and_milestones_give_the_same_tokens_from_the_same_weights(
     with setup.cleanup:
         (peer,) = PEERS[name](setup)
         if name == "hf":
-            assert peer.run(PROMPTS, COUNTS).tokens == sum(COUNTS)
-            peer = peer._engine
-        assert isinstance(peer, Apart)
+            assert sum(step.tokens for step in peer.run(PROMPTS, COUNTS)) == sum(COUNTS)
+            peer = peer.engine
+        assert isinstance(peer, Peer)
         more = {"batch_size": 1} if name == "hf" else {}
         tokens, run = peer.generate(PROMPTS, COUNTS, **more)
     assert tokens == [hf_greedy(oracle, prompt, count) for prompt, count in zip(PROMPTS, COUNTS, strict=True)]
@@ -65,18 +65,11 @@ def test_transformers_and_milestones_give_the_same_tokens_from_the_same_weights(
     assert all(step.seconds > 0 for step in run)
 
 
-def test_continuous_batching_generates_what_plain_greedy_does() -> None:
-    model = make_hf_model("qwen3")
-    # 20 tokens a pass: the long prompt is read in two, beside the others' first tokens.
-    tokens, run = HuggingFaceContinuous(model, max_batch_tokens=20).generate(PROMPTS, COUNTS)
-    assert tokens == [hf_greedy(model, prompt, count) for prompt, count in zip(PROMPTS, COUNTS, strict=True)]
-    assert run.tokens == sum(COUNTS)
-
-
-def test_a_pass_ends_where_a_request_comes_again() -> None:
+def test_a_pass_ends_where_a_request_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(WORKERS)
     # Request 1 is still waiting in the first pass; 0.01 is the time between two tokens of one pass.
-    run = passes(0.5, [[1.0, 2.0, 3.5], [2.01, 3.51]])
-    assert [(step.tokens, step.prefill) for step in run] == [(1, True), (2, True), (2, False)]
+    run = import_module("hf_continuous_engine").passes(0.5, [[1.0, 2.0, 3.5], [2.01, 3.51]])
+    assert [(tokens, prefill) for _, tokens, prefill in run] == [(1, True), (2, True), (2, False)]
 
 
 @pytest.mark.skipif(not INSTALLED, reason="no variable names a Python that has llama.cpp")
@@ -87,7 +80,7 @@ def test_llama_cpp_says_what_hugging_face_says(model: str, tied: bool, tmp_path:
     setup = PeerSetup(BenchModel("tiny", str(folder), "auto"), "float32", "cpu", 64, len(PROMPTS))
     with setup.cleanup:
         (peer,) = PEERS["llama-cpp"](setup)
-        assert isinstance(peer, Apart)
+        assert isinstance(peer, Peer)
         tokens, _ = peer.generate(PROMPTS, COUNTS)
     assert tokens == [hf_greedy(oracle, prompt, count) for prompt, count in zip(PROMPTS, COUNTS, strict=True)]
 
@@ -171,7 +164,7 @@ def test_vllm_gets_the_same_limits_and_answers_with_its_steps(
     assert (settings["load_format"], settings["enable_prefix_caching"]) == ("dummy", False)
 
 
-def test_what_fails_over_there_is_told_here(setup: PeerSetup) -> None:
+def test_what_fails_over_there_is_raised_here(setup: PeerSetup) -> None:
     (vllm,) = PEERS["vllm"](setup)
     with pytest.raises(RuntimeError, match="MemoryError: no block left"):
         vllm.run([[13]], [2])
@@ -184,10 +177,10 @@ def test_a_process_that_dies_or_stays_is_ended(setup: PeerSetup, monkeypatch: py
     (vllm,), (other,) = PEERS["vllm"](setup), PEERS["vllm"](setup)
     with pytest.raises(RuntimeError, match=r"ended without an answer(.|\n)*step"):
         vllm.run([[666]], [2])
-    monkeypatch.setattr(pipe, "SECONDS_TO_END", 0.01)
-    os.kill(other.pipe.process.pid, signal.SIGSTOP)  # the end of its input reaches nobody
-    other.pipe.close()
-    assert other.pipe.process.poll() == -signal.SIGKILL
+    monkeypatch.setattr(worker_process, "SECONDS_TO_END", 0.01)
+    os.kill(other.worker.process.pid, signal.SIGSTOP)  # the end of its input reaches nobody
+    other.worker.close()
+    assert other.worker.process.poll() == -signal.SIGKILL
 
 
 def test_a_python_that_is_not_there_or_has_no_vllm_is_said_with_the_way_to_one(

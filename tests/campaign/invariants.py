@@ -44,20 +44,20 @@ class Watch:
                 self._not_its_own = self._not_its_own or str(error)
 
         def following(scheduled: SchedulerOutput) -> Any:
-            if not scheduled.num_drafts:
+            if not scheduled.num_lookahead_tokens:
                 look(scheduled, {})
             return execute(scheduled)
 
         runner.execute_model = following  # type: ignore[method-assign]
         if speculation is not None:
-            guess = speculation.guess
+            propose = speculation.propose
 
-            def guessing(scheduled: SchedulerOutput) -> dict[str, list[int]]:
-                drafts = guess(scheduled)
+            def proposing(scheduled: SchedulerOutput) -> dict[str, list[int]]:
+                drafts = propose(scheduled)
                 look(scheduled, drafts)
                 return drafts
 
-            speculation.guess = guessing  # type: ignore[method-assign]
+            speculation.propose = proposing  # type: ignore[method-assign]
 
     def look(self, open_ids: set[str], outputs: list[RequestOutput]) -> None:
         """open_ids: the requests that have come and have not ended."""

@@ -90,7 +90,8 @@ def engine_of(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
             seen.append(config)
             raise EnoughError
 
-        def made_apart(self: Any, model: str, observers: object = (), **options: Any) -> None:
+        def made_apart(self: Any, model: str, *, trace: object, trace_texts: bool, nvtx: bool, **options: Any) -> None:
+            del options["observers"]
             made(self, config_for_llm(model, **options))
 
         monkeypatch.setattr("folovllm.engine.llm_engine.LLMEngine.__init__", made)

@@ -66,6 +66,7 @@ def test_a_shape_and_a_linter_s_mark_are_no_prose():
 
 def test_a_long_line_is_broken_before_no_closing_mark_and_in_no_name():
     assert comments.broken("先取 `num_blocks` 块，再放回。", 12) == ["先取", "`num_blocks`", "块，再放回。"]
+    assert comments.broken("一二三，四五六七八", 14) == ["一二三，", "四五六七八"]
     assert comments.broken("a  b ─▶ " + "很" * 20, 12) == ["a  b ─▶ " + "很" * 20]  # laid out by hand
     assert comments.broken("    一二三四五六", 12) == ["    一二三四", "        五六"]
 
@@ -103,7 +104,8 @@ def test_an_update_asks_for_what_is_missing_and_keeps_the_chinese_of_what_has_ch
     assert "was = 'One block is free.'\n" in text
     assert "zh = '有一块空闲。'\n" in text
     assert comments.read(["m0"], lambda path: (tmp_path / path).read_text(encoding="utf-8")) == {}
-    file.write_text(text.replace("was = 'One block is free.'\n", ""), encoding="utf-8")
+    comment_entries.update(comment_entries.look(tmp_path), tmp_path, accept=True)
+    assert file.read_text(encoding="utf-8") == text.replace("was = 'One block is free.'\n", "")
     assert course(new) == []
     assert course("x = 1\n") == [f"{comments.FOLDER}/m0.toml: no box shows 'One block is not free.'"]
 

@@ -119,13 +119,3 @@ def test_a_handed_out_page_shows_the_file_in_its_language(lang: str, title: str,
     pages = Pages(lambda path, milestone: {"docs/figures/m3/block.svg": SVG}[path])
     text = pages.render(page, '::: figure m3/block caption="So."\n', lang, {f"docs/figures/m3/{file}"})
     assert text == f"![{title}](../../figures/m3/{file})\n\nSo.\n"
-
-
-def test_the_chinese_readme_shows_the_three_requests_in_chinese(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A README has no builder: the drawing lies there as the figure's own words make it."""
-    monkeypatch.setattr(source, "ROOT", ROOT)
-    svg, _, _ = figures.drawing("m6/running", figures.read("m6/running"), "zh")
-    assert (ROOT / "docs/zh/running.svg").read_text(encoding="utf-8") == svg + "\n", (
-        "write it anew: figures.drawing('m6/running', figures.read('m6/running'), 'zh')[0]"
-    )
-    assert "(docs/zh/running.svg)" in (ROOT / "README.zh.md").read_text(encoding="utf-8")

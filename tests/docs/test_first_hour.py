@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from folovllm import LLM, SamplingParams
 from milestones.site.source import ROOT
-from workshop.first_hour_notebook import NOTEBOOK, notebook
+from workshop.first_hour_notebook import NOTEBOOK
 
 FILE = ROOT / "examples/one_file_engine.py"
 
@@ -131,10 +131,6 @@ def test_it_is_one_file_that_can_be_read_in_an_hour():
     assert text.count("\n") <= 350
     assert "import folovllm" not in text
     assert "from folovllm" not in text
-
-
-def test_the_notebook_is_made_of_the_file_and_the_pages():
-    assert NOTEBOOK.read_text(encoding="utf-8") == notebook()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from folovllm.attention import splits
 from folovllm.config import CacheConfig, ModelConfig, SchedulerConfig
 from folovllm.engine.budgets import DEFAULT_CHUNKED_TOKENS
-from folovllm.engine.step_thread import LONGEST_REST
+from folovllm.engine.busy_loop import LONGEST_REST
 from folovllm.sample.filters import NARROW_WIDTH
 from folovllm.sampling_params import SamplingParams
 from folovllm.serving import routing
@@ -76,15 +76,15 @@ SAID: list[tuple[str, str, str, tuple[int, ...]]] = [
     ),
     ("m5/budget.md", "default of # on a GPU", "GPU 上默认的 # ", (AT_M5["cuda"],)),
     ("m5/budget.md", "_prefills` | # |", "_prefills` | # |", (default(SchedulerConfig, "max_num_partial_prefills"),)),
-    ("m4/paged-decode.md", "# splits make # programs, whose", "切成 # 段有 # 个程序，结果", (SPLITS, PROGRAMS)),
+    ("m4/paged-decode.md", "# splits make # programs, whose", "切成 # 份有 # 个程序，结果", (SPLITS, PROGRAMS)),
     (
         "m4/paged-decode.md",
         "the # programs that the GPU holds at once (three on each of #)",
         "同时装得下的 # 个程序（# 个多处理器，各三个）",
         (splits.PLACES, splits.SMS),
     ),
-    ("m4/split-k.svg", "in # splits: # programs<", "切成 # 段：# 个程序<", (SPLITS, PROGRAMS)),
-    ("m4/split-k.svg", "># splits<", "># 段<", (SPLITS,)),
+    ("m4/split-k.svg", "in # splits: # programs<", "切成 # 份：# 个程序<", (SPLITS, PROGRAMS)),
+    ("m4/split-k.svg", "># splits<", "># 份<", (SPLITS,)),
     ("m4/split-k.svg", "># programs, at most # KB each", "># 个程序，每个至多 # KB", (PROGRAMS, KB)),
     ("m4/time-line.md", "programs, and # run at once", "个程序，同时跑 # 个", (splits.PLACES,)),
     ("replicas.md", "The margin is #, so", "余量（margin）是 #，", (routing.MARGIN,)),
@@ -93,8 +93,8 @@ SAID: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("m1/sampler.md", "where # is the limit", "上限 # 时", (default(ModelConfig, "max_logprobs"),)),
     ("m1/sampler-cost.md", "| `top_p` | # candidates", "| `top_p` | # 个候选", (NARROW_WIDTH,)),
     ("m1/logits.md", "passes # rows at a time", "每次交 # 行", (at("m1", RUNNER, "PROMPT_LOGPROBS_ROWS"),)),
-    ("m3/attention.md", "# queries at a time", "一次 # 个查询", (at("m3", PAGED_TORCH, "MASKED_QUERIES"),)),
-    ("m3/preemption.md", "leaves #% of the blocks", "留下 #% 的块", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
+    ("m3/appendix.md", "# queries at a time", "一次 # 个查询", (at("m3", PAGED_TORCH, "MASKED_QUERIES"),)),
+    ("m3/appendix.md", "leaves #% of the blocks", "留下 #% 的块", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
     ("interview.md", "blocks free (#%)", "空闲块（#%）", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
     ("m4/cpu.md", "A task is up to # rows", "一个任务最多 # 行", (ROWS_OF_TASK,)),
     ("m1/engine.md", "`max_tokens` is # by default", "`max_tokens` 默认是 #。", (MAX_TOKENS,)),

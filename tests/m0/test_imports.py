@@ -30,7 +30,7 @@ def modules_after(code: str) -> list[str]:
         "import folovllm",
         "from folovllm import config, sampling_params, request, outputs, errors",
         "from folovllm import model_loader\nfrom folovllm.utils import common, devices, logging",
-        "import folovllm as f; f.Request('r', 'hi', [1], f.SamplingParams(n=2)).first_seq().fork('r-2')",
+        "import folovllm as f; f.Request('r', 'hi', [1], f.SamplingParams(n=2)).get_seqs()[0].fork('r-2')",
     ],
     ids=["package", "plain data", "loader and utils", "plain data at work"],
 )

@@ -48,7 +48,7 @@ def test_beams_are_as_many_as_best_of_until_a_search_begins() -> None:
 
 def test_has_tells_whether_a_sequence_is_in_a_state() -> None:
     request = make_request(n=2)
-    request.first_seq().transition(S.RUNNING)
+    request.get_seqs()[0].transition(S.RUNNING)
     assert [request.has(status) for status in (S.RUNNING, S.WAITING, S.SWAPPED)] == [True, True, False]
 
 
@@ -65,7 +65,7 @@ def test_a_sequence_named_otherwise_has_no_index() -> None:
 def test_sequences_of_one_request_do_not_share_tokens() -> None:
     prompt = [1, 2, 3]
     request = Request("r", None, prompt, SamplingParams(n=2))
-    request.first_seq().add_token_id(9)
+    request.get_seqs()[0].add_token_id(9)
     prompt.append(4)
     assert request.sequences["r-1"].get_token_ids() == [1, 2, 3]
     assert request.prompt_token_ids == [1, 2, 3]
@@ -87,31 +87,31 @@ def test_with_more_than_ten_sequences_the_order_is_that_of_the_numbers() -> None
 
 def test_the_first_sequence_is_the_oldest_whatever_its_state() -> None:
     request = make_request(n=2)
-    assert request.first_seq() is request.sequences["r-0"]
-    request.first_seq().transition(S.FINISHED_ABORTED)
-    assert request.first_seq() is request.sequences["r-0"]
+    assert request.get_seqs()[0] is request.sequences["r-0"]
+    request.get_seqs()[0].transition(S.FINISHED_ABORTED)
+    assert request.get_seqs()[0] is request.sequences["r-0"]
 
 
 def test_once_the_first_sequence_is_gone_the_next_oldest_is_the_first() -> None:
     request = make_request(n=2)
     del request.sequences["r-0"]
-    assert request.first_seq() is request.sequences["r-1"]
+    assert request.get_seqs()[0] is request.sequences["r-1"]
 
 
 def test_an_added_sequence_is_found_by_its_id_and_comes_last() -> None:
     request = make_request(n=2)
-    child = request.first_seq().fork("r-2")
+    child = request.get_seqs()[0].fork("r-2")
     request.add_seq(child)
     assert request.sequences["r-2"] is child
     assert request.get_seqs() == [request.sequences["r-0"], request.sequences["r-1"], child]
-    assert (request.get_num_seqs(), request.first_seq().seq_id) == (3, "r-0")
+    assert (request.get_num_seqs(), request.get_seqs()[0].seq_id) == (3, "r-0")
 
 
 def test_an_added_sequence_counts_in_the_requests_status() -> None:
     request = make_request()
-    request.first_seq().transition(S.RUNNING)
-    child = request.first_seq().fork("r-1")
-    request.first_seq().transition(S.FINISHED_STOPPED)
+    request.get_seqs()[0].transition(S.RUNNING)
+    child = request.get_seqs()[0].fork("r-1")
+    request.get_seqs()[0].transition(S.FINISHED_STOPPED)
     assert request.is_finished()
     request.add_seq(child)
     assert (request.is_finished(), request.status) == (False, RequestStatus.RUNNING)

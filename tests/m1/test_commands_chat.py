@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from folovllm.entrypoints.commands import main
+from folovllm.__main__ import main
 from tests.m1.support import make_text_model
 from tests.m1.test_commands import interrupt_after
 

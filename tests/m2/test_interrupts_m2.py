@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from folovllm import LLM
-from folovllm.utils.turns import Turns, interrupts_allowed
+from folovllm.utils.engine_lock import EngineLock, interrupts_allowed
 from tests.m1.support import assert_empty
 from tests.m2.interrupt_support import (
     add_step_and_abort,
@@ -33,9 +33,9 @@ def test_an_interrupt_is_raised_at_the_end_of_the_block():
     done = []
 
     def block() -> None:
-        with Turns():
+        with EngineLock():
             interrupt()
-            with Turns():
+            with EngineLock():
                 interrupt()
                 done.append("inner")
             done.append("outer")
@@ -50,12 +50,12 @@ def test_where_it_is_allowed_it_is_raised_at_once():
     done = []
 
     def comes_in_the_long_part() -> None:
-        with Turns(), interrupts_allowed():
+        with EngineLock(), interrupts_allowed():
             interrupt()
             done.append("never")
 
     def waits_when_the_long_part_begins() -> None:
-        with Turns():
+        with EngineLock():
             interrupt()
             with interrupts_allowed():
                 done.append("never")
@@ -75,8 +75,8 @@ def test_a_deferred_block_inside_an_allowed_one_is_deferred():
     done = []
 
     def block() -> None:
-        with Turns(), interrupts_allowed():
-            with Turns():
+        with EngineLock(), interrupts_allowed():
+            with EngineLock():
                 interrupt()
                 done.append("inside")
             done.append("never")
@@ -90,7 +90,7 @@ def test_other_threads_and_other_handlers_are_left_alone():
     handlers = []
 
     def look() -> None:
-        with Turns():
+        with EngineLock():
             handlers.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=look)

@@ -163,7 +163,7 @@ def test_an_abort_between_schedule_and_update_frees_once():
     desk.abort("a")
     assert [seq.request_id for seq in desk.update(output)] == ["b"]
     desk.scheduler.check_invariants()
-    assert desk.requests["a"].first_seq().get_output_len() == 0
+    assert desk.requests["a"].get_seqs()[0].get_output_len() == 0
     assert desk.scheduler.num_running_seqs == 1
 
 
@@ -179,7 +179,7 @@ def test_finishing_twice_keeps_the_first_status():
     desk = Desk()
     request = desk.add("a", max_tokens=1)
     desk.step()
-    desk.scheduler.finish(request, request.first_seq(), ABORTED)
+    desk.scheduler.finish(request, request.get_seqs()[0], ABORTED)
     assert desk.status("a") == [CAPPED]
     desk.scheduler.check_invariants()
 
@@ -198,7 +198,7 @@ def test_a_row_without_a_token_gains_nothing():
     request = desk.add("a", 4)
     output = desk.scheduler.schedule()
     assert desk.scheduler.update_from_output(output, [None]) == []
-    assert request.first_seq().get_output_len() == 0
+    assert request.get_seqs()[0].get_output_len() == 0
 
 
 def test_a_row_too_many_is_an_error():
@@ -224,7 +224,7 @@ def test_the_longest_context_ends_a_sequence():
     desk = Desk(max_model_len=8, max_num_batched_tokens=8)
     request = desk.add("a", 5, max_tokens=100)
     assert len(desk.run()) == 3
-    assert request.first_seq().get_len() == 8
+    assert request.get_seqs()[0].get_len() == 8
 
 
 def test_used_tokens_are_those_whose_keys_and_values_lie_in_the_cache():

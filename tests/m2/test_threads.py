@@ -10,7 +10,7 @@ import pytest
 
 from folovllm import LLM, SamplingParams
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
-from folovllm.utils.turns import Turns
+from folovllm.utils.engine_lock import EngineLock
 from tests.m1.support import assert_empty, params, scripted
 
 TIMEOUT = 600.0
@@ -137,31 +137,31 @@ def test_a_request_that_somebody_aborts_ends_its_generate(llm):
     assert_empty(llm.engine)
 
 
-def test_who_leaves_and_comes_back_stands_behind_one_who_waits():
-    """A thread that takes a turn in a loop does not keep the others out."""
-    turns, order = Turns(), []
+def test_who_takes_the_lock_again_comes_after_one_who_waits():
+    """A thread that takes the lock in a loop does not keep the others out."""
+    lock, order = EngineLock(), []
     waits = threading.Event()
 
     def other() -> None:
         waits.set()
-        with turns:
+        with lock:
             order.append("other")
 
     thread = threading.Thread(target=other)
-    with turns:
+    with lock:
         thread.start()
         waits.wait(TIMEOUT)
-        while not turns._line.locked():  # it stands in line now
+        while not lock._next.locked():  # it waits now
             pass
         order.append("first")
-    with turns:
+    with lock:
         order.append("again")
     thread.join(TIMEOUT)
     assert order == ["first", "other", "again"]
 
 
-def test_a_turn_ends_with_an_error_too():
-    turns = Turns()
-    with pytest.raises(ValueError, match="inside"), turns, turns:
+def test_an_error_releases_the_lock_too():
+    lock = EngineLock()
+    with pytest.raises(ValueError, match="inside"), lock, lock:
         raise ValueError("inside")
-    assert together(lambda: turns.__enter__()) == [None]
+    assert together(lambda: lock.__enter__()) == [None]

@@ -26,13 +26,16 @@ class ShadowCache:
     def execute(self, output: SchedulerOutput, behind: Mapping[str, list[int]] = MappingProxyType({})) -> None:
         """One step in the worker's order. Raises AssertionError where somebody would read what is not his.
 
-        behind: tokens that are computed behind a sequence's own, by its id.
+        behind: draft tokens that are computed behind a sequence's tokens, by its id.
         """
         _copy(self.device, self.swap, output.blocks_to_swap_out)
         _copy(self.swap, self.device, output.blocks_to_swap_in)
         _copy(self.device, self.device, output.blocks_to_copy)
         written: set[tuple[int, int]] = set()
-        computed = list(zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True))
+        computed = [
+            (seq, num_tokens + len(behind.get(seq.seq_id, ())))
+            for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True)
+        ]
         for seq, num_tokens in computed:  # a layer first writes all new keys and values, then attends
             hashes = prefix_hashes(seq, behind.get(seq.seq_id, ()))
             for position in range(seq.num_computed_tokens, seq.num_computed_tokens + num_tokens):

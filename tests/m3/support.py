@@ -11,6 +11,7 @@ from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.engine.beams import BeamGroup
+from folovllm.engine.core import EngineCore, SequenceChanges
 from folovllm.engine.input_processor import check_beams_fit
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.sampling_params import SamplingParams
@@ -77,7 +78,7 @@ class PagedDesk:
         request = Request(name, None, prompt, params, priority=priority)
         self.requests[name] = request
         if beams:
-            self.beams[name] = BeamGroup(request, self.scheduler)
+            self.beams[name] = BeamGroup(request, self.scheduler.eos_token_ids, self.scheduler.max_model_len)
         self.scheduler.add_request(request)
         return request
 
@@ -110,9 +111,11 @@ class PagedDesk:
             if ended is not None:
                 self.scheduler.finish(self.requests[seq.request_id], seq, ended)
         rows = {seq: row for seq, row in draws.items() if isinstance(row, LogprobsRow)}
+        changes = SequenceChanges()
         for name in {seq.request_id for seq in rows}:
-            if self.beams[name].advance(rows):
+            if self.beams[name].advance(rows, changes):
                 del self.beams[name]
+        EngineCore.apply(self, changes)  # type: ignore[arg-type]  # of which it needs the scheduler only
         return [seq for seq, _ in gained]
 
     def interrupted_step(self) -> None:

@@ -191,7 +191,7 @@ def test_starting_over_forgets_all_blocks_and_no_token():
         desk.add(name, [1] * 4, max_tokens=9)
     desk.step()
     desk.step()
-    tokens = {name: request.first_seq().get_token_ids() for name, request in desk.requests.items()}
+    tokens = {name: request.get_seqs()[0].get_token_ids() for name, request in desk.requests.items()}
     running, swapped, waiting = desk.where()
     assert running
     assert swapped
@@ -200,7 +200,7 @@ def test_starting_over_forgets_all_blocks_and_no_token():
     assert desk.where() == ([], [], sorted(running + swapped + waiting))
     assert {desk.status(name)[0] for name in desk.where()[2]} == {SequenceStatus.WAITING}
     assert (desk.kv.pool.num_used, desk.kv.swap_pool.num_used) == (0, 0)
-    assert {name: request.first_seq().get_token_ids() for name, request in desk.requests.items()} == tokens
+    assert {name: request.get_seqs()[0].get_token_ids() for name, request in desk.requests.items()} == tokens
     desk.run()
 
 

@@ -36,7 +36,7 @@ def test_who_comes_back_is_before_all_that_came_later():
 def test_one_that_has_ended_is_nowhere():
     lines, (request,) = lines_of([RUNNING])
     lines.settle(request)
-    request.first_seq().status = SequenceStatus.FINISHED_STOPPED
+    request.get_seqs()[0].status = SequenceStatus.FINISHED_STOPPED
     lines.settle(request)
     assert (lines.running, list(lines.waiting), len(lines)) == ([], [], 0)
 

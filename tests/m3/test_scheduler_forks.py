@@ -136,7 +136,7 @@ def test_an_abort_between_schedule_and_update_frees_once():
     assert [seq.request_id for seq in desk.update(output)] == ["b"]
     desk.scheduler.check_invariants()
     assert desk.kv.pool.num_used == 1
-    assert desk.requests["a"].first_seq().num_computed_tokens == 0
+    assert desk.requests["a"].get_seqs()[0].num_computed_tokens == 0
     desk.run()
 
 
@@ -155,7 +155,7 @@ def test_a_parent_that_ends_leaves_its_blocks_to_its_children():
     desk = PagedDesk(8)
     request = desk.add("r", 6, n=3, max_tokens=4)
     desk.step()
-    desk.scheduler.finish(request, request.first_seq(), SequenceStatus.FINISHED_STOPPED)
+    desk.scheduler.finish(request, request.get_seqs()[0], SequenceStatus.FINISHED_STOPPED)
     desk.scheduler.check_invariants()
     assert desk.kv.pool.num_used == 2
     assert desk.run()[0] == {"r": 2}

@@ -54,7 +54,7 @@ def test_who_had_to_go_stands_in_front_of_all_that_came_later():
 def test_a_recomputed_sequence_keeps_its_tokens():
     desk = crowded()
     desk.step()
-    seq = desk.requests["c"].first_seq()
+    seq = desk.requests["c"].get_seqs()[0]
     assert (seq.get_output_len(), seq.num_computed_tokens, seq.block_ids) == (1, 0, [])
     desk.run()
     assert seq.get_output_len() == 6
@@ -63,7 +63,7 @@ def test_a_recomputed_sequence_keeps_its_tokens():
 def test_a_swapped_sequence_goes_on_where_it_was():
     desk = crowded("swap")
     desk.step()
-    seq = desk.requests["c"].first_seq()
+    seq = desk.requests["c"].get_seqs()[0]
     assert (seq.status, seq.num_computed_tokens, desk.kv.swap_pool.num_used) == (SWAPPED, 4, 1)
     computed = [step["c"] for step in desk.run() if "c" in step]
     assert computed == [1] * 5  # nothing is computed twice
@@ -225,4 +225,4 @@ def test_tokens_are_what_was_drawn():
     desk = crowded("swap")
     desk.run()
     for request in desk.requests.values():
-        assert request.first_seq().data.output_token_ids == [TOKEN] * 6
+        assert request.get_seqs()[0].data.output_token_ids == [TOKEN] * 6

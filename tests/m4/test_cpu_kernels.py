@@ -221,7 +221,7 @@ def test_a_second_process_finds_what_the_first_compiled(tmp_path, monkeypatch):
 
 
 def wait_policy(before: str = "", **environment: str) -> str:
-    code = f"{before}\nimport folovllm\nfrom folovllm.utils.threads import wait_policy\nprint(wait_policy())"
+    code = f"{before}\nimport folovllm.__main__\nfrom folovllm.utils.threads import wait_policy\nprint(wait_policy())"
     clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     root = Path(cpu_kernels.__file__).parents[2]
     command = [sys.executable, "-c", code]
@@ -233,4 +233,4 @@ def wait_policy(before: str = "", **environment: str) -> str:
 def test_the_wait_policy_is_set_once_and_never_over_somebodys():
     assert wait_policy() == f"GOMP_SPINCOUNT={SPINS}, set by folovllm"
     assert wait_policy(OMP_WAIT_POLICY="active") == "OMP_WAIT_POLICY=active, from the environment"
-    assert "before folovllm" in wait_policy("import sys; sys.modules['torch'] = object()")
+    assert wait_policy("import sys; sys.modules['torch'] = object()") == "OpenMP's default"

@@ -38,7 +38,9 @@ def test_sets_beyond_the_first_look_follow_the_exact_distribution(name: str, mon
     assert (np.count_nonzero(expected) > 64) == name.startswith("flat")
     if name.startswith("flat"):  # the wider look goes row by row: let 20,000 rows share one
         metadata = SamplingMetadata.build([make_row(SamplingParams(**filters))], 400, CPU)
-        ((_, found),) = find_candidates(logits.unsqueeze(0), metadata.filters, metadata.way.path, metadata.way.width)
+        ((_, found),) = find_candidates(
+            logits.unsqueeze(0), metadata.filters, metadata.group.path, metadata.group.width
+        )
         torch.manual_seed(1234)
         tokens = draw_inverse_cdf(
             Candidates(found.weights.expand(DRAWS, -1)), torch.rand(DRAWS, 1, dtype=torch.float64)

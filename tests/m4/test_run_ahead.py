@@ -97,7 +97,7 @@ def test_a_step_is_scheduled_before_the_token_of_the_one_before_it_is_known() ->
     finish(desk, second, [9])
     finish(desk, third, [10])  # which was not assumed: nothing went ahead of it
     assert outputs_of(request) == [[8, 9, 10]]
-    assert request.first_seq().num_computed_tokens == 4 + 2
+    assert request.get_seqs()[0].num_computed_tokens == 4 + 2
 
 
 def test_forked_children_run_ahead_with_their_parent() -> None:
@@ -276,7 +276,7 @@ def test_after_a_failure_nothing_is_in_flight_and_all_who_took_part_are_named(wh
     core = core_of(desk, runner, run_ahead=True)
     with pytest.raises(StepFailedError) as caught:
         drive(desk, core)
-    assert {seq.seq_id for seq in caught.value.seqs} == {a.first_seq().seq_id, b.first_seq().seq_id}
+    assert {seq.seq_id for seq in caught.value.seqs} == {a.get_seqs()[0].seq_id, b.get_seqs()[0].seq_id}
     assert isinstance(caught.value.error, RuntimeError)
     desk.scheduler.check_invariants()
     assert all(UNKNOWN not in tokens for request in (a, b) for tokens in outputs_of(request))

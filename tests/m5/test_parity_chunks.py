@@ -162,7 +162,7 @@ def test_prompt_logprobs_of_a_prompt_that_was_preempted_on_its_way(oracle: Oracl
     engine.add_request("a", short, wanted)
     engine.step()
     engine.add_request("long", long, wanted)
-    seq = engine.requests["long"].first_seq()
+    seq = engine.requests["long"].get_seqs()[0]
     done: dict[str, RequestOutput] = {}
     computed_before = computed = 0
     while engine.stats().preemptions == 0:

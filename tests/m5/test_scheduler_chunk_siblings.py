@@ -117,7 +117,7 @@ def test_siblings_stand_aside_again_when_their_prompt_comes_back_from_the_swap_s
     desk.add("a", 4, max_tokens=13)
     desk.step()
     desk.step()
-    seq = desk.add("long", 15, n=2, max_tokens=1).first_seq()
+    seq = desk.add("long", 15, n=2, max_tokens=1).get_seqs()[0]
     while not desk.scheduler.preempter.num_swapped:
         desk.step()
     assert (seq.status, seq.num_computed_tokens) == (SWAPPED, 12)

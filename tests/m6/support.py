@@ -30,7 +30,7 @@ def caching_engine(folder: Path | str, **kwargs: Any) -> LLMEngine:
 
 def make_seq(token_ids: list[int], name: str = "r") -> Sequence:
     """A sequence whose prompt these are."""
-    return Request(name, None, token_ids, SamplingParams()).first_seq()
+    return Request(name, None, token_ids, SamplingParams()).get_seqs()[0]
 
 
 def make_manager(num_blocks: int = 20, num_swap_blocks: int = 0, digest: Digest = digest_sha256) -> KVCacheManager:

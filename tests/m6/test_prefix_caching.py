@@ -241,7 +241,7 @@ def test_a_preempted_sequence_computes_no_more_than_was_lost() -> None:
     desk.add("b", [2] * 11, max_tokens=10)
     while desk.status("b")[0] is not SequenceStatus.WAITING or not desk.scheduler.preempter.num_recomputed:
         desk.step()
-    had = desk.requests["b"].first_seq().get_len()
+    had = desk.requests["b"].get_seqs()[0].get_len()
     while desk.status("a")[0] is SequenceStatus.RUNNING:
         desk.step()
     evicted = desk.kv.pool.num_evicted

@@ -83,7 +83,7 @@ class CachingSchedulerMachine(DeskMachine):
         if self.desk.requests:
             requests = list(self.desk.requests.values())
             request = self.rng.choice([request for request in requests if not request.is_finished()] or requests)
-            said = request.first_seq().get_token_ids()
+            said = request.get_seqs()[0].get_token_ids()
             prompt = [*said[: self.rng.randrange(len(said)) if cut else None], 1][: self.max_model_len - 1]
             name = str(len(self.desk.requests))
             self.desk.add(name, prompt, salt=request.cache_salt, max_tokens=max_tokens)

@@ -27,9 +27,7 @@ from tests.m7.test_kernels import pytestmark as can_compile
 pytestmark = [can_compile, pytest.mark.exhaustive]  # compiles the products anew: some 10 CPU seconds
 
 EMULATED = Path(__file__).with_name("emulated_tiles.h")
-UNITS = [
-    cpu_kernels.SOURCES / name for name in ("linear_codes.cpp", "linear_int8.cpp", "linear_tiles.cpp", "pool.cpp")
-]
+UNITS = [cpu_kernels.SOURCES / name for name in ("linear_codes.cpp", "linear_int8.cpp", "linear_tiles.cpp", "pool.cpp")]
 HAS_PAIRS = "avx512_bf16" in cpu_kernels._cpu_features()
 
 

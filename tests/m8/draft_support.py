@@ -11,8 +11,8 @@ from transformers import AutoModelForCausalLM
 from folovllm import SamplingParams
 from folovllm.attention.backend import get_backend_class, select_backend
 from folovllm.config import ModelConfig
+from folovllm.engine.build_proposer import DRAFT_FOLDER
 from folovllm.engine.parts import select_ops
-from folovllm.engine.proposers import DRAFT_FOLDER
 from folovllm.hf_config import load_hf_config
 from folovllm.layers.ops import LayerOps
 from folovllm.models.weights import build_model

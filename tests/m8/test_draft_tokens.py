@@ -8,7 +8,7 @@ from folovllm.config import SchedulerConfig
 from folovllm.core.draft_length import DraftLength
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
-from folovllm.core.scheduler_output import SchedulerOutput
+from folovllm.core.scheduler_output import SchedulerOutput, VerifiedDraft
 from folovllm.request import Request, Sequence
 from folovllm.sampling_params import SamplingParams
 from tests.m3.shadow_cache import ShadowCache
@@ -29,12 +29,12 @@ class Desk:
     def add(self, name: str, num_prompt: int, **params: object) -> Sequence:
         request = Request(name, None, list(range(2, 2 + num_prompt)), SamplingParams(**params))  # type: ignore[arg-type]
         self.scheduler.add_request(request)
-        self.seqs[name] = request.first_seq()
+        self.seqs[name] = request.get_seqs()[0]
         return self.seqs[name]
 
     def launch(self) -> SchedulerOutput:
         output = self.scheduler.schedule()
-        self.shadow.execute(output, {name: [1] * count for name, count in output.num_drafts.items()})
+        self.shadow.execute(output, {name: [1] * count for name, count in output.num_lookahead_tokens.items()})
         return output
 
     def step(self, right: int = 0) -> dict[str, int]:
@@ -43,21 +43,14 @@ class Desk:
         output = self.launch()
         draws = [seq.num_computed_tokens + count >= seq.get_len()
                  for seq, count in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True)]  # fmt: skip
-        self.scheduler.update_from_output(output, [1 if each else None for each in draws])
-        later = []
-        for position in range(right):
-            part = SchedulerOutput()
-            for seq in output.scheduled_seqs:
-                if output.num_drafts.get(seq.seq_id, 0) > position and not seq.is_finished():
-                    part.add(seq, 1)
-            self.scheduler.update_from_output(part, [1] * len(part.scheduled_seqs))
-            later.append(part)
-        self.scheduler.drafts.end(output, later)
+        drafts = {name: VerifiedDraft([1] * count, [1] * min(count, right))
+                  for name, count in output.num_lookahead_tokens.items()}  # fmt: skip
+        self.scheduler.update_from_output(output, [1 if each else None for each in draws], (), drafts)
         self.scheduler.check_invariants()
         for seq in output.scheduled_seqs:
             assert seq.get_len() - seq.num_computed_tokens == 1 or not seq.get_output_len()
             assert len(seq.block_ids) <= self.kv.blocks_for(seq.get_len())
-        return {name.rpartition("-")[0]: count for name, count in output.num_drafts.items()}
+        return {name.rpartition("-")[0]: count for name, count in output.num_lookahead_tokens.items()}
 
 
 def test_a_prompt_has_none_and_each_decode_has_k():
@@ -75,9 +68,8 @@ def test_blocks_of_guesses_are_given_back():
     seq = desk.add("a", 7, max_tokens=40)
     desk.step()
     output = desk.launch()
-    assert (output.num_drafts, output.num_scheduled_tokens, len(seq.block_ids)) == ({"a-0": 4}, [5], 3)
+    assert (output.num_lookahead_tokens, output.num_scheduled_tokens, len(seq.block_ids)) == ({"a-0": 4}, [1], 3)
     desk.scheduler.update_from_output(output, [1])
-    desk.scheduler.drafts.end(output, [])
     assert len(seq.block_ids) == desk.kv.blocks_for(9)
     assert desk.kv.pool.num_used == 3
 
@@ -104,7 +96,7 @@ def test_prompts_come_before_guesses():
     assert desk.step() == {"a": 1}
     desk.add("c", 30, max_tokens=40)
     desk.launch()
-    assert desk.scheduler.schedule().num_drafts == {}
+    assert desk.scheduler.schedule().num_lookahead_tokens == {}
 
 
 def test_what_is_left_is_shared():
@@ -146,17 +138,17 @@ def test_beams_have_none_and_siblings_have_their_own(params):
     desk.add("a", 4, max_tokens=9, **params)
     output = desk.launch()
     desk.scheduler.update_from_output(output, [1] * len(output.rows))
-    assert sum(desk.scheduler.schedule().num_drafts.values()) == (8 if params == {"n": 2} else 0)
+    assert sum(desk.scheduler.schedule().num_lookahead_tokens.values()) == (8 if params == {"n": 2} else 0)
 
 
 def test_a_token_that_is_not_known_is_not_guessed_behind():
     desk = Desk()
     seq = desk.add("a", 4, max_tokens=9)
     output = desk.launch()
-    assert output.guesses_follow
+    assert output.drafts_follow
     desk.scheduler.advance(output)
     seq.data.output_token_ids.append(-1)
-    assert desk.scheduler.schedule().num_drafts == {}
+    assert desk.scheduler.schedule().num_lookahead_tokens == {}
 
 
 def test_what_is_counted():

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from folovllm import LLM, SamplingParams
+from folovllm.engine.step_costs import measure_step_costs
 from folovllm.worker.cuda_graph import CudaGraphs, capture_sizes
-from folovllm.worker.step_costs import measure_step_costs
 from tests.fake_cuda import FakeCuda
 from tests.helpers import names, some, thinned
 from tests.m2.support import assert_idle

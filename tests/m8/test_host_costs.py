@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from folovllm.core.draft_length import DraftLength, HostCosts, StepCosts
-from folovllm.engine.host_costs import STEPS, measure_host_costs
+from folovllm.core.draft_length import HostCosts, StepCosts
+from folovllm.engine.step_costs import STEPS, measure_host_costs
 from folovllm.spec_decode.metrics import SpecDecodingStats
 from tests.m6.support import caching_engine
 
@@ -29,15 +29,10 @@ def test_two_batches_tell_what_a_step_a_token_and_guessing_cost(text_model_folde
     with guesses 5 and 14.5, which is 1 and 4.5 more."""
     engine = caching_engine(text_model_folder, speculative_config=GUESSES, num_kv_blocks=64)
     costs = StepCosts([1, 2, 16, 32], [0.001, 0.002, 0.002, 0.004], [0.0] * 4)
-    engine.scheduler.drafts.length = DraftLength(3, costs)
-    proposer = engine.runner.speculation.proposer
-    measure_host_costs(engine, Clock())
-    host = costs.host
+    host = measure_host_costs(engine.core, costs, Clock())
     assert [host.fixed, host.per_token] == pytest.approx([0.0036, 0.0004])
-    assert [host.guessing, host.guessing_per_seq] == pytest.approx([0.001 - 0.0035 / 15, 0.0035 / 15])
+    assert [host.proposing, host.proposing_per_seq] == pytest.approx([0.001 - 0.0035 / 15, 0.0035 / 15])
     assert not host.hidden
-    assert engine.scheduler.drafts.length.costs is costs
-    assert engine.runner.speculation.proposer is proposer
 
 
 def test_measuring_leaves_nothing_behind(text_model_folder) -> None:
@@ -47,12 +42,11 @@ def test_measuring_leaves_nothing_behind(text_model_folder) -> None:
     assert (stats.kv_blocks_used, stats.kv_blocks_cached) == (0, 0)
     assert stats.spec_decode == SpecDecodingStats(0, 0, (0, 0, 0))
     assert not engine.has_unfinished_requests()
+    assert (len(engine.runner.batch._row_of), len(engine.runner.sampling._rows)) == (0, 0)
     engine.scheduler.check_invariants()
 
 
 def test_where_the_model_takes_long_the_host_is_not_measured(text_model_folder) -> None:
     engine = caching_engine(text_model_folder, speculative_config=GUESSES)
     costs = StepCosts([1, 8], [0.1, 0.1], [0.0, 0.0])
-    engine.scheduler.drafts.length = DraftLength(3, costs)
-    measure_host_costs(engine, Clock())
-    assert costs.host == HostCosts()
+    assert measure_host_costs(engine.core, costs, Clock()) == HostCosts()

@@ -52,7 +52,7 @@ def test_it_finds_what_a_search_of_every_place_finds(token_ids, shortest, more, 
 
 def test_prompt_and_output_are_one_text():
     request = Request("r", None, [1, 2, 3, 4], SamplingParams())
-    seq = request.first_seq()
+    seq = request.get_seqs()[0]
     seq.data.output_token_ids += [1, 2]
     proposer = NgramProposer(2, 4)
     assert proposer.propose([seq, seq], [2, 1]) == [[3, 4], [3]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from folovllm import LLM, EngineConfig
-from folovllm.entrypoints.commands import main
+from folovllm.__main__ import main
 from folovllm.speculative_config import SpeculativeConfig
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4}

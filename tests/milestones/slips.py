@@ -29,12 +29,12 @@ SLIPS: dict[str, list[tuple[str, str, set[str]]]] = {
     ],
     "m1/attention": [
         ("ones.tril(seq_len - num_queries)", "ones.tril()", {"mask-from-the-left"}),
-        ("scale=self.scale,\n            enable_gqa", "enable_gqa", {"forgets-the-scale"}),
+        ("scale=self.scale,\n            enable_gqa", "scale=1.0,\n            enable_gqa", {"forgets-the-scale"}),
     ],
     "m1/sorted-prefix": [
         ("cumulative - weights < filters", "cumulative < filters", {"drops-the-boundary"}),
         ("cumulative - weights < filters", "cumulative - weights <= filters", {"goes-beyond-the-line"}),
-        ("weights >= filters.min_p", "weights > filters.min_p", set()),
+        ("weights >= filters.min_p", "weights > filters.min_p", {"leaves-min-p-out"}),
         (".clamp(min=1).minimum", ".minimum", {"keeps-none"}),
         (") / filters.temperature", ") * filters.temperature", set()),
         (".minimum(limit)", ".minimum(limit[0])", set()),

@@ -1,19 +1,16 @@
-"""`python -m milestones bench`: each workload once for real, its protocol with an engine of ten lines, and charts."""
+"""`python -m milestones bench`: each workload once for real, and its protocol with an engine of ten lines."""
 
 from __future__ import annotations
 
 import json
-import re
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
 from milestones import cli
-from milestones.bench import charts
+from milestones.bench.command import cache_settings, parse_settings
 from milestones.bench.long_prompt import LongPrompt
 from milestones.bench.play import Played, Wave, agreement, check_agreement, play, start_workers
-from milestones.bench.settings import cache_settings, parse_settings
 from milestones.bench.workloads import steady_steps
 from milestones.chain import Course
 from milestones.spec import MilestoneError
@@ -79,17 +76,16 @@ def course() -> Course:
     ],
     ids=["requests", "decode", "long-prompt", "shared-prefix"],
 )  # fmt: skip
-def test_each_workload_runs_prints_its_table_and_writes_json_and_a_chart(
+def test_each_workload_runs_prints_its_table_and_writes_json(
     words: list[str], columns: list[str], rows: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    json_path, svg_path = tmp_path / "x.json", tmp_path / "x.svg"
-    assert cli.main(["bench", *words, *TINY, "--json", str(json_path), "--plot", str(svg_path)]) == 0
+    json_path = tmp_path / "x.json"
+    assert cli.main(["bench", *words, *TINY, "--json", str(json_path)]) == 0
     data = json.loads(json_path.read_text())
     assert data["title"] in capsys.readouterr().out
     assert data["command"].startswith("python -m milestones bench " + words[0])
     assert len(data["rows"]) == rows
     assert all(column in row for column in columns for row in data["rows"])
-    assert ET.fromstring(svg_path.read_text()).tag.endswith("svg")
     if "long-prompt" in words:
         assert {"arrival_s", "first_token_s", "points"} == set(next(iter(data["details"]["gaps"].values())))
 
@@ -106,8 +102,9 @@ def test_each_workload_runs_prints_its_table_and_writes_json_and_a_chart(
         (["m1", "--workload", "decode", "--steps", "0"], "steps must be at least 1, got 0"),
         (["m1", "--max-model-len", "9"], "max-model-len must be at least"),
         (["m1", "m2", "--workload", "long-prompt", "--sweep-budget", "8"], "must be given with one milestone"),
-        (["m1", "--set", "m2.block_size=8"], "m2 is not measured here, only m1"),
         (["m1", "--json", "/no/such/folder/x.json"], "json must be in an existing folder"),
+        (["m1", "--set", "m2.max_num_seqs=1"], "set must name one of m1, got 'm2.max_num_seqs=1'"),
+        (["m1", "--set", "max_num_seqs=1"], "set must be mK.field=value, got 'max_num_seqs=1'"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(words: list[str], text: str, capsys) -> None:
@@ -115,14 +112,16 @@ def test_bad_input_is_one_line_and_exit_code_2(words: list[str], text: str, caps
     assert text in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_settings_go_to_their_milestone_and_the_same_memory_is_slots_in_m2_and_blocks_from_m3_on() -> None:
-    texts = ["m3.num_kv_blocks=64", "m3.preemption_mode=swap", "m2.swap_space=0.5", "m2.enforce_eager=true"]
-    assert parse_settings(texts, ["m2", "m3"]) == {
-        "m2": {"swap_space": 0.5, "enforce_eager": True},
-        "m3": {"num_kv_blocks": 64, "preemption_mode": "swap"},
-    }
-    settings = [cache_settings(number, 1000, 300, 16, 32) for number in (1, 2, 3)]
+def test_the_same_memory_is_slots_in_m2_and_blocks_from_m3_on() -> None:
+    settings = [cache_settings(number, 1000, 300, 32) for number in (1, 2, 3)]
     assert settings == [{}, {"max_num_seqs": 3}, {"num_kv_blocks": 62, "block_size": 16, "max_num_seqs": 32}]
+    assert cache_settings(3, 1000, 300, 32, 300) == {"num_kv_blocks": 3, "block_size": 300, "max_num_seqs": 32}
+
+
+def test_one_milestone_gets_an_option_of_its_own() -> None:
+    texts = ["m2.max_num_seqs=1", "m2.quantization=w4a16", "m2.enable_prefix_caching=false"]
+    expected = {"max_num_seqs": 1, "quantization": "w4a16", "enable_prefix_caching": False}
+    assert parse_settings(texts, ["m1", "m2"]) == {"m1": {}, "m2": expected}
 
 
 def test_a_wave_comes_when_those_before_have_their_tokens_and_what_is_enough_is_not_waited_for(course: Course) -> None:
@@ -161,15 +160,8 @@ def test_other_tokens_are_an_error_where_rounding_is_no_excuse() -> None:
 def test_steady_steps_and_gaps_lie_between_the_last_start_and_the_first_end() -> None:
     assert steady_steps([[1.0, 2.0, 3.0, 5.0], [2.0, 3.0, 5.0]]) == [1.0, 2.0]
     assert steady_steps([[1.0, 2.0, 3.0], [1.0, 3.0]]) == []  # one missed a step
-    work = LongPrompt({"m1": "m1"}, 2, 50, 4, "float32")
-    work.played["m1"] = [played([[1] * 3] * 3, [[1.0, 2.0, 5.0], [1.0, 2.0, 5.0], [5.0, 6.0, 7.0]], [0.0, 0.0, 2.0])]
-    work.shares["m1"] = [1.0]
+    work = LongPrompt("float32", {"m1": "m1"}, 2, 50, 4)
+    times = [[1.0, 2.0, 5.0], [1.0, 2.0, 5.0], [5.0, 6.0, 7.0]]
+    work.keep(None, {"m1": [played([[1] * 3] * 3, times, [0.0, 0.0, 2.0])]})
     (row,) = work.rows()
     assert (row["gap_p50_ms"], row["worst_gap_ms"], row["ttft_ms"]) == (2000.0, 3000.0, 3000.0)
-
-
-def test_bars_are_as_long_as_their_values() -> None:
-    svg = charts.draw_bars("Speed", [("one", 10.0, "10"), ("two", 20.0, "20 <b>")])
-    widths = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', svg)]
-    assert widths[1] == pytest.approx(2 * widths[0])
-    assert "20 &lt;b&gt;" in svg

@@ -7,14 +7,9 @@ from typing import Any
 
 import pytest
 
-from milestones.bench.peers_chart import Dot, peer_lines
 from milestones.site import bench_page as page
 from milestones.site.figures import drawing
-
-
-def test_the_page_and_its_figures_are_what_the_measurements_make() -> None:
-    stale = [path.name for path, text in page.files().items() if path.read_text(encoding="utf-8") != text]
-    assert not stale, f"python -m milestones.site.bench_page writes {', '.join(stale)}"
+from milestones.site.peers_chart import Dot, peer_lines
 
 
 def test_a_measurement_that_no_machine_names_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

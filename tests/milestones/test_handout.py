@@ -27,13 +27,16 @@ TABLE = (
 FILES = {
     "pkg/f.py": SOURCE,
     "docs/benchmarks/data/x.json": TABLE,
+    "docs/way.toml": "m0 = []\n",
+    "docs/comments.zh/m0.toml": "[[text]]\nen = 'Doc.'\nzh = '文档。'\n",
     "docs/en/m0/other.md": "# Other\n\n## The part {#p}\n",
 }
 
 
-def rendered(text: str, path: str = "docs/en/m0/page.md") -> str:
+def rendered(text: str, lang: str = "en") -> str:
+    path = f"docs/{lang}/m0/page.md"
     files = {**FILES, path: text}
-    return Pages(lambda name, milestone: files[name]).render(path, text, "en", set(files))
+    return Pages(lambda name, milestone: files[name]).render(path, text, lang, set(files))
 
 
 @pytest.mark.parametrize(
@@ -60,6 +63,11 @@ def rendered(text: str, path: str = "docs/en/m0/page.md") -> str:
 )
 def test_a_page_becomes_plain(page: str, plain: str) -> None:
     assert rendered(page) == plain
+
+
+def test_a_chinese_page_has_chinese_comments() -> None:
+    plain = rendered("::: code pkg/f.py f", "zh")
+    assert plain == '`pkg/f.py` · `f`\n\n```python\ndef f():\n    """文档。"""\n    return 1\n```\n'
 
 
 def test_anchors_are_those_of_a_web_host() -> None:

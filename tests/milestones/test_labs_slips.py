@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from milestones.chain import Course
+from milestones.fork_server import serving
 from milestones.labs.exercise import load_exercises
 from milestones.labs.grade import grade
 from milestones.labs.prove import MODULES, blanked_tree, choose
-from milestones.fork_server import serving
 from milestones.sources import working_tree
 from milestones.trees import write_tree
 from tests.milestones.slips import SLIPS

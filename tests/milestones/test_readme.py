@@ -85,11 +85,13 @@ def speed(engine: str, name: str, format: str) -> str:
 
 
 FIGURES = [
-    step("m2-against-m1-embedded", "output_tokens_per_s", ",.0f") + " token",
-    step("m3-against-m2", "running_seqs", ".0f"),
+    f"{measured('m2-against-m1-zen4', 'speedup', milestone='m2'):.1f}",
+    step("m3-against-m2-zen4", "running_seqs", ".0f"),
     step("m4-against-m3-decode-qwen3", "step_ms", ".0f", batch=8),
     step("m5-against-m4-long-prompt", "worst_gap_ms", ".0f"),
     step("m6-against-m5-shared-prefix", "ttft_ms", ".0f", prompts="shared"),
+    f"{measured('m7-against-m6-decode', 'speedup', milestone='m7', batch=1):.1f}",
+    f"{measured('speculation-qwen3-amx', 'ratio', requests=1):.1f}",
     speed("folovllm", "zen4-bf16", "| {:.1f} token"),
     speed("vllm", "zen4-bf16", "| {:.1f} | |"),
     speed("vllm-compiled", "zen4-bf16", "| {:.1f} | |"),

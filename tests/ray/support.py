@@ -34,8 +34,8 @@ class HeldReplica(EngineReplica):
         self.llm.engine.advance = held  # type: ignore[method-assign]
 
 
-def looks(server: Any) -> list[Any]:
+def snapshots(server: Any) -> list[Any]:
     async def ask() -> list[Any]:
-        return [await server.llm.fleet.look(name) for name in server.llm.fleet.names]
+        return [await server.llm.fleet.snapshot(name) for name in server.llm.fleet.names]
 
     return asyncio.run(ask())

@@ -22,9 +22,9 @@ def client_of(server: Any) -> Any:
 
 
 def used_blocks(server: Any) -> list[int]:
-    from tests.ray.support import looks
+    from tests.ray.support import snapshots
 
-    return [look.stats.kv_blocks_used for look in looks(server)]
+    return [each.stats.kv_blocks_used for each in snapshots(server)]
 
 
 def begun(client: Any, count: int) -> list[Any]:
@@ -48,9 +48,9 @@ def test_each_replica_answers_with_one_engine_s_tokens(server: Any) -> None:
         else:
             text = answer.choices[0].message.content
         assert text == alone[0].outputs[0].text
-    from tests.ray.support import looks
+    from tests.ray.support import snapshots
 
-    assert all(look.stats.output_tokens > 0 for look in looks(server))
+    assert all(each.stats.output_tokens > 0 for each in snapshots(server))
 
 
 def test_who_leaves_frees_the_blocks_on_the_replica(server: Any, first_tokens_only: Any) -> None:
@@ -85,7 +85,7 @@ def test_keys_a_full_queue_and_metrics_are_the_front_s(server: Any, first_tokens
         with pytest.raises(openai.RateLimitError):
             ask()
         running = [f'folovllm:num_requests_running{{model_name="embedded",replica="{name}"}} 2.0' for name in NAMES]
-        wait_for(lambda: all(line in metrics() for line in running))  # a late replica is not in every look
+        wait_for(lambda: all(line in metrics() for line in running))  # a late replica is not in every snapshot
         for stream in streams:
             stream.close()
     assert waiting.result().choices

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 import httpx
 
 from folovllm.sample.structured.grammars import MAX_FORM_CHARS
-from folovllm.serving.openai.ceilings import Ceilings
+from folovllm.serving.openai.limits import BodyLimits
 
-MOST = Ceilings()
+MOST = BodyLimits()
 COMPLETIONS, CHAT, TOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize"
 
 

@@ -8,11 +8,11 @@ from contextlib import aclosing
 from typing import Any
 
 from folovllm import LLMEngine
-from folovllm.engine.looks import EngineLook
+from folovllm.engine.messages import EngineCoreRequest
+from folovllm.engine.snapshots import EngineSnapshot
 from folovllm.outputs import RequestOutput
 from folovllm.serving.replicas.client import ReplicaDiedError
 from folovllm.serving.replicas.replica import EngineReplica
-from folovllm.serving.wire import Ask
 
 
 class LocalFleet:
@@ -40,9 +40,9 @@ class LocalFleet:
     def names(self) -> tuple[str, ...]:
         return tuple(self.replicas)
 
-    async def generate(self, name: str, ask: Ask) -> AsyncGenerator[RequestOutput, None]:
+    async def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[RequestOutput, None]:
         self.asked.append(name)
-        async with aclosing(self.replicas[name].generate(ask)) as outputs:
+        async with aclosing(self.replicas[name].generate(request)) as outputs:
             async for gained in outputs:
                 if name in self.dead:
                     raise ReplicaDiedError(f"{name} died under this request")
@@ -54,10 +54,10 @@ class LocalFleet:
     async def reset_prefix_cache(self, name: str) -> None:
         await self.replicas[name].reset_prefix_cache()
 
-    async def look(self, name: str) -> EngineLook:
+    async def snapshot(self, name: str) -> EngineSnapshot:
         if name in self.dead:
             raise ReplicaDiedError(name)
-        return await self.replicas[name].look()
+        return await self.replicas[name].snapshot()
 
     async def add(self) -> str:
         return self._make()

@@ -13,9 +13,10 @@ from typing import Any
 from openai import OpenAI
 
 from folovllm import AsyncLLM, LLMEngine
-from folovllm.entrypoints.engine_client import EngineClient
-from folovllm.serving.openai.app import ServerOptions, make_app
+from folovllm.engine.engine_client import EngineClient
+from folovllm.serving.openai.app import make_app
 from folovllm.serving.openai.launch import DrainingServer, make_server
+from folovllm.serving.openai.options import ServerOptions
 from tests.pace import LateAnswers
 
 ENGINE: dict[str, Any] = {"dtype": "float32", "max_num_seqs": 64, "num_kv_blocks": 4096, "max_logprobs": -1}

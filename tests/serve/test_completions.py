@@ -9,7 +9,7 @@ from openai import OpenAI
 
 from folovllm import LLM, SamplingParams
 from folovllm.engine.input_processor import InputProcessor
-from folovllm.serving.openai.heads import ASSETS
+from folovllm.serving.openai.middleware import ASSETS
 from tests.serve.support import ENGINE, Running, wait_for
 
 PROMPTS = ["Once upon a time", "从前", "One day"]

@@ -18,7 +18,7 @@ from folovllm.serving import command, mp_client
 from folovllm.serving.engine_process import EngineProcess
 from folovllm.serving.mp_client import MPClient
 from tests.serve.support import Running, running, wait_for
-from tests.serve.test_apart import ENGINE, has_ended
+from tests.serve.test_mp_client import ENGINE, has_ended
 
 
 def test_a_look_at_a_stopped_engine_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

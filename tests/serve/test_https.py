@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from folovllm.serving.openai.app import ServerOptions
+from folovllm.serving.openai.options import ServerOptions
 from tests.serve.support import Running, running
 
 

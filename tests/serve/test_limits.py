@@ -8,8 +8,8 @@ import httpx
 import openai
 import pytest
 
-from folovllm.serving.openai.ceilings import Ceilings
-from folovllm.serving.openai.heads import is_loopback, salt_for
+from folovllm.serving.openai.limits import BodyLimits
+from folovllm.serving.openai.middleware import is_loopback, salt_for
 from tests.serve.support import first_tokens_only, running, wait_for
 
 
@@ -18,7 +18,7 @@ def guarded():
     with running(
         api_keys=["first", "second"],
         max_queue=1,
-        ceilings=Ceilings(body=2000),
+        limits=BodyLimits(body=2000),
         salt_by_key=True,
         engine={"max_num_seqs": 1, "block_size": 4},
     ) as server:

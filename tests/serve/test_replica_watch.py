@@ -16,13 +16,13 @@ pytestmark = pytest.mark.serve
 
 
 class SlowToAnswer(LocalFleet):
-    """A look is answered as many turns of the event loop after the question as `turns` says."""
+    """A question is answered as many turns of the event loop later as `turns` says."""
 
     turns = 0
-    looks = 0
+    questions = 0
 
-    async def look(self, name: str) -> Any:
-        self.looks += 1
+    async def snapshot(self, name: str) -> Any:
+        self.questions += 1
         for _ in range(self.turns):
             await asyncio.sleep(0)
         return None
@@ -42,12 +42,12 @@ def test_a_shutdown_that_meets_an_answer_ends_the_watch(turns: int, monkeypatch:
         for _ in range(turns):
             await asyncio.sleep(0)
         ended = asyncio.ensure_future(llm.shutdown())
-        asked = fleet.looks
-        while not ended.done() and fleet.looks <= asked + 1:
+        asked = fleet.questions
+        while not ended.done() and fleet.questions <= asked + 1:
             await asyncio.sleep(0)
         watch.cancel()  # a watch that goes on would keep the test from ending
         await ended
-        assert fleet.looks <= asked + 1
+        assert fleet.questions <= asked + 1
 
     facts_of_fleet = facts_of(LocalFleet(1, dtype="float32", num_kv_blocks=16))
     asyncio.run(main())

@@ -102,8 +102,13 @@ def test_a_conversation_goes_on_from_the_response_that_is_stored(client: OpenAI,
     assert second.previous_response_id == first.id
     whole: Any = [{"role": "user", "content": "Twice two?"}, call.model_dump(exclude_none=True), *result]
     assert client.responses.create(**ASK, input=whole).output_text == second.output_text
-    said = {"role": "assistant", "content": None, "tool_calls": [
-        {"id": call.call_id, "type": "function", "function": {"name": "double", "arguments": call.arguments}}]}
+    said = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": call.call_id, "type": "function", "function": {"name": "double", "arguments": call.arguments}}
+        ],
+    }
     result = {"role": "tool", "tool_call_id": call.call_id, "content": "4"}
     assert second.output_text == chat(client, [whole[0], said, result]).choices[0].message.content  # no instructions
     (last,) = [event.response for event in client.responses.create(**ASK, input="a", stream=True)

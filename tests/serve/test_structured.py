@@ -214,7 +214,7 @@ def test_the_first_mask_is_made_as_a_form_is_compiled(llm: LLM, monkeypatch: pyt
     monkeypatch.setattr(grammars, "mask", lambda matcher: masks.append(real(matcher)) or masks[-1])
     form = grammars.compile(StructuredOutputsParams(regex="(a{1000}){1000}"))
     assert len(masks) == 1
-    allowed = form.allowed([], grammars.vocab_size)
+    allowed = form.allowed([], [], grammars.vocab_size)
     assert len(masks) == 2
     assert np.array_equal(*masks)
     texts = {llm.get_tokenizer().decode([int(token_id)]) for token_id in np.flatnonzero(allowed)}

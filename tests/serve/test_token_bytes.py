@@ -6,7 +6,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from folovllm.outputs import CompletionOutput, Logprob, RequestOutput
-from folovllm.serving.openai.aside import at_once
+from folovllm.serving.openai.background import at_once
 from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest
 from folovllm.serving.openai.serving_chat import ChatServing
 from folovllm.serving.openai.serving_completion import CompletionServing

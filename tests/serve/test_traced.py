@@ -16,19 +16,26 @@ from folovllm.entrypoints.cli.main import main
 from folovllm.tracing.reader import Trace, read_trace
 
 SECRET = "a private prompt"
+SERVE = [sys.executable, "-m", "folovllm", "serve", "--port", "0", "--num-kv-blocks", "64"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def url_of(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    found = re.search(r"http://[\d.:]+", next(line for line in process.stderr if "serves" in line))
+    assert found is not None
+    return found.group()
 
 
 def serve_and_ask(path: Path, *options: str, how: signal.Signals) -> None:
     """A server with three requests of 5 tokens, two of them answers to one prompt; then the signal."""
-    command = [sys.executable, "-m", "folovllm", "serve", "--port", "0", "--num-kv-blocks", "64", "--trace", str(path)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True, env=environment) as process:
+    command = [*SERVE, "--trace", str(path), *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
         assert process.stderr is not None
-        url = re.search(r"http://[\d.:]+", next(line for line in process.stderr if "serves" in line))
-        assert url is not None
+        url = url_of(process)
         for count in (1, 2):
             body = {"prompt": SECRET, "max_tokens": 5, "ignore_eos": True, "n": count}
-            httpx.post(f"{url.group()}/v1/completions", json=body, timeout=600).raise_for_status()
+            httpx.post(f"{url}/v1/completions", json=body, timeout=600).raise_for_status()
         process.send_signal(how)
         process.stderr.read()
         assert process.wait() == (0 if how is signal.SIGTERM else -how)
@@ -56,12 +63,32 @@ def test_a_server_that_is_told_to_end_leaves_a_whole_trace_that_can_be_viewed(tm
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_a_server_that_is_killed_leaves_all_finished_steps(tmp_path) -> None:
+def test_the_engine_of_a_server_that_is_killed_ends_its_trace(tmp_path) -> None:
     path = tmp_path / "run.jsonl"
     serve_and_ask(path, "--trace-texts", how=signal.SIGKILL)
     trace = read_trace(path)
-    assert trace.end is None
+    assert trace.end is not None
     assert drawn(trace) == 5 + 2 * 5
     assert trace.steps[0].arrived[0].prompt == SECRET
     assert main(["trace", "view", str(path)]) == 0
     assert SECRET in path.with_suffix(".html").read_text()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk without room, as Linux has it")
+def test_a_trace_that_lacks_its_end_ends_the_program_with_an_error() -> None:
+    command = [*SERVE, "--trace", "/dev/full"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        assert process.stderr is not None
+        httpx.get(f"{url_of(process)}/health").raise_for_status()
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+        assert (process.wait(), "error: trace must" in said, "traced:" in said) == (2, True, False)
+
+
+def test_what_cannot_be_traced_is_refused(tmp_path, capsys) -> None:
+    for options, message in (
+        (["--trace", str(tmp_path)], "error: trace must be a file"),
+        (["--trace-texts"], "error: --trace-texts must be given with a trace"),
+    ):
+        assert main([*SERVE[3:], *options]) == 2
+        assert message in capsys.readouterr().err

@@ -93,11 +93,6 @@ def test_a_validation_has_a_row_for_each_load_and_names_the_worst(tmp_path: Path
     assert {len(rounds) for rounds in report["details"]["rounds"].values()} == {2}
 
 
-def test_the_six_loads_of_a_validation_are_there():
-    assert len(simulator_error.CASES) >= 6
-    assert any(case.num_blocks == simulator_error.TINY for case in simulator_error.CASES.values())
-
-
 def test_steps_are_compared_one_by_one():
     """Predicted 2 s each; measured 2, 1 and 4: off by 0, 100% and 50%, and by 6 / 7 in the sum."""
     steps = [MeasuredStep(StepShape(1, 1, 1, 1), seconds) for seconds in (2.0, 1.0, 4.0)]

@@ -11,7 +11,7 @@ from folovllm.simulator.prompts import NamedBlocks, make_request
 def admit(cache: KVCacheManager, number: str, job: Job) -> tuple[Request, Sequence]:
     """Let a request in: it takes what is there, and computes the rest of its prompt."""
     request = make_request(number, job, 0.0)
-    seq = request.first_seq()
+    seq = request.get_seqs()[0]
     cache.set_chain(seq, NamedBlocks(seq.data, number, job, cache.block_size))
     cache.get_computed_blocks(request, seq)
     assert cache.allocate_slots([(seq, job.prompt_tokens - seq.num_computed_tokens)]) == []

@@ -109,12 +109,6 @@ def test_the_simulator_schedules_the_engines_steps(model: Any, seed: int, blocks
     assert steps == real_steps(engine, load)
     assert replica.scheduler.preempter.num_recomputed == engine.scheduler.preempter.num_recomputed
     assert len(steps) > 30
-
-
-def test_the_comparison_has_seen_preemption_and_hits(model: Any):
-    engine = make_engine(
-        model, "float32", num_kv_blocks=26, max_num_batched_tokens=32, max_num_seqs=6, block_size=8, max_model_len=128
-    )
-    replicas = [simulated_steps(engine, jobs(seed))[1] for seed in range(4)]
-    assert any(replica.scheduler.preempter.num_recomputed for replica in replicas)
-    assert all(replica.scheduler.kv.num_hits for replica in replicas)
+    if blocks == 26:
+        assert replica.scheduler.preempter.num_recomputed
+        assert bool(replica.scheduler.kv.num_hits) == ("enable_prefix_caching" not in options)

@@ -1,11 +1,8 @@
-"""The file of a trace: what is cut off, wrong, of another version or killed, and what no file can be made of."""
+"""The file of a trace: what is cut off, wrong, or of another version, and what no file can be made of."""
 
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -75,31 +72,12 @@ def test_version_1_can_still_be_read(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("field", ['"found":[[9,1]]', '"decode":[9]', '"forks":[[9,9]]', '"ended":[[9,"stop"]]'])
-def test_a_step_that_names_what_was_never_told_of_is_named(tmp_path, field: str) -> None:
+def test_a_step_that_names_a_sequence_no_record_has_is_named(tmp_path, field: str) -> None:
     path = tmp_path / "sim.jsonl"
     Simulated(path)
     path.write_text(path.read_text() + f'{{"type":"step","step":4,"t":1,"times":[0,0,0,0,0],{field}}}\n')
     with pytest.raises(TraceFormatError, match="^step 4: "):
         summarize(read_trace(path))
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from tests.tracing.support import Simulated
-load = Simulated(Path(sys.argv[1]))
-load.add("a", [1] * 10, 50)
-for _ in range(9):
-    load.step()
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_kill_in_the_middle_loses_no_finished_step(tmp_path) -> None:
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "sim.jsonl")], check=False)
-    assert done.returncode == -signal.SIGKILL
-    trace = read_trace(tmp_path / "sim.jsonl")
-    assert (len(trace.steps), trace.end, trace.is_torn) == (9, None, False)
 
 
 @pytest.mark.parametrize(("path", "text"), [("", "be the path of a file"), ("no/such/run.jsonl", "can be written")])

@@ -113,7 +113,7 @@ def test_a_record_is_small_where_nothing_changes(text_model_folder, tmp_path) ->
     assert set(third) == {"type", "step", "t", "times", "free", "tokens"}
 
 
-def test_times_of_a_step_lie_one_behind_the_other(tmp_path) -> None:
+def test_parts_of_a_step_follow_one_another(tmp_path) -> None:
     load = Simulated(tmp_path / "sim.jsonl")
     load.add("a", [1] * 10, 3)
     load.run()
@@ -135,7 +135,7 @@ def test_latencies_are_counted_from_the_arrival(tmp_path) -> None:
     assert (second.ttft, second.gaps) == (20_000, [10_000])
 
 
-def test_a_simulator_tells_what_the_prefix_cache_found(tmp_path) -> None:
+def test_a_simulated_trace_has_what_the_prefix_cache_found(tmp_path) -> None:
     load = Simulated(tmp_path / "sim.jsonl")
     load.add("a", [5] * 40, 2)
     while load.scheduler.has_unfinished_requests():
@@ -154,7 +154,7 @@ def test_tracing_comes_off_without_a_trace(text_model_folder, tmp_path) -> None:
     assert before == {name: dict(vars(owner)) for name, owner in vars(engine).items() if hasattr(owner, "__dict__")}
 
 
-def test_what_is_remembered_is_of_the_living(tmp_path) -> None:
+def test_state_is_kept_of_live_sequences_only(tmp_path) -> None:
     load = Simulated(tmp_path / "sim.jsonl")
     for number in range(30):
         load.add(f"r{number}", [number] * 20, 3)
@@ -162,7 +162,7 @@ def test_what_is_remembered_is_of_the_living(tmp_path) -> None:
         load.step()
     load.add("last", [1], 1)
     load.step()
-    held = {name: value for name, value in vars(load.tracer).items() if isinstance(value, dict | list)}
+    held = {name: value for name, value in vars(load.tracer.deltas).items() if isinstance(value, dict | list)}
     assert sum(map(len, held.values())) < 8
 
 
@@ -239,7 +239,7 @@ def test_nvtx_needs_a_gpu(text_model_folder) -> None:
         LLM(str(text_model_folder), nvtx=True)
 
 
-def test_nvtx_ranges_lie_in_one_another_and_all_are_closed(text_model_folder, monkeypatch) -> None:
+def test_nvtx_ranges_are_nested_and_all_are_closed(text_model_folder, monkeypatch) -> None:
     """On a stand-in: what a profiler would see."""
     import torch
 

@@ -14,14 +14,12 @@ from typing import Any
 import pytest
 
 from workshop.bench.__main__ import build_parser
-from workshop.bench.time_line import GPUS, contexts_of_first_full_step, predict
+from workshop.bench.time_line import GPUS, NAMES, OTHERS, kernel_seconds
 from workshop.gpu_kit import __main__ as kit
+from workshop.gpu_kit.kernels import rows_of
 from workshop.gpu_kit.page import page
-from workshop.gpu_kit.parts import ENDING, Part, make_parts
-from workshop.gpu_kit.predicted import NAMES, OTHERS, kernel_seconds
-from workshop.gpu_kit.process import run_limited
-from workshop.gpu_kit.profile import rows_of
-from workshop.gpu_kit.record import Record
+from workshop.gpu_kit.parts import ENDING, Part, make_parts, read_races, read_tests
+from workshop.gpu_kit.process import Record, run_limited
 
 
 def python(code: str, tmp_path: Path, name: str = "part", limit: float = 600.0, need: float = 0.0) -> Part:
@@ -32,7 +30,7 @@ def run(parts: list[Part], out: Path, minutes: float = 60.0) -> dict[str, Any]:
     record = Record("kit", minutes, "cpu", tiny=True)
     kit.run_all(parts, record, out)
     found: dict[str, Any] = json.loads((out / "gpu.json").read_text())
-    assert found == json.loads(json.dumps(record.as_dict()))
+    assert found == json.loads(json.dumps({"kit": "folovllm gpu"} | vars(record)))
     return found
 
 
@@ -99,10 +97,10 @@ def test_what_hangs_is_killed_with_its_children_and_its_output_is_kept(
     )
     end_limit(3, said.read_text)
     with (tmp_path / "log").open("w+b") as log:
-        ended = run_limited([sys.executable, "-c", code], 3, log, {})
+        code_of_end = run_limited([sys.executable, "-c", code], 3, log, {})
         log.seek(0)
         child = int(log.read())
-    assert ended.code is None
+    assert code_of_end is None
     wait_for_end(child)
 
 
@@ -167,20 +165,6 @@ def test_the_cheap_part_of_a_rehearsal(tmp_path: Path, capsys: pytest.CaptureFix
         assert said in text
 
 
-@pytest.mark.parametrize(
-    ("argv", "text"),
-    [
-        (["--device", "cpu"], "add --tiny"),
-        (["--device", "tpu"], "device must be cpu, cuda or cuda:<index>, got 'tpu'"),
-        (["--minutes", "0"], "minutes must be positive, got 0"),
-    ],
-)
-def test_wrong_options(argv: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        kit.main(argv)
-    assert text in capsys.readouterr().err
-
-
 # What parts write.
 
 
@@ -206,13 +190,14 @@ def test_the_page_has_predicted_beside_measured_for_every_kernel() -> None:
     assert text.count("predicted us") == 2
 
 
-def test_what_is_predicted_kernel_by_kernel_adds_up_to_the_time_line() -> None:
-    """But for storing K and V, whose bytes the time line leaves out, and the copy of a step's inputs from the host."""
-    contexts = contexts_of_first_full_step()
-    whole = {row["part"]: row["us"] for row in predict(GPUS["h200"], contexts)}
-    each = {name: 1e6 * seconds for name, seconds in kernel_seconds(GPUS["h200"], "qwen3-0.6b", contexts).items()}
-    assert each["decode"] == pytest.approx(whole["attention"])
-    assert each["products and head"] == pytest.approx(whole["products"] + whole["head"])
-    assert each["draw"] == pytest.approx(whole["sampling"])
-    small = sum(each[name] for name in ("norms", "rotation", "SwiGLU"))
-    assert small == pytest.approx(whole["small kernels"], rel=0.06)
+def test_the_outcomes_of_tests_and_races_are_read_from_the_log() -> None:
+    log = """
+[gw1] [  3%] PASSED tests/gpu/a.py::one[x y]
+tests/gpu/a.py::two FAILED [ 50%]
+========= RACECHECK SUMMARY: 2 hazards displayed (1 error, 1 warning)
+3.20s call     tests/gpu/a.py::one[x y]
+"""
+    found = read_tests(Path(), log)
+    assert (found["counts"], found["wrong"]) == ({"passed": 1, "failed": 1}, ["tests/gpu/a.py::two"])
+    assert found["slowest"] == [{"test": "tests/gpu/a.py::one[x y]", "seconds": 3.2}]
+    assert read_races(Path(), log) == {"hazards": {"displayed": 2, "errors": 1, "warnings": 1}}

@@ -23,7 +23,11 @@ def read(path: str) -> str:
 def test_the_address_of_the_repository_is_written_once() -> None:
     """A package page's links are made by patterns, which cannot read it."""
     address = PROJECT["urls"]["Repository"]
-    assert all(url.startswith(address) for url in PROJECT["urls"].values())
+    owner, name = address.removeprefix("https://github.com/").split("/")
+    site = f"https://{owner}.github.io/{name}/"
+    assert all(url.startswith((address, site)) for url in PROJECT["urls"].values())
+    for readme in ("README.md", "README.zh.md"):
+        assert set(re.findall(r"https://[\w-]+\.github\.io/[\w-]+/", read(readme))) == {site}
     replacements = re.findall(r"^replacement = .*?https://[^/]+/([^/]+/[^/]+)/", read("pyproject.toml"), re.MULTILINE)
     assert replacements == [address.removeprefix("https://github.com/")] * 2
 

@@ -9,17 +9,10 @@ from pathlib import Path
 import pytest
 
 from folovllm.entrypoints.cli.main import main
-from workshop.simulate_figures import LOADS, PICTURES, draw, picture_file, stored
+from workshop.simulate_figures import LOADS, PICTURES, draw, stored
 
 MEASURED = {"real_s", "cpu_s", "faster", "faster_cpu"}
 """What depends on the machine that simulates."""
-
-
-@pytest.mark.parametrize("name", PICTURES)
-def test_each_figure_is_drawn_from_its_file(name: str) -> None:
-    """Else: python -m workshop.simulate_figures draw"""
-    figure = PICTURES[name]
-    assert picture_file(name).read_text(encoding="utf-8") == draw(figure, stored(figure.data)["rows"])
 
 
 def test_a_bar_is_as_long_as_its_share_of_the_longest() -> None:

@@ -10,13 +10,7 @@ import pytest
 from folovllm.tracing.lanes import lanes_of
 from folovllm.tracing.summary import latencies, summarize, when_drawn
 from workshop.trace_outside import RUNS, run
-from workshop.trace_pictures import PICTURES, TRACES, draw, picture_file, stored, trace_all
-
-
-@pytest.mark.parametrize("name", PICTURES)
-def test_each_picture_is_drawn_from_its_traces(name: str) -> None:
-    """Else: python -m workshop.trace_pictures draw"""
-    assert picture_file(name).read_text(encoding="utf-8") == draw(PICTURES[name])
+from workshop.trace_pictures import TRACES, stored, trace_all
 
 
 @pytest.mark.parametrize("name", [name for name, (tree, _, _) in RUNS.items() if tree == "m6"])

@@ -1,19 +1,20 @@
-"""`python -m workshop.bench KIND`: makers' benchmarks, and those of `folovllm bench` beside more peers."""
+"""`python -m workshop.bench KIND`: makers' benchmarks, and those of `folovllm bench` beside peers."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
+from folovllm.bench import contestant
 from folovllm.bench.command import BENCHES, NO_ENGINE, Bench, add_benches
-from folovllm.bench.peers import registry
 from folovllm.entrypoints.cli.main import run_command
 from folovllm.entrypoints.cli.parser import Parser
-from workshop.bench.peers import exported, more
+from workshop.bench.peers import more
 
 MAKERS = {
     "ablate": Bench("workshop.bench.ablate", "one thing changed at a time: what is it worth?"),
     "attention": Bench("workshop.bench.attention", "one layer's attention: paged against contiguous", NO_ENGINE),
+    "decode": Bench("workshop.bench.decode", "decode steps: share of the roofline"),
     "kvcache": Bench("workshop.bench.kvcache", "the error of a KV cache in 8 bits"),
     "preset": Bench("workshop.bench.run_preset", "a workload by its name, beside the least that it could cost"),
     "sampler": Bench("workshop.bench.sampler", "sampling: ms per step", NO_ENGINE),
@@ -27,14 +28,14 @@ MAKERS = {
 
 
 def build_parser() -> Parser:
+    contestant.PEERS.update(more.PEERS)
+    contestant.PEER_OPTIONS.update(more.OPTIONS)
     parser = Parser(prog="python -m workshop.bench", description=__doc__)
     add_benches(parser, BENCHES | MAKERS)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    registry.PEERS.update({**more.PEERS, **exported.PEERS})
-    registry.OPTIONS.update(more.OPTIONS)
     return run_command(build_parser, argv)
 
 

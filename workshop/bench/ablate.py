@@ -27,9 +27,10 @@ from typing import Any
 
 import torch
 
-from folovllm.bench.contestant import FoloVLLM, Run, Work, take_turns
+from folovllm.bench.contestant import FoloVLLM, Run, Work
 from folovllm.bench.options import add_common, add_lengths, add_model, add_number, source
 from folovllm.bench.report import Line, Report
+from folovllm.bench.rounds import take_turns
 from folovllm.bench.spread import in_turn
 from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.config import EngineConfig
@@ -86,16 +87,11 @@ def leave_out_draw(engine: LLMEngine) -> None:
             graphs.record()
 
 
-Missing = Callable[[FoloVLLM, torch.device], str | None]
-
-
 @dataclass(frozen=True)
 class Feature:
     """`options` make the engine without it, or with it where it `adds` something."""
 
     what: str
-    missing: Missing = lambda engine, device: None
-    """Why it is not there on this device; None where it is."""
     options: dict[str, Any] = field(default_factory=dict)
     inside: Callable[[], AbstractContextManager[Any]] = nullcontext
     """Around building and running that engine."""
@@ -104,34 +100,25 @@ class Feature:
     adds: bool = False
 
 
-def _on(kind: str, why: str) -> Missing:
-    return lambda engine, device: None if device.type == kind else why
-
-
-def _one_call(engine: FoloVLLM, device: torch.device) -> str | None:
-    if device.type != "cpu":
-        return "a GPU has CUDA graphs"
-    ops = engine.engine.runner.model.model.ops
-    return None if isinstance(ops, OneCallOps) else "no compiled kernels run all of this model's layers here"
-
-
-def _fusing(engine: FoloVLLM, device: torch.device) -> str | None:
-    return unavailable_reason() if device.type == "cpu" else None
-
-
-def _kernels(engine: FoloVLLM, device: torch.device) -> str | None:
-    return unavailable_reason() if device.type == "cpu" else "they are for CPUs"
-
-
-def _sampling(engine: FoloVLLM, device: torch.device) -> str | None:
-    greedy = engine.sampling["temperature"] == 0
-    return "greedy requests draw nothing: give --preset gpt2-sampling" if greedy and device.type == "cpu" else None
-
-
-def _threads(engine: FoloVLLM, device: torch.device) -> str | None:
-    if device.type != "cpu":
-        return "the model is not on the CPU"
-    return None if torch.get_num_threads() > 1 else "there is one thread anyway"
+def missing(name: str, engine: FoloVLLM, device: torch.device) -> str | None:
+    """Why this device or this engine does not have the feature; None where it has."""
+    if name in ("graphs", "ahead"):
+        return f"a CPU has no {FEATURES[name].what}" if device.type != "cuda" else None
+    if name == "sampling":
+        greedy = engine.sampling["temperature"] == 0 and device.type == "cpu"
+        return "greedy requests draw nothing: give --preset gpt2-sampling" if greedy else None
+    if name == "fusing":
+        return unavailable_reason() if device.type == "cpu" else None
+    if name in ("one-call", "kernels", "threads"):
+        if device.type != "cpu":
+            return "it is for CPUs"
+        if name == "kernels":
+            return unavailable_reason()
+        if name == "threads":
+            return None if torch.get_num_threads() > 1 else "there is one thread anyway"
+        one_call = isinstance(engine.engine.runner.model.model.ops, OneCallOps)
+        return None if one_call else "no compiled kernels run all of this model's layers here"
+    return None
 
 
 def _draw_naively(contestant: FoloVLLM) -> None:
@@ -167,30 +154,26 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _plain(*operations: str) -> dict[str, Any]:
-    return {"choose": partial(_choose_without, operations)}
-
-
 WITHOUT = ("graphs", "ahead", "attention", "fusing", "sampling")
 """What may be left out of a preset's run."""
 FEATURES: dict[str, Feature] = {
-    "graphs": Feature("CUDA graphs", _on("cuda", "a CPU has no CUDA graphs"), {"enforce_eager": True}),
-    "ahead": Feature(
-        "running ahead", _on("cuda", "off on a CPU, which would wait for itself"), {"async_scheduling": False}
+    "graphs": Feature("CUDA graphs", {"enforce_eager": True}),
+    "ahead": Feature("running ahead", {"async_scheduling": False}),
+    "attention": Feature("our attention", {"attention_backend": "paged_torch"}),
+    "chunked-prefill": Feature("chunked prefill", {"enable_chunked_prefill": False}),
+    "prefix-caching": Feature("prefix caching", {"enable_prefix_caching": False}),
+    "sampling": Feature("fast sampling", after=_draw_naively),
+    "one-call": Feature("all layers in one call", {"enforce_eager": True}),
+    "fusing": Feature(
+        "fused layers", {"choose": partial(_choose_without, ("rms_norm", "norm_rotary", "silu_mul"))}
     ),
-    "attention": Feature("our attention", options={"attention_backend": "paged_torch"}),
-    "chunked-prefill": Feature("chunked prefill", options={"enable_chunked_prefill": False}),
-    "prefix-caching": Feature("prefix caching", options={"enable_prefix_caching": False}),
-    "sampling": Feature("fast sampling", _sampling, after=_draw_naively),
-    "one-call": Feature("all layers in one call", _one_call, {"enforce_eager": True}),
-    "fusing": Feature("fused layers", _fusing, _plain("rms_norm", "norm_rotary", "silu_mul")),
-    "kernels": Feature("C++ kernels", _kernels, inside=_without_kernels),
-    "threads": Feature("more than one thread", _threads, inside=_one_thread),
+    "kernels": Feature("C++ kernels", inside=_without_kernels),
+    "threads": Feature("more than one thread", inside=_one_thread),
     "trace": Feature("a trace", after=_trace, adds=True),
-    "invariant": Feature("the same bits in any batch", options={"batch_invariant": True}, adds=True),
-    "fp8-cache": Feature("a KV cache in fp8", options={"kv_cache_dtype": "fp8"}, adds=True),
-    "int8-cache": Feature("a KV cache in int8", options={"kv_cache_dtype": "int8"}, adds=True),
-}
+    "invariant": Feature("the same bits in any batch", {"batch_invariant": True}, adds=True),
+    "fp8-cache": Feature("a KV cache in fp8", {"kv_cache_dtype": "fp8"}, adds=True),
+    "int8-cache": Feature("a KV cache in int8", {"kv_cache_dtype": "int8"}, adds=True),
+}  # fmt: skip
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -214,7 +197,7 @@ def run(args: argparse.Namespace) -> Report:
     for name in args.features:
         if name not in FEATURES:
             raise ValueError(f"features must be of {', '.join(FEATURES)}, got {name!r}")
-    chosen = [FEATURES[name] for name in args.features] or [each for each in FEATURES.values() if not each.adds]
+    chosen = args.features or [name for name, feature in FEATURES.items() if not feature.adds]
     device, preset = torch.device(args.device or default_device()), PRESETS.get(args.preset)
     lines: list[Line] = []
     with source(args) as model, progress_bar(len(chosen) * 2 * (args.rounds + 1)) as tick:
@@ -225,10 +208,9 @@ def run(args: argparse.Namespace) -> Report:
             if preset is not None:
                 prompts, outputs = replace(preset, seed=args.seed + number, top_id=vocab - 1).draw()
                 return (prompts, outputs) if number else (prompts[:WARM_UP], outputs[:WARM_UP])
-            (common,) = random_prompts(1, shared, vocab, args.seed + 2 * number)
             count = args.num_requests if number else WARM_UP
-            own = random_prompts(count, args.input_len - shared, vocab, args.seed + 2 * number + 1)
-            return [common + rest for rest in own], [args.output_len] * count
+            common, *rests = random_prompts([shared] + [args.input_len - shared] * count, vocab, args.seed + number)
+            return [common + rest for rest in rests], [args.output_len] * count
 
         longest = args.input_len + args.output_len
         if preset is not None:
@@ -247,8 +229,9 @@ def run(args: argparse.Namespace) -> Report:
 
         whole = Feature("nothing")
         plain = build(whole)
-        for feature in chosen:
-            if (why := feature.missing(plain, device)) is not None:
+        for name in chosen:
+            feature = FEATURES[name]
+            if (why := missing(name, plain, device)) is not None:
                 unknown: dict[str, Any] = dict.fromkeys(COLUMNS)
                 lines.append((unknown | {"feature": feature.what, "verdict": f"not here: {why}"}, {}))
                 continue

@@ -4,7 +4,7 @@
     prefill    as many queries as keys: 4 * heads * head_size operations for each visible pair. Floor: those
 
 Both kinds of reader see the same numbers. "scattered" draws the blocks of every table at random from the pool,
-"consecutive" lets each sequence's blocks lie side by side, as they do in a pool that has not been used for long.
+"consecutive" puts each sequence's blocks side by side, as they are in a pool that has not been used for long.
 
 vLLM: none in the package (its repository has benchmarks/attention_benchmarks/)
 """

@@ -1,7 +1,7 @@
 """What the splits of a decode (folovllm/attention/splits.py) leave of a GPU's bandwidth: a model.
 
 A program waits START seconds (for its length, its first block numbers, its first keys), and then reads. All that read
-share the bandwidth, but none reads faster than its own two tiles under way allow. The constants are assumptions until a
+share the bandwidth, but none reads faster than two tiles under way allow. The constants are assumptions until a
 GPU has said otherwise.
 
 vLLM: none

@@ -98,7 +98,7 @@ def _serve(engine: LLMEngine, prompts: Sequence[list[int]], params: list[Samplin
 
 
 def _write(model: BenchModel, texts: int, length: int) -> list[list[int]]:
-    starts = random_prompts(texts, START, vocab_size(model))
+    starts = random_prompts([START] * texts, vocab_size(model))
     wanted: dict[str, Any] = {"max_tokens": length - START, "ignore_eos": True, "detokenize": False}
     params = [SamplingParams(seed=number, **wanted) for number in range(texts)]
     outputs = _serve(_engine(model, Kind("float32"), length), starts, params)

@@ -18,11 +18,11 @@ import argparse
 import math
 import random
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 from folovllm.bench import serve_load
 from folovllm.bench.arrivals import Arrivals, arrivals_of
-from folovllm.bench.load_requests import LoadRequest, Work
+from folovllm.bench.load_requests import LoadRequest
 from folovllm.bench.report import Report
 from folovllm.bench.serve_load import check_args
 
@@ -36,7 +36,7 @@ class Preset:
     num_requests: int
     shortest: int
     longest_prompt: int
-    """Of what a request has for itself; what it shares comes before it."""
+    """Without what comes before it: a prefix, or a conversation."""
     longest_output: int
     temperature: float = 0.0
     max_model_len: int = 4096
@@ -48,87 +48,64 @@ class Preset:
     request_rate: float = math.inf
     """Requests a second for a server that serves them; offline they come all at once."""
     burstiness: float = 1.0
-
-    shares_prefixes: ClassVar[bool] = False
-    """Whether a cache of prefixes has something to find."""
+    prefix_len: int = 0
+    num_prefixes: int = 1
+    """Requests take turns with them, so that each is there early and is asked for until the end."""
+    num_turns: int = 1
+    """All first turns come first, then all second ones. Answers are drawn: what the model will say is not known yet."""
+    num_long: int = 0
+    long_prompt: int = 0
+    """After half of the short requests come so many of this length."""
 
     @property
     def sampling(self) -> dict[str, Any]:
         """Fields of SamplingParams."""
         return {"temperature": self.temperature, "top_k": self.top_k, "top_p": self.top_p}
 
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether a cache of prefixes has something to find."""
+        return self.prefix_len > 0
+
     def draw(self) -> tuple[list[list[int]], list[int]]:
         """Prompts, and how many tokens each is to be answered with."""
-        rng = random.Random(self.seed)
-        prompts = [self._ids(rng, self.longest_prompt) for _ in range(self.num_requests)]
-        return prompts, [self._length(rng, self.longest_output) for _ in range(self.num_requests)]
+        rng, count = random.Random(self.seed), self.num_requests
+        prefixes = [self._ids(rng, self.prefix_len) for _ in range(self.num_prefixes)]
+        long = min(self.num_long, count // 2)
+        first = (count - long) // 2
+        messages = [
+            self._ids(rng, self.long_prompt if 0 <= place - first < long else self._length(rng, self.longest_prompt))
+            for place in range(count)
+        ]
+        outputs = [self._length(rng, self.longest_output) for _ in range(count)]
+        conversations = -(-count // self.num_turns) if self.num_turns > 1 else self.num_prefixes
+        said = [prefixes[place % self.num_prefixes] for place in range(conversations)]
+        prompts = []
+        for number, message in enumerate(messages):
+            place = number % conversations
+            prompts.append(said[place] + message)
+            if self.num_turns > 1:
+                said[place] = prompts[-1] + self._ids(rng, outputs[number])
+        return prompts, outputs
 
     def _length(self, rng: random.Random, longest: int) -> int:
         return rng.randint(min(self.shortest, longest), longest)
 
-    def _ids(self, rng: random.Random, longest: int, *, exactly: bool = False) -> list[int]:
-        length = longest if exactly else self._length(rng, longest)
+    def _ids(self, rng: random.Random, length: int) -> list[int]:
         return [rng.randint(0, self.top_id) for _ in range(length)]
 
 
-@dataclass(frozen=True)
-class SharedPrefix(Preset):
-    """Requests take turns with the prefixes, so that each is there early and is asked for until the end."""
-
-    prefix_len: int = 512
-    num_prefixes: int = 4
-    shares_prefixes: ClassVar[bool] = True
-
-    def draw(self) -> tuple[list[list[int]], list[int]]:
-        rng = random.Random(self.seed)
-        prefixes = [self._ids(rng, self.prefix_len, exactly=True) for _ in range(self.num_prefixes)]
-        count = self.num_requests
-        prompts = [prefixes[i % self.num_prefixes] + self._ids(rng, self.longest_prompt) for i in range(count)]
-        return prompts, [self._length(rng, self.longest_output) for _ in range(count)]
-
-
-@dataclass(frozen=True)
-class Chat(Preset):
-    """All first turns, then all second ones, and so on. A turn's prompt is the instruction, then the messages and the
-    answers so far; answers are drawn beforehand, since it is not known yet what the model will say."""
-
-    prefix_len: int = 64
-    num_turns: int = 4
-    shares_prefixes: ClassVar[bool] = True
-
-    def draw(self) -> tuple[list[list[int]], list[int]]:
-        rng = random.Random(self.seed)
-        instruction = self._ids(rng, self.prefix_len, exactly=True)
-        said = [instruction] * -(-self.num_requests // self.num_turns)
-        prompts: list[list[int]] = []
-        outputs: list[int] = []
-        while len(prompts) < self.num_requests:
-            place = len(prompts) % len(said)
-            prompts.append(said[place] + self._ids(rng, self.longest_prompt))
-            answer = self._ids(rng, self.longest_output)
-            outputs.append(len(answer))
-            said[place] = prompts[-1] + answer
-        return prompts, outputs
-
-
-@dataclass(frozen=True)
-class LongPromptBurst(Preset):
-    """Short requests, and after half of them `num_long` long ones, each of long_prompt tokens."""
-
-    num_long: int = 8
-    long_prompt: int = 1024
-
-    def draw(self) -> tuple[list[list[int]], list[int]]:
-        rng = random.Random(self.seed)
-        long = min(self.num_long, self.num_requests // 2)
-        first = (self.num_requests - long) // 2
-        prompts = [
-            self._ids(rng, self.long_prompt, exactly=True)
-            if first <= place < first + long
-            else self._ids(rng, self.longest_prompt)
-            for place in range(self.num_requests)
-        ]
-        return prompts, [self._length(rng, self.longest_output) for _ in prompts]
+# A preset's field -> the option that overrides it.
+FIELDS = {"num_requests": "num_requests", "longest_prompt": "input_len", "longest_output": "output_len"}
+PRESETS: dict[str, Preset] = {
+    "nano-vllm": Preset(256, 100, 1024, 1024, temperature=0.6),
+    "shared-prefix": Preset(64, 32, 128, 64, request_rate=8.0, prefix_len=512, num_prefixes=4),
+    "chat": Preset(64, 16, 64, 96, temperature=0.7, request_rate=4.0, prefix_len=64, num_turns=4),
+    "long-prompt-burst": Preset(40, 16, 64, 64, request_rate=8.0, burstiness=0.25, num_long=8, long_prompt=1024),
+    "gpt2-sampling": Preset(
+        64, 128, 32, 128, temperature=1.0, max_model_len=1024, top_id=50256, top_k=40, top_p=0.9
+    ),
+}  # fmt: skip
 
 
 def preset_of(name: str, args: argparse.Namespace) -> Preset:
@@ -152,26 +129,4 @@ def run(args: argparse.Namespace) -> Report:
     requests = [LoadRequest(prompt, length, preset.sampling) for prompt, length in zip(prompts, outputs, strict=True)]
     what = f"{len(requests)} requests, {sum(map(len, prompts)):,} tokens in, {sum(outputs):,} out"
     usual = [Arrivals(preset.request_rate, preset.burstiness)]
-    return serve_load.measured(args, Work(requests, what, preset.seed), arrivals_of(args) or usual)
-
-
-# A preset's field -> the option that overrides it.
-FIELDS = {"num_requests": "num_requests", "longest_prompt": "input_len", "longest_output": "output_len"}
-PRESETS: dict[str, Preset] = {
-    "nano-vllm": Preset(
-        num_requests=256, shortest=100, longest_prompt=1024, longest_output=1024, temperature=0.6
-    ),
-    "shared-prefix": SharedPrefix(
-        num_requests=64, shortest=32, longest_prompt=128, longest_output=64, request_rate=8.0
-    ),
-    "chat": Chat(
-        num_requests=64, shortest=16, longest_prompt=64, longest_output=96, temperature=0.7, request_rate=4.0
-    ),
-    "long-prompt-burst": LongPromptBurst(
-        num_requests=40, shortest=16, longest_prompt=64, longest_output=64, request_rate=8.0, burstiness=0.25
-    ),
-    "gpt2-sampling": Preset(
-        num_requests=64, shortest=128, longest_prompt=32, longest_output=128, temperature=1.0, max_model_len=1024,
-        top_id=50256, top_k=40, top_p=0.9,
-    ),
-}  # fmt: skip
+    return serve_load.measured(args, requests, what, arrivals_of(args) or usual)

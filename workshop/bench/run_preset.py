@@ -13,15 +13,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from folovllm.bench.contestant import FoloVLLM, Run, Work
-from folovllm.bench.lengths import Lengths
+from folovllm.bench.contestant import FoloVLLM, PeerSetup, Work, add_peers, check_peers
 from folovllm.bench.options import add_common, add_model, add_number, source
-from folovllm.bench.peers.apart import PeerSetup
-from folovllm.bench.peers.registry import add_peers, check_peers
-from folovllm.bench.race import Race, race
 from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.roofline import ModelCost
+from folovllm.bench.rounds import Rounds, run_rounds
 from folovllm.bench.workload import BenchModel, hf_config_of, vocab_size
+from folovllm.model_loader import resolve_max_model_len
 from workshop.bench.ablate import left_out
 from workshop.bench.presets import PRESETS, Preset, preset_of
 
@@ -38,7 +36,7 @@ class RunCost:
     """What requests cost that all begin together and decode together, each to the end of its output."""
 
     kv_token_reads: int
-    """Over all decode steps, the tokens in the context of all sequences, each step's own included."""
+    """Over all decode steps, the tokens in the context of all sequences, the step's own token included."""
     kv_bytes: int
     steps: int
     weight_bytes: int
@@ -66,8 +64,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     add_peers(command)
     add_number(command, "--num-requests", "--num-prompts", help="instead of the preset's number")
-    add_number(command, "--input-len", help="tokens of the longest prompt, instead of its own")
-    add_number(command, "--output-len", help="of the longest answer, instead of its own", least=2)
+    add_number(command, "--input-len", help="tokens of the longest prompt, instead of the preset's")
+    add_number(command, "--output-len", help="of the longest answer, instead of the preset's", least=2)
     text = "leave out one of the things that make our engine fast, or several (a wrong name is answered with all)"
     command.add_argument("--without", nargs="+", default=[], metavar="WHAT", help=text)
     text = "the share of a GPU's memory for our engine (default: 0.9); less leaves room for a peer"
@@ -77,10 +75,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> Report:
     """Rounds of ours and of each peer in turn. The first round's token ids are the drawn ones."""
-    preset, peers, without = preset_of(args.preset, args), check_peers(args.peers), args.without
+    preset, peers = preset_of(args.preset, args), check_peers(args.peers)
     drawn, outputs = preset.draw()
-    lengths = Lengths([len(prompt) for prompt in drawn], outputs)
-    options, changes = left_out(without)
+    prompts = [len(prompt) for prompt in drawn]
+    longest = max(prompt + output for prompt, output in zip(prompts, outputs, strict=True))
+    options, changes = left_out(args.without)
     if args.gpu_memory_utilization is not None:
         options["gpu_memory_utilization"] = args.gpu_memory_utilization
 
@@ -90,7 +89,7 @@ def run(args: argparse.Namespace) -> Report:
             change(ours)
 
     with source(args) as model:
-        options["max_model_len"] = room = check_room(model, preset, lengths.longest)
+        options["max_model_len"] = room = check_room(model, preset, longest)
         vocab = vocab_size(model)
 
         def work(number: int) -> Work:
@@ -100,54 +99,31 @@ def run(args: argparse.Namespace) -> Report:
             few = [min(WARM_UP, length) for length in outputs[:WARM_UP]]
             return shifted(drawn[:WARM_UP], args.rounds, vocab), few
 
-        count = preset.num_requests
-        setup = PeerSetup(model, args.dtype, args.device, lengths.longest, count, vars(args))
-        found = race(setup, peers, args.rounds, work, prepare=prepare, **options)
-    cost = RunCost.of(found.cost, lengths.prompts, outputs)
-    facts = _facts(args, preset, lengths, found, cost)
-    lines = []
-    for contestant, runs in zip(found.contestants, found.runs, strict=True):
-        seconds = [run.seconds if run.wall_seconds is None else run.wall_seconds for run in runs]
-        lines.append((facts | {"engine": contestant.name}, {"seconds": seconds}))
+        setup = PeerSetup(model, args.dtype, args.device, longest, preset.num_requests, vars(args))
+        found = run_rounds(setup, peers, args.rounds, work, prepare=prepare, **options)
+    cost, probe = RunCost.of(found.cost, prompts, outputs), found.probe
+    floor = cost.floor_seconds(probe.bandwidth, probe.flops_per_s)
+    lines = found.lines(
+        args, lambda runs: {"seconds": [run.wall_seconds or run.seconds for run in runs]},
+        requests=preset.num_requests, prompt_tokens=sum(prompts), output_tokens=sum(outputs), floor_s=floor,
+        kv_read_gb=cost.kv_bytes / 1e9, weights_read_gb=cost.weight_bytes / 1e9,
+        prefill_tflop=cost.prefill_flops / 1e12,
+    )  # fmt: skip
     base = statistics.median(lines[0][1]["seconds"])
     for row, samples in lines:
         middle = statistics.median(samples["seconds"])
+        row["dtype"] = args.dtype
         row["output_tokens_per_s"] = sum(outputs) / middle
-        row["total_tokens_per_s"] = (sum(lengths.prompts) + sum(outputs)) / middle
-        row["share"] = facts["floor_s"] / middle if found.from_memory and not preset.shares_prefixes else None
+        row["total_tokens_per_s"] = (sum(prompts) + sum(outputs)) / middle
+        row["share"] = floor / middle if found.from_memory and not preset.shares_prefixes else None
         row["speedup"] = None if row is lines[0][0] else middle / base
     lines[0][0].update(_ours(found))
-    details = {
-        "kv_token_reads": cost.kv_token_reads,
-        "kv_token_bytes": cost.kv_bytes // max(cost.kv_token_reads, 1),
-        "floor_steps": cost.steps,
-        "prefill_flops": cost.prefill_flops,
-        "bandwidth_bytes_per_s": found.probe.bandwidth,
-        "matmul_flops_per_s": found.probe.flops_per_s,
-        "without": list(without),
-        "prompt_lengths": lengths.prompts,
-        "output_lengths": outputs,
-    }
-    notes = _notes(args, preset, found, room)
-    return Report.of(args, f"Throughput, {model.label}", COLUMNS, lines, notes, details=details)
+    return Report.of(args, f"Throughput, {model.label}", COLUMNS, lines, _notes(args, preset, found, room))
 
 
-def _facts(args: argparse.Namespace, preset: Preset, lengths: Lengths, found: Race, cost: RunCost) -> Row:
-    return {
-        "dtype": args.dtype,
-        "requests": preset.num_requests,
-        "prompt_tokens": sum(lengths.prompts),
-        "output_tokens": sum(lengths.outputs),
-        "kv_read_gb": cost.kv_bytes / 1e9,
-        "weights_read_gb": cost.weight_bytes / 1e9,
-        "prefill_tflop": cost.prefill_flops / 1e12,
-        "floor_s": cost.floor_seconds(found.probe.bandwidth, found.probe.flops_per_s),
-    }
-
-
-def _ours(found: Race) -> Row:
-    """What our engine alone tells. A peer's steps are as it groups them, which is not ours to compare."""
-    runs: list[Run] = found.runs[0]
+def _ours(found: Rounds) -> Row:
+    """What is known of our engine alone. A peer's steps are as it groups them, which is not ours to compare."""
+    runs = found.runs[0]
     engine = found.contestants[0].engine  # type: ignore[attr-defined]
     queries = sum(run.prefix_queries for run in runs)
     slots = engine.stats().kv_blocks_total * engine.scheduler.kv.block_size
@@ -160,7 +136,7 @@ def _ours(found: Race) -> Row:
     }
 
 
-def _notes(args: argparse.Namespace, preset: Preset, found: Race, room: int) -> list[str]:
+def _notes(args: argparse.Namespace, preset: Preset, found: Rounds, room: int) -> list[str]:
     sampling = f"Temperature {preset.temperature:g}" + (f", top_k {preset.top_k}" if preset.top_k > 0 else "")
     sampling += f", top_p {preset.top_p:g}" if preset.top_p < 1.0 else ""
     notes = [
@@ -169,7 +145,7 @@ def _notes(args: argparse.Namespace, preset: Preset, found: Race, room: int) -> 
         "floor: the K and V of every decode step and the weights of every step at the measured bandwidth, then the "
         "prompts' operations at the measured matmul rate; share: floor over seconds.",
         "kv peak share: the blocks of running sequences, at most, over all; prefix hit rate: of the prompts' tokens, "
-        "those found in the cache; preemptions: sequences that gave way, in all rounds.",
+        "those found in the cache; preemptions: of sequences, in all rounds.",
         found.probe.describe(),
         *found.missing,
     ]
@@ -186,8 +162,6 @@ def _notes(args: argparse.Namespace, preset: Preset, found: Race, room: int) -> 
 
 def check_room(model: BenchModel, preset: Preset, longest: int) -> int:
     """The preset's max_model_len, or less for a model that was made for less."""
-    from folovllm.model_loader import resolve_max_model_len
-
     room = min(preset.max_model_len, resolve_max_model_len(hf_config_of(model), None))
     if longest > room:
         raise ValueError(

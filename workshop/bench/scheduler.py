@@ -19,9 +19,9 @@ import statistics
 import time
 from typing import NamedTuple
 
-from folovllm.bench.contestant import take_turns
 from folovllm.bench.options import add_common, add_number
 from folovllm.bench.report import Report, counted, medians
+from folovllm.bench.rounds import take_turns
 from folovllm.bench.workload import progress_bar
 from folovllm.config import SchedulerConfig
 from folovllm.core.kv_cache_manager import KVCacheManager

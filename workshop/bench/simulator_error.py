@@ -1,6 +1,6 @@
 """How far a simulation is from the engine: six loads, each played and simulated with the same arrivals.
 
-    the load's engine      steps ──┐        ┌── steps ──┐        ┌── steps         its clock stands meanwhile
+    the load's engine      steps ──┐        ┌── steps ──┐        ┌── steps         its clock stops meanwhile
     another one like it            └ group ─┘           └ group ─┘                 groups of a calibration
 
 A machine is faster in one second than in the next. So the steps whose costs are fitted are measured between those of
@@ -80,7 +80,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> Report:
-    """Errors are (simulated - real) / real, of each percentile; medians of the rounds, each with jobs of its own."""
+    """Errors are (simulated - real) / real, of each percentile; medians of the rounds, each with other jobs."""
     dtype, seed, rounds, clock = args.dtype, args.seed, args.rounds, args.clock
     if clock == "cpu" and args.threads is None:
         settle_threads(1, None)  # the CPU times of several would add up

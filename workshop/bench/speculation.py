@@ -19,13 +19,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from folovllm import request
-from folovllm.bench.contestant import make_engine, take_turns
+from folovllm.bench.contestant import make_engine
 from folovllm.bench.options import add_batch_sizes, add_common, add_lengths, add_model, add_number, source
 from folovllm.bench.report import Report, medians
+from folovllm.bench.rounds import take_turns
 from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.engine.llm_engine import LLMEngine
@@ -42,7 +44,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-class Guess(int):
+class Draft(int):
     """A token that equals any other by chance."""
 
     chance: Callable[[], bool]
@@ -59,11 +61,11 @@ class OracleProposer(NgramProposer):
     def __init__(self, alpha: float, seed: int) -> None:
         super().__init__(1, 1)
         rng = random.Random(seed)
-        self.guess = Guess()
-        self.guess.chance = lambda: rng.random() < alpha
+        self.draft = Draft()
+        self.draft.chance = lambda: rng.random() < alpha
 
     def propose(self, seqs: list[request.Sequence], counts: list[int]) -> list[list[int]]:
-        return [[self.guess] * count for count in counts]
+        return [[self.draft] * count for count in counts]
 
     def choose(self, *args: Any) -> Parts:
         """choose_parts(), with a runner that asks this proposer."""
@@ -143,7 +145,7 @@ def run(args: argparse.Namespace) -> Report:
 def _prompts(engine: LLMEngine, count: int, length: int, vocab: int, seed: int) -> list[list[int]]:
     """The embedded model's are beginnings of texts that it can go on with; others are random."""
     if engine.tokenizer is None:
-        return random_prompts(count, length, vocab, seed)
+        return random_prompts([length] * count, vocab, seed)
     texts = read_texts(Path(str(files("folovllm") / "assets" / "embedded" / "calibration.jsonl")))
     text = "".join(prompt + text for prompt, text in texts)
     # verbose: that no model could take in all of it is no news, for it is cut.
@@ -166,8 +168,17 @@ def _decode(engine: LLMEngine, prompts: list[list[int]], output_len: int) -> Dec
         steps += len(engine.requests)
         engine.step()
     seconds, after, none = time.perf_counter() - began, engine.stats(), SpecDecodingStats()
-    drafts = (after.spec_decode or none) - (before.spec_decode or none)
+    drafts = _since(after.spec_decode or none, before.spec_decode or none)
     return Decoding(seconds, after.output_tokens - before.output_tokens, steps, drafts)
+
+
+def _since(after: SpecDecodingStats, before: SpecDecodingStats) -> SpecDecodingStats:
+    pairs = zip_longest(after.num_accepted_tokens_per_pos, before.num_accepted_tokens_per_pos, fillvalue=0)
+    return SpecDecodingStats(
+        after.num_drafts - before.num_drafts,
+        after.num_draft_tokens - before.num_draft_tokens,
+        tuple(now - then for now, then in pairs),
+    )
 
 
 def _samples(batch: int, engine: LLMEngine, plain: list[Decoding], drafted: list[Decoding]) -> dict[str, list[float]]:

@@ -3,7 +3,7 @@
     schedule ─▶ prepare ─▶ forward ─▶ sampling ─▶ prepare (tokens into the batch) ─▶ update ─▶ outputs
     └──────host──────┘     └──── the model ────┘  └───────────────────host──────────────────────────┘
 
-The model is the one that ships here, and all sequences decode. The engine tells when it comes to the next part; what
+The model is the one that ships here, and all sequences decode. The engine reports when it comes to the next part; what
 computes the model and draws is given to it with a clock. What else it does to launch a step is "prepare". Whatever of a
 step is not the model's counts as the host's, also waiting for its tokens ("other").
 
@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 
-from folovllm.bench.contestant import make_engine, synchronize, take_turns
-from folovllm.bench.decode import WARM_UP_STEPS, DecodingBatch
+from folovllm.bench.contestant import make_engine, synchronize
 from folovllm.bench.options import add_batch_sizes, add_common, add_number
 from folovllm.bench.report import Report, Row, by_round, counted, medians
+from folovllm.bench.rounds import take_turns
 from folovllm.bench.workload import BenchModel, progress_bar, vocab_size
 from folovllm.config import EMBEDDED_MODEL
 from folovllm.engine.llm_engine import LLMEngine
@@ -34,6 +34,7 @@ from folovllm.engine.parts import Parts, choose_parts
 from folovllm.tracing.observer import PartObserver
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.model_runner import ModelRunner
+from workshop.bench.decode import WARM_UP_STEPS, DecodingBatch
 
 COLUMNS = [
     "batch", "steps", "schedule_ms", "prepare_ms", "update_ms", "outputs_ms", "other_ms", "host_ms", "forward_ms",

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from folovllm.attention.splits import SMS, choose_splits
 from folovllm.bench.options import add_output
@@ -62,6 +63,17 @@ HOST_LINK = 25e9  # bytes/s from the host's memory
 # The copy, tokens that are still on the device, two copies to the graph's inputs; behind it two for the tokens drawn,
 # and their copy to the host.
 UPLOAD_OPERATIONS = 7
+SMALL, PRODUCT_KERNELS, OTHERS = "small kernels", "products and head", "copies and others"
+# A kernel's name here -> a pattern of the profiler's names; the first that matches. Libraries have many for products.
+NAMES = {
+    "decode": "_paged_decode",
+    "merge of splits": "_merge",
+    "norms": "rms_norm",
+    "rotation": "norm_rotary",
+    "SwiGLU": "silu_mul",
+    "draw": "_sample|_draw|_race",
+    PRODUCT_KERNELS: "gemm|gemv|nvjet|cutlass|xmma|splitk|matmul|aten::(mm|addmm|linear)|_linear_kernel",
+}
 
 
 @dataclass(frozen=True)
@@ -144,7 +156,7 @@ def workload_seconds(
     gpu: Gpu, prompts: Sequence[Sequence[int]], outputs: Sequence[int], *, codes: bool = False
 ) -> float:
     """All decode steps, and the operations of the prompts at the rate of full waves, which share their weights with the
-    decodes. Every 8th step is computed and stands for those around it, for the next are nearly the same."""
+    decodes. Every 8th step is computed and taken for those around it, for the next are nearly the same."""
     shape, lengths = ModelShape.of_config(SHAPE, SHAPES[SHAPE]), [len(prompt) for prompt in prompts]
     pairs = sum(length * (length + 1) // 2 for length in lengths)
     prefill = (2 * shape.body * sum(lengths) + 4 * pairs * shape.layers * shape.heads * shape.head_dim) / PRODUCTS
@@ -156,56 +168,102 @@ def workload_seconds(
     return prefill + decodes / 1e6
 
 
-def predict(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False) -> list[Row]:
-    """A row for each part, in the order in which they run; `us` is over all layers. codes: the layers' weights are
-    codes of 4 bits."""
-    shape = SHAPES[SHAPE]
-    layers, hidden, inner = shape["num_hidden_layers"], shape["hidden_size"], shape["intermediate_size"]
-    heads, kv_heads, head_size = (shape[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
-    vocab, rows = shape["vocab_size"], len(contexts)
-    kv_bytes = 2 * kv_heads * head_size * ITEM  # of a token in one layer
-    qkv = (heads + 2 * kv_heads) * head_size
-    products = [(qkv, hidden), (hidden, heads * head_size), (2 * inner, hidden), (hidden, inner)]
+@dataclass(frozen=True)
+class Kernel:
+    """Of a whole step, all layers together. `part`: the row of the table, None where it has none; `name`: as the
+    profiler's kernels are labelled."""
 
-    pairs, logits = sum(contexts), rows * vocab
-    # q, k and v are read, q and k written where they were, K and V into the cache.
-    norms, rotation, swiglu = 2 * 4 * hidden, (2 * heads + 5 * kv_heads) * head_size, 3 * inner
-    small_bytes = rows * (norms + rotation + swiglu) * ITEM
-    # Token, position and slot of 8 bytes, length and place of 4, and the block table as wide as the longest sequence's.
-    upload_bytes = rows * (4 * 8 + 4 * math.ceil(max(contexts) / BLOCK_SIZE))
+    part: str | None
+    name: str
+    launches: int
+    num_bytes: float
+    flops: float
+    seconds: float
 
-    attention = attention_seconds(gpu, contexts, kv_heads, kv_bytes // kv_heads) + ATTENTION_LAUNCH
+
+def products_of(shape: str) -> dict[str, tuple[int, int]]:
+    """(outputs, inputs) of a layer's four products and of the head."""
+    found = SHAPES[shape]
+    hidden, inner = found["hidden_size"], found["intermediate_size"]
+    heads, kv_heads, size = (found[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    return {
+        "qkv": ((heads + 2 * kv_heads) * size, hidden),
+        "o": (hidden, heads * size),
+        "gate and up": (2 * inner, hidden),
+        "down": (hidden, inner),
+        "head": (found["vocab_size"], hidden),
+    }
+
+
+def kernels(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: str = SHAPE) -> list[Kernel]:
+    """In the order of a step. contexts: tokens of each sequence. codes: the layers' weights are codes of 4 bits."""
+    found, rows, pairs = SHAPES[shape], len(contexts), sum(contexts)
+    layers, hidden, vocab = found["num_hidden_layers"], found["hidden_size"], found["vocab_size"]
+    heads, kv_heads, size = (found[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
     seconds_of, bytes_of = (codes_seconds, codes_bytes) if codes else (product_seconds, product_bytes)
-    layer_products = sum(seconds_of(gpu, rows, n, k) for n, k in products)
-    small = 4 * LAUNCH + small_bytes / gpu.bandwidth
-    head = product_seconds(gpu, rows, vocab, hidden)
-    draw = draw_seconds(gpu, rows, vocab) + LAUNCH
-    upload = upload_bytes / HOST_LINK + UPLOAD_OPERATIONS * LAUNCH
-    found = [  # name, launches, bytes, operations, seconds; of the first three in one layer
-        ("attention", 1, pairs * kv_bytes, 4 * pairs * heads * head_size, attention),
-        (
-            "products",
-            len(products),
-            sum(bytes_of(rows, n, k) for n, k in products),
-            sum(2 * rows * n * k for n, k in products),
-            layer_products,
+    sizes = [each for name, each in products_of(shape).items() if name != "head"]
+    # Token, position and slot of 8 bytes, length and place of 4, and the block table as wide as the longest sequence's.
+    upload = rows * (4 * 8 + 4 * math.ceil(max(contexts) / BLOCK_SIZE))
+    splits = choose_splits(rows, kv_heads, max(contexts), TILE_TOKENS)
+
+    def small(part: str | None, name: str, launches: int, numbers: int) -> Kernel:
+        num_bytes = rows * numbers * ITEM * launches
+        return Kernel(part, name, launches, num_bytes, 0, launches * LAUNCH + num_bytes / gpu.bandwidth)
+
+    attention = attention_seconds(gpu, contexts, kv_heads, 2 * size * ITEM) + ATTENTION_LAUNCH
+    in_layers = [
+        Kernel("attention", "decode", 1, pairs * 2 * kv_heads * size * ITEM, 4 * pairs * heads * size, attention),
+        Kernel(
+            "products", PRODUCT_KERNELS, len(sizes), sum(bytes_of(rows, n, k) for n, k in sizes),
+            sum(2 * rows * n * k for n, k in sizes), sum(seconds_of(gpu, rows, n, k) for n, k in sizes),
         ),
-        ("small kernels", 4, small_bytes, 0, small),
-        ("head", 1, product_bytes(rows, vocab, hidden), 2 * rows * vocab * hidden, head),
-        ("sampling", 1, logits * ITEM, 0, draw),
-        ("upload", UPLOAD_OPERATIONS, upload_bytes, 0, upload),
-    ]
-    times = [layers] * 3 + [1] * 3
-    return [
-        {
-            "part": part,
-            "launches": count * launches,
-            "megabytes": count * num_bytes / 1e6,
-            "gflop": count * flops / 1e9,
-            "us": count * seconds * 1e6,
-        }
-        for count, (part, launches, num_bytes, flops, seconds) in zip(times, found, strict=True)
-    ]
+        small(SMALL, "norms", 2, 4 * hidden),
+        # q, k and v are read, q and k written where they were, K and V into the cache.
+        small(SMALL, "rotation", 1, (2 * heads + 5 * kv_heads) * size),
+        small(SMALL, "SwiGLU", 1, 3 * found["intermediate_size"]),
+        small(None, "merge of splits", int(splits > 1), 2 * splits * heads * size),
+    ]  # fmt: skip
+    once = [
+        small(None, "norms", 1, 4 * hidden),
+        Kernel(
+            "head", PRODUCT_KERNELS, 1, product_bytes(rows, vocab, hidden), 2 * rows * vocab * hidden,
+            product_seconds(gpu, rows, vocab, hidden),
+        ),
+        Kernel("sampling", "draw", 1, rows * vocab * ITEM, 0, draw_seconds(gpu, rows, vocab) + LAUNCH),
+        Kernel("upload", OTHERS, UPLOAD_OPERATIONS, upload, 0, upload / HOST_LINK + UPLOAD_OPERATIONS * LAUNCH),
+    ]  # fmt: skip
+    times = dict.fromkeys(("launches", "num_bytes", "flops", "seconds"), layers)
+    return [replace(each, **{name: n * getattr(each, name) for name, n in times.items()}) for each in in_layers] + once
+
+
+def predict(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False) -> list[Row]:
+    """A row for each part, in the order in which they run; `us` is over all layers."""
+    rows: dict[str, Row] = {}
+    for kernel in kernels(gpu, contexts, codes=codes):
+        if kernel.part is not None:
+            row = rows.setdefault(kernel.part, {"part": kernel.part} | dict.fromkeys(COLUMNS[1:-1], 0))
+            values = (kernel.launches, kernel.num_bytes / 1e6, kernel.flops / 1e9, kernel.seconds * 1e6)
+            for column, value in zip(COLUMNS[1:-1], values, strict=True):
+                row[column] += value
+    return list(rows.values())
+
+
+def kernel_seconds(gpu: Gpu, shape: str, contexts: Sequence[int]) -> dict[str, float]:
+    """Seconds a step, all layers together, by the kernels' names."""
+    found = dict.fromkeys([*NAMES, OTHERS], 0.0)
+    for kernel in kernels(gpu, contexts, shape=shape):
+        found[kernel.name] += kernel.seconds
+    return found
+
+
+def label_of(kernel: str) -> str:
+    """The name of a kernel here, by the one that a profiler gives it."""
+    return next((label for label, named in NAMES.items() if re.search(named, kernel, re.IGNORECASE)), OTHERS)
+
+
+def gpu_named(name: str, bandwidth: float) -> Gpu:
+    """As it is known here; another one by the bandwidth that was measured, bytes/s."""
+    return next((gpu for key, gpu in GPUS.items() if key in name.lower()), Gpu(name, bandwidth))
 
 
 def product_bytes(rows: int, n: int, k: int) -> int:

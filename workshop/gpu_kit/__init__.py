@@ -4,10 +4,10 @@
     python3 -m workshop.gpu_kit --minutes 9.7 --out DIR           the same, on a machine that has only Python
     python -m workshop.gpu_kit --device cpu --tiny                the same parts rehearsed without a GPU
 
-    parts.py ─▶ process.py ─▶ record.py ─▶ page.py
-    what, and   each in its   gpu.json     gpu.md, for people
-    how long    own process
+    parts.py ─▶ process.py ─▶ gpu.json ─▶ page.py
+    what, and   each in a                 gpu.md, for people
+    how long    process
 
-A part that fails, hangs or cannot run costs its own result and nothing else: it is ended with its children when its
+A part that fails, hangs or cannot run costs its result and nothing else: it is ended with its children when its
 time is over, and both files are written after every part. It runs from the source tree.
 """

@@ -10,17 +10,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from rich.console import Console
 
 from workshop.gpu_kit.page import headline, page
 from workshop.gpu_kit.parts import ENDING, Part, make_parts, slack
-from workshop.gpu_kit.process import Ended, end_parts_when_told_to, run_limited
-from workshop.gpu_kit.record import Record, Result, tail_of
+from workshop.gpu_kit.process import Record, end_parts_on_sigterm, run_part
 
 MINUTES = 9.7  # so that all of it fits a call of 600 s
-REFUSED = 2  # what `folovllm bench` ends with where it cannot do what it is asked to
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,12 +45,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m workshop.gpu_kit", description=__doc__)
     parser.add_argument("--device", default="cuda", help="cuda, cuda:<index>, or cpu for a rehearsal (with --tiny)")
     parser.add_argument("--tiny", action="store_true", help="all parts on a model of nothing: do the commands work?")
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        metavar="N",
-        help=f"for all of it (default: {MINUTES:g}; on a CPU {slack('cpu')} times that)",
-    )
+    text = f"for all of it (default: {MINUTES:g}; on a CPU {slack('cpu')} times that)"
+    parser.add_argument("--minutes", type=float, metavar="N", help=text)
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="these parts alone")
     text = "where gpu.md, gpu.json and gpu.log go (default: gpu-report)"
     parser.add_argument("--out", type=Path, metavar="FOLDER", default=Path("gpu-report"), help=text)
@@ -88,38 +81,6 @@ def run_all(parts: Sequence[Part], record: Record, out: Path) -> None:
             console.print(headline(result), markup=False, highlight=False, soft_wrap=True)
 
 
-def run_part(part: Part, limit: float, log: BinaryIO) -> Result:
-    """Never raises for what a part does."""
-    result: Result = {"name": part.name, "title": part.title, "command": shlex.join(part.argv), "limit_s": limit}
-    if limit < part.need / 2:
-        return result | {"status": "skipped", "seconds": 0.0, "reason": "no time was left for it"}
-    log.write(f"\n==== {part.title}: {shlex.join(part.argv)}\n".encode())
-    log.flush()
-    begin = log.seek(0, 2)
-    ended = run_limited(part.argv, limit, log, {"PYTHONUNBUFFERED": "1", **part.env})
-    log.seek(begin)
-    said = log.read()
-    try:
-        result["report"] = part.read(part.output, said.decode(errors="replace"))
-    except Exception as error:  # a result of another shape than expected costs this part's, not the others'
-        result["report"], result["unreadable"] = None, repr(error)
-    status, reason = judge(ended, limit, said.decode(errors="replace"), may_refuse=part.may_refuse)
-    result |= {"status": status, "seconds": ended.seconds, "reason": reason, "code": ended.code}
-    return result | ({"tail": tail_of(said)} if status in ("failed", "stopped") else {})
-
-
-def judge(ended: Ended, limit: float, said: str, *, may_refuse: bool) -> tuple[str, str | None]:
-    """(status, why)."""
-    last = (said.strip().splitlines() or ["it said nothing"])[-1].strip()
-    if ended.code is None:
-        return "stopped", f"it was not done after {limit:.0f} s"
-    if ended.code == 0:
-        return "passed", None
-    if may_refuse and ended.code == REFUSED and "error:" in said and "--help" not in said:  # that were a wrong option
-        return "refused", said.rpartition("error:")[2].strip().replace("\n", " ")
-    return "failed", last
-
-
 if __name__ == "__main__":
-    end_parts_when_told_to()
+    end_parts_on_sigterm()
     sys.exit(main())

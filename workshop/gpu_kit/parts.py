@@ -1,6 +1,6 @@
 """The parts, in the order in which they run: the command of each, how long it may take, and how to read what it wrote.
 
-Correct first, then fast, and what matters least last. Each is a process of its own: a CUDA error that sticks ends one
+Correct first, then fast, and what matters least last. Each runs in another process: a CUDA error that sticks ends one
 part, and none inherits another's memory. `limit` is the most that a part gets; `need` is what the ones before must
 leave for it, so that a slow part takes its time from what is left over and not from those behind it. All needs
 together, the first part's too, are less than the minutes that the kit has: it ends in time whatever the parts do, and
@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from workshop.gpu_kit import races, recorder
 
 # What the parts that measure the published workload leave out, one at a time: those that are worth most.
 WITHOUT = ["graphs", "sampling", "attention"]
@@ -33,6 +33,10 @@ ENDING = 1.5
 REHEARSAL = 8
 MODULE = [sys.executable, "-m"]
 SANITIZERS = ("compute-sanitizer", "/usr/local/cuda/bin/compute-sanitizer")
+SUMMARY = re.compile(r"RACECHECK SUMMARY: (\d+) hazards? displayed \((\d+) errors?, (\d+) warnings?\)")
+# Lines of pytest's log, with xdist's workers and without, and of its durations.
+OUTCOME = re.compile(r"^(?:\[gw\d+\] \[ *\d+%\] ([A-Z]+) (\S.*?)|(\S+::\S.*?) ([A-Z]+)(?: .*)?)\s*$", re.MULTILINE)
+DURATION = re.compile(r"^([\d.]+)s (?:call|setup|teardown) +(\S.*)$", re.MULTILINE)
 
 Reader = Callable[[Path, str], "dict[str, Any] | None"]
 
@@ -63,74 +67,84 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return found
 
 
-# What is measured, in full and for a rehearsal: options of each part's command.
-FULL = {
-    "typed": "--shape qwen3-0.6b --dtype bfloat16",
-    "tests": "-n 12",
-    "attention": "--shape qwen3-0.6b --dtypes bfloat16 --batch-sizes 1 8 64 --contexts 1024 --rounds 2",
-    "prefill": "--shape qwen3-0.6b --dtypes bfloat16 --batch-sizes 1 8 --contexts 1024 4096 --rounds 1",
-    "decode": "--batch-sizes 1 8 64 256 --context 1024 --steps 32 --rounds 2",
-    "profile": "--batch-sizes 1 8 64 256 --context 512 --steps 8",
-    "sampling": "--sizes 1 64 256",
-    "tiles": "--sizes 1 64 256 --context 1024",
-    "products": "--sizes 1 32 256",
-    "codes": "--sizes 1 32 256",
-    "weights": "--num-requests 8 --input-len 128 --output-len 128 --rounds 3",
-    "speculation": "--batch-sizes 1 8 32 --input-len 128 --output-len 128 --rounds 3",
-    "preset": "--rounds 1",
+def read_tests(path: Path, log: str) -> dict[str, Any]:
+    """How many tests ended how, those that went wrong, and those that took longest; also of a run that was killed."""
+    ended = [(a or d, b or c) for a, b, c, d in OUTCOME.findall(log)]
+    return {
+        "counts": Counter(outcome.lower() for outcome, _ in ended),
+        "wrong": sorted({test for outcome, test in ended if outcome in ("FAILED", "ERROR")}),
+        "slowest": [{"test": test, "seconds": float(seconds)} for seconds, test in DURATION.findall(log)],
+    }
+
+
+def read_races(path: Path, log: str) -> dict[str, Any]:
+    """What the sanitizer said; None of it without one: then the results alone were checked."""
+    found = SUMMARY.findall(log)
+    counts = [sum(int(each[place]) for each in found) for place in range(3)]
+    return {"hazards": dict(zip(("displayed", "errors", "warnings"), counts, strict=True)) if found else None}
+
+
+# Options of each part's command: in full, and for a rehearsal.
+SIZES = {
+    "typed": ("--shape qwen3-0.6b --dtype bfloat16", "--shape qwen3-tiny --dtype float32"),
+    "tests": ("-n 12", "-n 2"),
+    "attention": (
+        "--shape qwen3-0.6b --dtypes bfloat16 --batch-sizes 1 8 64 --contexts 1024 --rounds 2",
+        "--shape qwen3-tiny --dtypes float32 --batch-sizes 1 2 --contexts 16 --rounds 1",
+    ),
+    "prefill": (
+        "--shape qwen3-0.6b --dtypes bfloat16 --batch-sizes 1 8 --contexts 1024 4096 --rounds 1",
+        "--shape qwen3-tiny --dtypes float32 --batch-sizes 1 --contexts 16 --rounds 1",
+    ),
+    "decode": (
+        "--batch-sizes 1 8 64 256 --context 1024 --steps 32 --rounds 2",
+        "--batch-sizes 1 2 --context 8 --steps 2 --rounds 1",
+    ),
+    "profile": ("--sizes 1 8 64 256 --context 512 --steps 8", "--sizes 1 2 --context 8 --steps 2"),
+    "sampling": ("--sizes 1 64 256", "--sizes 2"),
+    "products": ("--sizes 1 32 256", "--sizes 1 3"),
+    "codes": ("--sizes 1 32 256", "--sizes 1"),
+    "weights": (
+        "--num-requests 8 --input-len 128 --output-len 128 --rounds 3",
+        "--num-requests 2 --input-len 8 --output-len 4 --rounds 1",
+    ),
+    "speculation": (
+        "--batch-sizes 1 8 32 --input-len 128 --output-len 128 --rounds 3",
+        "--batch-sizes 1 --input-len 8 --output-len 6 --rounds 1",
+    ),
+    "preset": ("--rounds 1", "--rounds 1 --num-requests 4 --input-len 12 --output-len 8"),
     # 35% of 80 GB hold the 169,000 tokens that are there at once; the peer reserves for all 277,000, 32 GB.
-    "beside": "--rounds 1 --gpu-memory-utilization 0.35",
-    "startup": "--sequences 256 --prompt-len 512 --output-len 48 --max-model-len 4096",
-}
-TINY = {
-    "typed": "--shape qwen3-tiny --dtype float32",
-    "tests": "-n 2",
-    "attention": "--shape qwen3-tiny --dtypes float32 --batch-sizes 1 2 --contexts 16 --rounds 1",
-    "prefill": "--shape qwen3-tiny --dtypes float32 --batch-sizes 1 --contexts 16 --rounds 1",
-    "decode": "--batch-sizes 1 2 --context 8 --steps 2 --rounds 1",
-    "profile": "--batch-sizes 1 2 --context 8 --steps 2",
-    "sampling": "--sizes 2",
-    "tiles": "--sizes 1 --context 70",
-    "products": "--sizes 1 3",
-    "codes": "--sizes 1",
-    "weights": "--num-requests 2 --input-len 8 --output-len 4 --rounds 1",
-    "speculation": "--batch-sizes 1 --input-len 8 --output-len 6 --rounds 1",
-    "preset": "--rounds 1 --num-requests 4 --input-len 12 --output-len 8",
-    "beside": "--rounds 1 --num-requests 4 --input-len 12 --output-len 8",
-    "startup": "--sequences 4 --prompt-len 12 --output-len 4 --max-model-len 64",
-}
+    "beside": (
+        "--rounds 1 --gpu-memory-utilization 0.35", "--rounds 1 --num-requests 4 --input-len 12 --output-len 8"
+    ),
+    "startup": (
+        "--sequences 256 --prompt-len 512 --output-len 48 --max-model-len 4096",
+        "--sequences 4 --prompt-len 12 --output-len 4 --max-model-len 64",
+    ),
+}  # fmt: skip
 # What breaks everything is found first, also where the rest is cut off.
-TESTS = "tests/gpu/test_engine_gpu.py tests/gpu/test_model_gpu.py tests/gpu -q --tb=short -p no:randomly"
+TESTS = "tests/gpu/test_engine_gpu.py tests/gpu/test_model_gpu.py tests/gpu"
+PYTEST = "-v --tb=short --durations=5 -p no:randomly"
 
 
 def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
     """`folder` takes what the commands write, and a cache for what Triton compiles."""
-    sizes = TINY if tiny else FULL
+    sizes = {name: each[tiny] for name, each in SIZES.items()}
     on = f"--device {device}"
     typed, preset = f"{sizes['typed']} {on}", f"preset nano-vllm {sizes['typed']} {on} {sizes['preset']}"
-
-    def bench(name: str, title: str, options: str, limit: float, need: float, **more: Any) -> Part:
-        output = folder / f"{name}.json"
-        argv = [*MODULE, "workshop.bench", *options.split(), "--json", str(output)]
-        return Part(name, title, argv, limit, need, output, **more)
-
-    def own(name: str, title: str, options: str, limit: float, need: float, **more: Any) -> Part:
-        output, (module, *words) = folder / f"{name}.json", options.split()
-        argv = [*more.pop("under", []), *MODULE, f"workshop.gpu_kit.{module}", *words, "--json", str(output)]
-        return Part(name, title, argv, limit, need, output, **more)
-
-    tests = Part(
-        "tests", "tests/gpu", [*MODULE, "pytest", *TESTS.split(), "-p", "workshop.gpu_kit.recorder",
-                               *sizes["tests"].split()],
-        limit=200, need=95, output=folder / "tests.jsonl", read=lambda path, log: recorder.read(path),
-        env={recorder.VARIABLE: str(folder / "tests.jsonl")},
-    )  # fmt: skip
-    startup = f"startup {typed} {sizes['startup']}"
-    compiled = {"TRITON_CACHE_DIR": str(folder / "triton")}  # of these two parts alone: the first finds it empty
+    compiled = {"TRITON_CACHE_DIR": str(folder / "triton")}  # of two parts alone: the first finds it empty
     interpreted = {"TRITON_INTERPRET": "1"} if device == "cpu" else {}
 
+    def part(name: str, title: str, command: str, limit: float, need: float, **more: Any) -> Part:
+        output = folder / f"{name}.json"
+        return Part(name, title, [*MODULE, *command.split(), "--json", str(output)], limit, need, output, **more)
+
+    def bench(name: str, title: str, options: str, limit: float, need: float, **more: Any) -> Part:
+        return part(name, title, f"workshop.bench {options}", limit, need, **more)
+
     def kernels(kind: str, title: str, limit: float, need: float) -> Part:
-        return own(kind, title, f"kernels {kind} {typed} {sizes[kind]}", limit, need, env=interpreted)
+        command = f"workshop.gpu_kit.kernels {kind} {typed} {sizes[kind]}"
+        return part(kind, title, command, limit, need, env=interpreted)
 
     def weights(kind: str) -> Part:
         options = f"throughput {typed} {sizes['weights']}" + ("" if kind == "bfloat16" else f" --quantization {kind}")
@@ -140,11 +154,16 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
         title = f"the workload without {name}"
         return bench(f"without-{name}", title, f"{preset} --without {name}", 50, 27, may_refuse=True)
 
+    def pytest(name: str, title: str, options: str, limit: float, need: float, read: Reader, **more: Any) -> Part:
+        argv = [*more.pop("under", []), *MODULE, "pytest", *options.split(), *PYTEST.split()]
+        return Part(name, title, argv, limit, need, folder / name, read, **more)
+
     beside = f"preset nano-vllm {typed} {sizes['beside']} --peer hf-continuous"
+    startup = f"workshop.gpu_kit.startup {typed} {sizes['startup']}"
     parts = [
-        own("machine", "the machine", f"machine {on}", 90, 40),
-        tests,
-        own("profile", "decode steps, kernel by kernel", f"profile {typed} {sizes['profile']}", 60, 20),
+        part("machine", "the machine", f"workshop.gpu_kit.startup {on}", 90, 40),
+        pytest("tests", "tests/gpu", f"{TESTS} {sizes['tests']}", 200, 95, read_tests),
+        kernels("profile", "decode steps, kernel by kernel", 60, 20),
         bench("preset", "nano-vllm's workload", preset, 60, 24),
         bench("attention", "decode attention", f"attention {sizes['attention']} {on}", 50, 25),
         bench("decode", "decode steps", f"decode {typed} {sizes['decode']}", 50, 27),
@@ -153,14 +172,13 @@ def make_parts(device: str, *, tiny: bool, folder: Path) -> list[Part]:
         kernels("codes", "products with codes", 60, 9),
         *map(weights, WEIGHTS),
         bench("speculation", "draft tokens against none", f"speculation {typed} {sizes['speculation']}", 60, 26),
-        kernels("tiles", "decode with other tiles", 50, 10),
         *map(without, WITHOUT),
         bench("prefill", "prefill attention", f"attention --prefill {sizes['prefill']} {on}", 40, 24),
-        own("start-cold", "start-up, nothing compiled", startup, 60, 27, env=compiled),
-        own("start-warm", "start-up, all compiled", startup, 40, 18, env=compiled),
-        own(
-            "races", "racecheck on the attention kernels", f"races {on}", 60, 15, under=sanitizer(device),
-            read=lambda path, log: races.read(read_json(path), log), env=interpreted,
+        part("start-cold", "start-up, nothing compiled", startup, 60, 27, env=compiled),
+        part("start-warm", "start-up, all compiled", startup, 40, 18, env=compiled),
+        pytest(
+            "races", "racecheck on the attention kernels", "tests/gpu/test_races_gpu.py", 70, 25, read_races,
+            under=sanitizer(device), env=interpreted,
         ),
         bench(
             "beside", "the workload beside Hugging Face's continuous batching", beside, 100, 38, may_refuse=True

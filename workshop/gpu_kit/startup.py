@@ -1,4 +1,5 @@
-"""One engine from its process's first moment to its first token, and the memory it takes against what it was given.
+"""The machine; and one engine from its process's first moment to its first token, and the memory it takes against what
+it was given.
 
     process ── imports ── engine built ── first token ── second request's first token ── a load as large as allowed
                                                                                          └ memory looked at each step
@@ -11,8 +12,13 @@ vLLM: vllm bench startup
 from __future__ import annotations
 
 import argparse
+import json
 import resource
+import shutil
+import subprocess
 import time
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -28,12 +34,31 @@ from folovllm.engine.kernel_check import check_kernels
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.engine.parts import Parts
 from folovllm.sampling_params import SamplingParams
+from folovllm.utils.machine import hardware, versions
 
 COLUMNS = [
     "dtype", "imports_s", "build_s", "check_s", "check_again_s", "first_token_s", "ready_s", "later_first_token_ms",
     "asked_gib", "started_gib", "peak_gib", "kv_cache_gib", "graphs_gib", "graph_sizes", "host_peak_gib",
 ]  # fmt: skip
 GIB = 2**30
+QUERY = "driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,temperature.gpu"
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Which machine this is, and which versions. Raises SystemExit: torch has no such device."""
+    found: dict[str, Any] = {"hardware": hardware(), "versions": versions()}
+    with suppress(PackageNotFoundError):
+        found["versions"]["triton"] = version("triton")
+    if device.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise SystemExit("torch sees no CUDA device here")
+        torch.ones(1, device=device).sum().item()  # that it is there does not say that it works
+        if shutil.which("nvidia-smi"):
+            argv = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
+            said = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False).stdout
+            values = (value.strip() for value in said.partition("\n")[0].split(","))
+            found["nvidia_smi"] = dict(zip(QUERY.split(","), values, strict=False))
+    return found
 
 
 def since_process_began() -> float:
@@ -89,7 +114,7 @@ class TimedCheck:
 
 def first_token(engine: LLMEngine, vocab: int, seed: int) -> float:
     """Seconds from a request's coming to its first token, alone; it is then run to its end."""
-    (prompt,) = random_prompts(1, 32, vocab, seed)
+    (prompt,) = random_prompts([32], vocab, seed)
     start = time.perf_counter()
     engine.add_request(f"first-{seed}", prompt, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True))
     while not engine.step():
@@ -110,7 +135,7 @@ def used_gib(device: torch.device) -> float | None:
 
 def run_load(engine: LLMEngine, vocab: int, args: argparse.Namespace) -> float | None:
     """The most memory that was in use at the end of any step."""
-    for number, prompt in enumerate(random_prompts(args.sequences, args.prompt_len, vocab, seed=3)):
+    for number, prompt in enumerate(random_prompts([args.prompt_len] * args.sequences, vocab, seed=3)):
         params = SamplingParams(
             temperature=0.8, top_p=0.9 if number % 2 else 1.0, logprobs=None if number % 8 else 20,
             max_tokens=args.output_len, ignore_eos=True, detokenize=False,
@@ -126,13 +151,16 @@ def run_load(engine: LLMEngine, vocab: int, args: argparse.Namespace) -> float |
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shape", choices=list(SHAPES), required=True)
-    for name in ("--dtype", "--device"):
-        parser.add_argument(name, required=True)
+    parser.add_argument("--shape", choices=list(SHAPES), help="of the engine; without one the machine is described")
+    parser.add_argument("--dtype")
+    parser.add_argument("--device", required=True)
     for name in ("--sequences", "--prompt-len", "--output-len", "--max-model-len"):
-        parser.add_argument(name, type=int, required=True)
+        parser.add_argument(name, type=int)
     parser.add_argument("--json", type=Path, required=True)
     args = parser.parse_args()
+    if args.shape is None:
+        args.json.write_text(json.dumps(machine(args.device), ensure_ascii=False), encoding="utf-8")
+        return
     with bench_model(None, args.shape) as model:
         report = measure(model, args)
     report.save(args.json)

@@ -74,7 +74,7 @@ def build_parser() -> Parser:
     chat.extend(choices.choices["chat"])
     own = (quantize.__name__, info.__name__)
     for module in ("folovllm.serving.command", *own, "folovllm.bench.command", trace.__name__):
-        import_module(module).add_parser(choices)  # serving and benches stand above a command
+        import_module(module).add_parser(choices)  # serving and benches are on higher floors
     for name in ("demo", "serve"):
         choices.choices[name].set_defaults(observers=(info.say_what_is_slow,))
     recording.extend(choices.choices)

@@ -1,6 +1,6 @@
 """`--trace FILE`, `--nvtx` and `--watch` for every command that makes an engine.
 
-Such a command finds `args.observers`, and gives them to the engines that it makes.
+A command with engines in this process gives them `args.observers`; `serve` gives the options to the engine's process.
 
 vLLM: none
 """
@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from folovllm.tracing.attach import Attach
 
-TRACED = ("demo", "generate", "chat", "serve")
-# Not `chat`, whose terminal is the user's, and not `serve`, which has a page for it.
-WATCHED = ("demo", "generate")
-# Its texts are other people's, so a trace has them only where that is asked for.
-TEXTS_OF_OTHERS = ("serve",)
-
 Run = Callable[[argparse.Namespace], int]
 
 
 def extend(commands: Mapping[str, argparse.ArgumentParser]) -> None:
-    for name in TRACED:
-        if name in commands:
-            add_recording(commands[name], watch=name in WATCHED, texts=name not in TEXTS_OF_OTHERS)
+    for name in ("demo", "generate", "chat"):
+        add_recording(commands[name], watch=name != "chat")  # its terminal is the user's
+    add_options(commands["serve"], watch=False, texts=False)  # whose texts are other people's
 
 
-def add_recording(parser: argparse.ArgumentParser, *, watch: bool = True, texts: bool = True) -> None:
-    """Options to look at the engines that this command makes."""
+def add_recording(parser: argparse.ArgumentParser, *, watch: bool = True) -> None:
+    """Options to record the engines that this command makes in this process."""
+    add_options(parser, watch=watch, texts=True)
+    observers = parser.get_default("observers") or ()
+    parser.set_defaults(run=_recorded(parser.get_default("run")), observers=observers)
+
+
+def add_options(parser: argparse.ArgumentParser, *, watch: bool, texts: bool) -> None:
     group = parser.add_argument_group("looking at it")
     text = "write a record of every step; folovllm trace view shows it. A second engine's goes to FILE-2, and so on"
     group.add_argument("--trace", metavar="FILE", help=text)
@@ -42,27 +42,30 @@ def add_recording(parser: argparse.ArgumentParser, *, watch: bool = True, texts:
     if watch:
         text = "a live view of requests, tokens/s, cache and texts; what the command prints comes after it"
         group.add_argument("--watch", action="store_true", help=text)
-    observers = parser.get_default("observers") or ()
-    parser.set_defaults(run=_recorded(parser.get_default("run"), texts), observers=observers)
 
 
-def _recorded(run: Run, texts: bool) -> Run:
+def recording_options(args: argparse.Namespace, *, texts: bool) -> dict[str, Any]:
+    """What was given of `trace`, `trace_texts` and `nvtx`; texts: whether a trace has them where that is not said."""
+    if args.trace is None and args.trace_texts is not None:
+        raise ValueError("--trace-texts must be given with a trace: add --trace FILE")
+    texts = texts if args.trace_texts is None else args.trace_texts
+    return {"trace": args.trace, "trace_texts": texts, "nvtx": args.nvtx}
+
+
+def _recorded(run: Run) -> Run:
     def run_recorded(args: argparse.Namespace) -> int:
-        if args.trace is None and args.trace_texts is not None:
-            raise ValueError("--trace-texts must be given with a trace: add --trace FILE")
-        is_watched = getattr(args, "watch", False)
+        options, is_watched = recording_options(args, texts=True), getattr(args, "watch", False)
         if args.trace is None and not args.nvtx and not is_watched:
             return run(args)
-        with_texts = texts if args.trace_texts is None else args.trace_texts
-        with recording(args.trace, texts=with_texts, nvtx=args.nvtx, watch=is_watched) as look:
-            args.observers = (*args.observers, look)
+        with recording(**options, watch=is_watched) as observe:
+            args.observers = (*args.observers, observe)
             return run(args)
 
     return run_recorded
 
 
 @contextmanager
-def recording(trace: str | None, *, texts: bool = True, nvtx: bool, watch: bool) -> Iterator[Attach]:
+def recording(trace: str | None, *, trace_texts: bool, nvtx: bool, watch: bool) -> Iterator[Attach]:
     """Yields what gives an engine its observers, until the end of the block."""
     from folovllm.tracing.attach import attach
     from folovllm.tracing.nvtx import attach_nvtx
@@ -71,28 +74,28 @@ def recording(trace: str | None, *, texts: bool = True, nvtx: bool, watch: bool)
     # The first file is opened at once: a path that cannot be written is refused before a model is loaded.
     writers = [] if trace is None else [TraceWriter(trace)]
     num_engines = 0
-    with ExitStack() as looking:
+    with ExitStack() as ending:
         for writer in writers:
-            looking.callback(writer.close)
+            ending.callback(writer.close)
         watcher = None
         if watch:
             from folovllm.entrypoints.cli.watch import Watcher
 
-            watcher = looking.enter_context(Watcher())
+            watcher = ending.enter_context(Watcher())
 
-        def look(engine: Any) -> None:
+        def observe(engine: Any) -> None:
             nonlocal num_engines
             num_engines += 1
             if nvtx:
-                looking.callback(engine.observers.remove, attach_nvtx(engine))
+                ending.callback(engine.observers.remove, attach_nvtx(engine))
             if trace is not None:
                 if num_engines > 1:
                     writers.append(TraceWriter(numbered(Path(trace), num_engines)))
-                looking.callback(attach(engine, writers[-1], texts=texts).close)
+                ending.callback(attach(engine, writers[-1], texts=trace_texts).close)
             if watcher is not None:
-                looking.callback(engine.observers.remove, watcher.look_at(engine))
+                ending.callback(engine.observers.remove, watcher.look_at(engine))
 
-        yield look
+        yield observe
     if writers:
         from folovllm.entrypoints.commands import notes
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -145,12 +146,12 @@ class Form:
     def __repr__(self) -> str:
         return f"Form({len(self._states)} sequences)"
 
-    def allowed(self, output_token_ids: list[int], vocab_size: int) -> np.ndarray:
-        """Which tokens may come next, [vocab_size] bool.
+    def allowed(self, output_token_ids: list[int], ahead: list[int], vocab_size: int) -> np.ndarray:
+        """Which tokens may come next, [vocab_size] bool. ahead: tokens of the sequence that its list does not have yet.
 
         Raises: as look().
         """
-        state = self.look(output_token_ids)
+        state = self.look(output_token_ids, ahead)
         if state.bits is None:
             mask = np.zeros(vocab_size, bool)
         else:
@@ -159,7 +160,7 @@ class Form:
         mask[eos] = state.ended or state.matcher.is_accepting()
         return mask
 
-    def look(self, output_token_ids: list[int]) -> _State:
+    def look(self, output_token_ids: list[int], ahead: Sequence[int] = ()) -> _State:
         """This sequence's state after all of its tokens. A thread may look ahead for the step that is to come.
 
         Raises:
@@ -171,7 +172,7 @@ class Form:
             if state is None:
                 state = self._states[id(output_token_ids)] = _State(output_token_ids, self._start.deep_copy())
         with state.lock:
-            state.look(self._compiler)
+            state.look(self._compiler, ahead)
         return state
 
 
@@ -185,11 +186,11 @@ class _State:
         self.bits: np.ndarray | None = None
         self.lock = threading.Lock()
 
-    def look(self, compiler: GrammarCompiler) -> None:
-        if self.num_read == len(self.tokens) and self.bits is not None:
+    def look(self, compiler: GrammarCompiler, ahead: Sequence[int]) -> None:
+        if self.num_read == len(self.tokens) + len(ahead) and self.bits is not None:
             return
         self.bits = None
-        self.catch_up(compiler.eos_token_ids)
+        self.catch_up([*self.tokens, *ahead] if ahead else self.tokens, compiler.eos_token_ids)
         if not self.ended:
             bits = compiler.mask(self.matcher)
             if self.matcher.is_error():
@@ -200,10 +201,10 @@ class _State:
         problem, count = self.matcher.get_error().partition("<state>")[0].strip(), len(self.tokens)
         return FormError(f"structured_outputs must be within bounds, and was not after {count} tokens: {problem}")
 
-    def catch_up(self, eos_token_ids: frozenset[int]) -> None:
+    def catch_up(self, tokens: list[int], eos_token_ids: frozenset[int]) -> None:
         """Read what the sequence gained. After its end, which ignore_eos may leave behind, only an end can follow."""
-        while self.num_read < len(self.tokens) and not self.ended:
-            token_id = self.tokens[self.num_read]
+        while self.num_read < len(tokens) and not self.ended:
+            token_id = tokens[self.num_read]
             if token_id in eos_token_ids and self.matcher.is_accepting():
                 self.ended = True
             elif not self.matcher.consume_token(token_id):

@@ -40,15 +40,15 @@ class StructuredOutputs(LogitsProcessor):
 
     def apply(self, logits: Tensor) -> Tensor:
         vocab_size = logits.shape[-1]
-        masks = np.stack([_form(row).allowed(row.output_token_ids, vocab_size) for row in self.rows])
+        masks = np.stack([_form(row).allowed(row.known_token_ids, row.ahead, vocab_size) for row in self.rows])
         (allowed,) = upload(logits.device, masks)
         logits.masked_fill_(~allowed, -torch.inf)
-        for place, row in enumerate(self.rows):
+        for index, row in enumerate(self.rows):
             if len(row.output_token_ids) < row.params.min_tokens:
-                open_ids = np.flatnonzero(masks[place])
+                open_ids = np.flatnonzero(masks[index])
                 if set(open_ids.tolist()) <= row.eos_token_ids:  # banned by min_tokens, and all that is left
                     (open_at,) = upload(logits.device, open_ids)
-                    logits[place, open_at] = logits.new_zeros(())
+                    logits[index, open_at] = logits.new_zeros(())
         return logits
 
 

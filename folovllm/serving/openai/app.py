@@ -1,15 +1,14 @@
 """The application: routes, and in front of them what every request has to pass. An engine goes in, and ASGI comes out.
 
-    request ─▶ heads ─▶ keys ─▶ bodies ─▶ route ─▶ Serving ─▶ AsyncLLM, or a router before several of them
+    request ─▶ middleware ─▶ bodies ─▶ route ─▶ ServingEngine ─▶ MPClient, or ReplicatedLLM
 
 vLLM: entrypoints/openai/api_server.py
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +19,23 @@ from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 
 from folovllm import __version__
-from folovllm.config import EMBEDDED_MODEL
-from folovllm.entrypoints.chat_template import check_template
-from folovllm.entrypoints.engine_client import EngineClient
-from folovllm.serving.openai.answers import Answer
-from folovllm.serving.openai.aside import Check
+from folovllm.engine.engine_client import EngineClient
+from folovllm.serving.openai.background import Check
 from folovllm.serving.openai.bodies import Bodies, BodyRoute
-from folovllm.serving.openai.ceilings import Ceilings
 from folovllm.serving.openai.describe import group_of
 from folovllm.serving.openai.engine_routes import add_engine_routes
 from folovllm.serving.openai.errors import APIError, add_error_handlers
+from folovllm.serving.openai.formatting import EncodedResponse
 from folovllm.serving.openai.gate import engine_dead, shutting_down
-from folovllm.serving.openai.heads import ASSETS, Heads, Keys, bearer, is_loopback
-from folovllm.serving.openai.live import looks
+from folovllm.serving.openai.live import snapshots
+from folovllm.serving.openai.middleware import ASSETS, AuthenticationMiddleware, HostMiddleware, bearer
+from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.openai.protocol import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from folovllm.serving.openai.responses import ResponsesServing
 from folovllm.serving.openai.responses_protocol import ResponsesRequest
-from folovllm.serving.openai.serving import Serving
 from folovllm.serving.openai.serving_chat import ChatServing
 from folovllm.serving.openai.serving_completion import CompletionServing
+from folovllm.serving.openai.serving_engine import ServingEngine
 from folovllm.serving.openai.streams import EventStream, unless_gone
 
 STATIC = Path(__file__).parent / "static"
@@ -59,85 +56,10 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-@dataclass
-class ServerOptions:
-    """What the server itself is told; the engine's options are beside them.
-
-    Args:
-        served_model_name: what clients call the model, where it is not its own name.
-        salt_by_key: prompts find each other's cached blocks only among requests of one key.
-        generation_config: "auto" takes defaults from the checkpoint, "vllm" those of SamplingParams.
-        trust_chat_template: requests may bring a chat template of their own, which is a program.
-        tool_call_parser: the format that the model writes calls of tools in; None: what its chat template tells.
-        reasoning_parser: how the model marks its thoughts; None: what its chat template tells.
-        metrics_prefix: of the names at /metrics; with "vllm:" dashboards for vLLM fill.
-        unknown_fields: of a body: "warn" leaves them out and says so in the log, "refuse" answers 400.
-        chat_template: instead of the tokenizer's.
-        root_path: what a proxy in front puts before this server's paths.
-        ssl_certfile, ssl_keyfile: with the first the server speaks HTTPS.
-        uvicorn_log_level: at "info" and below each request is a line.
-        allowed_hosts: names that clients may call this server by, besides its own.
-        allowed_origins: other sites whose pages may call this server from a browser (CORS); "*" is any.
-        allowed_methods, allowed_headers, allow_credentials: what these pages may send.
-    """
-
-    model: str = EMBEDDED_MODEL
-    served_model_name: str | None = None
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_keys: Sequence[str] = ()
-    max_queue: int = 1024
-    ceilings: Ceilings = field(default_factory=Ceilings)
-    salt_by_key: bool = False
-    generation_config: str = "auto"
-    trust_chat_template: bool = False
-    tool_call_parser: str | None = None
-    reasoning_parser: str | None = None
-    metrics_prefix: str = "folovllm:"
-    unknown_fields: str = "warn"
-    chat_template: str | None = None
-    root_path: str | None = None
-    ssl_certfile: str | None = None
-    ssl_keyfile: str | None = None
-    uvicorn_log_level: str = "warning"
-    allowed_hosts: Sequence[str] = ()
-    allowed_origins: Sequence[str] = ()
-    allowed_methods: Sequence[str] = ("*",)
-    allowed_headers: Sequence[str] = ("*",)
-    allow_credentials: bool = False
-
-    def __post_init__(self) -> None:
-        if self.chat_template is not None:
-            check_template(self.chat_template)
-
-    @property
-    def name(self) -> str:
-        return self.served_model_name or self.model
-
-    @property
-    def hosts(self) -> list[str] | None:
-        """Names that a browser of someone on this machine may be led to ask for. With a key, or on an address that
-        others may reach by any name, only a list that was given is held to; None lets every name in."""
-        if self.allowed_hosts or (not self.api_keys and is_loopback(self.host)):
-            return [self.host, *self.allowed_hosts]
-        return None
-
-
 def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
     """The server around an engine, which is shut down with it. Tests call it by ASGI, without a socket."""
-    serving = Serving(
-        llm,
-        options.name,
-        max_queue=options.max_queue,
-        salt_by_key=options.salt_by_key,
-        generation_config=options.generation_config,
-        trust_chat_template=options.trust_chat_template,
-        tool_call_parser=options.tool_call_parser,
-        reasoning_parser=options.reasoning_parser,
-        metrics_prefix=options.metrics_prefix,
-        chat_template=options.chat_template,
-    )
-    bodies = Bodies(options.ceilings, serving.gate, warns=options.unknown_fields == "warn")
+    serving = ServingEngine(llm, options)
+    bodies = Bodies(options.limits, serving.gate, warns=options.unknown_fields == "warn")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -160,8 +82,8 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
         if isinstance(route, APIRoute):
             route.tags = [group_of(route.path)]
     add_error_handlers(app)
-    app.add_middleware(Keys, keys=options.api_keys)
-    app.add_middleware(Heads, hosts=options.hosts)  # the last that is added is the first that is asked
+    app.add_middleware(AuthenticationMiddleware, keys=options.api_keys)
+    app.add_middleware(HostMiddleware, hosts=options.hosts)  # the last that is added is the first that is asked
     if options.allowed_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -173,7 +95,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
     return app
 
 
-def _add_completions(app: FastAPI, serving: Serving) -> None:
+def _add_completions(app: FastAPI, serving: ServingEngine) -> None:
     chat, completion = ChatServing(serving), CompletionServing(serving)
     responses = ResponsesServing(chat)
 
@@ -183,7 +105,7 @@ def _add_completions(app: FastAPI, serving: Serving) -> None:
             work = await unless_gone(request.receive, chat.work(body, bearer(request.scope)))
         if body.stream:
             return EventStream(chat.chunks(body, work))
-        return Answer(await unless_gone(request.receive, chat.whole(body, work)))
+        return EncodedResponse(await unless_gone(request.receive, chat.whole(body, work)))
 
     @app.post("/v1/completions", response_model=None)
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
@@ -191,7 +113,7 @@ def _add_completions(app: FastAPI, serving: Serving) -> None:
             work = await unless_gone(request.receive, completion.work(body, bearer(request.scope)))
         if body.stream:
             return EventStream(completion.chunks(body, work))
-        return Answer(await unless_gone(request.receive, completion.whole(body, work)))
+        return EncodedResponse(await unless_gone(request.receive, completion.whole(body, work)))
 
     @app.post("/v1/responses", response_model=None)
     async def create_response(body: ResponsesRequest, request: Request) -> Response:
@@ -199,10 +121,10 @@ def _add_completions(app: FastAPI, serving: Serving) -> None:
             turn = await unless_gone(request.receive, responses.turn(body, bearer(request.scope)))
         if body.stream:
             return EventStream(responses.events(turn))
-        return Answer(await unless_gone(request.receive, responses.whole(turn)))
+        return EncodedResponse(await unless_gone(request.receive, responses.whole(turn)))
 
 
-def _add_tokens(app: FastAPI, serving: Serving) -> None:
+def _add_tokens(app: FastAPI, serving: ServingEngine) -> None:
     def tokens_of(body: TokenizeRequest, check: Check) -> list[int]:
         if (body.prompt is None) == (body.messages is None):
             raise ValueError("prompt must be given, or messages, and not both")
@@ -240,7 +162,7 @@ def _add_tokens(app: FastAPI, serving: Serving) -> None:
         return {"prompt": await unless_gone(request.receive, serving.prepare(lambda _: text_of(body.tokens)))}
 
 
-def _add_state(app: FastAPI, serving: Serving) -> None:
+def _add_state(app: FastAPI, serving: ServingEngine) -> None:
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [_model(serving)]}
@@ -275,10 +197,10 @@ def _add_state(app: FastAPI, serving: Serving) -> None:
 
     @app.get("/live", response_model=None, include_in_schema=False)
     async def live() -> Response:
-        return EventStream(looks(serving))
+        return EventStream(snapshots(serving))
 
 
-def _add_page(app: FastAPI, serving: Serving) -> None:
+def _add_page(app: FastAPI, serving: ServingEngine) -> None:
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         return FileResponse(STATIC / "index.html", headers=_PAGE_HEADERS)
@@ -290,7 +212,7 @@ def _add_page(app: FastAPI, serving: Serving) -> None:
         return FileResponse(STATIC / name)
 
 
-def _model(serving: Serving) -> dict[str, Any]:
+def _model(serving: ServingEngine) -> dict[str, Any]:
     return {
         "id": serving.model_name,
         "object": "model",

@@ -1,6 +1,6 @@
 """From the bytes of a body to the fields of a request, at a bounded cost.
 
-    bytes ─▶ ceiling body ─▶ queue ─▶ JSON ─▶ all other ceilings ─▶ types ─▶ the route
+    bytes ─▶ limit body ─▶ queue ─▶ JSON ─▶ all other limits ─▶ types ─▶ the route
              (while they come)        └──────── beside the event loop ────────┘
 
 Each step is cheap for what the steps before let through. Decoding takes tens of milliseconds for the largest body;
@@ -22,9 +22,9 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from folovllm.serving.openai.ceilings import Ceilings
 from folovllm.serving.openai.errors import APIError, first_problem, refused
 from folovllm.serving.openai.gate import Gate
+from folovllm.serving.openai.limits import BodyLimits
 from folovllm.serving.openai.protocol import CHANGES_NOTHING, without_what_changes_nothing
 from folovllm.utils.checks import describe, nearest_name
 from folovllm.utils.logging import init_logger
@@ -32,7 +32,7 @@ from folovllm.utils.logging import init_logger
 logger = init_logger(__name__)
 
 NESTING = 200
-"""How deep lists and objects may lie in each other. It is the decoder's own, so it is no ceiling that can be moved."""
+"""How deep lists and objects may be nested. It is the decoder's, so it is no limit that can be changed."""
 MAX_NAME = 64  # characters of a name that is compared with others
 MAX_NAMED = 100  # names that the log may have, whatever clients send
 _SMALL = 16 * 2**10  # decoded in less time than it takes to wake another thread
@@ -41,9 +41,9 @@ _SMALL = 16 * 2**10  # decoded in less time than it takes to wake another thread
 class Bodies:
     """Reads what comes to the routes of an application."""
 
-    def __init__(self, ceilings: Ceilings, gate: Gate, *, warns: bool = False) -> None:
+    def __init__(self, limits: BodyLimits, gate: Gate, *, warns: bool = False) -> None:
         """warns: a field that nobody knows is left out, with a line in the log; else it is refused."""
-        self.ceilings, self.gate, self.warns = ceilings, gate, warns
+        self.limits, self.gate, self.warns = limits, gate, warns
         self._named: set[str] = set()
         # One thread: however many large bodies come at a time, the interpreter is held by one of them.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="folovllm-decode")
@@ -51,12 +51,12 @@ class Bodies:
     async def read(self, request: Request) -> bytes:
         """Raises APIError: 413 as soon as the body is known to be too large."""
         length = request.headers.get("content-length", "0")
-        if length.isdecimal() and int(length) > self.ceilings.body:
+        if length.isdecimal() and int(length) > self.limits.body:
             raise self._too_large()
         pieces, size = [], 0
         async for piece in request.stream():
             size += len(piece)
-            if size > self.ceilings.body:
+            if size > self.limits.body:
                 raise self._too_large()
             pieces.append(piece)
         return b"".join(pieces)
@@ -80,7 +80,7 @@ class Bodies:
     def _decode(self, body: bytes, kind: type[BaseModel]) -> BaseModel:
         try:
             found = check_json("the body", body)
-            self.ceilings.check(found)
+            self.limits.check(found)
         except ValueError as error:
             raise refused(error) from None
         try:
@@ -104,8 +104,8 @@ class Bodies:
         return {name: value for name, value in body.items() if name not in unknown}
 
     def _too_large(self) -> APIError:
-        most = self.ceilings.body
-        return APIError(413, f"the body must have at most {most} bytes: send less, or serve with --ceiling body=N")
+        most = self.limits.body
+        return APIError(413, f"the body must have at most {most} bytes: send less, or serve with --limit body=N")
 
     def close(self) -> None:
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -12,10 +12,10 @@ from fastapi import FastAPI
 
 from folovllm import __version__
 from folovllm.serving.openai.errors import APIError
-from folovllm.serving.openai.serving import Serving
+from folovllm.serving.openai.serving_engine import ServingEngine
 
 
-def add_engine_routes(app: FastAPI, serving: Serving) -> None:
+def add_engine_routes(app: FastAPI, serving: ServingEngine) -> None:
     @app.get("/server_info")
     async def server_info() -> dict[str, Any]:
         config = dataclasses.asdict(serving.llm.engine.config)

@@ -121,7 +121,7 @@ _WANTED = {
 
 
 def first_problem(problems: Sequence[Any]) -> APIError:
-    """pydantic's report, of which one entry is told: of the first field, the one that came furthest. Where a value may
+    """pydantic's report, of which one entry is shown: of the first field, the one that came furthest. Where a value may
     be of several kinds, each kind has reported."""
     top = problems[0]["loc"][:1]
     first = max((problem for problem in problems if problem["loc"][:1] == top), key=lambda problem: len(problem["loc"]))

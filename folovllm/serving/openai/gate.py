@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from folovllm.entrypoints.engine_client import EngineClient
+from folovllm.engine.engine_client import EngineClient
 from folovllm.serving.openai.errors import APIError
 
 

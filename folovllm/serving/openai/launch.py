@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, cast
+from typing import cast
 
 import h11
 import uvicorn
@@ -24,13 +24,12 @@ from rich.console import Console
 from rich.text import Text
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from folovllm.engine.async_llm import AsyncLLM
 from folovllm.entrypoints.commands import waiting
 from folovllm.serving.engine_process import EngineProcess
-from folovllm.serving.front_engine import RemoteFacts
 from folovllm.serving.mp_client import MPClient
-from folovllm.serving.openai.app import ServerOptions, make_app
-from folovllm.serving.openai.heads import is_loopback
+from folovllm.serving.openai.app import make_app
+from folovllm.serving.openai.middleware import is_loopback
+from folovllm.serving.openai.options import ServerOptions
 
 LAST_SECONDS = 5.0
 """From the second signal to the end of the process, whatever it waits for."""
@@ -70,7 +69,7 @@ class TimedH11(H11Protocol):
 
 class DrainingServer(uvicorn.Server):
     """uvicorn's server finishes what runs before it ends. Besides, requests on connections that are open already are
-    told to go elsewhere, and streams without an end are ended. A second signal ends everything: the connections are
+    answered with 503, and streams without an end are ended. A second signal ends everything: the connections are
     closed, `kill` ends an engine elsewhere, and the exit status is the signal's."""
 
     exit_status = 0
@@ -90,7 +89,7 @@ class DrainingServer(uvicorn.Server):
 
     @contextmanager
     def in_thread(self, listener: socket.socket) -> Iterator[None]:
-        """It answers, in a thread of its own, until the end of the block."""
+        """It answers, in a thread, until the end of the block."""
 
         def run() -> None:
             try:
@@ -128,18 +127,16 @@ class DrainingServer(uvicorn.Server):
         self.kill()
 
 
-def serve(options: ServerOptions, engine: EngineProcess | dict[str, Any], notes: Console) -> int:
-    """Until a signal ends it; `notes` gets the start line. `engine`: the process that makes it, or its options if it is
-    to be made here.
+def serve(options: ServerOptions, engine: EngineProcess, notes: Console) -> int:
+    """Until a signal ends it: the exit status. `notes` gets the start line.
 
     Raises:
         OSError: the address is taken.
     """
     with listen(options.host, options.port) as listener:
         with waiting(f"loading {options.model} …", notes):
-            llm = MPClient(engine) if isinstance(engine, EngineProcess) else AsyncLLM(options.model, **engine)
-        facts = llm.engine.facts if isinstance(llm, MPClient) else RemoteFacts.of(llm.engine)
-        cache = facts.config.cache_config
+            llm = MPClient(engine)
+        facts, cache = llm.engine.facts, llm.engine.config.cache_config
         num_blocks = cache.num_kv_blocks or 0
         said = [
             f"{facts.device}, {facts.dtype}",
@@ -151,7 +148,12 @@ def serve(options: ServerOptions, engine: EngineProcess | dict[str, Any], notes:
         if defaults := app.state.serving.defaults:
             text = ", ".join(f"{name}={value}" for name, value in defaults.items())
             notes.print(f"sampling defaults of its generation_config.json: {text}", style="dim")
-        return run_app(app, listener, engine.process.kill if isinstance(engine, EngineProcess) else lambda: None)
+        status = run_app(app, listener, engine.process.kill)
+    if engine.trace is not None and engine.process.exitcode:
+        return status or 2  # the process has said what the trace lacks
+    if engine.trace is not None:
+        notes.print(f"traced: {engine.trace} · folovllm trace view {engine.trace}", style="dim", markup=False)
+    return status
 
 
 def say_where(notes: Console, options: ServerOptions, listener: socket.socket, facts: list[str]) -> None:
@@ -195,7 +197,7 @@ def make_server(app: FastAPI, kill: Callable[[], None] = lambda: None) -> Draini
 
 def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol by its name: asyncio sets TCP_NODELAY only where a socket tells it. Without that, the first event of
+    # The protocol by its name: asyncio sets TCP_NODELAY only where a socket names it. Without that, the first event of
     # an answer waits for the client to acknowledge the head, which on a connection used before takes it 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

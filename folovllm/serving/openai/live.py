@@ -1,4 +1,4 @@
-"""The engine live, for the page: a look at it twice a second as an event, with the steps since the look before, for an
+"""GET /live, for the page: a snapshot of the engine twice a second as an event, with the steps since the one before. An
 answer may begin and end between two of them. Several engines are shown as one, and each by its name.
 
 vLLM: none (it leaves this to Prometheus and Grafana)
@@ -12,18 +12,18 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from folovllm.engine.looks import EngineLook, together
-from folovllm.serving.openai.serving import Serving
+from folovllm.engine.snapshots import EngineSnapshot, merged
+from folovllm.serving.openai.serving_engine import ServingEngine
 from folovllm.serving.openai.streams import Burst
 
 PERIOD = 0.5  # seconds
 
 
-async def look(serving: Serving, since: float) -> dict[str, Any]:
+async def snapshot(serving: ServingEngine, since: float) -> dict[str, Any]:
     """`replicas` has a row for each engine where there are several, also for one that is down: it has no figures. The
     others are of all together. `new_steps`: those later than `since`, in their order."""
-    found = await serving.llm.looks()
-    stats, block_map = together(found)
+    found = await serving.llm.snapshots()
+    stats, block_map = merged(found)
     new = (step for one in found for step in one.steps if step["time"] > since)
     return {
         **dataclasses.asdict(stats),
@@ -38,7 +38,7 @@ async def look(serving: Serving, since: float) -> dict[str, Any]:
     }
 
 
-def _replicas(states: dict[str, str], found: list[EngineLook]) -> list[dict[str, Any]]:
+def _replicas(states: dict[str, str], found: list[EngineSnapshot]) -> list[dict[str, Any]]:
     stats = {each.replica: each.stats for each in found}
     return [
         {"name": name, "state": state}
@@ -47,11 +47,11 @@ def _replicas(states: dict[str, str], found: list[EngineLook]) -> list[dict[str,
     ]
 
 
-async def looks(serving: Serving) -> AsyncGenerator[Burst, None]:
+async def snapshots(serving: ServingEngine) -> AsyncGenerator[Burst, None]:
     """Until the server shuts down."""
     since = time.time()
     while not serving.gate.draining:
-        seen = await look(serving, since)
+        seen = await snapshot(serving, since)
         since = max([since, *(step["time"] for step in seen["new_steps"])])
         yield Burst.of([seen])
         await asyncio.sleep(PERIOD)

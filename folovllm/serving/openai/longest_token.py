@@ -1,4 +1,4 @@
-"""How many characters of a prompt one token can stand for: a text that cannot fit is then refused unread.
+"""How many characters of a prompt one token can be: a text that cannot fit is then refused unread.
 
 Tokenising a text takes a second or so for each million characters, only to find that it has too many tokens. A prompt
 of C characters has at least C / longest tokens. That holds where each character ends up in a token. Where some may be
@@ -19,7 +19,7 @@ _NFC = 4
 
 
 def characters_a_token(tokenizer: Any) -> int | None:
-    """The most characters that one token stands for; None where there is no bound, or none that is known."""
+    """The most characters that one token is; None where there is no bound, or none that is known."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     added = () if backend is None else backend.get_added_tokens_decoder().values()
     if backend is None or any(token.lstrip or token.rstrip for token in added):

@@ -20,9 +20,9 @@ from prometheus_client.core import Metric as PrometheusMetric
 from prometheus_client.registry import Collector
 
 from folovllm.config import CacheConfig
-from folovllm.engine.looks import EngineLook
+from folovllm.engine.engine_client import EngineClient
+from folovllm.engine.snapshots import EngineSnapshot
 from folovllm.entrypoints import metrics_reader as reader
-from folovllm.entrypoints.engine_client import EngineClient
 from folovllm.entrypoints.metrics_reader import PER_POS, SPEC_DECODE, STATE, Gauge, Metric
 from folovllm.outputs import RequestOutput
 from folovllm.serving.openai.gate import Gate
@@ -44,35 +44,38 @@ class _EngineState(Collector):
 
     def __init__(self, prefix: str, model_name: str, gate: Gate, cache: CacheConfig) -> None:
         self.prefix, self.model_name, self.gate, self.cache = prefix, model_name, gate, cache
-        self.looks: list[EngineLook] = []
+        self.snapshots: list[EngineSnapshot] = []
 
     def collect(self) -> Iterator[PrometheusMetric]:
-        names = [_LABEL] if all(look.replica is None for look in self.looks) else [_LABEL, "replica"]
+        names = [_LABEL] if all(each.replica is None for each in self.snapshots) else [_LABEL, "replica"]
         for kind, name, text, value_of in STATE:
             metric = _FAMILIES[kind](f"{self.prefix}{name}", text, labels=names)
-            for look in self.looks:
-                waits_here = name == "num_requests_waiting" and look.replica is None
-                value = self.gate.num_waiting() if waits_here else value_of(look.stats)
-                metric.add_metric([self.model_name, look.replica or ""][: len(names)], value)
+            for each in self.snapshots:
+                waits_here = name == "num_requests_waiting" and each.replica is None
+                value = self.gate.num_waiting() if waits_here else value_of(each.stats)
+                metric.add_metric([self.model_name, each.replica or ""][: len(names)], value)
             yield metric
-        yield from self._guesses(names)
+        yield from self._spec_decode(names)
         facts = {name: str(value) for name, value in dataclasses.asdict(self.cache).items()}
-        facts["num_gpu_blocks"] = str(sum(look.stats.kv_blocks_total for look in self.looks))
+        facts["num_gpu_blocks"] = str(sum(each.stats.kv_blocks_total for each in self.snapshots))
         info = GaugeMetricFamily(f"{self.prefix}cache_config_info", "How the KV cache is laid out.", labels=[*facts])
         info.add_metric([*facts.values()], 1)
         yield info
 
-    def _guesses(self, names: list[str]) -> Iterator[PrometheusMetric]:
+    def _spec_decode(self, names: list[str]) -> Iterator[PrometheusMetric]:
         """Of engines with speculative_config."""
-        guesses = [([self.model_name, look.replica or ""][: len(names)], look.stats.spec_decode) for look in self.looks]
-        there = [(labels, stats) for labels, stats in guesses if stats is not None]
+        there = [
+            ([self.model_name, each.replica or ""][: len(names)], each.stats.spec_decode)
+            for each in self.snapshots
+            if each.stats.spec_decode is not None
+        ]
         for name, text, value_of in SPEC_DECODE if there else ():
             metric = CounterMetricFamily(f"{self.prefix}{name}", text, labels=names)
             for labels, stats in there:
                 metric.add_metric(labels, value_of(stats))
             yield metric
         if there:
-            text = "Guesses that were kept, by their place in the run."
+            text = "Draft tokens that were accepted, by their position."
             metric = CounterMetricFamily(f"{self.prefix}{PER_POS}", text, labels=[*names, "position"])
             for labels, stats in there:
                 for position, count in enumerate(stats.num_accepted_tokens_per_pos):
@@ -100,7 +103,7 @@ class _Histogram(Collector):
 
 
 class Metrics:
-    """A registry of its own for each application: two in a process do not meet."""
+    """A registry for each application: two in a process do not meet."""
 
     def __init__(self, llm: EngineClient, model_name: str, gate: Gate, prefix: str = "folovllm:") -> None:
         self.registry = CollectorRegistry()
@@ -155,7 +158,7 @@ class Metrics:
             self.tpot.observe(times.tpot)
 
     async def text(self) -> bytes:
-        self._state.looks = await self.llm.looks()
+        self._state.snapshots = await self.llm.snapshots()
         return generate_latest(self.registry)
 
 

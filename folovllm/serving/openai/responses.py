@@ -20,14 +20,14 @@ from itertools import count
 from typing import Any
 
 from folovllm.outputs import RequestOutput
-from folovllm.serving.openai.answers import Chunks, encoded, usage
-from folovllm.serving.openai.aside import at_once
+from folovllm.serving.openai.background import at_once
 from folovllm.serving.openai.errors import APIError
+from folovllm.serving.openai.formatting import Chunks, encoded, usage
 from folovllm.serving.openai.protocol import ChatRequest
 from folovllm.serving.openai.response_items import Event, OutputItems, make_id
 from folovllm.serving.openai.responses_protocol import ResponsesRequest, to_messages
-from folovllm.serving.openai.serving import Work
 from folovllm.serving.openai.serving_chat import ChatServing
+from folovllm.serving.openai.serving_engine import Work
 from folovllm.serving.openai.streams import Burst
 
 # How a chat request calls what is wrong, and how this one does.
@@ -125,7 +125,7 @@ class ResponsesServing:
                 if items is None:
                     items = OutputItems(self.chat.reader(turn.chat, output))
                     events += [{"type": f"response.{kind}", "response": response} for kind in _BEGINS]
-                for _, _, choice in chunks.news(place, output):
+                for _, _, choice in chunks.deltas(place, output):
                     for piece in items.reader.pieces(choice):
                         events += items.add(piece)
                 if events:

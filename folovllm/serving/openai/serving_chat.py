@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from folovllm.outputs import CompletionOutput, Logprob, RequestOutput
-from folovllm.serving.openai.answering import Answering
-from folovllm.serving.openai.answers import News, finite, prompt_rows, token_text
-from folovllm.serving.openai.aside import Check
+from folovllm.serving.openai.background import Check
+from folovllm.serving.openai.formatting import ChoiceDelta, finite, prompt_rows, token_text
 from folovllm.serving.openai.protocol import ChatRequest
 from folovllm.serving.openai.sampling import to_sampling_params
-from folovllm.serving.openai.serving import Serving, Work
+from folovllm.serving.openai.serving_base import OpenAIServing
+from folovllm.serving.openai.serving_engine import ServingEngine, Work
 from folovllm.serving.openai.tool_use import MessageReader, ToolUse
 from folovllm.serving.reasoning import ReasoningParser, Thinks, whether_it_thinks
 from folovllm.utils.logging import init_logger
@@ -21,8 +21,8 @@ _UNUSED = dict.fromkeys(("annotations", "audio", "function_call"))
 """Fields that OpenAI's messages have, for what this engine does not do."""
 
 
-class ChatServing(Answering[ChatRequest]):
-    def __init__(self, serving: Serving) -> None:
+class ChatServing(OpenAIServing[ChatRequest]):
+    def __init__(self, serving: ServingEngine) -> None:
         super().__init__(serving, "chatcmpl", "chat.completion", "chat.completion.chunk")
         self._has_warned = False
 
@@ -94,9 +94,9 @@ class ChatServing(Answering[ChatRequest]):
         return {"choices": choices, **more, "kv_transfer_params": None}
 
     def make_chunk(
-        self, body: ChatRequest, output: RequestOutput, news: News, kept: dict[int, Any], check: Check
+        self, body: ChatRequest, output: RequestOutput, gained: ChoiceDelta, kept: dict[int, Any], check: Check
     ) -> dict[str, Any] | None:
-        index, begins, choice = news
+        index, begins, choice = gained
         if begins:
             kept[index] = self.reader(body, output)
         reader: MessageReader = kept[index]

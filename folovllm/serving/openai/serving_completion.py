@@ -8,12 +8,12 @@ from typing import Any
 from folovllm.engine.detokenizer import REPLACEMENT, IncrementalDetokenizer
 from folovllm.engine.output_processor import fastest_decoder
 from folovllm.outputs import Logprob, RequestOutput
-from folovllm.serving.openai.answering import Answering
-from folovllm.serving.openai.answers import News, finite, prompt_rows, token_text
-from folovllm.serving.openai.aside import Check
+from folovllm.serving.openai.background import Check
+from folovllm.serving.openai.formatting import ChoiceDelta, finite, prompt_rows, token_text
 from folovllm.serving.openai.protocol import CompletionRequest
 from folovllm.serving.openai.sampling import to_sampling_params
-from folovllm.serving.openai.serving import Serving, Work
+from folovllm.serving.openai.serving_base import OpenAIServing
+from folovllm.serving.openai.serving_engine import ServingEngine, Work
 
 Row = dict[int, Logprob] | None
 SHORT = 1000  # characters or tokens of a prompt that is ready before another thread wakes up
@@ -40,8 +40,8 @@ class Offsets:
         return found
 
 
-class CompletionServing(Answering[CompletionRequest]):
-    def __init__(self, serving: Serving) -> None:
+class CompletionServing(OpenAIServing[CompletionRequest]):
+    def __init__(self, serving: ServingEngine) -> None:
         super().__init__(serving, "cmpl", "text_completion", "text_completion")
         self._decoder = None if serving.tokenizer is None else fastest_decoder(serving.tokenizer)
 
@@ -85,14 +85,24 @@ class CompletionServing(Answering[CompletionRequest]):
         return {"choices": choices, "kv_transfer_params": None}
 
     def make_chunk(
-        self, body: CompletionRequest, output: RequestOutput, news: News, kept: dict[int, Offsets], check: Check
+        self,
+        body: CompletionRequest,
+        output: RequestOutput,
+        gained: ChoiceDelta,
+        kept: dict[int, Offsets],
+        check: Check,
     ) -> dict[str, Any]:
-        return {"choices": [self._choice(body, output, news, kept, check)]}
+        return {"choices": [self._choice(body, output, gained, kept, check)]}
 
     def _choice(
-        self, body: CompletionRequest, output: RequestOutput, news: News, kept: dict[int, Offsets], check: Check
+        self,
+        body: CompletionRequest,
+        output: RequestOutput,
+        gained: ChoiceDelta,
+        kept: dict[int, Offsets],
+        check: Check,
     ) -> dict[str, Any]:
-        index, begins, choice = news
+        index, begins, choice = gained
         text, token_ids, rows = choice.text, choice.token_ids, list[Row](choice.logprobs or [])
         if body.max_tokens == 0:
             text, token_ids, rows = "", [], []

@@ -18,9 +18,9 @@ from typing import Any, TypeVar, cast
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from folovllm.serving.openai.answers import encoded
-from folovllm.serving.openai.aside import Aside, Check, at_once
+from folovllm.serving.openai.background import Background, Check, at_once
 from folovllm.serving.openai.errors import APIError, failed
+from folovllm.serving.openai.formatting import encoded
 
 _T = TypeVar("_T")
 LARGE = 1000
@@ -36,7 +36,7 @@ class ClientGoneError(APIError):
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
     """What `work` returns. Raises ClientGoneError, having cancelled it, when the client goes away before.
 
-    It runs here, not in a task of its own: what need not wait is done before another request gets its turn."""
+    It runs here, not in another task: what need not wait is done before another request gets its turn."""
     here = cast("asyncio.Task[Any]", asyncio.current_task())
 
     async def watch() -> None:
@@ -68,16 +68,16 @@ class Burst:
         return cls(b"".join(b"data: %b\n\n" % encoded(event, check) for event in events), is_last)
 
 
-async def made(make: Callable[[Check], _T], aside: Aside, size: int) -> _T:
+async def made(make: Callable[[Check], _T], background: Background, size: int) -> _T:
     """An answer or a burst that is written at once, or beside the event loop where it would keep that for milliseconds:
     as one for a slow reader does, or one with the log-probabilities of a prompt."""
-    return make(at_once) if size < LARGE else await aside.run(make)
+    return make(at_once) if size < LARGE else await background.run(make)
 
 
 class EventStream(Response):
     """`bursts` as server-sent events, and [DONE] at the end.
 
-    Nothing is sent before the first of them, so that a request which is refused gets a status of its own. An error
+    Nothing is sent before the first of them, so that a request which is refused gets its status. An error
     after that comes as an event.
     """
 

@@ -53,7 +53,7 @@ class TokenBytes:
 
 
 def _byte_level() -> dict[str, int]:
-    """GPT-2's alphabet: a byte that can be printed is its own character, the others are those from U+0100 on."""
+    """GPT-2's alphabet: a byte that can be printed is that character, the others are those from U+0100 on."""
     printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printed]
     return {chr(byte): byte for byte in printed} | {chr(0x100 + place): byte for place, byte in enumerate(others)}

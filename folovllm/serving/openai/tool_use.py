@@ -28,7 +28,7 @@ _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
 
 class ToolUse:
     """Args:
-        parser: of the model's own format. None where it is not known: calls of its own will then are content.
+        parser: of the model's format. None where it is not known: calls that it makes unasked are content then.
         tokens: those that the tokenizer has added.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The front's engine: AsyncLLM's interface, and behind it a router and replicas.
+"""ReplicatedLLM: the client of several engines, through a router.
 
     generate() ─▶ router ─▶ replica A   up, 3 requests
                      │      replica B   up, 1 request
@@ -14,30 +14,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Protocol
 
-from folovllm.engine.input_processor import Prompt
-from folovllm.engine.looks import EngineLook, Load
+from folovllm.engine.engine_client import EngineClient, OutputCollector
+from folovllm.engine.input_processor import Checked
+from folovllm.engine.messages import EngineCoreRequest, EngineCoreRequestType
+from folovllm.engine.snapshots import EngineSnapshot, Load
 from folovllm.outputs import RequestOutput
-from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.serving.front_engine import FrontEngine, RemoteFacts
 from folovllm.serving.openai.errors import APIError
 from folovllm.serving.replicas.scaling import Scaling
 from folovllm.serving.routing import Router, prefix_hashes
-from folovllm.serving.wire import Arriving, Ask, Growing
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
 
 PERIOD = 0.5
-"""Seconds between two looks at a replica."""
-GLANCE = 2.0
-"""Seconds that /metrics and the page wait for a replica; one that takes longer is left out of this look."""
-PATIENCE = 5.0
-"""Seconds after which a replica that does not answer counts as down."""
+"""Seconds between two questions to a replica whether it is up."""
+SNAPSHOT_SECONDS = 2.0
+"""That /metrics and the page wait for a replica; one that takes longer is left out."""
+UP_SECONDS = 5.0
+"""After which a replica that does not answer counts as down."""
 
 
 class ReplicaDiedError(RuntimeError):
@@ -50,11 +50,11 @@ class Fleet(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
 
-    def generate(self, name: str, ask: Ask) -> AsyncGenerator[RequestOutput, None]: ...
+    def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[RequestOutput, None]: ...
 
     async def abort(self, name: str, request_id: str) -> None: ...
 
-    async def look(self, name: str) -> EngineLook: ...
+    async def snapshot(self, name: str) -> EngineSnapshot: ...
 
     async def reset_prefix_cache(self, name: str) -> None: ...
 
@@ -65,114 +65,110 @@ class Fleet(Protocol):
     def close(self) -> None: ...
 
 
-class ReplicatedLLM:
-    """An EngineClient over a fleet. It serves one event loop.
+class ReplicatedLLM(EngineClient):
+    """Of a fleet.
 
     Args:
         router: without replicas; those that answer are kept in it.
         scaling: bounds and target; None leaves the fleet as it is.
     """
 
+    engine: FrontEngine
+
     def __init__(self, fleet: Fleet, router: Router, facts: RemoteFacts, scaling: Scaling | None = None) -> None:
+        super().__init__(FrontEngine(facts))
         self.fleet, self.router, self.scaling = fleet, router, scaling
-        self.engine = FrontEngine(facts)
         self.block_size = facts.config.cache_config.block_size
         self._requests: dict[str, int] = dict.fromkeys(fleet.names, 0)  # unfinished, of each replica
+        self._reading: dict[int, asyncio.Task[None]] = {}  # of unfinished requests, by number
         self._tasks: set[asyncio.Task[Any]] = set()
         self._watching: dict[str, asyncio.Task[None]] = {}
-        self._closed = False
         for name in fleet.names:
             router.add_replica(name)
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
 
     def replicas(self) -> dict[str, str]:
         self._watch()
         return {name: "up" if name in self.router.replicas else "down" for name in self._requests}
 
     def load(self) -> Load:
-        """By the front's own count, which is never late. A request counts as one row."""
+        """By this client's count, which is never late. A request counts as one row."""
         rows = self.engine.config.scheduler_config.max_num_seqs
         up = [self._requests[name] for name in self.router.replicas]
         waiting = sum(max(0, count - rows) for count in up)
         return Load(rows * len(up), sum(up) - waiting, waiting, 0)
 
-    async def looks(self) -> list[EngineLook]:
-        """A look at each replica that is up. Raises APIError: none answers."""
+    async def snapshots(self) -> list[EngineSnapshot]:
+        """Of those that are up. Raises APIError: none answers."""
         self._watch()
-        names = sorted(self.router.replicas)
-        asked = (self._look(name, GLANCE) for name in names)
+        asked = (self._snapshot(name, SNAPSHOT_SECONDS) for name in sorted(self.router.replicas))
         found = await asyncio.gather(*asked, return_exceptions=True)
-        looks = [look for look in found if isinstance(look, EngineLook)]
-        if not looks:
+        snapshots = [each for each in found if isinstance(each, EngineSnapshot)]
+        if not snapshots:
             raise no_replica()
-        return looks
+        return snapshots
 
     async def reset_prefix_caches(self) -> None:
         """Of those that are up; a new one has nothing to forget."""
         await asyncio.gather(*(self.fleet.reset_prefix_cache(name) for name in self.router.replicas))
 
-    async def generate(
-        self,
-        prompt: Prompt,
-        sampling_params: SamplingParams | None = None,
-        request_id: str | None = None,
-        *,
-        priority: int = 0,
-        output_kind: RequestOutputKind | None = None,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """As AsyncLLM.generate, but without DELTA, which no server asks for. Every request is checked here, before a
-        replica hears of it.
-
-        Raises:
-            ValueError: output_kind is DELTA.
-            APIError: no replica is up.
-            ReplicaDiedError: the replica died under this request.
-        """
-        if output_kind is RequestOutputKind.DELTA:
-            raise ValueError("output_kind must be CUMULATIVE or FINAL_ONLY where replicas serve, got DELTA")
-        self._watch()
-        request_id = request_id or uuid.uuid4().hex
-        checked = self.engine.checked(prompt, sampling_params)
-        if not self.router.replicas:
-            raise no_replica()
-        hashes = prefix_hashes(checked.token_ids, self.block_size, checked.cache_salt)
-        name = self.router.choose(hashes, self._requests)
-        ask = Ask.of(request_id, checked, priority)
-        self._requests[name] += 1
-        stream = _Stream(self.fleet.generate(name, ask), self.engine.growing(checked))
-        try:
-            async with aclosing(stream.outputs()) as outputs:
-                async for output in outputs:
-                    if output.finished or output_kind is not RequestOutputKind.FINAL_ONLY:
-                        yield output
-        except ReplicaDiedError:
-            self._down(name)
-            raise
-        finally:
-            if name in self._requests:
-                self._requests[name] -= 1
-            if not stream.is_over:
-                self._later(self.fleet.abort(name, request_id))
-
     async def shutdown(self) -> None:
-        """Let go of the replicas."""
-        if self._closed:
+        """Lets go of the replicas."""
+        if self.is_closed:
             return
-        self._closed = True
-        tasks = [*self._tasks, *self._watching.values()]
+        self._shut_down()
+        tasks = [*self._reading.values(), *self._tasks, *self._watching.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(self.fleet.close)
 
-    async def _look(self, name: str, seconds: float) -> EngineLook:
+    async def _open(self) -> None:
+        """Raises APIError: no replica is up."""
+        self._watch()
+        if not self.router.replicas:
+            raise no_replica()
+
+    def _collector(self, request_id: str, checked: Checked) -> OutputCollector:
+        return self.engine.collector(request_id, checked)
+
+    def _send(self, kind: EngineCoreRequestType, *arguments: Any) -> None:
+        number = arguments[0]
+        if kind is EngineCoreRequestType.ADD:
+            request: EngineCoreRequest = arguments[1]
+            checked: Checked = request.prompt  # type: ignore[assignment]  # by generate()
+            hashes = prefix_hashes(checked.token_ids, self.block_size, checked.cache_salt)
+            name = self.router.choose(hashes, self._requests)
+            self._requests[name] += 1
+            work = self._read(name, request.portable(), self._collectors[number])
+            self._reading[number] = asyncio.get_running_loop().create_task(work)
+            self._reading[number].add_done_callback(partial(self._has_read, number, name, request.request_id))
+        elif number in self._reading:
+            self._reading[number].cancel()
+
+    async def _read(self, name: str, request: EngineCoreRequest, collector: OutputCollector) -> None:
+        """The outputs of one request, as fast as its replica sends them."""
+        try:
+            async with aclosing(self.fleet.generate(name, request)) as deltas:
+                async for delta in deltas:
+                    collector.put(delta)
+            collector.put(ReplicaDiedError("the replica ended this request before its end"))
+        except Exception as error:
+            if isinstance(error, ReplicaDiedError):
+                self._down(name)
+            collector.put(error)
+
+    def _has_read(self, number: int, name: str, request_id: str, task: asyncio.Task[None]) -> None:
+        del self._reading[number]
+        if name in self._requests:
+            self._requests[name] -= 1
+        if task.cancelled() and not self.is_closed:
+            self._later(self.fleet.abort(name, request_id))
+
+    async def _snapshot(self, name: str, seconds: float) -> EngineSnapshot:
         # Not asyncio.wait_for: Python 3.11's loses a cancellation that comes together with the result, and then the
         # watch goes on for ever (python/cpython#86296).
         async with asyncio.timeout(seconds):
-            return await self.fleet.look(name)
+            return await self.fleet.snapshot(name)
 
     def _down(self, name: str) -> None:
         if name in self.router.replicas:
@@ -190,7 +186,7 @@ class ReplicatedLLM:
 
     def _watch(self) -> None:
         """From the first call in an event loop on."""
-        if self._closed:
+        if self.is_closed:
             return
         for name in self._requests:
             if name not in self._watching:
@@ -201,7 +197,7 @@ class ReplicatedLLM:
     async def _watch_one(self, name: str) -> None:
         while name in self._requests:
             try:
-                await self._look(name, PATIENCE)
+                await self._snapshot(name, UP_SECONDS)
             except Exception:  # it has died, or is being started: whatever it is, nothing should be sent there
                 self._down(name)
             else:
@@ -238,30 +234,3 @@ class ReplicatedLLM:
 
 def no_replica() -> APIError:
     return APIError(503, "no replica is up: try again", code="no_replica", headers={"Retry-After": "1"})
-
-
-class _Stream(Arriving):
-    """Reads a replica as fast as it sends."""
-
-    def __init__(self, differences: AsyncGenerator[RequestOutput, None], growing: Growing) -> None:
-        super().__init__(growing)
-        self.differences = differences
-
-    async def outputs(self) -> AsyncGenerator[RequestOutput, None]:
-        pump = asyncio.get_running_loop().create_task(self._pump())
-        try:
-            async with aclosing(super().outputs()) as outputs:
-                async for output in outputs:
-                    yield output
-        finally:
-            pump.cancel()
-            await asyncio.gather(pump, return_exceptions=True)
-
-    async def _pump(self) -> None:
-        try:
-            async with aclosing(self.differences) as each:
-                async for gained in each:
-                    self.add(gained)
-            self.fail(ReplicaDiedError("the replica ended this request before its end"))
-        except Exception as error:
-            self.fail(error)

@@ -24,16 +24,16 @@ from pathlib import Path
 from typing import Any
 
 import folovllm
-from folovllm.engine.looks import EngineLook
+from folovllm.engine.messages import EngineCoreRequest
+from folovllm.engine.snapshots import EngineSnapshot
 from folovllm.outputs import RequestOutput
 from folovllm.serving.front_engine import RemoteFacts
 from folovllm.serving.replicas.client import ReplicaDiedError
 from folovllm.serving.replicas.replica import EngineReplica
-from folovllm.serving.wire import Ask
 from folovllm.utils.checks import wrong
 
 MANY = 100_000
-"""Requests that Serve lets through to a replica at a time: the engine has a queue of its own, and the front a limit."""
+"""Requests that Serve lets through to a replica at a time: the engine has a queue, and the front a limit."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,10 @@ class RayFleet:
         found: RemoteFacts = await self._handles[name].facts.remote()
         return found
 
-    async def generate(self, name: str, ask: Ask) -> AsyncGenerator[RequestOutput, None]:
+    async def generate(self, name: str, request: EngineCoreRequest) -> AsyncGenerator[RequestOutput, None]:
         from ray.exceptions import RayActorError, RayTaskError
 
-        stream = self._handles[name].options(stream=True).generate.remote(ask)
+        stream = self._handles[name].options(stream=True).generate.remote(request)
         is_over = False
         try:
             async for gained in stream:
@@ -100,8 +100,8 @@ class RayFleet:
     async def reset_prefix_cache(self, name: str) -> None:
         await self._handles[name].reset_prefix_cache.remote()
 
-    async def look(self, name: str) -> EngineLook:
-        found: EngineLook = await self._handles[name].look.remote()
+    async def snapshot(self, name: str) -> EngineSnapshot:
+        found: EngineSnapshot = await self._handles[name].snapshot.remote()
         return found
 
     async def add(self) -> str:

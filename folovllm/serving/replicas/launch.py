@@ -12,8 +12,9 @@ from typing import Any
 from rich.console import Console
 
 from folovllm.entrypoints.commands import waiting
-from folovllm.serving.openai.app import ServerOptions, make_app
+from folovllm.serving.openai.app import make_app
 from folovllm.serving.openai.launch import listen, run_app, say_where
+from folovllm.serving.openai.options import ServerOptions
 from folovllm.serving.replicas.client import ReplicatedLLM
 from folovllm.serving.replicas.cluster import ClusterOptions, RayFleet
 from folovllm.serving.replicas.scaling import Scaling

@@ -1,20 +1,21 @@
-"""A replica: one engine in a process of its own, on any machine of the cluster. No Ray in here: it is a plain class.
+"""A replica: one engine in a process, on any machine of the cluster. No Ray in here: it is a plain class.
 
 vLLM: v1/engine/core.py (EngineCoreProc)
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 from folovllm.engine.async_llm import AsyncLLM
-from folovllm.engine.looks import EngineLook, look_at
+from folovllm.engine.deltas import DeltaEncoder
+from folovllm.engine.messages import EngineCoreRequest
+from folovllm.engine.snapshots import EngineSnapshot, snapshot_of
 from folovllm.outputs import RequestOutput
+from folovllm.sampling_params import RequestOutputKind
 from folovllm.serving.front_engine import RemoteFacts
-from folovllm.serving.wire import Ask, differences
 
 
 class EngineReplica:
@@ -26,16 +27,17 @@ class EngineReplica:
     async def facts(self) -> RemoteFacts:
         return RemoteFacts.of(self.llm.engine)
 
-    async def generate(self, ask: Ask) -> AsyncGenerator[RequestOutput, None]:
+    async def generate(self, request: EngineCoreRequest) -> AsyncGenerator[RequestOutput, None]:
         """What each output gained. Raises: as AsyncLLM.generate."""
-        params = ask.params
-        if params.structured_outputs is not None:  # compiled here, and kept: the step that takes it in need not wait
-            grammars = self.llm.engine.input_processor.grammars
-            await asyncio.to_thread(grammars.compile, params.structured_outputs)
-        outputs = self.llm.generate(*ask.given(), ask.request_id, priority=ask.priority)
-        async with aclosing(differences(outputs, params)) as each:
-            async for gained in each:
-                yield gained
+        encoder, kind = DeltaEncoder(request.params), RequestOutputKind.CUMULATIVE
+        if request.final_only or encoder.is_whole:
+            kind = RequestOutputKind.FINAL_ONLY
+        outputs = self.llm.generate(
+            request.prompt, request.params_to_check(), request.request_id, priority=request.priority, output_kind=kind
+        )
+        async with aclosing(outputs) as each:
+            async for output in each:
+                yield encoder.encode(output)
 
     async def abort(self, request_id: str) -> None:
         self.llm.abort(request_id)
@@ -43,10 +45,10 @@ class EngineReplica:
     async def reset_prefix_cache(self) -> None:
         self.llm.reset_prefix_cache()
 
-    async def look(self) -> EngineLook:
-        return look_at(self.llm.engine, self.name)
+    async def snapshot(self) -> EngineSnapshot:
+        return snapshot_of(self.llm.engine, self.name)
 
     async def check_health(self) -> None:
         """Asked once a second. Raises RuntimeError where only another process can help: this one is then replaced."""
         if self.llm.is_closed:
-            raise RuntimeError(f"the engine of {self.name} has ended by an error of its own")
+            raise RuntimeError(f"the engine of {self.name} has ended by an error")

@@ -42,7 +42,7 @@ class ToolParser(ABC):
     """
 
     needs_special_tokens = False
-    """Whether its markers are special tokens, which texts leave out unless told."""
+    """Whether its markers are special tokens, which texts leave out by default."""
     keeps_what_is_no_call = True
     """Whether what began like a call and is none is content. No part of a form that holds a model to calls is."""
 

@@ -241,5 +241,5 @@ def get_tool_parser(name: str) -> type[ToolParser]:
 
 
 def parser_of_template(template: str) -> type[ToolParser] | None:
-    """The format that a chat template writes calls in, as far as it can be told."""
+    """The format that a chat template writes calls in, as far as it is recognised."""
     return next((parser for parser, mark in _FORMATS.values() if mark in template), None)

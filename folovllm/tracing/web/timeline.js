@@ -100,7 +100,7 @@ class Timeline {
         pen.fillStyle = COLOURS.found;
         pen.fillRect(x0, top + height - 4, x1 - x0 - gap, 4);
       }
-      const isRun = segments[at + 4] > segments[at + 2] - first + 1 && kind === "decode"; // guesses were right
+      const isRun = segments[at + 4] > segments[at + 2] - first + 1 && kind === "decode"; // draft tokens were accepted
       if (segments[at + 4] && x1 - x0 > (isRun ? 9 : 26) && (isRun || kind === "prefill")) {
         pen.fillStyle = COLOURS[isRun ? "on-dark" : "on-light"];
         pen.textAlign = "center";

@@ -30,7 +30,7 @@ const WORDS = {
     moved: (n) => `${n} ${n === 1 ? "block moves" : "blocks move"} out`,
     resume: (s) => `${s} comes back from the swap space`,
     decode: (n, names) => `${n} ${n === 1 ? "sequence decodes" : "sequences decode"}: ${names}`,
-    guess: (s, n, m) => `${s} checks ${n} ${n === 1 ? "guess" : "guesses"}: ${m} kept`,
+    draft: (s, n, m) => `${s} verifies ${n} draft token${n === 1 ? "" : "s"}: ${m} accepted`,
     kept: (n, names) => `${n === 1 ? "block" : "blocks"} ${names} can be found from here on`,
     evict: (n, names) => `${n === 1 ? "block" : "blocks"} ${names} can be found no more: handed out`,
     forgot: () => "the prefix cache was reset", restart: () => "a step failed: all requests wait again", failed: () => "this step failed",
@@ -73,11 +73,11 @@ const WORDS = {
     moved: (n) => `换出 ${n} 块`,
     resume: (s) => `${s}从内存换回`,
     decode: (n, names) => `${n} 条序列 decode：${names}`,
-    guess: (s, n, m) => `${s}核对 ${n} 个猜测的 token：接受 ${m} 个`,
+    draft: (s, n, m) => `${s}验证 ${n} 个草稿 token：接受 ${m} 个`,
     kept: (n, names) => `块 ${names} 从此可以按内容找到`,
     evict: (n, names) => `块 ${names} 被分配出去，不再能找到`,
     forgot: () => "前缀缓存被清空", restart: () => "有一步失败了：所有请求重新等待", failed: () => "这一步失败了",
-    end: { stop: (s) => `${s}结束：遇到停止 token 或停止串`, length: (s) => `${s}结束：达到长度上限`, abort: (s) => `${s}被中止`, ignored: (s) => `${s}结束，不返回`, error: (s) => `${s}出错结束` },
+    end: { stop: (s) => `${s}结束：遇到停止 token 或停止字符串`, length: (s) => `${s}结束：达到长度上限`, abort: (s) => `${s}被中止`, ignored: (s) => `${s}结束，不返回`, error: (s) => `${s}出错结束` },
     waits: (n) => `${n} 个请求在等待`, more: (n) => `另有 ${n} 条`,
     seq: (n) => `序列 ${n} `, blockline: (u, s, c, f) => `在用 ${u} 块，其中共享 ${s} 块 · 空闲可找到 ${c} 块 · 空闲 ${f} 块`,
     never: (n) => ` · 另有 ${n.toLocaleString()} 块从未用到`, list: "、", block: (b) => `块 ${b}`, owner: (n, p) => `序列 ${n}，块表第 ${p} 项`,
@@ -134,7 +134,7 @@ function describe(trace, step, w) {
   }
   const decoding = decodingAt(trace, step);
   if (decoding.length) say("decode", w.decode(decoding.length, listed(decoding, w)));
-  for (const [lane, num] of news.drafted || []) say("decode", w.guess(w.seq(lane), num, (news.later || []).filter(([of]) => of === lane).length));
+  for (const [lane, num] of news.drafted || []) say("decode", w.draft(w.seq(lane), num, (news.later || []).filter(([of]) => of === lane).length));
   if (news.evicted) say("waiting", w.evict(news.evicted.length, listed(news.evicted, w)));
   if (news.kept) say("found", w.kept(news.kept.length, listed(news.kept, w)));
   if (trace.steps.waiting[step]) say("waiting", w.waits(trace.steps.waiting[step]));

@@ -31,7 +31,7 @@ def request(name, num_tokens, n=1, priority=0):
 
 def running(scheduler, made, num_computed):
     """Put the first sequence of a request among the running ones by hand, `num_computed` of its tokens in the cache."""
-    seq = made.first_seq()
+    seq = made.get_seqs()[0]
     scheduler.add_request(made)
     scheduler.waiting.remove(made)
     scheduler.kv.allocate_slots([(seq, num_computed)])

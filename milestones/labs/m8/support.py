@@ -19,7 +19,7 @@ def make_scheduler(guesses=4, num_blocks=8):
 def running(scheduler, name, num_tokens, num_computed):
     """A sequence that runs: a prompt, the last token drawn; `num_computed` tokens are in the cache."""
     request = Request(name, None, [TOKEN] * (num_tokens - 1), SamplingParams(max_tokens=32))
-    seq = request.first_seq()
+    seq = request.get_seqs()[0]
     seq.add_token_id(TOKEN)
     scheduler.add_request(request)
     scheduler.waiting.remove(request)

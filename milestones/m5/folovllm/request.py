@@ -250,10 +250,6 @@ class Request:
         """Make `seq` the newest of the sequences, to be found by its id."""
         self.sequences[seq.seq_id] = seq
 
-    def first_seq(self) -> Sequence:
-        """The oldest sequence. Raises StopIteration where there is none, but a request in the engine always has one."""
-        return next(iter(self.sequences.values()))
-
     def has(self, status: SequenceStatus) -> bool:
         """Whether one of the sequences has this status. The newest is asked first: as a rule the oldest end first."""
         return any(seq.status is status for seq in reversed(self.sequences.values()))

@@ -13,9 +13,6 @@ from typing import Literal
 
 FinishReason = Literal["stop", "length", "abort"]
 
-LEAST_LOGPROB = -9999.0
-"""In place of -inf wherever outputs become JSON, which knows no infinity; it is what vLLM writes."""
-
 
 @dataclass(slots=True)
 class Logprob:

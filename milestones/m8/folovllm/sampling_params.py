@@ -1,9 +1,8 @@
 """SamplingParams: everything a request may ask about how its tokens are chosen, and when to stop.
 
 Plain data, checked when it is made and again when a request takes it, so that the sampler never has to. Fields may be
-set in between. So what follows from them, `best_of` too as long as it is not given, is computed when it is read, and
-never kept. The fields and their meanings are vLLM's. How the settings act on the logits, and in which order, is the
-sampler's business.
+set in between, so what follows from them is computed when it is read. The fields and their meanings are vLLM's. How the
+settings act on the logits, and in which order, is the sampler's business.
 
 vLLM: vllm/sampling_params.py
 """
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum
 from typing import Any, Literal
 
@@ -26,7 +25,7 @@ from folovllm.utils.checks import (
     check_token_ids,
     check_utf8,
     describe,
-    nearest_name,
+    did_you_mean,
     wrong,
 )
 
@@ -64,29 +63,11 @@ class RequestOutputKind(Enum):
     FINAL_ONLY = 2
 
 
-class _AsMany(int):
-    """What `best_of` reads as until it is given: n. To hand it on, as dataclasses.replace does, gives nothing."""
-
-
-class _BestOf:
-    """The field `best_of`: None is kept where it was not given, and read as n."""
-
-    def __get__(self, params: SamplingParams | None, owner: type[SamplingParams]) -> int:
-        if params is None:
-            return None  # type: ignore[return-value]  # the default, for which dataclass asks the class
-        given: int | None = vars(params)["best_of"]
-        return _AsMany(params.n) if given is None else given
-
-    def __set__(self, params: SamplingParams, value: int | None) -> None:
-        vars(params)["best_of"] = None if isinstance(value, _AsMany) else value
-
-
 @dataclass
 class SamplingParams:
     """How to choose the tokens of one request.
 
-    How many: `n` sequences come back, the best by cumulative log-probability of `best_of` that are run
-    (default: `n`).
+    How many: `n` sequences come back, the best by cumulative log-probability of `best_of` that are run (default: `n`).
     Penalties: `presence_penalty` once per token id already generated, `frequency_penalty` for each time it
     was, `repetition_penalty` divides (or multiplies) the logits of ids in the prompt or the output.
     Distribution: `temperature` (0 is greedy: the argmax), then the `top_k` likeliest (-1 or 0: all), then the
@@ -108,7 +89,7 @@ class SamplingParams:
     """
 
     n: int = 1
-    best_of: _BestOf = _BestOf()  # an int: as many as n, until it is given
+    best_of: int = None  # type: ignore[assignment]  # as many as n, where it is not given: see _best_of
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -148,13 +129,9 @@ class SamplingParams:
         Raises:
             ValueError: a field is wrong, or there is no such field; the text begins with its name.
         """
-        known = self.__dataclass_fields__
-        for name in vars(self):
-            if name not in known:  # it was set later, and would be ignored
-                near = nearest_name(name, known)
-                raise ValueError(
-                    f"{name} is not a field of SamplingParams" + (f", did you mean {near!r}?" if near else "")
-                )
+        for name in vars(self).keys() - self.__dataclass_fields__.keys():  # it was set later, and would be ignored
+            hint = did_you_mean(name, self.__dataclass_fields__)
+            raise ValueError(f"{name} is not a field of SamplingParams" + (f", {hint}" if hint else ""))
         self.stop = _string_list("stop", self.stop)
         self.bad_words = _string_list("bad_words", self.bad_words)
         for name in ("stop_token_ids", "allowed_token_ids"):
@@ -183,8 +160,7 @@ class SamplingParams:
 
     @property
     def needs_logprobs(self) -> bool:
-        """Whether the sampler must report log-probabilities: asked for, or needed to choose the best sequences. (Beams
-        are chosen on the way.)"""
+        """Whether log-probabilities are asked for, or needed to choose the best sequences; beams are chosen earlier."""
         return self.logprobs is not None or (self.best_of > self.n and not self.use_beam_search)
 
     def clone(self) -> SamplingParams:
@@ -192,8 +168,9 @@ class SamplingParams:
         return copy.deepcopy(self)
 
     def _check_flags(self) -> None:
-        for name in ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens"):
-            check_bool(name, getattr(self, name))
+        for each in fields(self):
+            if each.type == "bool":
+                check_bool(each.name, getattr(self, each.name))
         check_choice("logprobs_mode", self.logprobs_mode, ("raw", "processed"))
         if not isinstance(self.output_kind, RequestOutputKind):
             raise wrong("output_kind", "be a RequestOutputKind", self.output_kind)
@@ -205,10 +182,9 @@ class SamplingParams:
 
     def _check_counts(self) -> None:
         check_int("n", self.n, 1, must="be at least 1")
-        best_of = self.best_of
-        check_int("best_of", best_of, 1, must="be at least 1")
-        if best_of < self.n:
-            raise ValueError(f"best_of ({best_of}) must be >= n ({self.n})")
+        check_int("best_of", self.best_of, 1, must="be at least 1")
+        if self.best_of < self.n:
+            raise ValueError(f"best_of ({self.best_of}) must be >= n ({self.n})")
         if self.max_tokens is not None:
             way_out = "use None to go on to the model's max_model_len"
             check_int("max_tokens", self.max_tokens, 1, must="be at least 1", way_out=way_out)
@@ -247,7 +223,6 @@ class SamplingParams:
             raise wrong("extra_args", "be a dict", self.extra_args)
 
     def _check_beam_search(self) -> None:
-        check_bool("use_beam_search", self.use_beam_search)
         check_float("length_penalty", self.length_penalty)
         if not isinstance(self.early_stopping, bool) and self.early_stopping != "never":
             raise wrong("early_stopping", "be True, False or 'never'", self.early_stopping)
@@ -264,11 +239,17 @@ class SamplingParams:
                 raise wrong(name, must, getattr(self, name), "raise the temperature")
 
 
-def _string_list(name: str, value: object) -> list[str]:
-    """None, one string or a list of them, as a list of its own.
+def _best_of(params: SamplingParams) -> int:
+    given: int | None = vars(params)["best_of"]
+    return params.n if given is None else given
 
-    Blank ones are fine ("\\n\\n" is a common stop); an empty one would match everywhere.
-    """
+
+# Assigned here: in the class's body the property would be the field's default.
+SamplingParams.best_of = property(_best_of, lambda params, given: vars(params).update(best_of=given))  # type: ignore[assignment]
+
+
+def _string_list(name: str, value: object) -> list[str]:
+    """As a list. Blank strings are fine ("\\n\\n" is a common stop); an empty one would match everywhere."""
     strings = [] if value is None else [value] if isinstance(value, str) else value
     if not isinstance(strings, (list, tuple)):
         raise wrong(name, "be a string or a list of strings", value)

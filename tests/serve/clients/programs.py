@@ -75,8 +75,14 @@ def llama_index(url: str) -> None:
     from llama_index.llms.openai_like import OpenAILike
 
     llm = OpenAILike(
-        model="embedded", api_base=url, api_key="none", is_chat_model=True, is_function_calling_model=True,
-        max_retries=0, max_tokens=64, temperature=0.0,
+        model="embedded",
+        api_base=url,
+        api_key="none",
+        is_chat_model=True,
+        is_function_calling_model=True,
+        max_retries=0,
+        max_tokens=64,
+        temperature=0.0,
     )
     messages = [ChatMessage(role="user", content="A pet?")]
     whole = llm.chat(messages).message.content

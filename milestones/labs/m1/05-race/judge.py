@@ -42,9 +42,9 @@ def test_weight_zero_never_wins():
 
 @invariant(2)
 def test_only_the_first_columns_run():
-    ids = torch.tensor([[0, 1, 2], [0, 1, 2]])
-    weights = torch.tensor([[1.0, 0.9, 0.8], [1.0, 0.9, 0.8]])
-    noise = torch.tensor([[3.0, 2.0, 0.1], [3.0, 2.0, 0.1]])
+    ids = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3]])
+    weights = torch.tensor([[1.0, 0.9, 0.8, 0.7], [1.0, 0.9, 0.8, 0.7]])
+    noise = torch.tensor([[3.0, 2.0, 1.0, 0.1], [3.0, 2.0, 1.0, 0.1]])  # each is faster than those before it
     keep = torch.tensor([[2], [3]])
     expect(draw_exponential_race(Candidates(weights, ids, keep), noise), [1, 2])
 

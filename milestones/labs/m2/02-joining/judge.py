@@ -27,7 +27,7 @@ def test_a_sequence_starts_in_the_lowest_slot():
     scheduler.add_request(a)
     expect(scheduler._admit(a, output), True)
     expect(work(output), [("a-0", 3)])
-    seq = a.first_seq()
+    seq = a.get_seqs()[0]
     expect((seq.status, seq.block_ids), (SequenceStatus.RUNNING, [0]))
     expect((scheduler.num_running_seqs, sorted(scheduler._free_slots)), (1, [1, 2, 3]))
 
@@ -40,7 +40,7 @@ def test_the_lowest_slot_is_taken_however_they_came_back():
     for made in requests:
         scheduler.add_request(made)
         scheduler._admit(made, output)
-    slots = [made.first_seq().block_ids for made in requests]
+    slots = [made.get_seqs()[0].block_ids for made in requests]
     expect(slots, [[0], [1], [2]])
 
 
@@ -89,7 +89,7 @@ def test_a_refusal_changes_nothing():
     scheduler.add_request(a)
     expect(scheduler._admit(a, output), False)
     expect((scheduler._free_slots, scheduler.num_running_seqs), ([0, 1, 2, 3], 0))
-    expect((a.first_seq().status, a.first_seq().block_ids), (SequenceStatus.WAITING, []))
+    expect((a.get_seqs()[0].status, a.get_seqs()[0].block_ids), (SequenceStatus.WAITING, []))
     expect((a in scheduler.waiting, scheduler.running, work(output)), (True, [], []))
 
 

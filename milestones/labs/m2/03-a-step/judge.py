@@ -81,9 +81,19 @@ def test_what_was_computed_is_in_the_cache_and_the_token_behind_it():
     a = request("a", num_tokens=3)
     scheduler.add_request(a)
     gained = scheduler.update_from_output(scheduler.schedule(), [50])
-    seq = a.first_seq()
+    seq = a.get_seqs()[0]
     expect((seq.num_computed_tokens, seq.data.output_token_ids), (3, [50]))
     expect(gained, [(seq, None)])
+
+
+@invariant(5)
+def test_each_step_adds_to_what_was_computed():
+    scheduler = make_scheduler()
+    a = request("a", num_tokens=3)
+    scheduler.add_request(a)
+    for token_id in (50, 51):
+        scheduler.update_from_output(scheduler.schedule(), [token_id])
+    expect(a.get_seqs()[0].num_computed_tokens, 4)
 
 
 @invariant(5)
@@ -92,7 +102,7 @@ def test_token_0_is_a_token():
     a = request("a", num_tokens=3)
     scheduler.add_request(a)
     scheduler.update_from_output(scheduler.schedule(), [0])
-    expect(a.first_seq().data.output_token_ids, [0])
+    expect(a.get_seqs()[0].data.output_token_ids, [0])
 
 
 @invariant(5)
@@ -102,8 +112,8 @@ def test_a_row_without_a_token_gains_none():
     scheduler.add_request(a)
     scheduler.add_request(b)
     gained = scheduler.update_from_output(scheduler.schedule(), [None, 50])
-    expect(gained, [(b.first_seq(), None)])
-    expect((a.first_seq().num_computed_tokens, a.first_seq().get_output_len()), (3, 0))
+    expect(gained, [(b.get_seqs()[0], None)])
+    expect((a.get_seqs()[0].num_computed_tokens, a.get_seqs()[0].get_output_len()), (3, 0))
 
 
 @invariant(5)
@@ -133,7 +143,7 @@ def test_an_aborted_one_is_passed_over():
     scheduler.add_request(a)
     scheduler.add_request(b)
     output = scheduler.schedule()
-    a.first_seq().status = SequenceStatus.FINISHED_ABORTED  # while the model computed
+    a.get_seqs()[0].status = SequenceStatus.FINISHED_ABORTED  # while the model computed
     gained = scheduler.update_from_output(output, [50, 51])
     expect([(seq.seq_id, seq.data.output_token_ids) for seq, _ in gained], [("b-0", [51])])
-    expect((a.first_seq().num_computed_tokens, a.first_seq().get_output_len()), (0, 0))
+    expect((a.get_seqs()[0].num_computed_tokens, a.get_seqs()[0].get_output_len()), (0, 0))

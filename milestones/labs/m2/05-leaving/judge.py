@@ -19,7 +19,7 @@ def started(*requests, seqs=4):
 def test_the_slot_is_free_again():
     a, b = request("a"), request("b")
     scheduler = started(a, b)
-    scheduler.finish(a, a.first_seq(), STOPPED)
+    scheduler.finish(a, a.get_seqs()[0], STOPPED)
     expect(sorted(scheduler._free_slots), [0, 2, 3])
 
 
@@ -27,8 +27,8 @@ def test_the_slot_is_free_again():
 def test_the_sequence_has_ended_and_owns_nothing():
     a, b = request("a"), request("b")
     scheduler = started(a, b)
-    scheduler.finish(a, a.first_seq(), STOPPED)
-    expect((a.first_seq().status, a.first_seq().block_ids), (STOPPED, []))
+    scheduler.finish(a, a.get_seqs()[0], STOPPED)
+    expect((a.get_seqs()[0].status, a.get_seqs()[0].block_ids), (STOPPED, []))
     expect(scheduler.num_running_seqs, 1)
 
 
@@ -36,7 +36,7 @@ def test_the_sequence_has_ended_and_owns_nothing():
 def test_the_next_step_names_it():
     a, b = request("a"), request("b")
     scheduler = started(a, b)
-    scheduler.finish(a, a.first_seq(), STOPPED)
+    scheduler.finish(a, a.get_seqs()[0], STOPPED)
     output = scheduler.schedule()
     expect((output.finished_seq_ids, [seq.seq_id for seq in output.scheduled_seqs]), (["a-0"], ["b-0"]))
 
@@ -45,20 +45,20 @@ def test_the_next_step_names_it():
 def test_the_lowest_free_slot_is_given_next():
     a, b, c = request("a"), request("b"), request("c")
     scheduler = started(a, b, seqs=2)
-    scheduler.finish(b, b.first_seq(), STOPPED)
-    scheduler.finish(a, a.first_seq(), STOPPED)
+    scheduler.finish(b, b.get_seqs()[0], STOPPED)
+    scheduler.finish(a, a.get_seqs()[0], STOPPED)
     scheduler.add_request(c)
     scheduler.schedule()
-    expect(c.first_seq().block_ids, [0])
+    expect(c.get_seqs()[0].block_ids, [0])
 
 
 @invariant(2)
 def test_who_has_ended_stays_as_it_is():
     a, b = request("a"), request("b")
     scheduler = started(a, b)
-    scheduler.finish(a, a.first_seq(), STOPPED)
-    scheduler.finish(a, a.first_seq(), ABORTED)
-    expect(a.first_seq().status, STOPPED)
+    scheduler.finish(a, a.get_seqs()[0], STOPPED)
+    scheduler.finish(a, a.get_seqs()[0], ABORTED)
+    expect(a.get_seqs()[0].status, STOPPED)
     expect((sorted(scheduler._free_slots), scheduler.num_running_seqs), ([0, 2, 3], 1))
     expect(scheduler._finished_seq_ids, ["a-0"])
 
@@ -90,8 +90,8 @@ def test_who_never_ran_gives_no_slot_back():
     a, late = request("a"), request("late")
     scheduler = started(a, seqs=1)
     scheduler.add_request(late)
-    scheduler.finish(late, late.first_seq(), ABORTED)
-    expect((late.first_seq().status, late in scheduler.waiting), (ABORTED, False))
+    scheduler.finish(late, late.get_seqs()[0], ABORTED)
+    expect((late.get_seqs()[0].status, late in scheduler.waiting), (ABORTED, False))
     expect((scheduler._free_slots, scheduler.num_running_seqs, scheduler._finished_seq_ids), ([], 1, []))
 
 
@@ -127,6 +127,6 @@ def test_an_abort_of_a_request_that_runs_and_waits():
 def test_what_had_ended_before_an_abort_keeps_its_status():
     a = request("a", n=2)
     scheduler = started(a)
-    scheduler.finish(a, a.first_seq(), STOPPED)
+    scheduler.finish(a, a.get_seqs()[0], STOPPED)
     scheduler.abort(a)
     expect([seq.status for seq in a.get_seqs()], [STOPPED, ABORTED])

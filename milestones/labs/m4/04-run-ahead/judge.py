@@ -14,7 +14,7 @@ from lab_judge import expect, invariant
 def running(prompt=4, output=0, computed=None, **params):
     """A running request; all its tokens are computed but for the last, unless `computed` says how many."""
     request = Request("r", None, list(range(prompt)), SamplingParams(**{"max_tokens": 100, **params}))
-    seq = request.first_seq()
+    seq = request.get_seqs()[0]
     seq.status = SequenceStatus.RUNNING
     seq.data.output_token_ids += range(output)
     seq.num_computed_tokens = prompt + output - 1 if computed is None else computed
@@ -34,7 +34,7 @@ def launch(*requests, tokens=1):
     """A step that computes so many tokens of each."""
     output = SchedulerOutput()
     for request in requests:
-        output.add(request.first_seq(), tokens)
+        output.add(request.get_seqs()[0], tokens)
     return output
 
 
@@ -127,7 +127,7 @@ def test_each_sequence_may_open_a_block():
 def test_and_what_is_missing_needs_blocks_as_well():
     a, b = running(), running(prompt=20, computed=0)  # 10 of its tokens are missing after the step: 3 blocks
     step = launch(a)
-    step.add(b.first_seq(), 10)
+    step.add(b.get_seqs()[0], 10)
     expect(most_blocks_of_next_step(scheduler_with(a, b), step), 2 + 3)
 
 

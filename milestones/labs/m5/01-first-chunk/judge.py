@@ -29,7 +29,7 @@ def test_without_chunks_all_or_nothing():
 def test_a_chunk_is_put_into_the_step():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 18)
-    seq = a.first_seq()
+    seq = a.get_seqs()[0]
     expect(scheduler._admit_chunk(a, seq, num_tokens=18, chunk=8, output=output), True)
     expect((work(output), seq.block_ids), ({"a": 8}, [1, 2]))
 
@@ -38,14 +38,14 @@ def test_a_chunk_is_put_into_the_step():
 def test_a_chunk_of_nothing_is_a_refusal():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 18)
-    expect(scheduler._admit_chunk(a, a.first_seq(), num_tokens=18, chunk=0, output=output), False)
+    expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=18, chunk=0, output=output), False)
 
 
 @invariant(3)
 def test_who_lacks_nothing_may_come_with_nothing():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 18)
-    expect(scheduler._admit_chunk(a, a.first_seq(), num_tokens=0, chunk=0, output=output), True)
+    expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=0, chunk=0, output=output), True)
 
 
 @invariant(3)
@@ -63,9 +63,9 @@ def test_one_prompt_at_a_time_is_begun_and_not_ended():
     scheduler, output = make_scheduler(partial=1), SchedulerOutput()
     scheduler._num_partial = 1
     a = request("a", 18)
-    expect(scheduler._admit_chunk(a, a.first_seq(), num_tokens=18, chunk=4, output=output), False)
+    expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=18, chunk=4, output=output), False)
     scheduler._num_partial = 0
-    expect(scheduler._admit_chunk(a, a.first_seq(), num_tokens=18, chunk=4, output=output), True)
+    expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=18, chunk=4, output=output), True)
 
 
 @invariant(4)
@@ -73,22 +73,22 @@ def test_a_prompt_that_ends_in_this_step_is_not_counted():
     scheduler, output = make_scheduler(partial=1), SchedulerOutput()
     scheduler._num_partial = 1
     a = request("a", 4)
-    expect(scheduler._admit_chunk(a, a.first_seq(), num_tokens=4, chunk=4, output=output), True)
+    expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=4, chunk=4, output=output), True)
 
 
 @invariant(5)
 def test_the_rest_of_a_prompt_needs_blocks_too():
     scheduler, output = make_scheduler(num_blocks=4), SchedulerOutput()  # for 16 tokens
     a = request("a", 18)
-    expect(scheduler._admit_chunk(a, a.first_seq(), num_tokens=18, chunk=8, output=output), False)
-    expect((scheduler.kv.pool.num_free, a.first_seq().block_ids, work(output)), (4, [], {}))
+    expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=18, chunk=8, output=output), False)
+    expect((scheduler.kv.pool.num_free, a.get_seqs()[0].block_ids, work(output)), (4, [], {}))
 
 
 @invariant(5)
 def test_just_enough_blocks_will_do():
     scheduler, output = make_scheduler(num_blocks=5), SchedulerOutput()
     a = request("a", 18)
-    expect(scheduler._admit_chunk(a, a.first_seq(), num_tokens=18, chunk=8, output=output), True)
+    expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=18, chunk=8, output=output), True)
 
 
 @invariant(5)
@@ -105,9 +105,9 @@ def test_what_others_will_take_is_left_to_them():
     scheduler, output = make_scheduler(num_blocks=5, partial=2), SchedulerOutput()
     a = request("a", 10)  # three blocks
     scheduler._owed_blocks = 3
-    expect(scheduler._admit_chunk(a, a.first_seq(), num_tokens=10, chunk=8, output=output), False)
+    expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=10, chunk=8, output=output), False)
     scheduler._owed_blocks = 2
-    expect(scheduler._admit_chunk(a, a.first_seq(), num_tokens=10, chunk=8, output=output), True)
+    expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=10, chunk=8, output=output), True)
 
 
 @invariant(6)
@@ -115,6 +115,6 @@ def test_the_reserve_stays_free():
     scheduler, output = make_scheduler(num_blocks=100), SchedulerOutput()  # one in a hundred is kept
     running(scheduler, request("old", 4 * 98), num_computed=4 * 97)
     a = request("a", 12)
-    expect(scheduler._admit_chunk(a, a.first_seq(), num_tokens=12, chunk=8, output=output), False)
+    expect(scheduler._admit_chunk(a, a.get_seqs()[0], num_tokens=12, chunk=8, output=output), False)
     b = request("b", 8)
-    expect(scheduler._admit_chunk(b, b.first_seq(), num_tokens=8, chunk=8, output=output), True)
+    expect(scheduler._admit_chunk(b, b.get_seqs()[0], num_tokens=8, chunk=8, output=output), True)

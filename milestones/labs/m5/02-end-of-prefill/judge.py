@@ -15,7 +15,7 @@ def test_siblings_draw_from_the_same_logits():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 10, n=3)
     seq = running(scheduler, a, num_computed=10)
-    expect(scheduler._fork_siblings(a, seq, room=5, output=output), 2)
+    expect(scheduler._fork_siblings(a, seq, rows_left=5, output=output), 2)
     expect(named(output.forks), [("a-0", "a-1"), ("a-0", "a-2")])
     expect([child.status for child in a.get_seqs()], [RUNNING, RUNNING, RUNNING])
 
@@ -26,7 +26,7 @@ def test_they_share_the_whole_prompt():
     a = request("a", 10, n=2)
     seq = running(scheduler, a, num_computed=8)
     scheduler.kv.allocate_slots([(seq, 2)])  # this step computes the last two
-    scheduler._fork_siblings(a, seq, room=5, output=output)
+    scheduler._fork_siblings(a, seq, rows_left=5, output=output)
     child = a.get_seqs()[1]
     expect((child.block_ids, child.num_computed_tokens), ([1, 2, 3], 10))
 
@@ -46,7 +46,7 @@ def test_a_sibling_with_an_output_has_begun():
     a = request("a", 10, n=3)
     seq = running(scheduler, a, num_computed=10)
     a.get_seqs()[1].data.output_token_ids.append(7)  # preempted, it waits to compute its own tokens again
-    scheduler._fork_siblings(a, seq, room=5, output=output)
+    scheduler._fork_siblings(a, seq, rows_left=5, output=output)
     expect(named(output.forks), [("a-0", "a-2")])
 
 
@@ -55,7 +55,7 @@ def test_no_more_than_there_is_room_for():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 10, n=4)
     seq = running(scheduler, a, num_computed=10)
-    expect(scheduler._fork_siblings(a, seq, room=2, output=output), 2)
+    expect(scheduler._fork_siblings(a, seq, rows_left=2, output=output), 2)
     expect(named(output.forks), [("a-0", "a-1"), ("a-0", "a-2")])
 
 
@@ -64,7 +64,7 @@ def test_the_others_stand_in_line():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 10, n=4)
     seq = running(scheduler, a, num_computed=10)
-    scheduler._fork_siblings(a, seq, room=2, output=output)
+    scheduler._fork_siblings(a, seq, rows_left=2, output=output)
     expect(a in scheduler.waiting, True)
 
 
@@ -74,7 +74,7 @@ def test_none_is_left_to_stand_in_line():
     a = request("a", 10, n=3)
     seq = running(scheduler, a, num_computed=10)
     scheduler.lines.enter_waiting(a)
-    scheduler._fork_siblings(a, seq, room=2, output=output)
+    scheduler._fork_siblings(a, seq, rows_left=2, output=output)
     expect(a in scheduler.waiting, False)
 
 
@@ -84,7 +84,7 @@ def test_a_prompt_that_is_computed_again_forks_nothing():
     a = request("a", 10, n=2)
     seq = running(scheduler, a, num_computed=10)
     seq.data.output_token_ids.append(7)  # it had drawn before it was preempted
-    expect(scheduler._fork_siblings(a, seq, room=5, output=output), 0)
+    expect(scheduler._fork_siblings(a, seq, rows_left=5, output=output), 0)
     expect((named(output.forks), a in scheduler.waiting), ([], True))
 
 

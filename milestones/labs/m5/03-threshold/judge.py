@@ -6,10 +6,10 @@ from lab_judge import expect, invariant
 from support import request
 
 
-def prefills(**lacking):
+def prefills(**tokens_to_compute):
     """Requests under way by name, each with what its one sequence lacks of its prompt."""
-    made = [(request(name, num_tokens), num_tokens) for name, num_tokens in lacking.items()]
-    return [(a, [(a.first_seq(), num_tokens)]) for a, num_tokens in made]
+    made = [(request(name, num_tokens), num_tokens) for name, num_tokens in tokens_to_compute.items()]
+    return [(a, [(a.get_seqs()[0], num_tokens)]) for a, num_tokens in made]
 
 
 def shares(prefills, left, prompt_cap):
@@ -19,15 +19,15 @@ def shares(prefills, left, prompt_cap):
 def in_step(num_tokens, given, num_blocks=8):
     """A prompt of `num_tokens` tokens of which a step computes `given`, its first: (kv, sequence, step)."""
     kv, output = KVCacheManager(num_blocks, block_size=4), SchedulerOutput()
-    seq = request("a", num_tokens).first_seq()
+    seq = request("a", num_tokens).get_seqs()[0]
     seq.status = SequenceStatus.RUNNING
     kv.allocate_slots([(seq, given)])
     output.add(seq, given)
     return kv, seq, output
 
 
-def named(wants):
-    return [(seq.seq_id, num_tokens) for seq, num_tokens in wants]
+def named(seq_tokens):
+    return [(seq.seq_id, num_tokens) for seq, num_tokens in seq_tokens]
 
 
 @invariant(1)
@@ -79,7 +79,7 @@ def test_no_more_than_it_lacks():
 @invariant(4)
 def test_who_is_not_in_the_step_gets_nothing():
     kv, seq, output = in_step(num_tokens=18, given=4)
-    other = request("b", 9).first_seq()
+    other = request("b", 9).get_seqs()[0]
     other.status = SequenceStatus.RUNNING
     expect(top_up([(other, 9)], output, kv, left=3), [])
     seq.status = SequenceStatus.WAITING  # it had to give way in this step
@@ -100,7 +100,7 @@ def test_one_token_more_is_more():
 @invariant(4)
 def test_what_one_takes_the_next_does_not_have():
     kv, seq, output = in_step(num_tokens=6, given=4)
-    other = request("b", 9).first_seq()
+    other = request("b", 9).get_seqs()[0]
     other.status = SequenceStatus.RUNNING
     kv.allocate_slots([(other, 1)])
     output.add(other, 1)
@@ -145,7 +145,7 @@ def test_the_answer_says_what_each_computes_in_all():
 @invariant(6)
 def test_a_sequence_that_got_nothing_is_not_in_the_answer():
     kv, seq, output = in_step(num_tokens=18, given=4)
-    other = request("b", 9).first_seq()
+    other = request("b", 9).get_seqs()[0]
     other.status = SequenceStatus.RUNNING
     kv.allocate_slots([(other, 1)])
     output.add(other, 1)
@@ -160,3 +160,13 @@ def test_who_was_through_its_prompt_is_not_in_the_answer():
         seq.add_token_id(token_id)  # it had been preempted, and computes its output anew as well
     expect(named(top_up([(seq, 7)], output, kv, left=2)), [])
     expect(output.num_scheduled_tokens, [6])
+
+
+@invariant(4)
+def test_each_gets_more_than_it_was_given():
+    kv, _, output = in_step(num_tokens=18, given=4)
+    other = request("b", 9).get_seqs()[0]
+    other.status = SequenceStatus.RUNNING
+    kv.allocate_slots([(other, 1)])
+    output.add(other, 1)
+    expect(named(top_up([(other, 9)], output, kv, left=3)), [("b-0", 4)])

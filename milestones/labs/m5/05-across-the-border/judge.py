@@ -63,6 +63,13 @@ def test_the_numbers_are_log_probabilities():
     expect_close(own, [logprob(hidden[at], PROMPT[at + 1]) for at in range(5)])
 
 
+@invariant(1)
+def test_they_are_computed_in_float32():
+    gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6).bfloat16()
+    own = [row.logprobs[0] for row in gathered(gatherer, sequence(PROMPT), hidden)]
+    expect_close(own, [logprob(hidden[at], PROMPT[at + 1]) for at in range(5)], atol=1e-4)
+
+
 @invariant(2)
 def test_a_whole_prompt_has_a_row_less_than_tokens():
     gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)
@@ -127,3 +134,10 @@ def test_few_rows_of_logits_at_a_time():
     expect(tokens(rows), prompt[1:])
     expect(max(model.asked) <= PROMPT_LOGPROBS_ROWS, True)
     expect(sum(model.asked), 149)
+
+
+@invariant(2)
+def test_no_others_beside_the_prompts_own():
+    gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)
+    rows = gathered(gatherer, sequence(PROMPT, num_top=0), hidden)
+    expect([row.token_ids for row in rows], [[1], [4], [1], [5], [9]])

@@ -30,9 +30,9 @@ def take(prompt, shelf, output=(), cache_salt=None):
     kv = KVCacheManager(num_blocks=9, block_size=4, enable_prefix_caching=True, digest=lambda data: data)
     kv.pool = shelf
     request = Request("r", None, prompt, SamplingParams(), cache_salt=cache_salt)
-    request.first_seq().data.output_token_ids += output
-    kv.get_computed_blocks(request, request.first_seq())
-    return request.first_seq(), kv
+    request.get_seqs()[0].data.output_token_ids += output
+    kv.get_computed_blocks(request, request.get_seqs()[0])
+    return request.get_seqs()[0], kv
 
 
 ONE = list(range(1, 5))

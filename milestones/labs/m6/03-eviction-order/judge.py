@@ -45,6 +45,14 @@ def test_a_neighbour_that_holds_nothing_is_taken():
 
 
 @invariant(2)
+def test_a_neighbour_that_is_in_use_is_left_alone():
+    pool = BlockPool(6, enable_caching=True)
+    pool.get_new_blocks(5)
+    pool.free_blocks([1])
+    expect(pool.get_new_blocks(1, after=3), [1])
+
+
+@invariant(2)
 def test_a_neighbour_that_can_be_found_is_left_alone():
     pool = BlockPool(5, enable_caching=True)
     first, table = pool.get_new_blocks(1), pool.get_new_blocks(2)

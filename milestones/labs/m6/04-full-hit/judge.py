@@ -50,12 +50,20 @@ def test_a_double_gives_way_to_the_block_that_has_the_content():
 
 
 @invariant(2)
+def test_a_block_that_is_found_already_changes_nothing():
+    pool = BlockPool(6, enable_caching=True)
+    table = pool.get_new_blocks(2)
+    pool.cache_full_blocks(chain(range(8)), table, 0, 2)
+    expect(pool.cache_full_blocks(chain(range(8)), table, 0, 2), (2, False))
+
+
+@invariant(2)
 def test_a_full_hit_ends_with_the_blocks_of_the_first_request():
     kv = KVCacheManager(num_blocks=6, block_size=4, enable_prefix_caching=True)
     tables = []
     for name in ("first", "second"):
         request = Request(name, None, list(range(8)), SamplingParams())
-        seq = request.first_seq()
+        seq = request.get_seqs()[0]
         kv.get_computed_blocks(request, seq)
         kv.allocate_slots([(seq, 8 - seq.num_computed_tokens)])
         tables.append(list(seq.block_ids))  # as the step sees it

@@ -53,6 +53,14 @@ def test_the_note_by_hand():
 
 
 @invariant(1)
+def test_a_code_of_8_bits_may_be_200_above_its_zero():
+    hessian = torch.tensor([[2.0, 0.9], [0.9, 1.0]])
+    grid = Grid(torch.ones(1, 1), torch.tensor([[-128]], dtype=torch.int8), 8, False)
+    codes = gptq(torch.tensor([[200.3, 0.3]]), hessian, grid)
+    expect(codes.values.tolist(), [[72, -127]])  # 0.3 lost on the first, so the second is more than 0.5
+
+
+@invariant(1)
 def test_the_column_with_the_larger_input_comes_first():
     hessian = torch.tensor([[1.0, 1.8], [1.8, 4.0]])
     codes = gptq(torch.tensor([[0.4, 0.4]]), hessian, integers(1))

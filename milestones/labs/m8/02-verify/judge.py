@@ -4,15 +4,15 @@ from lab_judge import expect, invariant
 
 @invariant(1)
 def test_without_guesses_a_step_brings_a_token():
-    def draw(places, position):
-        return [40 + place for place in places]
+    def draw(indices, position):
+        return [40 + index for index in indices]
 
     expect(verify([[], []], draw), [[40], [41]])
 
 
 @invariant(1)
 def test_no_sequences():
-    def draw(places, position):
+    def draw(indices, position):
         raise AssertionError("there is nothing to draw")
 
     expect(verify([], draw), [])
@@ -22,7 +22,7 @@ def test_no_sequences():
 def test_a_wrong_guess_is_replaced_by_what_was_drawn():
     says = [7, 3, 4, 0, 0]  # the note's example
 
-    def draw(places, position):
+    def draw(indices, position):
         return [says[position]]
 
     expect(verify([[7, 3, 9, 9]], draw), [[7, 3, 4]])
@@ -32,7 +32,7 @@ def test_a_wrong_guess_is_replaced_by_what_was_drawn():
 def test_what_agrees_behind_the_first_difference_does_not_count():
     says = [5, 3, 9, 1]
 
-    def draw(places, position):
+    def draw(indices, position):
         return [says[position]]
 
     expect(verify([[7, 3, 9]], draw), [[5]])
@@ -42,7 +42,7 @@ def test_what_agrees_behind_the_first_difference_does_not_count():
 def test_one_more_behind_a_run_that_was_right():
     says = [7, 3, 4]
 
-    def draw(places, position):
+    def draw(indices, position):
         return [says[position]]
 
     expect(verify([[7, 3]], draw), [[7, 3, 4]])
@@ -52,7 +52,7 @@ def test_one_more_behind_a_run_that_was_right():
 def test_nothing_is_drawn_behind_a_difference():
     asked = []
 
-    def draw(places, position):
+    def draw(indices, position):
         asked.append(position)
         return [[7, 4, 9, 9][position]]
 
@@ -64,8 +64,8 @@ def test_nothing_is_drawn_behind_a_difference():
 def test_each_sequence_goes_on_by_itself():
     says = [[7, 3, 4], [5, 0, 0], [6, 8, 0]]
 
-    def draw(places, position):
-        return [says[place][position] for place in places]
+    def draw(indices, position):
+        return [says[index][position] for index in indices]
 
     expect(verify([[7, 3], [9, 9], [6]], draw), [[7, 3, 4], [5], [6, 8]])
 
@@ -74,9 +74,9 @@ def test_each_sequence_goes_on_by_itself():
 def test_all_that_go_on_are_drawn_in_one_call_in_their_order():
     asked = []
 
-    def draw(places, position):
-        asked.append((position, list(places)))
-        return [7] * len(places)
+    def draw(indices, position):
+        asked.append((position, list(indices)))
+        return [7] * len(indices)
 
     verify([[7, 7], [9], [7, 9], []], draw)
     expect(asked, [(0, [0, 1, 2, 3]), (1, [0, 2]), (2, [0])])
@@ -86,8 +86,8 @@ def test_all_that_go_on_are_drawn_in_one_call_in_their_order():
 def test_where_there_is_nothing_to_draw_nothing_is_gained():
     says = [[None, 0, 0], [7, None, 0], [7, 3, 4]]
 
-    def draw(places, position):
-        return [says[place][position] for place in places]
+    def draw(indices, position):
+        return [says[index][position] for index in indices]
 
     expect(verify([[], [7, 3], [7, 3]], draw), [[], [7], [7, 3, 4]])
 
@@ -106,8 +106,8 @@ def test_token_0_is_a_token():
 def test_the_guesses_stay_as_they_were():
     drafts = [[7, 3], [9]]
 
-    def draw(places, position):
-        return [7] * len(places)
+    def draw(indices, position):
+        return [7] * len(indices)
 
     verify(drafts, draw)
     expect(drafts, [[7, 3], [9]])

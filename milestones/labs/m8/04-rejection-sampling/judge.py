@@ -35,25 +35,6 @@ def test_what_the_target_never_says_is_refused():
     expect((accepted.any().item(), token_ids.unique().tolist()), (False, [1]))
 
 
-@invariant(1)
-def test_a_quotient_of_0_keeps_nothing(monkeypatch):
-    monkeypatch.setattr(rejection, "uniforms", lambda generators, device: torch.zeros(1, 1, dtype=torch.float64))
-    target, draft = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]])
-    accepted, token_ids = accept_or_replace(target, draft, torch.tensor([0]), [None])
-    expect((accepted.tolist(), token_ids.tolist()), ([False], [1]))
-
-
-@invariant(1)
-def test_the_quotient_is_one_of_float64(monkeypatch):
-    wanted, had = torch.tensor([0.1, 0.3])  # float32
-    exact, rounded = wanted.double() / had.double(), (wanted / had).double()
-    between = ((exact + rounded) / 2).reshape(1, 1)  # a number that only one of them is above
-    monkeypatch.setattr(rejection, "uniforms", lambda generators, device: between)
-    target, draft = torch.tensor([[0.1, 0.9]]), torch.tensor([[0.3, 0.7]])
-    accepted, _ = accept_or_replace(target, draft, torch.tensor([0]), [None])
-    expect(accepted.item(), (between < exact).item())
-
-
 @invariant(2)
 def test_a_replacement_is_what_the_target_has_more_of():
     torch.manual_seed(0)
@@ -132,3 +113,22 @@ def test_a_rows_token_depends_on_its_own_generator_only():
     alone = [token_of(seed, []) for seed in range(40)]
     expect([token_of(seed, [None, torch.Generator().manual_seed(9)]) for seed in range(40)], alone)
     expect(sorted(set(alone)), [1, 2, 3])
+
+
+@invariant(6)
+def test_a_quotient_of_0_keeps_nothing(monkeypatch):
+    monkeypatch.setattr(rejection, "uniforms", lambda generators, device: torch.zeros(1, 1, dtype=torch.float64))
+    target, draft = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]])
+    accepted, token_ids = accept_or_replace(target, draft, torch.tensor([0]), [None])
+    expect((accepted.tolist(), token_ids.tolist()), ([False], [1]))
+
+
+@invariant(6)
+def test_the_quotient_is_one_of_float64(monkeypatch):
+    wanted, had = torch.tensor([0.1, 0.3])  # float32
+    exact, rounded = wanted.double() / had.double(), (wanted / had).double()
+    between = ((exact + rounded) / 2).reshape(1, 1)  # a number that only one of them is above
+    monkeypatch.setattr(rejection, "uniforms", lambda generators, device: between)
+    target, draft = torch.tensor([[0.1, 0.9]]), torch.tensor([[0.3, 0.7]])
+    accepted, _ = accept_or_replace(target, draft, torch.tensor([0]), [None])
+    expect(accepted.item(), (between < exact).item())

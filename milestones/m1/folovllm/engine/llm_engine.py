@@ -20,9 +20,9 @@ from folovllm.attention.backends.dense import DenseBackend
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.core.stop import check_stop
 from folovllm.engine.input_processor import InputProcessor, Prompt
+from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stream import OutputDelta, check_can_stream
-from folovllm.engine.threads import few_threads
 from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.models.weights import build_model, weights_folder
@@ -59,6 +59,7 @@ class LLMEngine:
         self.config = dataclasses.replace(config)  # a copy: the caller's stays as it was
         self.config.set_max_model_len(self.max_model_len)
         self.model_config = self.config.model_config
+        self._threads = threads_for_steps(self.model_config.model)
 
         self.tokenizer = None if model_config.skip_tokenizer_init else load_tokenizer(model_config)
         self.eos_token_ids = frozenset(load_generation_config(model_config).eos_token_ids)
@@ -108,7 +109,7 @@ class LLMEngine:
         if seq.status is SequenceStatus.WAITING:
             seq.transition(SequenceStatus.RUNNING)
         try:
-            with few_threads(self.model_config.model):
+            with self._threads():
                 step = self.runner.execute_model(seq)
         except Exception:
             self.abort_request(request.request_id)

@@ -138,6 +138,6 @@ def _is_one_prompt(prompts: Any) -> bool:
 def _progress(*, enabled: bool) -> Progress:
     speed = TextColumn("{task.fields[speed]}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), speed)
-    console = Console(stderr=True)  # so that what a program prints stays its own
+    console = Console(stderr=True)  # not into what a program prints
     is_seen = console.is_terminal or console.is_jupyter  # into a pipe, it would write empty lines
     return Progress(*columns, console=console, transient=True, disable=not (enabled and is_seen))

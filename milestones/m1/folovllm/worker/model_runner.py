@@ -19,7 +19,7 @@ from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
-from folovllm.sample.draw import NOT_FINITE, undrawable
+from folovllm.sample.draw import NOT_FINITE, sampling_error
 from folovllm.sample.logprobs import gather_logprobs
 from folovllm.sample.metadata import SamplingMetadata
 from folovllm.sample.row import SamplingRow, make_generator
@@ -73,7 +73,7 @@ class ModelRunner:
         sampled = self.sampler(self.model.compute_logits(hidden[-1:]), self._sampling)
         token_id = int(sampled.token_ids[0])
         if token_id < 0:
-            raise undrawable(token_id, seq.request_id, seq.sampling_params)
+            raise sampling_error(token_id, seq.request_id, seq.sampling_params)
         output = ModelRunnerOutput(
             token_id=token_id,
             logprobs=LogprobsRow.from_tensors(sampled.logprobs)[0] if sampled.logprobs is not None else None,
@@ -127,5 +127,5 @@ class ModelRunner:
             logprobs = logits.float().log_softmax(dim=-1)
             rows += LogprobsRow.from_tensors(gather_logprobs(logprobs, num_top, wanted))
         if any(math.isnan(row.logprobs[0]) for row in rows):  # log_softmax makes NaN of logits that are not finite
-            raise undrawable(NOT_FINITE, seq.request_id, seq.sampling_params)
+            raise sampling_error(NOT_FINITE, seq.request_id, seq.sampling_params)
         return rows

@@ -15,8 +15,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from folovllm.core.scheduler import Scheduler
-from folovllm.engine.core import Gained
+from folovllm.engine.core import Gained, SequenceChanges
 from folovllm.engine.detokenizer import IncrementalDetokenizer, SupportsDecode
 from folovllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from folovllm.request import Request, Sequence, SequenceStatus
@@ -92,8 +91,8 @@ class OutputProcessor:
         tokenizer: a Hugging Face tokenizer, or None when skip_tokenizer_init leaves token ids only.
     """
 
-    def __init__(self, tokenizer: Any | None, scheduler: Scheduler) -> None:
-        self.tokenizer, self.scheduler = tokenizer, scheduler
+    def __init__(self, tokenizer: Any | None) -> None:
+        self.tokenizer = tokenizer
         self._decoder = None if tokenizer is None else fastest_decoder(tokenizer)
         self.sequences: dict[str, SequenceOutput] = {}
 
@@ -107,12 +106,12 @@ class OutputProcessor:
 
     def process_outputs(
         self, requests: dict[str, Request], rows: list[Sequence], output: ModelRunnerOutput, gained: Gained
-    ) -> tuple[list[RequestOutput], int]:
-        """Take in a step, whose tokens are appended already, and end the sequences that are at their end.
+    ) -> tuple[list[Request], int, SequenceChanges]:
+        """Take in a step, whose tokens are appended already.
 
         requests: the unfinished ones by id. rows: the sequences that took part. gained: what EngineCore.step() says.
 
-        Returns the outputs of the requests that changed, and how many tokens came.
+        Returns the requests that changed, for make_output(), how many tokens came, and which sequences end.
         """
         for seq in rows if output.prompt_logprobs else ():
             if seq.seq_id in output.prompt_logprobs and not seq.is_finished():
@@ -121,7 +120,7 @@ class OutputProcessor:
                 request.prompt_logprobs = [None, *map(self._decode_row, output.prompt_logprobs[seq.seq_id])]
         logprobs = dict(zip(rows, output.logprobs, strict=True))
         changed: dict[str, Request] = {}
-        num_tokens = 0
+        changes, num_tokens = SequenceChanges(), 0
         for seq, ended in gained:
             if seq.status is not SequenceStatus.RUNNING:
                 continue  # its request failed in this step
@@ -136,8 +135,8 @@ class OutputProcessor:
                     seq.output_logprobs.append(self._decode_row(row))
             ended = self.sequences[seq.seq_id].add_token(seq.data.output_token_ids[-1], ended)
             if ended is not None:
-                self.scheduler.finish(request, seq, ended)
-        return [self.make_output(request) for request in changed.values()], num_tokens
+                changes.ended.append((request, seq, ended))
+        return list(changed.values()), num_tokens, changes
 
     def make_output(self, request: Request) -> RequestOutput:
         """The request as it stands. Once finished, the best n of best_of sequences, best first."""

@@ -24,7 +24,7 @@ from folovllm.sample.logits_processors import LogitsProcessor, apply_checked, pr
 from folovllm.sample.row import SamplingRow
 
 
-class Way(NamedTuple):
+class SamplingGroup(NamedTuple):
     """The way a row is sampled. Rows of the same way can be computed together."""
 
     path: str
@@ -37,7 +37,7 @@ class Way(NamedTuple):
     logprobs_mode: str
 
     @classmethod
-    def of(cls, row: SamplingRow, vocab_size: int) -> Way:
+    def of(cls, row: SamplingRow, vocab_size: int) -> SamplingGroup:
         params = row.params
         path, width = ("greedy", 1) if params.is_greedy else path_of(params, vocab_size)
         return cls(path, width, processors_for(row), num_reported(row), params.logprobs_mode)
@@ -52,19 +52,19 @@ def num_reported(row: SamplingRow) -> int | None:
 class SamplingMetadata:
     """Row i goes with row i of the logits."""
 
-    way: Way
+    group: SamplingGroup
     filters: Filters
     generators: list[torch.Generator | None]
     processors: list[LogitsProcessor]
 
     @classmethod
     def build(cls, rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> SamplingMetadata:
-        way = Way.of(rows[0], vocab_size)
-        processors = [processor() for processor in way.processors]
+        group = SamplingGroup.of(rows[0], vocab_size)
+        processors = [processor() for processor in group.processors]
         for processor in processors:
             processor.update(rows)
         filters = Filters.of([row.params for row in rows], vocab_size, device)
-        return cls(way, filters, [row.generator for row in rows], processors)
+        return cls(group, filters, [row.generator for row in rows], processors)
 
     def edit(self, logits: Tensor) -> Tensor:
         """Masks, biases, processors and penalties, on a float32 copy; no copy when all are idle."""

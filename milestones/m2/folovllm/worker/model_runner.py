@@ -15,11 +15,11 @@ import torch
 from folovllm.attention.backend import AttentionBackend
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.utils.turns import interrupts_allowed
+from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.input_batch import InputBatch
 from folovllm.worker.kv_cache import KVCache
-from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput, find_nan_prompts, find_undrawable
+from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput, find_nan_prompts, find_sampling_errors
 from folovllm.worker.prompt_logprobs import PromptLogprobs
 
 
@@ -74,13 +74,13 @@ class ModelRunner:
         self.batch.advance(inputs, token_ids.numpy())
         output = ModelRunnerOutput(list(token_ids.tolist()), [None] * len(seqs), failures=failures)
         if min(output.token_ids, default=0) < 0:
-            failures |= find_undrawable(seqs, output.token_ids)
+            failures |= find_sampling_errors(seqs, output.token_ids)
         if sampled.logprobs is not None:
             reported = zip(self.sampling.reported(seqs), LogprobsRow.from_tensors(sampled.logprobs), strict=True)
             output.logprobs = [None if count is None else row.cut(count) for count, row in reported]
-        for place, seq in enumerate(seqs if failures else ()):
+        for index, seq in enumerate(seqs if failures else ()):
             if seq.seq_id in failures:
-                output.token_ids[place] = output.logprobs[place] = None
+                output.token_ids[index] = output.logprobs[index] = None
         if scheduled.num_prompt_tokens:
             output.prompt_logprobs = self.prompt_logprobs.gather(scheduled, hidden)
             output.failures |= find_nan_prompts(seqs, output.prompt_logprobs)

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, field
 
 from folovllm.request import Sequence
-from folovllm.sample.draw import NOT_FINITE, undrawable
+from folovllm.sample.draw import NOT_FINITE, sampling_error
 from folovllm.sample.logprobs import LogprobsTensors
 
 Failures = dict[str, Exception]
@@ -53,7 +53,7 @@ class ModelRunnerOutput:
     """What a request's own logits processor raised, and what is found below."""
 
 
-def find_undrawable(seqs: list[Sequence], token_ids: list[int]) -> Failures:
+def find_sampling_errors(seqs: list[Sequence], token_ids: list[int]) -> Failures:
     """Of the sequences that drew these, the ones that had nothing to draw from."""
     return {seq.seq_id: _error(seq, code) for seq, code in zip(seqs, token_ids, strict=True) if code < 0}
 
@@ -70,4 +70,4 @@ def find_nan_prompts(seqs: list[Sequence], answers: dict[str, list[LogprobsRow]]
 
 
 def _error(seq: Sequence, code: int) -> Exception:
-    return undrawable(code, seq.request_id, seq.sampling_params)
+    return sampling_error(code, seq.request_id, seq.sampling_params)

@@ -15,12 +15,12 @@ def test_the_lowest_free_slot_is_taken_first():
     desk = Desk(max_num_seqs=3)
     requests = [desk.add(name, max_tokens=9) for name in "abc"]
     desk.step()
-    assert [request.first_seq().block_ids for request in requests] == [[0], [1], [2]]
+    assert [request.get_seqs()[0].block_ids for request in requests] == [[0], [1], [2]]
     desk.abort("b")
     desk.abort("a")
     late = [desk.add(name) for name in "de"]
     desk.step()
-    assert [request.first_seq().block_ids for request in late] == [[0], [1]]
+    assert [request.get_seqs()[0].block_ids for request in late] == [[0], [1]]
 
 
 def test_a_finished_sequence_owns_no_slot():
@@ -49,7 +49,7 @@ def test_the_invariants_see_a_slot_that_is_lost_owned_twice_or_miscounted(harm):
     desk.step()
     desk.scheduler.check_invariants()
     if harm == "lost":
-        request.first_seq().block_ids.clear()
+        request.get_seqs()[0].block_ids.clear()
     elif harm == "twice":
         desk.scheduler._free_slots.append(0)
     else:

@@ -23,7 +23,7 @@ from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.preemption import Preempter, choose_victims
 from folovllm.core.request_queue import RequestLines
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.sequence_group import lacking, rows_claimed, rows_needed
+from folovllm.core.sequence_group import rows_claimed, rows_needed, tokens_to_compute
 from folovllm.core.stop import check_stop
 from folovllm.request import Request, Sequence, SequenceStatus
 
@@ -78,16 +78,16 @@ class Scheduler:
     def _let_in(self, output: SchedulerOutput) -> bool:
         """Swapped requests come back and waiting ones join, the oldest first, while there are rows, tokens and blocks
         left. Returns whether any did."""
-        room, moved = self.max_num_seqs - sum(map(rows_claimed, self.running)), False
+        rows_left, moved = self.max_num_seqs - sum(map(rows_claimed, self.running)), False
         while self.swapped or self.waiting:
             key = self.lines.key
             if not self.waiting or (self.swapped and key(self.swapped[0]) <= key(self.waiting.peek())):
-                taken = self._swap_in(self.swapped[0], room, output)
+                taken = self._swap_in(self.swapped[0], rows_left, output)
             else:
-                taken = self._admit(self.waiting.peek(), room, output)
+                taken = self._admit(self.waiting.peek(), rows_left, output)
             if taken is None:
                 break
-            room, moved = room - taken, True
+            rows_left, moved = rows_left - taken, True
         return moved
 
     def _decode_in_place(self, request: Request, output: SchedulerOutput) -> bool:
@@ -104,20 +104,22 @@ class Scheduler:
     def _continue(self, request: Request, seqs: list[Sequence], output: SchedulerOutput) -> bool:
         """Let running sequences of a request compute what they lack. True when a request had to give way for it."""
         preempted = False
-        for wants in lacking(request, seqs, self.max_num_batched_tokens - output.total_num_scheduled_tokens):
-            while wants[0][0].status is RUNNING and not self._grant(wants, output):
+        for seq_tokens in tokens_to_compute(
+            request, seqs, self.max_num_batched_tokens - output.total_num_scheduled_tokens
+        ):
+            while seq_tokens[0][0].status is RUNNING and not self._grant(seq_tokens, output):
                 newest, preempted = self.running[-1], True
                 self._preempt(newest, choose_victims(newest, request), output)
         return preempted
 
-    def _grant(self, wants: list[tuple[Sequence, int]], output: SchedulerOutput, keep_free: int = 0) -> bool:
+    def _grant(self, seq_tokens: list[tuple[Sequence, int]], output: SchedulerOutput, keep_free: int = 0) -> bool:
         """Put sequences with their tokens into the step, if there are blocks for them."""
-        sizes = [len(seq.block_ids) for seq, _ in wants]
-        copies = self.kv.allocate_slots(wants, keep_free)
+        sizes = [len(seq.block_ids) for seq, _ in seq_tokens]
+        copies = self.kv.allocate_slots(seq_tokens, keep_free)
         if copies is None:
             return False
         output.add_copies(copies)
-        for (seq, num_tokens), size in zip(wants, sizes, strict=True):
+        for (seq, num_tokens), size in zip(seq_tokens, sizes, strict=True):
             if copies or len(seq.block_ids) > size:
                 output.grown_seqs.append(seq)
             if num_tokens > 0:
@@ -130,7 +132,7 @@ class Scheduler:
         if request.has(WAITING):
             self.lines.enter_waiting(request)
 
-    def _swap_in(self, request: Request, room: int, output: SchedulerOutput) -> int | None:
+    def _swap_in(self, request: Request, rows_left: int, output: SchedulerOutput) -> int | None:
         """Bring a swapped request back and let it compute. Its sequences come together, so that what they share stays
         shared; where that is too much, one of them comes alone (beams cannot).
 
@@ -140,7 +142,7 @@ class Scheduler:
         together = [swapped] if request.sampling_params.use_beam_search else [swapped, swapped[:1]]
         for seqs in together:
             rows = rows_needed(request, len(seqs), runs=request in self.running)
-            if rows > room:
+            if rows > rows_left:
                 continue
             if (moves := self.kv.swap_in(seqs, self._reserve(request))) is not None:
                 output.blocks_to_swap_in += moves
@@ -151,14 +153,14 @@ class Scheduler:
                 return rows
         return None
 
-    def _admit(self, request: Request, room: int, output: SchedulerOutput) -> int | None:
+    def _admit(self, request: Request, rows_left: int, output: SchedulerOutput) -> int | None:
         """Start the next waiting sequence of a request.
 
         Returns the rows that it takes of `room`, None when something is spent: then those behind it wait as well, or a
         long prompt could be overtaken for ever.
         """
         rows = rows_needed(request, 1, runs=request in self.running)
-        if rows > room:
+        if rows > rows_left:
             return None
         if any(sibling.num_computed_tokens == 0 for sibling in request.get_seqs(RUNNING)):
             return None  # in a step from now there will be something to share
@@ -174,7 +176,7 @@ class Scheduler:
         seq.transition(RUNNING)
         if not shared and seq.get_output_len() == 0:
             # The prompt is prefilled once: siblings that have not begun draw their first token from the same logits.
-            children = [child for child in request.get_seqs(WAITING) if child.get_output_len() == 0][: room - rows]
+            children = [child for child in request.get_seqs(WAITING) if child.get_output_len() == 0][: rows_left - rows]
             for child in children:
                 self.kv.fork(seq, child, seq.get_prompt_len())
                 child.transition(RUNNING)

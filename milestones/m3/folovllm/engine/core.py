@@ -11,16 +11,27 @@ vLLM: v1/engine/core.py (EngineCore.step)
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from folovllm.config import EngineConfig
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.request import Sequence, SequenceStatus
+from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.worker.memory import CacheSize
 from folovllm.worker.model_runner import ModelRunner
 from folovllm.worker.model_runner_output import ModelRunnerOutput
 
 Gained = list[tuple[Sequence, SequenceStatus | None]]
 """Sequences with one more token each, and the status that it brings about, if any."""
+
+
+@dataclass(slots=True)
+class SequenceChanges:
+    """What becomes of sequences by the tokens of a step, as the output processor finds; EngineCore carries it out."""
+
+    ended: list[tuple[Request, Sequence, SequenceStatus]] = field(default_factory=list)
+    forked: list[tuple[Request, Sequence, Sequence]] = field(default_factory=list)  # (request, parent, child) of beams
+    rewritten: list[Sequence] = field(default_factory=list)  # beams whose tokens the worker must read anew
 
 
 class StepFailedError(Exception):
@@ -60,3 +71,11 @@ class EngineCore:
             lost = [seq for seq in scheduled.scheduled_seqs if not seq.is_finished()]
             raise StepFailedError(error, lost) from error
         return scheduled, output, self.scheduler.update_from_output(scheduled, output.token_ids)
+
+    def apply(self, changes: SequenceChanges) -> None:
+        for request, parent, child in changes.forked:  # before any parent ends
+            self.scheduler.fork(request, parent, child)
+        for request, seq, status in changes.ended:
+            self.scheduler.finish(request, seq, status)
+        for seq in changes.rewritten:
+            self.scheduler.rewrite(seq)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from folovllm.sample.beam_logprobs import BeamLogprobs, report_beams, spread_beams
 from folovllm.sample.logprobs import LogprobsTensors
-from folovllm.sample.metadata import SamplingMetadata, Way
+from folovllm.sample.metadata import SamplingGroup, SamplingMetadata
 from folovllm.sample.row import SamplingRow
 from folovllm.sample.sampler import Sampler, SamplerOutput
 
@@ -33,7 +33,7 @@ class RowGroup:
 
     @property
     def is_beams(self) -> bool:
-        return self.metadata.way.path == "beam"
+        return self.metadata.group.path == "beam"
 
     def select(self, logits: Tensor) -> Tensor:
         """The group's rows of `logits` [b, vocab]; for beams, log-probabilities instead."""
@@ -43,15 +43,15 @@ class RowGroup:
 
 def group_rows(rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> list[RowGroup]:
     """Row i goes with row i of the logits. Built when the batch's membership changes, used until it changes again."""
-    members: dict[Way, list[int]] = {}
-    for place, row in enumerate(rows):
-        members.setdefault(Way.of(row, vocab_size), []).append(place)
+    members: dict[SamplingGroup, list[int]] = {}
+    for index, row in enumerate(rows):
+        members.setdefault(SamplingGroup.of(row, vocab_size), []).append(index)
     return [
         RowGroup(
-            torch.tensor(places, device=device),
-            SamplingMetadata.build([rows[place] for place in places], vocab_size, device),
+            torch.tensor(indices, device=device),
+            SamplingMetadata.build([rows[index] for index in indices], vocab_size, device),
         )
-        for places in members.values()
+        for indices in members.values()
     ]
 
 

@@ -21,7 +21,7 @@ from folovllm.sample.draw import (
     draw_exponential_race,
     draw_inverse_cdf,
     exponentials,
-    mark_undrawable,
+    mark_failed_draws,
     uniforms,
 )
 from folovllm.sample.filters import Candidates, find_candidates
@@ -52,20 +52,20 @@ class Sampler:
 
     def sample(self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
         """raw, edited: the logits before and after the edits, the same tensor where nothing was edited."""
-        way, candidates = metadata.way, None
-        if way.path == "greedy":
+        group, candidates = metadata.group, None
+        if group.path == "greedy":
             drawn = edited.argmax(dim=-1)
         else:
-            candidates = find_candidates(edited, metadata.filters, way.path, way.width)
+            candidates = find_candidates(edited, metadata.filters, group.path, group.width)
             drawn = self._draw(candidates, metadata.generators)
-        token_ids = mark_undrawable(drawn, raw, edited)
-        if way.num_logprobs is None:
+        token_ids = mark_failed_draws(drawn, raw, edited)
+        if group.num_logprobs is None:
             return SamplerOutput(token_ids)
-        if way.logprobs_mode == "processed" and candidates is not None:
+        if group.logprobs_mode == "processed" and candidates is not None:
             logprobs = candidate_logprobs(candidates, raw.shape[-1])
         else:  # a greedy row draws from nothing: processed ones are those that the argmax was taken of
-            logprobs = (edited if way.logprobs_mode == "processed" else raw).float().log_softmax(dim=-1)
-        return SamplerOutput(token_ids, gather_logprobs(logprobs, way.num_logprobs, drawn))
+            logprobs = (edited if group.logprobs_mode == "processed" else raw).float().log_softmax(dim=-1)
+        return SamplerOutput(token_ids, gather_logprobs(logprobs, group.num_logprobs, drawn))
 
     def _draw(self, candidates: Candidates, generators: Generators) -> Tensor:
         weights = candidates.weights

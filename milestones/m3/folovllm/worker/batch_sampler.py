@@ -88,23 +88,23 @@ class BatchSampler:
             row, states = self._rows[seq.seq_id], self._states.get(seq.seq_id)
             if row.generator is None or states is None:
                 continue
-            place = len(row.output_token_ids)
-            if place in states:
-                row.generator.set_state(states[place])
+            index = len(row.output_token_ids)
+            if index in states:
+                row.generator.set_state(states[index])
             else:
-                states[place] = row.generator.get_state()
-                states.pop(place - 2, None)
+                states[index] = row.generator.get_state()
+                states.pop(index - 2, None)
 
     def _find_failures(self, seqs: list[Sequence], logits: torch.Tensor) -> Failures:
         """Run the processors of each suspect alone; nothing is drawn."""
         self._groups = None
         failures: Failures = {}
-        for place, seq in enumerate(seqs):
+        for index, seq in enumerate(seqs):
             if not seq.sampling_params.extra_args:
                 continue
             try:
                 row = self._rows[seq.seq_id]
-                SamplingMetadata.build([row], self.vocab_size, self.device).edit(logits[place : place + 1])
+                SamplingMetadata.build([row], self.vocab_size, self.device).edit(logits[index : index + 1])
             except Exception as error:
                 failures[seq.seq_id] = error
         return failures
@@ -112,13 +112,13 @@ class BatchSampler:
     def _sample_without(
         self, failures: Failures, seqs: list[Sequence], logits: torch.Tensor
     ) -> tuple[SamplerOutput, Failures]:
-        good = [place for place, seq in enumerate(seqs) if seq.seq_id not in failures]
+        good = [index for index, seq in enumerate(seqs) if seq.seq_id not in failures]
         drawn = SamplerOutput(torch.zeros(len(seqs), dtype=torch.int64, device=logits.device))
         if good:
-            places = torch.tensor(good, device=logits.device)
-            rest, more = self.sample([seqs[place] for place in good], logits[places])
+            indices = torch.tensor(good, device=logits.device)
+            rest, more = self.sample([seqs[index] for index in good], logits[indices])
             failures |= more
-            drawn.token_ids[places] = rest.token_ids
+            drawn.token_ids[indices] = rest.token_ids
             if rest.logprobs is not None:
-                drawn.logprobs = spread_logprobs(drawn.token_ids, [(places, rest.logprobs)])
+                drawn.logprobs = spread_logprobs(drawn.token_ids, [(indices, rest.logprobs)])
         return drawn, failures

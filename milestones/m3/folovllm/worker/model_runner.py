@@ -17,12 +17,12 @@ from folovllm.attention.backend import AttentionBackend
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
-from folovllm.utils.turns import interrupts_allowed
+from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.input_batch import InputBatch, StepInputs
 from folovllm.worker.kv_cache import KVCache
-from folovllm.worker.model_runner_output import ModelRunnerOutput, find_nan_prompts, find_undrawable, to_rows
+from folovllm.worker.model_runner_output import ModelRunnerOutput, find_nan_prompts, find_sampling_errors, to_rows
 from folovllm.worker.prompt_logprobs import PromptLogprobs
 
 
@@ -89,21 +89,21 @@ class ModelRunner:
         return output
 
     def _draw(self, rows: list[Sequence], inputs: StepInputs, logits: torch.Tensor, output: ModelRunnerOutput) -> None:
-        seqs = [rows[place] for place in inputs.draws]
+        seqs = [rows[index] for index in inputs.draws]
         sampled, output.failures = self.sampling.sample(seqs, logits)
         token_ids = sampled.token_ids.cpu()
         self.batch.advance(inputs, seqs, token_ids.numpy())
         if min(token_ids.tolist(), default=0) < 0:
-            output.failures |= find_undrawable(seqs, token_ids.tolist())
-        for place, seq, token_id in zip(inputs.draws, seqs, token_ids.tolist(), strict=True):
+            output.failures |= find_sampling_errors(seqs, token_ids.tolist())
+        for index, seq, token_id in zip(inputs.draws, seqs, token_ids.tolist(), strict=True):
             # Beams choose their tokens together, from the logprobs.
             if not seq.sampling_params.use_beam_search and seq.seq_id not in output.failures:
-                output.token_ids[place] = token_id
+                output.token_ids[index] = token_id
         if sampled.logprobs is not None:
             logprobs = to_rows(sampled.logprobs)
-            for place, seq, row, count in zip(inputs.draws, seqs, logprobs, self.sampling.reported(seqs), strict=True):
+            for index, seq, row, count in zip(inputs.draws, seqs, logprobs, self.sampling.reported(seqs), strict=True):
                 if count is not None and seq.seq_id not in output.failures:
-                    output.logprobs[place] = row.cut(count)
+                    output.logprobs[index] = row.cut(count)
 
     def _update_batch(self, scheduled: SchedulerOutput) -> None:
         for seq_id in scheduled.finished_seq_ids:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from folovllm.request import Request, Sequence, SequenceStatus
 
-Wants = list[tuple[Sequence, int]]
+SeqTokens = list[tuple[Sequence, int]]
 """(sequence, how many tokens it is to compute)."""
 
 
@@ -29,19 +29,19 @@ def rows_needed(request: Request, num_seqs: int, *, runs: bool) -> int:
     return 0 if runs else rows_claimed(request)
 
 
-def lacking(request: Request, seqs: list[Sequence], left: int) -> list[Wants]:
+def tokens_to_compute(request: Request, seqs: list[Sequence], left: int) -> list[SeqTokens]:
     """The tokens that these running sequences of a request shall compute, at most `left`, in groups that are scheduled
     together: single sequences, or beams. It is one token each, as a rule, and more after a preemption.
 
     Beams draw together, so none computes its last token before all the others lack only theirs.
     """
-    wants = [(seq, seq.get_len() - seq.num_computed_tokens) for seq in seqs]
+    seq_tokens = [(seq, seq.get_len() - seq.num_computed_tokens) for seq in seqs]
     beams = request.sampling_params.use_beam_search
     all_here = not request.get_seqs(SequenceStatus.WAITING)
-    if beams and all_here and all(num_tokens == 1 for _, num_tokens in wants):
-        return [wants] if len(wants) <= left else []
-    granted: Wants = []
-    for seq, num_tokens in wants:
+    if beams and all_here and all(num_tokens == 1 for _, num_tokens in seq_tokens):
+        return [seq_tokens] if len(seq_tokens) <= left else []
+    granted: SeqTokens = []
+    for seq, num_tokens in seq_tokens:
         num_tokens -= beams
         if 0 < num_tokens <= left:
             granted.append((seq, num_tokens))

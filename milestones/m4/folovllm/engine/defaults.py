@@ -1,4 +1,4 @@
-"""What the entry points choose where the user does not: which model, and what is on by default.
+"""What the entry points choose where the user does not: which model.
 
 The defaults of the dataclasses in config.py stay as they are: code that builds those gets what they say.
 
@@ -11,8 +11,6 @@ from typing import Any
 
 from folovllm.config import EngineConfig
 
-DEFAULTS: dict[str, Any] = {}  # every later milestone turns on what it brings
-
 
 def config_for_llm(model: str | None, **kwargs: Any) -> EngineConfig:
     """`model` None is the embedded one; the keywords are fields of the configuration's layers.
@@ -20,4 +18,4 @@ def config_for_llm(model: str | None, **kwargs: Any) -> EngineConfig:
     Raises:
         TypeError: an unknown keyword. ValueError: a value out of its range.
     """
-    return EngineConfig.from_kwargs(model=model, **{**DEFAULTS, **kwargs})
+    return EngineConfig.from_kwargs(model=model, **kwargs)

@@ -15,7 +15,6 @@ from dataclasses import fields
 import numpy as np
 import torch
 
-from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import LogprobsTensors, gather_logprobs
@@ -33,14 +32,14 @@ class PromptLogprobs:
     def __init__(self, model: DecoderForCausalLM, device: torch.device) -> None:
         self.model, self.device = model, device
 
-    def gather(self, scheduled: SchedulerOutput, hidden: torch.Tensor) -> dict[str, LogprobsCopy]:
+    def gather(self, seqs: list[Sequence], nums: list[int], hidden: torch.Tensor) -> dict[str, LogprobsCopy]:
         """After a forward, whose `hidden` [num_tokens, hidden] are the step's tokens in order.
 
         All sequences of a request have the same prompt, so the first one answers for all.
         """
         answers: dict[str, LogprobsCopy] = {}
         start = 0
-        for seq, num_tokens in zip(scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, strict=True):
+        for seq, num_tokens in zip(seqs, nums, strict=True):
             wanted = seq.sampling_params.prompt_logprobs is not None and seq.index == 0
             if wanted and seq.num_computed_tokens == 0 and seq.get_output_len() == 0:
                 prompt = hidden[start : start + seq.get_prompt_len()]

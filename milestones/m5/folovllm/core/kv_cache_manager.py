@@ -45,16 +45,16 @@ class KVCacheManager:
         num_tokens = seq.num_computed_tokens
         return num_tokens % self.block_size > 0 and self.pool.may_write(seq.block_ids[num_tokens // self.block_size])
 
-    def allocate_slots(self, wants: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
+    def allocate_slots(self, seq_tokens: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
         """Make room for the tokens that each sequence computes next, (sequence, how many): for all of them or for none.
 
         Returns the copies that must be made before they are written, or None when fewer than keep_free blocks would
         stay free.
         """
-        if self._blocks_needed(wants) + keep_free > self.pool.num_free:
+        if self._blocks_needed(seq_tokens) + keep_free > self.pool.num_free:
             return None
         pairs: BlockPairs = []
-        for seq, num_tokens in wants:
+        for seq, num_tokens in seq_tokens:
             start, table = seq.num_computed_tokens, seq.block_ids
             first = start // self.block_size  # the first block that is written to
             if first < len(table) and not self.pool.may_write(table[first]):
@@ -67,11 +67,11 @@ class KVCacheManager:
                 table += self.pool.get_new_blocks(num_new, after=table[-1] if table else 0)
         return pairs
 
-    def _blocks_needed(self, wants: list[tuple[Sequence, int]]) -> int:
+    def _blocks_needed(self, seq_tokens: list[tuple[Sequence, int]]) -> int:
         """How many new blocks that takes, for growing tables and for copies (BlockPool.copies_needed)."""
         needed = 0
         writers: dict[int, int] = {}
-        for seq, num_tokens in wants:
+        for seq, num_tokens in seq_tokens:
             start, table = seq.num_computed_tokens, seq.block_ids
             needed += max(0, self.blocks_for(start + num_tokens) - len(table))
             first = start // self.block_size

@@ -22,10 +22,10 @@ from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerCon
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
 from folovllm.engine.input_processor import InputProcessor, Prompt
+from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.engine.stream import OutputDelta, check_can_stream
-from folovllm.engine.threads import few_threads
 from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
 from folovllm.outputs import RequestOutput
@@ -33,8 +33,8 @@ from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_int, check_str, wrong
 from folovllm.utils.common import set_random_seed
+from folovllm.utils.engine_lock import EngineLock
 from folovllm.utils.ids import next_unused
-from folovllm.utils.turns import Turns
 
 
 class LLMEngine:
@@ -67,8 +67,9 @@ class LLMEngine:
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
         self.config = self.core.config  # with all that was decided filled in
         self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len
+        self._threads = threads_for_steps(self.model_config.model)
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
-        self.output_processor = OutputProcessor(self.tokenizer, self.scheduler)
+        self.output_processor = OutputProcessor(self.tokenizer, self.eos_token_ids, self.max_model_len)
         self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
         # One caller may step the engine, and a step produces for all: the newest output of each request that has not
         # been fetched, and what ended those that failed.
@@ -77,7 +78,7 @@ class LLMEngine:
         self._stream_ids = count()
         self._streams: set[str] = set()  # the open ones
         self._tokens = TokenCounter()
-        self._turns = Turns()  # each change of the above takes one
+        self._lock = EngineLock()  # of all of the above
         self._is_stepping = False
 
     def add_request(
@@ -93,7 +94,7 @@ class LLMEngine:
         check_int("priority", priority)
         if priority != 0 and self.config.scheduler_config.policy != "priority":
             raise ValueError(f"priority must be 0 under policy 'fcfs', got {priority}; set policy='priority' to use it")
-        with self._turns:
+        with self._lock:
             if self.holds({request_id}):
                 raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
             request = self.input_processor.process(request_id, prompt, params)
@@ -112,14 +113,14 @@ class LLMEngine:
         """
         taken: list[RequestOutput] = []
         try:
-            with self._turns:
+            with self._lock:
                 self.advance()
                 if self._streams or self._failures:
                     taken += self._take((self._outputs.keys() | self._failures.keys()) - self._streams)
                 else:  # the usual case
                     taken, self._outputs = list(self._outputs.values()), {}
             return taken
-        except BaseException:  # an interrupt at the end of the turn: what was taken is given out next time
+        except BaseException:  # an interrupt when the lock is released: what was taken is given out next time
             self._outputs = {output.request_id: output for output in taken} | self._outputs
             raise
 
@@ -131,7 +132,7 @@ class LLMEngine:
         Raises:
             RuntimeError: none of the requests is in the engine any more: they have been aborted.
         """
-        with self._turns:
+        with self._lock:
             if not self._has_news(request_ids):
                 if self.requests.keys().isdisjoint(request_ids):
                     raise RuntimeError(f"requests {sorted(request_ids)} are not in the engine: they have been aborted")
@@ -150,7 +151,7 @@ class LLMEngine:
     def drain(self) -> tuple[list[RequestOutput], dict[str, Exception]]:
         """Everything that waits to be fetched, of all requests and streams, and failures by request id: for a caller
         that serves all users (AsyncLLM)."""
-        with self._turns:
+        with self._lock:
             drained = list(self._outputs.values()), self._failures
             self._outputs, self._failures = {}, {}
             return drained
@@ -158,7 +159,7 @@ class LLMEngine:
     def abort_request(self, request_id: str) -> None:
         """Drop a request, wherever it is; it gives no further output. An unknown or finished one is no error."""
         check_str("request_id", request_id)
-        with self._turns:
+        with self._lock:
             request = self.requests.pop(request_id, None)
             self._outputs.pop(request_id, None)
             self._failures.pop(request_id, None)
@@ -187,7 +188,7 @@ class LLMEngine:
             ValueError: see add_request; also best_of > n and beam search, whose winners are known only at the end.
         """
         check_can_stream(params)
-        with self._turns:
+        with self._lock:
             request_id = next_unused("stream", self._stream_ids, lambda name: self.holds({name}))
             # Here and not in the generator, so that a bad request fails at the call, not at the first next().
             self.add_request(request_id, prompt, params)
@@ -205,17 +206,17 @@ class LLMEngine:
                 for output in outputs:
                     yield delta.since_last(output)
         finally:
-            with self._turns:
+            with self._lock:
                 self._streams.discard(request_id)
                 self.abort_request(request_id)  # nothing to do once it has finished
 
     def _next_of(self, request_id: str) -> list[RequestOutput] | None:
-        with self._turns:
+        with self._lock:
             return self.step_for({request_id}) if self.holds({request_id}) else None
 
     def advance(self) -> None:
         """One step, if there is anything to do; what comes of it stays here to be fetched."""
-        with self._turns:
+        with self._lock:
             if not self.requests:
                 return
             if self._is_stepping:
@@ -225,7 +226,7 @@ class LLMEngine:
                 )
             self._is_stepping = True
             try:
-                with few_threads(self.model_config.model):
+                with self._threads():
                     self._step()
             finally:
                 self._is_stepping = False
@@ -241,12 +242,12 @@ class LLMEngine:
         for seq in rows if output.failures else ():
             if seq.seq_id in output.failures and not seq.is_finished():
                 self._fail({seq.request_id}, output.failures[seq.seq_id])
-        outputs, num_tokens = self.output_processor.process_outputs(self.requests, rows, output, gained)
-        for request_output in outputs:
-            request_id = request_output.request_id
-            self._outputs[request_id] = request_output
+        changed, num_tokens, changes = self.output_processor.process_outputs(self.requests, rows, output, gained)
+        self.core.apply(changes)
+        for request in changed:
+            request_output = self._outputs[request.request_id] = self.output_processor.make_output(request)
             if request_output.finished:
-                del self.requests[request_id]
+                del self.requests[request.request_id]
         self._tokens.record(began, scheduled.num_prompt_tokens, num_tokens)
 
     def _fail(self, request_ids: set[str], error: Exception) -> None:

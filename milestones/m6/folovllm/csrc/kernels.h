@@ -1,6 +1,6 @@
 // What the library exports, and what each function takes. The files that define these functions include this one, so a
-// definition that takes something else does not compile. Python reads it for what ctypes must hand over
-// (utils/cpu_kernels.py). The rest of a name says the types: linear_float32, store_kv_float32_bfloat16.
+// definition that takes something else does not compile. ARGTYPES in utils/cpu_kernels.py says the same for ctypes. The
+// rest of a name says the types: linear_float32, store_kv_float32_bfloat16.
 //
 // T is the type of the activations, W of the packed weights, C of the cache.
 //

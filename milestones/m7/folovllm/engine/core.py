@@ -10,6 +10,8 @@ vLLM: v1/engine/core.py (EngineCore.step, step_with_batch_queue)
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import torch
 
 from folovllm.config import EngineConfig
@@ -17,7 +19,7 @@ from folovllm.core.run_ahead import assume, can_run_ahead
 from folovllm.core.scheduler import Scheduler
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.errors import EngineDeadError
-from folovllm.request import Sequence, SequenceStatus
+from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.memory import CacheSize
 from folovllm.worker.model_runner import ModelRunner
@@ -25,6 +27,15 @@ from folovllm.worker.model_runner_output import ModelRunnerOutput
 
 Gained = list[tuple[Sequence, SequenceStatus | None]]
 """Sequences with one more token each, and the status that it brings about, if any."""
+
+
+@dataclass(slots=True)
+class SequenceChanges:
+    """What becomes of sequences by the tokens of a step, as the output processor finds; EngineCore carries it out."""
+
+    ended: list[tuple[Request, Sequence, SequenceStatus]] = field(default_factory=list)
+    forked: list[tuple[Request, Sequence, Sequence]] = field(default_factory=list)  # (request, parent, child) of beams
+    rewritten: list[Sequence] = field(default_factory=list)  # beams whose tokens the worker must read anew
 
 
 class StepFailedError(Exception):
@@ -87,6 +98,14 @@ class EngineCore:
                 raise
             raise StepFailedError(error, [seq for seq in self._taking_part if not seq.is_finished()]) from error
         return scheduled, output, self.scheduler.update_from_output(scheduled, output.token_ids, output.failures)
+
+    def apply(self, changes: SequenceChanges) -> None:
+        for request, parent, child in changes.forked:  # before any parent ends
+            self.scheduler.fork(request, parent, child)
+        for request, seq, status in changes.ended:
+            self.scheduler.finish(request, seq, status)
+        for seq in changes.rewritten:
+            self.scheduler.rewrite(seq)
 
     def _launch(self) -> tuple[SchedulerOutput, AsyncModelRunnerOutput]:
         scheduled = self.scheduler.schedule()

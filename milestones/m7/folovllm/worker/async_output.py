@@ -19,7 +19,7 @@ import torch
 from folovllm.request import Sequence
 from folovllm.sample.logprobs import LogprobsTensors
 from folovllm.sample.sampler import SamplerOutput
-from folovllm.utils.turns import interrupts_allowed
+from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.input_batch import Expected, InputBatch
 from folovllm.worker.model_runner_output import (
     Failures,
@@ -27,7 +27,7 @@ from folovllm.worker.model_runner_output import (
     ModelRunnerOutput,
     find_nan_prompts,
     find_not_finite,
-    find_undrawable,
+    find_sampling_errors,
     to_rows,
 )
 
@@ -118,14 +118,14 @@ class AsyncModelRunnerOutput:
             raise
         drawn = arrived.tolist()
         if min(drawn, default=0) < 0:
-            self.failures |= find_undrawable([self.rows[place] for place in self.draws], drawn)
-        for place, token_id in zip(self.draws, drawn, strict=True):
-            seq = self.rows[place]
+            self.failures |= find_sampling_errors([self.rows[index] for index in self.draws], drawn)
+        for index, token_id in zip(self.draws, drawn, strict=True):
+            seq = self.rows[index]
             # Beams choose their tokens together, from the logprobs.
             if not seq.sampling_params.use_beam_search and seq.seq_id not in self.failures:
-                output.token_ids[place] = token_id
+                output.token_ids[index] = token_id
         if self._logprobs is not None:
-            for place, row, count in zip(self.draws, self._logprobs.rows(), self._reported, strict=True):
-                if count is not None and self.rows[place].seq_id not in self.failures:
-                    output.logprobs[place] = row.cut(count)
+            for index, row, count in zip(self.draws, self._logprobs.rows(), self._reported, strict=True):
+                if count is not None and self.rows[index].seq_id not in self.failures:
+                    output.logprobs[index] = row.cut(count)
         return output

@@ -104,7 +104,7 @@ class BatchSampler:
         Returns the settings with which a CUDA graph draws them; None: the kernel is not used.
         """
         batch = self._kernel_batch_for(seqs) if self.uses_kernel else None
-        others = seqs if batch is None else [seqs[place] for place in batch.others]
+        others = seqs if batch is None else [seqs[index] for index in batch.others]
         if others:
             with contextlib.suppress(Exception):
                 self._groups_of(others)
@@ -126,14 +126,14 @@ class BatchSampler:
             drawn = batch.params.draw(logits, positions)
         if not batch.others:
             return SamplerOutput(drawn), {}
-        places = batch.device_others
-        gumbel = GumbelRows(batch.other_params, positions.index_select(0, places), drawn.index_select(0, places))
-        of_others = logits if len(batch.others) == len(seqs) else logits.index_select(0, places)
-        rest, failures = self.sample([seqs[place] for place in batch.others], of_others, gumbel)
-        drawn[places] = rest.token_ids
+        indices = batch.device_others
+        gumbel = GumbelRows(batch.other_params, positions.index_select(0, indices), drawn.index_select(0, indices))
+        of_others = logits if len(batch.others) == len(seqs) else logits.index_select(0, indices)
+        rest, failures = self.sample([seqs[index] for index in batch.others], of_others, gumbel)
+        drawn[indices] = rest.token_ids
         output = SamplerOutput(drawn)
         if rest.logprobs is not None:
-            output.logprobs = spread_logprobs(drawn, [(places, rest.logprobs)])
+            output.logprobs = spread_logprobs(drawn, [(indices, rest.logprobs)])
         return output, failures
 
     def _kernel_batch_for(self, seqs: list[Sequence]) -> KernelBatch:
@@ -141,13 +141,13 @@ class BatchSampler:
             rows = [self._rows[seq.seq_id] for seq in seqs]
             settings = host_params(rows, [self._seeds[seq.seq_id] for seq in seqs], self.vocab_size)
             others = [
-                place for place, row in enumerate(rows) if num_reported(row) is not None or not takes_raw_logits(row)
+                index for index, row in enumerate(rows) if num_reported(row) is not None or not takes_raw_logits(row)
             ]
             of_others = np.ascontiguousarray(settings[:, others])
-            settings[:, [place for place in others if not takes_raw_logits(rows[place])]] = 0
-            params, other_params, places = upload(self.device, settings, of_others, np.array(others, np.int64))
+            settings[:, [index for index in others if not takes_raw_logits(rows[index])]] = 0
+            params, other_params, indices = upload(self.device, settings, of_others, np.array(others, np.int64))
             self._kernel_batch = KernelBatch(
-                list(seqs), GumbelParams(params), others, places, GumbelParams(other_params)
+                list(seqs), GumbelParams(params), others, indices, GumbelParams(other_params)
             )
         return self._kernel_batch
 
@@ -189,23 +189,23 @@ class BatchSampler:
             row, states = self._rows[seq.seq_id], self._states.get(seq.seq_id)
             if row.generator is None or states is None:
                 continue
-            place = len(row.output_token_ids)
-            if place in states:
-                row.generator.set_state(states[place])
+            index = len(row.output_token_ids)
+            if index in states:
+                row.generator.set_state(states[index])
             else:
-                states[place] = row.generator.get_state()
-                states.pop(place - 2, None)
+                states[index] = row.generator.get_state()
+                states.pop(index - 2, None)
 
     def _find_failures(self, seqs: list[Sequence], logits: torch.Tensor) -> Failures:
         """Run the processors of each suspect alone; nothing is drawn."""
         self._groups = None
         failures: Failures = {}
-        for place, seq in enumerate(seqs):
+        for index, seq in enumerate(seqs):
             if not seq.sampling_params.extra_args:
                 continue
             try:
                 row = self._rows[seq.seq_id]
-                SamplingMetadata.build([row], self.vocab_size, self.device).edit(logits[place : place + 1])
+                SamplingMetadata.build([row], self.vocab_size, self.device).edit(logits[index : index + 1])
             except Exception as error:
                 failures[seq.seq_id] = error
         return failures
@@ -213,14 +213,14 @@ class BatchSampler:
     def _sample_without(
         self, failures: Failures, seqs: list[Sequence], logits: torch.Tensor, gumbel: GumbelRows | None
     ) -> tuple[SamplerOutput, Failures]:
-        good = [place for place, seq in enumerate(seqs) if seq.seq_id not in failures]
+        good = [index for index, seq in enumerate(seqs) if seq.seq_id not in failures]
         drawn = SamplerOutput(torch.zeros(len(seqs), dtype=torch.int64, device=logits.device))
         if good:
-            (places,) = upload(logits.device, np.array(good, np.int64))
-            gumbel_of_good = None if gumbel is None else gumbel.take(places)
-            rest, more = self.sample([seqs[place] for place in good], logits[places], gumbel_of_good)
+            (indices,) = upload(logits.device, np.array(good, np.int64))
+            gumbel_of_good = None if gumbel is None else gumbel.take(indices)
+            rest, more = self.sample([seqs[index] for index in good], logits[indices], gumbel_of_good)
             failures |= more
-            drawn.token_ids[places] = rest.token_ids
+            drawn.token_ids[indices] = rest.token_ids
             if rest.logprobs is not None:
-                drawn.logprobs = spread_logprobs(drawn.token_ids, [(places, rest.logprobs)])
+                drawn.logprobs = spread_logprobs(drawn.token_ids, [(indices, rest.logprobs)])
         return drawn, failures

@@ -22,6 +22,7 @@ v1/worker/gpu/input_batch.py, v1/worker/gpu/states.py
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -57,12 +58,21 @@ class StepInputs:
     int32, the first half of the last row. So a CUDA graph's inputs are one copy, and the block tables another."""
 
 
+class FlatTokens(NamedTuple):
+    """The tokens that a step computes, those of all its sequences one after the other."""
+
+    rows: np.ndarray  # [num_tokens] of the batch
+    positions: np.ndarray  # [num_tokens]
+    ends: np.ndarray  # [num_seqs] where each sequence's tokens end
+    seq_lens: np.ndarray  # [num_seqs] with these tokens
+
+
 @dataclass(slots=True)
 class Expected:
     """Where tokens belong that have been drawn and have not come to the host yet."""
 
     rows: np.ndarray
-    places: np.ndarray
+    positions: np.ndarray
     serials: np.ndarray
     """Serial numbers of the sequences that had these rows: when the tokens come, a row may be another sequence's."""
 
@@ -138,76 +148,80 @@ class InputBatch:
         pad_to: for steps of one token each, the number of sequences that the arrays shall have. The added ones read and
         write slot 0: it lies in the null block, which no sequence uses.
         """
-        rows = self._rows_of(seqs)
-        num_new = np.array(num_scheduled_tokens)
-        start = self.num_computed[rows]
-        seq_lens = start + num_new
-        ends = num_new.cumsum()
-        if ends[-1] == len(seqs):  # one token each: nothing to repeat
-            flat_rows, positions = rows, start
-        else:
-            flat_rows = rows.repeat(num_new)
-            positions = np.arange(ends[-1]) + (seq_lens - ends).repeat(num_new)
-        blocks = self.block_table[flat_rows, positions // self.block_size]
-        max_seq_len = int(seq_lens.max())
-        max_blocks = -(-max_seq_len // self.block_size)
-        draws = np.flatnonzero(seq_lens == self.num_tokens[rows])
-        drawn_at, drawn_rows, in_order = ends[draws] - 1, rows[draws], False
-        if forks:
-            place_of = {seq.seq_id: place for place, seq in enumerate(seqs)}
-            parents = [place_of[parent.seq_id] for parent, _ in forks]
-            draws = np.concatenate([draws, np.arange(len(seqs), len(seqs) + len(forks))])
-            drawn_at = np.concatenate([drawn_at, ends[parents] - 1])
-            drawn_rows = np.concatenate([drawn_rows, [self._row_of[child.seq_id] for _, child in forks]])
-        elif len(drawn_at) == ends[-1]:  # a pure decode step: one token each, and each of them draws
-            drawn_at, in_order = drawn_at[:0], True
-        unknown = np.flatnonzero(positions >= self.num_known[flat_rows])
-        token_ids = self.token_ids[flat_rows, positions]
-        slots = blocks * self.block_size + positions % self.block_size
-        tables = self.block_table[rows, :max_blocks].astype(np.int32)
-        others = (drawn_rows, unknown, flat_rows[unknown], drawn_at)
-        padding, packed = 0 if pad_to is None else pad_to - len(seqs), None
-        several = np.flatnonzero(num_new > 1)
-        num_decodes = int(several[0]) if len(several) else len(seqs) + padding
-        order = longest_first(seq_lens[:num_decodes], padding if not len(several) else 0)
+        rows, num_new = self._rows_of(seqs), np.array(num_scheduled_tokens)
+        flat = self._flatten(rows, num_new)
+        draws, drawn_rows, logits_at = self._find_draws(seqs, rows, flat, forks)
+        arrays, num_decodes = self._pack(rows, num_new, flat, pad_to)
+        # Tokens that only the device knows are put in there.
+        unknown = np.flatnonzero(flat.positions >= self.num_known[flat.rows])
+        at = np.empty(0, np.int64) if logits_at is None else logits_at
+        *step, device_drawn_rows, unknown_at, unknown_rows, device_logits_at = upload(
+            self.device, *arrays, drawn_rows, unknown, flat.rows[unknown], at
+        )
+        packed = None
         if pad_to is None:
-            starts, lens = np.concatenate([[0], ends]).astype(np.int32), seq_lens.astype(np.int32)
-            arrays = (token_ids, positions, slots, lens, order, starts, tables, *others)
-            input_ids, device_positions, device_slots, device_lens, device_order, *uploaded = upload(
-                self.device, *arrays
-            )
+            input_ids, positions, slots, lens, order, starts, tables = step
         else:
-            starts = np.arange(pad_to + 1, dtype=np.int32)
-            tables = np.concatenate([tables, np.zeros((padding, max_blocks), np.int32)])
-            block = pack_inputs(pad_to, token_ids, positions, slots, seq_lens, order)
-            packed, *uploaded = upload(self.device, block, starts, tables, *others)
-            input_ids, device_positions, device_slots, device_lens, device_order = unpack_inputs(packed)
-        device_starts, device_tables, device_drawn_rows, unknown_at, unknown_rows, logits_at = uploaded
-        if len(unknown) == len(token_ids):
-            torch.index_select(self.last_tokens, 0, unknown_rows, out=input_ids[: len(token_ids)])
+            packed, starts, tables = step
+            input_ids, positions, slots, lens, order = unpack_inputs(packed)
+        if len(unknown) == len(flat.rows):
+            torch.index_select(self.last_tokens, 0, unknown_rows, out=input_ids[: len(unknown)])
         elif len(unknown):
             input_ids.index_copy_(0, unknown_at, self.last_tokens.index_select(0, unknown_rows))
         metadata = AttentionMetadata(
-            query_start_loc=device_starts,
-            seq_lens=device_lens,
-            slot_mapping=device_slots,
-            block_tables=device_tables,
-            max_query_len=int(num_new.max()),
-            max_seq_len=max_seq_len,
-            num_decodes=num_decodes,
-            decode_order=device_order,
-        )
+            query_start_loc=starts, seq_lens=lens, slot_mapping=slots, block_tables=tables, num_decodes=num_decodes,
+            decode_order=order, max_query_len=int(num_new.max()), max_seq_len=int(flat.seq_lens.max()),
+        )  # fmt: skip
+        if logits_at is None:
+            device_logits_at = None
         return StepInputs(
-            input_ids=input_ids,
-            positions=device_positions,
-            metadata=metadata,
-            rows=rows,
-            num_new=num_new,
-            draws=draws,
-            drawn_rows=device_drawn_rows,
-            logits_at=None if in_order else logits_at,
-            packed=packed,
+            input_ids, positions, metadata, rows, num_new, draws, device_drawn_rows, device_logits_at, packed
         )
+
+    def _flatten(self, rows: np.ndarray, num_new: np.ndarray) -> FlatTokens:
+        start = self.num_computed[rows]
+        seq_lens, ends = start + num_new, num_new.cumsum()
+        if ends[-1] == len(rows):  # one token each: nothing to repeat
+            return FlatTokens(rows, start, ends, seq_lens)
+        return FlatTokens(rows.repeat(num_new), np.arange(ends[-1]) + (seq_lens - ends).repeat(num_new), ends, seq_lens)
+
+    def _find_draws(
+        self, seqs: list[Sequence], rows: np.ndarray, flat: FlatTokens, forks: Forks
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """StepInputs.draws, the rows of the batch that these have, and logits_at."""
+        draws = np.flatnonzero(flat.seq_lens == self.num_tokens[rows])
+        drawn_rows, logits_at = rows[draws], flat.ends[draws] - 1
+        if forks:
+            index_of = {seq.seq_id: index for index, seq in enumerate(seqs)}
+            parents = [index_of[parent.seq_id] for parent, _ in forks]
+            draws = np.concatenate([draws, np.arange(len(seqs), len(seqs) + len(forks))])
+            logits_at = np.concatenate([logits_at, flat.ends[parents] - 1])
+            drawn_rows = np.concatenate([drawn_rows, [self._row_of[child.seq_id] for _, child in forks]])
+        in_order = not forks and len(logits_at) == flat.ends[-1]  # a pure decode step
+        return draws, drawn_rows, None if in_order else logits_at
+
+    def _pack(
+        self, rows: np.ndarray, num_new: np.ndarray, flat: FlatTokens, pad_to: int | None
+    ) -> tuple[tuple[np.ndarray, ...], int]:
+        """What the model and attention read, on the host: token ids, positions, slots, lengths and order, in one array
+        for a CUDA graph; starts; block tables. And how many of the first sequences compute one token."""
+        token_ids = self.token_ids[flat.rows, flat.positions]
+        blocks = self.block_table[flat.rows, flat.positions // self.block_size]
+        slots = blocks * self.block_size + flat.positions % self.block_size
+        max_blocks = -(-int(flat.seq_lens.max()) // self.block_size)
+        tables = self.block_table[rows, :max_blocks].astype(np.int32)
+        if pad_to is None:
+            several = np.flatnonzero(num_new > 1)
+            num_decodes = int(several[0]) if len(several) else len(rows)
+            order = longest_first(flat.seq_lens[:num_decodes], 0)
+            starts, lens = np.concatenate([[0], flat.ends]).astype(np.int32), flat.seq_lens.astype(np.int32)
+            return (token_ids, flat.positions, slots, lens, order, starts, tables), num_decodes
+        padding, starts = pad_to - len(rows), np.arange(pad_to + 1, dtype=np.int32)
+        tables = np.concatenate([tables, np.zeros((padding, max_blocks), np.int32)])
+        block = pack_inputs(
+            pad_to, token_ids, flat.positions, slots, flat.seq_lens, longest_first(flat.seq_lens, padding)
+        )
+        return (block, starts, tables), pad_to
 
     def advance(self, inputs: StepInputs, drawn: list[Sequence]) -> Expected:
         """After the step: what was computed is in the cache, and the sequences of `drawn` are one token longer each.
@@ -221,6 +235,6 @@ class InputBatch:
     def fill(self, expected: Expected, token_ids: np.ndarray) -> None:
         """The tokens have come: write them where they belong."""
         same = self._serials[expected.rows] == expected.serials
-        rows, places = expected.rows[same], expected.places[same]
-        self.token_ids[rows, places] = token_ids[same]
-        self.num_known[rows] = places + 1
+        rows, positions = expected.rows[same], expected.positions[same]
+        self.token_ids[rows, positions] = token_ids[same]
+        self.num_known[rows] = positions + 1

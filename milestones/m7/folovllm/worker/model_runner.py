@@ -21,7 +21,7 @@ import torch
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.request import Sequence
-from folovllm.utils.turns import interrupts_allowed
+from folovllm.utils.engine_lock import interrupts_allowed
 from folovllm.worker.async_output import AsyncModelRunnerOutput
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.block_mover import BlockMover
@@ -49,6 +49,7 @@ class ModelRunner:
     ) -> None:
         self.model, self.kv_cache, self.sampling, self.graphs = model, kv_cache, sampling, graphs
         self.device, self.vocab_size = device, model.decoder_spec.vocab_size
+        self._on_device = current_device(device)
         mover = PinnedBlockMover if device.type == "cuda" else BlockMover
         self.mover = mover(kv_cache, num_swap_blocks)
         self.batch = InputBatch(max_num_seqs, max_model_len, kv_cache.block_size, device)
@@ -61,7 +62,7 @@ class ModelRunner:
         After a failure the batch is forgotten, since how far the step came is not known.
         """
         try:
-            with interrupts_allowed(), current_device(self.device):
+            with interrupts_allowed(), self._on_device:
                 return self._execute_model(scheduled)
         except BaseException:  # an interrupt, too, may come between two of the batch's arrays
             self.batch.clear()
@@ -74,7 +75,7 @@ class ModelRunner:
         if scheduled.moves_blocks:
             self.mover.move(scheduled)
         step = AsyncModelRunnerOutput(self.batch, scheduled.rows)
-        if scheduled.is_empty:  # blocks were moved, nothing is computed
+        if not step.rows:  # blocks were moved, nothing is computed
             return step
         seqs, nums, forks = scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, scheduled.forks
         size = None
@@ -82,7 +83,7 @@ class ModelRunner:
             size = self.graphs.size_for(len(seqs))
         inputs = self.batch.prepare(seqs, nums, forks, pad_to=size)
         step.draws = inputs.draws.tolist()
-        drawing = [step.rows[place] for place in step.draws]
+        drawing = list(map(step.rows.__getitem__, step.draws))
         gumbel_params = self.sampling.prepare(drawing) if drawing else None
         logits = drawn = None
         if self.graphs is None or size is None:
@@ -105,7 +106,7 @@ class ModelRunner:
         if len(step.draws) < len(step.rows):
             step.set_computed(hidden[inputs.metadata.query_start_loc[1 : len(seqs) + 1] - 1])
         if scheduled.num_prompt_tokens:
-            step.prompt_logprobs = self.prompt_logprobs.gather(scheduled, hidden)
+            step.prompt_logprobs = self.prompt_logprobs.gather(seqs, nums, hidden)
         return step
 
     def _draw(
@@ -145,6 +146,6 @@ def current_device(device: torch.device) -> AbstractContextManager[object]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def _at(rows: torch.Tensor, places: torch.Tensor | None, count: int) -> torch.Tensor:
+def _at(rows: torch.Tensor, indices: torch.Tensor | None, count: int) -> torch.Tensor:
     """The rows at these places; None: the first `count`, behind which there may be padding."""
-    return rows[:count] if places is None else rows[places]
+    return rows[:count] if indices is None else rows[indices]

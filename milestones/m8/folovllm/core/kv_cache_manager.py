@@ -78,17 +78,17 @@ class KVCacheManager:
         num_tokens = seq.num_computed_tokens
         return num_tokens % self.block_size > 0 and self.pool.may_write(seq.block_ids[num_tokens // self.block_size])
 
-    def allocate_slots(self, wants: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
+    def allocate_slots(self, seq_tokens: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
         """Make room for the tokens that each sequence computes next, (sequence, how many): for all of them or for none.
 
         Returns the copies that must be made before they are written, or None when fewer than keep_free blocks would
         stay free. A request counts as a query when its first sequence is let in; later ones, and those that come back,
         do not count.
         """
-        if self._blocks_needed(wants) + keep_free > self.pool.num_free:
+        if self._blocks_needed(seq_tokens) + keep_free > self.pool.num_free:
             return None
         pairs: BlockPairs = []
-        for seq, num_tokens in wants:
+        for seq, num_tokens in seq_tokens:
             start, table = seq.num_computed_tokens, seq.block_ids
             first = start // self.block_size  # the first block that is written to
             if first < len(table) and not self.pool.may_write(table[first]):
@@ -105,17 +105,35 @@ class KVCacheManager:
                 self.num_hits += start
         return pairs
 
-    def _blocks_needed(self, wants: list[tuple[Sequence, int]]) -> int:
+    def _blocks_needed(self, seq_tokens: list[tuple[Sequence, int]]) -> int:
         """How many new blocks that takes, for growing tables and for copies (BlockPool.copies_needed)."""
         needed = 0
         writers: dict[int, int] = {}
-        for seq, num_tokens in wants:
+        for seq, num_tokens in seq_tokens:
             start, table = seq.num_computed_tokens, seq.block_ids
             needed += max(0, self.blocks_for(start + num_tokens) - len(table))
             first = start // self.block_size
             if first < len(table) and not self.pool.may_write(table[first]):
                 writers[table[first]] = writers.get(table[first], 0) + 1
         return needed + sum(self.pool.copies_needed(block, count) for block, count in writers.items())
+
+    def allocate_lookahead(self, seq: Sequence, num_tokens: int, keep_free: int) -> int:
+        """Make room for draft tokens behind all tokens of a running sequence. Returns for how many: less than
+        `num_tokens` where fewer than keep_free blocks would stay free."""
+        num_new = self.blocks_for(seq.get_len() + num_tokens) - len(seq.block_ids)
+        if num_new > 0:
+            if self.pool.num_free - num_new < keep_free:
+                return min(num_tokens, len(seq.block_ids) * self.block_size - seq.get_len())
+            seq.block_ids += self.pool.get_new_blocks(num_new, after=seq.block_ids[-1])
+        return num_tokens
+
+    def accept_draft_tokens(self, seq: Sequence, num_accepted: int) -> None:
+        """A step is over that had draft tokens of a running sequence, whose new tokens are appended: so many of the
+        draft tokens count as computed. Blocks behind the sequence's last token are freed, the last one first."""
+        seq.num_computed_tokens += num_accepted
+        num_needed = self.blocks_for(seq.get_len())
+        self.pool.free_blocks(reversed(seq.block_ids[num_needed:]))
+        del seq.block_ids[num_needed:]
 
     def fork(self, parent: Sequence, child: Sequence, num_tokens: int) -> None:
         """`child`, which has no blocks, gets the first `num_tokens` tokens of `parent`: shared, not copied."""

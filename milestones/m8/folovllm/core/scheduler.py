@@ -33,8 +33,8 @@ from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.preemption import Preempter, choose_victims
 from folovllm.core.prompt_shares import half, share_out, top_up
 from folovllm.core.request_queue import RequestLines
-from folovllm.core.scheduler_output import UNKNOWN, SchedulerOutput
-from folovllm.core.sequence_group import Wants, in_prefill, is_decode, lacking, rows_claimed, rows_needed
+from folovllm.core.scheduler_output import UNKNOWN, Drafts, SchedulerOutput
+from folovllm.core.sequence_group import SeqTokens, in_prefill, is_decode, rows_claimed, rows_needed, tokens_to_compute
 from folovllm.core.stop import check_stop
 from folovllm.request import Request, Sequence, SequenceStatus
 
@@ -42,6 +42,8 @@ RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, Sequ
 
 # Admission leaves this share of the blocks free, or the newcomer would be preempted as soon as the others grow.
 WATERMARK = 0.01
+
+NO_DRAFTS: Drafts = {}
 
 
 class Scheduler:
@@ -74,7 +76,7 @@ class Scheduler:
         self.preempter = Preempter(kv, config.preemption_mode)
         self._watermark = int(WATERMARK * kv.pool.num_blocks)
         self._num_partial = self._owed_blocks = 0
-        self._prefills: list[tuple[Request, Wants]] = []
+        self._prefills: list[tuple[Request, SeqTokens]] = []
         self._finished_seq_ids: list[str] = []
         self._stale_seq_ids: list[str] = []
         self._changed_seqs: list[Sequence] = []  # whose block tables changed after their step
@@ -91,7 +93,7 @@ class Scheduler:
         must_wait, self._prefills = False, []
         for request in self.running:  # grows shorter from its end, as the newest give way
             if not self._decode_in_place(request, output):
-                for group in lacking(request, request.get_seqs(RUNNING)):
+                for group in tokens_to_compute(request, request.get_seqs(RUNNING)):
                     if is_decode(group):
                         must_wait |= self._decode(request, group, output)
                     else:
@@ -118,16 +120,16 @@ class Scheduler:
     def _let_in(self, output: SchedulerOutput) -> bool:
         """Swapped requests come back and waiting ones join, the oldest first, while there are rows, tokens and blocks
         left. Returns whether any did."""
-        room, moved = self.max_num_seqs - sum(map(rows_claimed, self.running)), False
+        rows_left, moved = self.max_num_seqs - sum(map(rows_claimed, self.running)), False
         while self.swapped or self.waiting:
             key = self.lines.key
             if not self.waiting or (self.swapped and key(self.swapped[0]) <= key(self.waiting.peek())):
-                taken = self._swap_in(self.swapped[0], room, output)
+                taken = self._swap_in(self.swapped[0], rows_left, output)
             else:
-                taken = self._admit(self.waiting.peek(), room, output)
+                taken = self._admit(self.waiting.peek(), rows_left, output)
             if taken is None:
                 break
-            room, moved = room - taken, True
+            rows_left, moved = rows_left - taken, True
         return moved
 
     def _decode_in_place(self, request: Request, output: SchedulerOutput) -> bool:
@@ -141,7 +143,7 @@ class Scheduler:
         output.add(seq, 1)
         return True
 
-    def _decode(self, request: Request, group: Wants, output: SchedulerOutput) -> bool:
+    def _decode(self, request: Request, group: SeqTokens, output: SchedulerOutput) -> bool:
         """One token for each of the group. True when another request had to give way for it."""
         if len(group) > self._left(output):
             return False
@@ -149,28 +151,28 @@ class Scheduler:
         self._end_prefills(request, group, output)  # a prompt's last chunk may be a single token
         return must_wait
 
-    def _prefill(self, request: Request, group: Wants, output: SchedulerOutput, share: int | None = None) -> bool:
+    def _prefill(self, request: Request, group: SeqTokens, output: SchedulerOutput, share: int | None = None) -> bool:
         """As much as fits of what the group lacks, or `share` of it. True when there are not enough blocks for that, or
         another request had to give way for them."""
-        wants: Wants = []
+        seq_tokens: SeqTokens = []
         left = self._left(output) if share is None else share
         for seq, num_tokens in group:
             if seq.status is RUNNING and (size := self._chunk(num_tokens, left)):
-                wants.append((seq, size))
+                seq_tokens.append((seq, size))
                 left -= size
         must_wait = False
-        if wants and not self._grant(wants, output):
+        if seq_tokens and not self._grant(seq_tokens, output):
             if not output.is_empty:
                 # The newest may compute in this very step already. It will end, and then there are blocks.
                 return True
-            must_wait = self._make_way(request, wants, output)
+            must_wait = self._make_way(request, seq_tokens, output)
         for seq, num_tokens in group:
-            self._note_rest(seq, num_tokens - dict(wants).get(seq, 0))
-        self._end_prefills(request, wants, output)
+            self._note_rest(seq, num_tokens - dict(seq_tokens).get(seq, 0))
+        self._end_prefills(request, seq_tokens, output)
         return must_wait
 
-    def _end_prefills(self, request: Request, wants: Wants, output: SchedulerOutput) -> None:
-        for seq, num_tokens in wants:
+    def _end_prefills(self, request: Request, seq_tokens: SeqTokens, output: SchedulerOutput) -> None:
+        for seq, num_tokens in seq_tokens:
             ends = in_prefill(seq) and seq.num_computed_tokens + num_tokens >= seq.get_prompt_len()
             if ends and seq.status is RUNNING:
                 self._fork_siblings(request, seq, self.max_num_seqs - sum(map(rows_claimed, self.running)), output)
@@ -190,23 +192,23 @@ class Scheduler:
             self._num_partial += 1
             self._owed_blocks += max(0, self.kv.blocks_for(seq.get_len()) - len(seq.block_ids))
 
-    def _make_way(self, request: Request, wants: Wants, output: SchedulerOutput) -> bool:
+    def _make_way(self, request: Request, seq_tokens: SeqTokens, output: SchedulerOutput) -> bool:
         """Put sequences into the step, and let the newest request give way until there are blocks for them. In the end
         that is their own. True when one had to."""
         preempted = False
-        while wants[0][0].status is RUNNING and not self._grant(wants, output):
+        while seq_tokens[0][0].status is RUNNING and not self._grant(seq_tokens, output):
             newest, preempted = self.running[-1], True
             self._preempt(newest, choose_victims(newest, request), output)
         return preempted
 
-    def _grant(self, wants: Wants, output: SchedulerOutput, keep_free: int = 0) -> bool:
+    def _grant(self, seq_tokens: SeqTokens, output: SchedulerOutput, keep_free: int = 0) -> bool:
         """Put sequences with their tokens into the step, if there are blocks for them."""
-        sizes = [len(seq.block_ids) for seq, _ in wants]
-        copies = self.kv.allocate_slots(wants, keep_free)
+        sizes = [len(seq.block_ids) for seq, _ in seq_tokens]
+        copies = self.kv.allocate_slots(seq_tokens, keep_free)
         if copies is None:
             return False
         output.add_copies(copies)
-        for (seq, num_tokens), size in zip(wants, sizes, strict=True):
+        for (seq, num_tokens), size in zip(seq_tokens, sizes, strict=True):
             if copies or len(seq.block_ids) > size:
                 output.grown_seqs.append(seq)
             if num_tokens > 0:
@@ -219,7 +221,7 @@ class Scheduler:
         if request.has(WAITING):  # also those that waited aside for a sibling's prefill
             self.lines.enter_waiting(request)
 
-    def _swap_in(self, request: Request, room: int, output: SchedulerOutput) -> int | None:
+    def _swap_in(self, request: Request, rows_left: int, output: SchedulerOutput) -> int | None:
         """Bring a swapped request back and let it compute. Its sequences come together, so that what they share stays
         shared; where that is too much, one of them comes alone (beams cannot).
 
@@ -230,7 +232,7 @@ class Scheduler:
         claimed = rows_claimed(request) if request in self.running else 0
         together = [swapped] if request.sampling_params.use_beam_search else [swapped, swapped[:1]]
         for seqs in together:
-            if rows_needed(request, len(seqs), runs=request in self.running) > room:
+            if rows_needed(request, len(seqs), runs=request in self.running) > rows_left:
                 continue
             if (moves := self.kv.swap_in(seqs, self._reserve(request))) is not None:
                 output.blocks_to_swap_in += moves
@@ -239,20 +241,20 @@ class Scheduler:
                 self.lines.settle(request)
                 if any(in_prefill(seq) for seq in seqs):
                     self.waiting.remove(request)
-                for group in lacking(request, seqs):
+                for group in tokens_to_compute(request, seqs):
                     serve = self._decode if is_decode(group) else self._prefill
                     serve(request, group, output)
                 return rows_claimed(request) - claimed
         return None
 
-    def _admit(self, request: Request, room: int, output: SchedulerOutput) -> int | None:
+    def _admit(self, request: Request, rows_left: int, output: SchedulerOutput) -> int | None:
         """Start the next waiting sequence of a request.
 
         Returns the rows that it takes of `room`, None when something is spent: then those behind it wait as well, or a
         long prompt could be overtaken for ever.
         """
         rows = rows_needed(request, 1, runs=request in self.running)
-        if rows > room:
+        if rows > rows_left:
             return None
         if any(map(in_prefill, request.get_seqs(RUNNING))):
             return None  # when that has ended there will be something to share
@@ -273,7 +275,7 @@ class Scheduler:
             self._note_rest(seq, num_tokens - chunk)
             self._prefills.append((request, [(seq, num_tokens)]))
         if seq.num_computed_tokens + chunk >= seq.get_prompt_len():
-            rows += self._fork_siblings(request, seq, 0 if shared else room - rows, output)
+            rows += self._fork_siblings(request, seq, 0 if shared else rows_left - rows, output)
         else:
             self.waiting.remove(request)  # its siblings wait aside
         return rows
@@ -290,7 +292,7 @@ class Scheduler:
         rest = self.kv.blocks_for(computed + num_tokens) - self.kv.blocks_for(computed + chunk)
         return self._grant([(seq, chunk)], output, self._reserve(request) + self._owed_blocks + rest)
 
-    def _fork_siblings(self, request: Request, seq: Sequence, room: int, output: SchedulerOutput) -> int:
+    def _fork_siblings(self, request: Request, seq: Sequence, rows_left: int, output: SchedulerOutput) -> int:
         """The prompt of `seq` will have been computed by this step. It is prefilled once: siblings that have not begun
         draw their first token from the same logits, as many as there is room for; the others stand in line.
 
@@ -298,7 +300,7 @@ class Scheduler:
         """
         children: list[Sequence] = []
         if seq.get_output_len() == 0:
-            children = [child for child in request.get_seqs(WAITING) if child.get_output_len() == 0][:room]
+            children = [child for child in request.get_seqs(WAITING) if child.get_output_len() == 0][:rows_left]
         for child in children:
             self.kv.fork(seq, child, seq.get_prompt_len())
             child.transition(RUNNING)
@@ -314,15 +316,20 @@ class Scheduler:
         return self._watermark if self.running not in ([], [request]) else 0
 
     def update_from_output(
-        self, output: SchedulerOutput, token_ids: Iterable[int | None], failed: Container[str] = ()
+        self,
+        output: SchedulerOutput,
+        token_ids: Iterable[int | None],
+        failed: Container[str] = (),
+        drafts: Drafts = NO_DRAFTS,
     ) -> list[tuple[Sequence, SequenceStatus | None]]:
         """Take in a step's tokens, one per row of `output`; None where it brought none.
 
         failed: ids of sequences whose requests are about to be ended, for they went wrong in this step.
+        drafts: by sequence id, what came of the draft tokens for which the step had room.
 
-        Returns the sequences that gained a token, each with the status that this token brings about, if any. They are
-        ended by finish(), later, since a stop string may have a say. A sequence that was aborted meanwhile is passed
-        over.
+        Returns the sequences that gained a token, once for each token, with the status that this token brings about, if
+        any. They are ended by finish(), later, since a stop string may have a say. A sequence that was aborted
+        meanwhile is passed over.
         """
         if not output.is_assumed:
             self.advance(output)
@@ -336,15 +343,41 @@ class Scheduler:
                 else:
                     token_ids_so_far.append(token_id)
                 gained.append((seq, check_stop(seq, self.eos_token_ids, self.max_model_len)))
+        if output.num_lookahead_tokens:
+            gained += self._take_in_drafts(output, drafts, dict(gained))
+        return gained
+
+    def _take_in_drafts(
+        self,
+        output: SchedulerOutput,
+        drafts: Drafts,
+        first: dict[Sequence, SequenceStatus | None],
+    ) -> list[tuple[Sequence, SequenceStatus | None]]:
+        """Append what was drawn behind the first tokens of a step, up to a token that ends its sequence, and count the
+        draft tokens that were right as computed. first: the sequences that gained a first token, and what it brought.
+        """
+        self.drafts.record(output, drafts)
+        gained: list[tuple[Sequence, SequenceStatus | None]] = []
+        for seq in output.scheduled_seqs:
+            if seq.seq_id not in output.num_lookahead_tokens or seq.status is not RUNNING:
+                continue
+            num_accepted, ended = 0, first.get(seq)
+            for token_id in drafts[seq.seq_id].next_token_ids if seq in first and seq.seq_id in drafts else ():
+                if ended is None:
+                    seq.data.output_token_ids.append(token_id)
+                    num_accepted, ended = num_accepted + 1, check_stop(seq, self.eos_token_ids, self.max_model_len)
+                    gained.append((seq, ended))
+            self.kv.accept_draft_tokens(seq, num_accepted)
+            if seq.num_computed_tokens % self.kv.block_size < num_accepted:
+                self._changed_seqs += self.kv.cache_blocks(seq)
         return gained
 
     def advance(self, output: SchedulerOutput) -> None:
         """A step has been computed, or will have been before anything else is: its keys and values count as there, but
-        for those of draft tokens."""
+        for those of draft tokens, which are not in num_scheduled_tokens."""
         for seq, num_tokens in zip(output.scheduled_seqs, output.num_scheduled_tokens, strict=True):
             if seq.status is RUNNING:
                 seq.num_computed_tokens += num_tokens
-        self.drafts.take_back(output)
 
     def _cache_blocks(self, output: SchedulerOutput, failed: Container[str]) -> None:
         """Blocks that have become full may be kept for others, now that the step is known to have gone well: what a

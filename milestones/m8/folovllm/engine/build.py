@@ -18,9 +18,11 @@ from folovllm.core.draft_length import DraftLength
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.engine.budgets import resolve_scheduler_config
+from folovllm.engine.build_proposer import load_draft_model, make_proposer
 from folovllm.engine.core import EngineCore
+from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.parts import Parts, choose_parts
-from folovllm.engine.proposers import load_draft_model, make_proposer
+from folovllm.engine.step_costs import measure_host_costs, measure_step_costs
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
@@ -30,7 +32,6 @@ from folovllm.worker.memory import CacheSize, size_kv_cache
 from folovllm.worker.model_runner import ModelRunner, current_device
 from folovllm.worker.profile import peak_bytes, run_full_step
 from folovllm.worker.proposer import Proposer
-from folovllm.worker.step_costs import measure_step_costs
 
 logger = init_logger(__name__)
 
@@ -59,7 +60,7 @@ def build_engine_core(
             token_bytes += kv_bytes_per_token(draft.decoder_spec, dtype)
         speculative = config.speculative_config
         most = 0 if speculative is None else speculative.num_speculative_tokens
-        most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and guesses
+        most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
         size = _size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device)
         limits = _within_cache(limits, size)
         kv = KVCacheManager(
@@ -68,9 +69,10 @@ def build_engine_core(
         )  # fmt: skip
         proposer = make_proposer(config, draft, vocab_size, size, dtype, device)
         runner = _build_runner(config, model, parts, limits, most_rows, size, dtype, device, eos_token_ids, proposer)
-        draft_length = None
+        draft_length = costs = None
         if proposer is not None:
-            draft_length = DraftLength(most, measure_step_costs(model, proposer, most_rows, device, runner.graphs))
+            costs = measure_step_costs(model, proposer, most_rows, device, runner.graphs)
+            draft_length = DraftLength(most, costs)
         scheduler = Scheduler(limits, kv, eos_token_ids, draft_length)
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=limits.max_model_len),
@@ -79,7 +81,11 @@ def build_engine_core(
         config.speculative_config,
     )
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
-    return EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
+    core = EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
+    if costs is not None:
+        with threads_for_steps(model_config.model)():
+            costs.host = measure_host_costs(core, costs)
+    return core
 
 
 def _size_cache(

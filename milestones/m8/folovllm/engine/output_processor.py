@@ -15,13 +15,14 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from folovllm.core.scheduler import Scheduler
 from folovllm.engine.beams import BeamGroup
-from folovllm.engine.core import Gained
+from folovllm.engine.core import Gained, SequenceChanges
 from folovllm.engine.detokenizer import IncrementalDetokenizer, SupportsDecode
 from folovllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.worker.model_runner_output import LogprobsRow, ModelRunnerOutput
+
+Logprobs = dict[Sequence, LogprobsRow | None]
 
 
 class SequenceOutput:
@@ -34,7 +35,7 @@ class SequenceOutput:
             self.detokenizer = IncrementalDetokenizer(
                 decoder, seq.data.prompt_token_ids, skip_special_tokens=self.params.skip_special_tokens
             )
-        self.text = ""
+        self.text, self.num_tokens = "", 0  # tokens that were added
         self.stops = list(self.params.stop or ())
         keep_stop = self.params.include_stop_str_in_output
         self.tells_logprobs = self.params.needs_logprobs or self.params.use_beam_search
@@ -46,6 +47,7 @@ class SequenceOutput:
         ended: the status that this token brings about by its id, if any. Returns the status all things considered: a
         stop string that became complete says more than a length that ran out.
         """
+        self.num_tokens += 1
         if self.detokenizer is None:
             return ended
         ended_by_token = ended is SequenceStatus.FINISHED_STOPPED
@@ -60,7 +62,7 @@ class SequenceOutput:
         waiting = self.detokenizer.finish() if self.stops and ended is None and self.detokenizer.in_run else ""
         # As for EOS, the first token that may end the sequence is the one after min_tokens.
         may_stop = self.stops and (added or waiting) and not ended_by_token
-        may_stop = may_stop and self.seq.get_output_len() > self.params.min_tokens
+        may_stop = may_stop and self.num_tokens > self.params.min_tokens
         said, self.text = self.text, self.text + waiting
         if may_stop and self._cut_at_stop(len(added + waiting)):
             return SequenceStatus.FINISHED_STOPPED
@@ -92,17 +94,18 @@ class OutputProcessor:
 
     Args:
         tokenizer: a Hugging Face tokenizer, or None when skip_tokenizer_init leaves token ids only.
+        eos_token_ids, max_model_len: what ends a beam.
     """
 
-    def __init__(self, tokenizer: Any | None, scheduler: Scheduler) -> None:
-        self.tokenizer, self.scheduler = tokenizer, scheduler
+    def __init__(self, tokenizer: Any | None, eos_token_ids: frozenset[int], max_model_len: int) -> None:
+        self.tokenizer, self.eos_token_ids, self.max_model_len = tokenizer, eos_token_ids, max_model_len
         self._decoder = None if tokenizer is None else fastest_decoder(tokenizer)
         self.sequences: dict[str, SequenceOutput] = {}
         self.beams: dict[str, BeamGroup] = {}  # by request id
 
     def begin(self, request: Request) -> None:
         if request.sampling_params.use_beam_search:
-            self.beams[request.request_id] = BeamGroup(request, self.scheduler)
+            self.beams[request.request_id] = BeamGroup(request, self.eos_token_ids, self.max_model_len)
             return  # beams have no text before they end
         for seq in request.get_seqs():
             self.sequences[seq.seq_id] = SequenceOutput(seq, self._decoder)
@@ -114,12 +117,13 @@ class OutputProcessor:
 
     def process_outputs(
         self, requests: dict[str, Request], rows: list[Sequence], output: ModelRunnerOutput, gained: Gained
-    ) -> tuple[list[RequestOutput], int]:
-        """Take in a step, whose tokens are appended already, and end the sequences that are at their end.
+    ) -> tuple[list[Request], int, SequenceChanges]:
+        """Take in a step, whose tokens are appended already.
 
         requests: the unfinished ones by id. rows: the sequences that took part. gained: what EngineCore.step() says.
+        Where draft tokens were right a sequence has gained several tokens, each of which may end it.
 
-        Returns the outputs of the requests that changed, and how many tokens came.
+        Returns the requests that changed, for make_output(), how many tokens came, and what becomes of sequences.
         """
         for seq in rows if output.prompt_logprobs else ():
             if seq.seq_id in output.prompt_logprobs and not seq.is_finished():
@@ -127,29 +131,36 @@ class OutputProcessor:
                 # Nothing precedes the first prompt token, so nothing can be said about it.
                 request.prompt_logprobs = [None, *map(self._decode_row, output.prompt_logprobs[seq.seq_id])]
         logprobs = dict(zip(rows, output.logprobs, strict=True))
+        later = {seq_id: iter(found) for seq_id, found in output.later_logprobs.items()}
         changed: dict[str, Request] = {}
-        num_tokens = 0
+        changes, num_tokens = SequenceChanges(), 0
+        done: set[Sequence] = set()
         for seq, ended in gained:
-            if seq.status is not SequenceStatus.RUNNING:
-                continue  # its request failed in this step
+            if seq.status is not SequenceStatus.RUNNING or seq in done:
+                continue  # its request failed in this step, or a stop string came before this token
             num_tokens += 1
             request = changed[seq.request_id] = requests[seq.request_id]
             if request.metrics.first_token_time is None:
                 request.metrics.first_token_time = time.time()
             request.metrics.num_output_tokens += 1
-            if (row := logprobs[seq]) is not None:
+            row = logprobs.pop(seq) if seq in logprobs else next(later.get(seq.seq_id, iter(())), None)
+            if row is not None:
                 seq.cumulative_logprob += row.logprobs[0]
                 if seq.sampling_params.logprobs is not None:
                     seq.output_logprobs.append(self._decode_row(row))
-            ended = self.sequences[seq.seq_id].add_token(seq.data.output_token_ids[-1], ended)
+            state = self.sequences[seq.seq_id]
+            ended = state.add_token(seq.data.output_token_ids[state.num_tokens], ended)
             if ended is not None:
-                self.scheduler.finish(request, seq, ended)
+                done.add(seq)
+                changes.ended.append((request, seq, ended))
+                if state.num_tokens < seq.get_output_len():
+                    changes.cut.append((seq, state.num_tokens))
         if self.beams:
-            num_tokens += self._advance_beams(requests, logprobs, changed)
-        return [self.make_output(request) for request in changed.values()], num_tokens
+            num_tokens += self._advance_beams(requests, logprobs, changed, changes)
+        return list(changed.values()), num_tokens, changes
 
     def _advance_beams(
-        self, requests: dict[str, Request], logprobs: dict[Sequence, LogprobsRow | None], changed: dict[str, Request]
+        self, requests: dict[str, Request], logprobs: Logprobs, changed: dict[str, Request], changes: SequenceChanges
     ) -> int:
         """One step of every beam search whose beams took part; its output comes at the end, not on the way. Returns
         how many beams did."""
@@ -162,7 +173,7 @@ class OutputProcessor:
             request, group = requests[request_id], self.beams[request_id]
             if request.metrics.first_token_time is None:
                 request.metrics.first_token_time = time.time()
-            if group.advance(rows):
+            if group.advance(rows, changes):
                 self._adopt(request, group.winners())
                 request.metrics.num_output_tokens = sum(seq.get_output_len() for seq in request.sequences.values())
                 changed[request_id] = request

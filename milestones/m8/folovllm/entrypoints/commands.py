@@ -85,7 +85,7 @@ def add_options(parser: argparse.ArgumentParser, *configs: Any) -> None:
             text = f"default: {default}" if type(default) in (int, float) else None
             parser.add_argument("--" + field.name.replace("_", "-"), default=argparse.SUPPRESS, help=text, **how)
     if ModelConfig in configs:
-        example = """guess tokens: '{"method": "ngram", "num_speculative_tokens": 4}' (default: none)"""
+        example = """draft tokens: '{"method": "ngram", "num_speculative_tokens": 4}' (default: none)"""
         parser.add_argument("--speculative-config", type=_json, metavar="JSON", default=argparse.SUPPRESS, help=example)
 
 

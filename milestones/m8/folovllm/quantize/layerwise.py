@@ -29,7 +29,7 @@ from folovllm.model_loader import load_tokenizer, resolve_max_model_len
 from folovllm.models.decoder import DecoderForCausalLM, DecoderLayer
 from folovllm.models.registry import decoder_spec
 from folovllm.quantize.calibration import HELD_OUT_EVERY, WINDOW, Batch, ObservedLinear, Passes, Window, make_windows
-from folovllm.quantize.folder import Checkpoint, ShardWriter, check_target, copy_rest, new_folder, weight_bytes
+from folovllm.quantize.folder import Checkpoint, ShardWriter, copy_rest, new_folder, weight_bytes
 from folovllm.quantize.layer import Rounded, quantize_layer
 from folovllm.quantize.recipe import Recipe, quantization_config
 from folovllm.quantize.report import LayerError, Report
@@ -58,10 +58,9 @@ def quantize(
         on_layer: told how many layers are done, of how many.
 
     Raises:
-        ValueError, ModelLoadError: a value or a file is wrong; there is nothing at `out` then.
+        ValueError, ModelLoadError: a value or a file is wrong.
     """
     started = time.monotonic()
-    check_target(out)
     config = ModelConfig(model, dtype="float32")
     hf_config = load_hf_config(config)
     if (settings := getattr(hf_config, "quantization_config", None)) is not None:
@@ -75,17 +74,16 @@ def quantize(
     recipe.check_fits(decoder_spec(hf_config))
     length = min(WINDOW, resolve_max_model_len(hf_config, None))
     windows = [] if calibration is None else make_windows(calibration, load_tokenizer(config), length)
-    with new_folder(out) as folder:
-        run = LayerwiseQuantizer(model, hf_config, recipe, windows, length, ShardWriter(folder))
-        total = len(run.shell.model.layers)
-        for number in range(total):
-            run.layer(number)
-            on_layer(number + 1, total)
-        losses = run.finish()
-        changes: dict[str, Any] = {"quantization_config": quantization_config(recipe.scheme)}
-        if recipe.scheme.head is not None:
-            changes["tie_word_embeddings"] = False  # its codes are its own, and the embedding stays
-        copy_rest(run.checkpoint.folder, folder, changes)
+    run = LayerwiseQuantizer(model, hf_config, recipe, windows, length, ShardWriter(new_folder(out)))
+    total = len(run.shell.model.layers)
+    for number in range(total):
+        run.layer(number)
+        on_layer(number + 1, total)
+    losses = run.finish()
+    changes: dict[str, Any] = {"quantization_config": quantization_config(recipe.scheme)}
+    if recipe.scheme.head is not None:
+        changes["tie_word_embeddings"] = False  # its codes are its own, and the embedding stays
+    copy_rest(run.checkpoint.folder, out, changes)
     scheme = recipe.scheme
     return Report(
         model=model,

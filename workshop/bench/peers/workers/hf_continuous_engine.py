@@ -1,6 +1,6 @@
 """transformers' own continuous batching as a peer: all prompts at once, joined and scheduled by its manager.
 
-The manager generates in a thread of its own and notes when each token was there. Tokens that came out of the
+The manager generates in another thread and notes when each token was there. Tokens that came out of the
 same forward pass are noted together, so the passes can be read off: a pass ends where a request comes again.
 
     request 0   t     t     t          passes: {0} {0, 1} {0, 1}
@@ -12,44 +12,28 @@ vLLM: none
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
-from folovllm.bench.contestant import Run, Step
-from folovllm.bench.peers.workers import hf_engine
+hf_engine: Any = import_module("hf_engine")  # which is beside this file, on the path of the worker that imports it
 
 NEEDS = hf_engine.NEEDS
-MAX_BATCH_TOKENS = 2048
 POLL_SECONDS = 1.0
 
 
-class Engine(hf_engine.Engine):
-    """Hugging Face's model, under its own continuous batching."""
-
-    def generate(  # type: ignore[override]
-        self, prompts: list[list[int]], num_tokens: list[int]
-    ) -> tuple[list[hf_engine.Step], list[list[int]]]:
-        tokens, run = HuggingFaceContinuous(self.model).generate(prompts, num_tokens)
-        return [(step.seconds, step.tokens, step.prefill) for step in run], tokens
-
-
-class HuggingFaceContinuous:
+class Engine(hf_engine.Engine):  # type: ignore[misc]
     """generate_batch()'s parts, one by one: so the cache is made, and all prompts are there, before the clock runs.
 
     max_batch_tokens limits what one pass computes, prompts and new tokens together; a longer set of prompts
     takes several passes. Nothing is shared between prompts.
     """
 
-    name = "hf-continuous"
+    max_batch_tokens = 2048
 
-    def __init__(self, hf_model: Any, max_batch_tokens: int = MAX_BATCH_TOKENS) -> None:
-        self.model, self.max_batch_tokens = hf_model, max_batch_tokens
-
-    def generate(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> tuple[list[list[int]], Run]:
-        """num_tokens[i] new tokens of prompt i, and the passes that they came from."""
+    def generate(self, prompts: list[list[int]], num_tokens: list[int]) -> dict[str, list[Any]]:
         from transformers import GenerationConfig
 
-        # -1 is no token's id. None would be filled with the model's own EOS.
+        # -1 is no token's id. None would be filled with the model's EOS.
         greedy = GenerationConfig(do_sample=False, max_new_tokens=max(num_tokens), eos_token_id=-1, pad_token_id=0)
         manager = self.model.init_continuous_batching(
             generation_config=greedy, continuous_batching_config=self._config(prompts, num_tokens)
@@ -67,14 +51,12 @@ class HuggingFaceContinuous:
             manager.stop(block=True, hard_stop=True)  # also puts the model's own attention back
             manager.destroy()
         outputs = [results[request_id] for request_id in ids]
-        for output, count in zip(outputs, num_tokens, strict=True):
-            if output.error is not None or len(output.generated_tokens) != count:
-                got = output.error or f"{len(output.generated_tokens)} tokens instead of {count}"
-                raise RuntimeError(f"continuous batching failed: {got}")
+        if errors := [output.error for output in outputs if output.error is not None]:
+            raise RuntimeError(f"continuous batching failed: {errors[0]}")
         steps = passes(start, [output.timestamps for output in outputs])
-        return [output.generated_tokens for output in outputs], steps
+        return {"steps": steps, "tokens": [output.generated_tokens for output in outputs]}
 
-    def _config(self, prompts: list[list[int]], num_tokens: Sequence[int]) -> Any:
+    def _config(self, prompts: list[list[int]], num_tokens: list[int]) -> Any:
         """Blocks for every prompt and its new tokens, and no more.
 
         Left to itself it takes most of the free memory, and on a CPU all processes share that.
@@ -93,7 +75,7 @@ class HuggingFaceContinuous:
 
 
 def _collect(manager: Any, count: int) -> dict[str, Any]:
-    """Every request's last output. The thread reports its own end only by not running any more."""
+    """Every request's last output. The thread reports its end only by not running any more."""
     results: dict[str, Any] = {}
     while len(results) < count:
         running = manager.is_running()  # asked first: what it gave before it ended is then still collected
@@ -106,8 +88,8 @@ def _collect(manager: Any, count: int) -> dict[str, Any]:
     return results
 
 
-def passes(start: float, timestamps: list[list[float]]) -> Run:
-    """The passes behind the times at which each request's tokens were noted.
+def passes(start: float, timestamps: list[list[float]]) -> list[tuple[float, int, bool]]:
+    """The passes behind the times at which each request's tokens were noted: seconds, tokens, whether it is a prefill.
 
     Every running request gets a token in every pass, so a request's next token begins the next pass. As in the
     other contestants a pass is a prefill if some request's first token came from it.
@@ -115,11 +97,12 @@ def passes(start: float, timestamps: list[list[float]]) -> Run:
     tokens = sorted(
         (when, request, number) for request, times in enumerate(timestamps) for number, when in enumerate(times)
     )
-    run, seen, prefill, end = Run(), set[int](), False, start
+    run: list[tuple[float, int, bool]] = []
+    seen, prefill, end = set[int](), False, start
     for at, (when, request, number) in enumerate(tokens):
         seen.add(request)
         prefill |= number == 0
         if at + 1 == len(tokens) or tokens[at + 1][1] in seen:
-            run.append(Step(when - end, len(seen), prefill))
+            run.append((when - end, len(seen), prefill))
             seen, prefill, end = set(), False, when
     return run

@@ -21,7 +21,6 @@ BATCH = 2048  # tokens of a step, llama.cpp's own default
 KV_UNIT = 256  # llama.cpp rounds a sequence's share of the cache up to this many tokens
 GGML_TYPES = {"float32": 0, "float16": 1, "bfloat16": 30}
 FILE_TYPES = {"0": "float32", "1": "float16", "32": "bfloat16", "2": "Q4_0", "7": "Q8_0"}
-Step = tuple[float, int, bool]
 
 
 class Engine:
@@ -58,9 +57,9 @@ class Engine:
             raise RuntimeError("llama.cpp could not make a context of this size")
         self.batch = lib.llama_batch_init(BATCH, 0, 1)
 
-    def generate(self, prompts: list[list[int]], num_tokens: list[int]) -> tuple[list[Step], list[list[int]]]:
+    def generate(self, prompts: list[list[int]], num_tokens: list[int]) -> dict[str, list[Any]]:
         tokens: list[list[int]] = [[] for _ in prompts]
-        steps: list[Step] = []
+        steps: list[Any] = []
         for first in range(0, len(prompts), self.seqs):  # as many at a time as the cache was made for
             self.lib.llama_memory_clear(self.lib.llama_get_memory(self.context), True)
             group = range(first, min(first + self.seqs, len(prompts)))
@@ -79,7 +78,7 @@ class Engine:
                     if len(tokens[r]) < num_tokens[r]
                 ]
                 steps.append((time.perf_counter() - start, len(done), prefill))
-        return steps, tokens
+        return {"steps": steps, "tokens": tokens}
 
     def _step(self, chunk: list[tuple[int, int, int]], wants: list[bool], first: int) -> list[tuple[int, int]]:
         """One llama_decode(); (request, likeliest next token) of each entry that wants one."""

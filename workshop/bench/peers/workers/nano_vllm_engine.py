@@ -11,7 +11,6 @@ from typing import Any
 
 NEEDS = ("nanovllm",)
 COLDEST = 1e-9  # it refuses 1e-10 and less
-Step = tuple[float, int, bool]
 
 
 class Engine:
@@ -22,12 +21,12 @@ class Engine:
         self.version: str = getattr(self.nano, "__version__", "unknown")
         self.llm = self.nano.LLM(model, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
 
-    def generate(self, prompts: list[list[int]], num_tokens: list[int]) -> tuple[list[Step], list[list[int]]]:
+    def generate(self, prompts: list[list[int]], num_tokens: list[int]) -> dict[str, list[Any]]:
         for prompt, count in zip(prompts, num_tokens):  # noqa: B905  any Python 3
             params = self.nano.SamplingParams(temperature=COLDEST, max_tokens=count, ignore_eos=True)
             self.llm.add_request(prompt, params)
         finished: dict[int, list[int]] = {}
-        steps: list[Step] = []
+        steps: list[Any] = []
         before = 0
         while not self.llm.is_finished():
             start = time.perf_counter()
@@ -38,8 +37,8 @@ class Engine:
             # It counts a prefill in tokens of the prompts, and a decode in sequences with a minus.
             steps.append((seconds, now - before, counted > 0))
             before = now
-        tokens = [finished[number] for number in sorted(finished)]  # numbered in the order in which they came
-        return steps, tokens
+        # They are numbered in the order in which they came.
+        return {"steps": steps, "tokens": [finished[number] for number in sorted(finished)]}
 
     def _unfinished_tokens(self) -> int:
         scheduler = self.llm.scheduler

@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import Any
 
 NEEDS = ("vllm",)
-Step = tuple[float, int, bool]
 
 
 class Engine:
@@ -21,14 +20,14 @@ class Engine:
         self.engine = getattr(self.module.LLM(skip_tokenizer_init=True, **settings), self.attribute)
         self._runs = 0
 
-    def generate(self, prompts: list[list[int]], num_tokens: list[int]) -> tuple[list[Step], list[list[int]]]:
+    def generate(self, prompts: list[list[int]], num_tokens: list[int]) -> dict[str, list[Any]]:
         self._runs += 1
         names = [f"run{self._runs}-{number}" for number in range(len(prompts))]
         for name, prompt, count in zip(names, prompts, num_tokens):  # noqa: B905  nothing newer than its Python
             params = self.module.SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
             self.engine.add_request(name, {"prompt_token_ids": prompt}, params)
         tokens: dict[str, list[int]] = {}
-        steps: list[Step] = []
+        steps = []
         while self.engine.has_unfinished_requests():
             start = time.perf_counter()
             outputs = self.engine.step()
@@ -37,4 +36,4 @@ class Engine:
             prefill = not outputs or any(output.request_id not in tokens for output in outputs)
             tokens.update({output.request_id: list(output.outputs[0].token_ids) for output in outputs})
             steps.append((seconds, sum(map(len, tokens.values())) - before, prefill))
-        return steps, [tokens[name] for name in names]
+        return {"steps": steps, "tokens": [tokens[name] for name in names]}

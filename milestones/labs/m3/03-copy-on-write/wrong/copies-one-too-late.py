@@ -1,9 +1,9 @@
 class KVCacheManager:
-    def allocate_slots(self, wants: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
-        if self._blocks_needed(wants) + keep_free > self.pool.num_free:
+    def allocate_slots(self, seq_tokens: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
+        if self._blocks_needed(seq_tokens) + keep_free > self.pool.num_free:
             return None
         pairs: BlockPairs = []
-        for seq, num_tokens in wants:
+        for seq, num_tokens in seq_tokens:
             start, table = seq.num_computed_tokens, seq.block_ids
             first = self.blocks_for(start)
             if first < len(table) and not self.pool.may_write(table[first]):

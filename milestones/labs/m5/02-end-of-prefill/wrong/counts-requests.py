@@ -1,6 +1,6 @@
 class Scheduler:
-    def _end_prefills(self, request: Request, wants: Wants, output: SchedulerOutput) -> None:
-        for seq, num_tokens in wants:
+    def _end_prefills(self, request: Request, seq_tokens: SeqTokens, output: SchedulerOutput) -> None:
+        for seq, num_tokens in seq_tokens:
             if (
                 seq.status is RUNNING
                 and in_prefill(seq)

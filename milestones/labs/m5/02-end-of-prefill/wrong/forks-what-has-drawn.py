@@ -1,8 +1,8 @@
 class Scheduler:
-    def _fork_siblings(self, request: Request, seq: Sequence, room: int, output: SchedulerOutput) -> int:
+    def _fork_siblings(self, request: Request, seq: Sequence, rows_left: int, output: SchedulerOutput) -> int:
         children: list[Sequence] = []
         if seq.get_output_len() == 0:
-            children = request.get_seqs(WAITING)[:room]
+            children = request.get_seqs(WAITING)[:rows_left]
         for child in children:
             self.kv.fork(seq, child, seq.get_prompt_len())
             child.transition(RUNNING)

@@ -1,5 +1,5 @@
 class Scheduler:
-    def _end_prefills(self, request: Request, wants: Wants, output: SchedulerOutput) -> None:
-        for seq, num_tokens in wants:
+    def _end_prefills(self, request: Request, seq_tokens: SeqTokens, output: SchedulerOutput) -> None:
+        for seq, num_tokens in seq_tokens:
             if seq.status is RUNNING and seq.num_computed_tokens + num_tokens == seq.get_prompt_len():
                 self._fork_siblings(request, seq, self.max_num_seqs - sum(map(rows_claimed, self.running)), output)

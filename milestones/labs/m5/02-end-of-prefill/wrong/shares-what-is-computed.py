@@ -1,8 +1,8 @@
 class Scheduler:
-    def _fork_siblings(self, request: Request, seq: Sequence, room: int, output: SchedulerOutput) -> int:
+    def _fork_siblings(self, request: Request, seq: Sequence, rows_left: int, output: SchedulerOutput) -> int:
         children: list[Sequence] = []
         if seq.get_output_len() == 0:
-            children = [child for child in request.get_seqs(WAITING) if child.get_output_len() == 0][:room]
+            children = [child for child in request.get_seqs(WAITING) if child.get_output_len() == 0][:rows_left]
         for child in children:
             self.kv.fork(seq, child, seq.num_computed_tokens)
             child.transition(RUNNING)

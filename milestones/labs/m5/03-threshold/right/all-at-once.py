@@ -3,8 +3,8 @@ def half(num_tokens: int) -> int:
 
 
 def share_out(
-    prefills: list[tuple[Request, Wants]], left: int, prompt_cap: int | None
-) -> Iterator[tuple[Request, Wants, int]]:
+    prefills: list[tuple[Request, SeqTokens]], left: int, prompt_cap: int | None
+) -> Iterator[tuple[Request, SeqTokens, int]]:
     shares = []
     for request, group in prefills:
         lacks = sum(dict(group).values())
@@ -14,7 +14,7 @@ def share_out(
     return iter(shares)
 
 
-def top_up(group: Wants, output: SchedulerOutput, kv: KVCacheManager, left: int) -> Wants:
+def top_up(group: SeqTokens, output: SchedulerOutput, kv: KVCacheManager, left: int) -> SeqTokens:
     lacks, more = dict(group), []
     places = {seq: place for place, seq in enumerate(output.scheduled_seqs)}
     for seq in lacks:

@@ -5,8 +5,8 @@ def half(num_tokens: int) -> int:
 
 
 def share_out(
-    prefills: list[tuple[Request, Wants]], left: int, prompt_cap: int | None
-) -> Iterator[tuple[Request, Wants, int]]:
+    prefills: list[tuple[Request, SeqTokens]], left: int, prompt_cap: int | None
+) -> Iterator[tuple[Request, SeqTokens, int]]:
     if not prefills:
         return
     (request, group), *others = prefills
@@ -15,7 +15,7 @@ def share_out(
     yield from share_out(others, left - min(limits), prompt_cap)
 
 
-def top_up(group: Wants, output: SchedulerOutput, kv: KVCacheManager, left: int) -> Wants:
+def top_up(group: SeqTokens, output: SchedulerOutput, kv: KVCacheManager, left: int) -> SeqTokens:
     if not group:
         return []
     (seq, lacks), others = group[0], group[1:]

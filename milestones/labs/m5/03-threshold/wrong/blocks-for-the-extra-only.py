@@ -1,5 +1,5 @@
-def top_up(group: Wants, output: SchedulerOutput, kv: KVCacheManager, left: int) -> Wants:
-    more: Wants = []
+def top_up(group: SeqTokens, output: SchedulerOutput, kv: KVCacheManager, left: int) -> SeqTokens:
+    more: SeqTokens = []
     for seq, num_tokens in group:
         if left == 0 or seq.status is not SequenceStatus.RUNNING or seq not in output.scheduled_seqs:
             continue

@@ -9,7 +9,7 @@ class Scheduler:
         for request in tuple(self.running):
             if request not in self.running or self._decode_in_place(request, output):
                 continue
-            groups = lacking(request, request.get_seqs(RUNNING))
+            groups = tokens_to_compute(request, request.get_seqs(RUNNING))
             waits += [self._decode(request, group, output) for group in groups if is_decode(group)]
             self._prefills.extend((request, group) for group in groups if not is_decode(group))
         for request, group, share in list(share_out(self._prefills, self._left(output), self.prompt_cap)):

@@ -11,7 +11,7 @@ class Scheduler:
             place += 1
             if self._decode_in_place(request, output):
                 continue
-            for group in lacking(request, request.get_seqs(RUNNING)):
+            for group in tokens_to_compute(request, request.get_seqs(RUNNING)):
                 if not is_decode(group):
                     self._prefills = [*self._prefills, (request, group)]
                     continue

@@ -5,7 +5,7 @@ class Scheduler:
         self._prefills, must_wait, served = [], False, set()
         while request := next((request for request in self.running if request.request_id not in served), None):
             served.add(request.request_id)
-            for group in lacking(request, request.get_seqs(RUNNING)):
+            for group in tokens_to_compute(request, request.get_seqs(RUNNING)):
                 if is_decode(group):
                     must_wait = self._decode(request, group, output) or must_wait
                 else:

@@ -6,7 +6,7 @@ class Scheduler:
         while place < len(self.running):
             request = self.running[place]
             if not self._decode_in_place(request, output):
-                for group in lacking(request, request.get_seqs(RUNNING)):
+                for group in tokens_to_compute(request, request.get_seqs(RUNNING)):
                     if is_decode(group):
                         must_wait |= self._decode(request, group, output)
                     else:

@@ -5,7 +5,7 @@ class Scheduler:
         must_wait, self._prefills = False, []
         for request in self.running:
             if not self._decode_in_place(request, output):
-                for group in lacking(request, request.get_seqs(RUNNING)):
+                for group in tokens_to_compute(request, request.get_seqs(RUNNING)):
                     if is_decode(group):
                         must_wait |= self._decode(request, group, output)
                     else:

@@ -1,24 +1,24 @@
 def verify(drafts: list[list[int]], draw: Draw) -> list[list[int]]:
     gained: list[list[int]] = [[] for _ in drafts]
 
-    def run(place: int):
-        for guess in [*drafts[place], None]:
+    def run(index: int):
+        for guess in [*drafts[index], None]:
             token_id = yield
             if token_id is not None:
-                gained[place].append(token_id)
+                gained[index].append(token_id)
             if guess is None or token_id != guess:
                 return
 
-    runs = {place: run(place) for place in range(len(drafts))}
+    runs = {index: run(index) for index in range(len(drafts))}
     for each in runs.values():
         next(each)
     position = 0
     while runs:
         tokens = draw(list(runs), position)
-        for place, token_id in zip(list(runs), tokens, strict=True):
+        for index, token_id in zip(list(runs), tokens, strict=True):
             try:
-                runs[place].send(token_id)
+                runs[index].send(token_id)
             except StopIteration:
-                del runs[place]
+                del runs[index]
         position += 1
     return gained

@@ -1,13 +1,13 @@
 def verify(drafts: list[list[int]], draw: Draw) -> list[list[int]]:
     gained: list[list[int]] = [[] for _ in drafts]
 
-    def go_on(places: list[int], position: int) -> None:
-        if not places:
+    def go_on(indices: list[int], position: int) -> None:
+        if not indices:
             return
-        for place, token_id in zip(places, draw(places, position), strict=True):
-            gained[place] += [] if token_id is None else [token_id]
-        same = [place for place in places if gained[place] == drafts[place][: position + 1]]
-        go_on([place for place in same if len(gained[place]) == position + 1], position + 1)
+        for index, token_id in zip(indices, draw(indices, position), strict=True):
+            gained[index] += [] if token_id is None else [token_id]
+        same = [index for index in indices if gained[index] == drafts[index][: position + 1]]
+        go_on([index for index in same if len(gained[index]) == position + 1], position + 1)
 
     go_on(list(range(len(drafts))), 0)
     return gained

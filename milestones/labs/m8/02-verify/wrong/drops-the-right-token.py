@@ -1,15 +1,15 @@
 def verify(drafts: list[list[int]], draw: Draw) -> list[list[int]]:
     gained: list[list[int]] = [[] for _ in drafts]
-    places, position = list(range(len(drafts))), 0
-    while places:
+    indices, position = list(range(len(drafts))), 0
+    while indices:
         agree = []
-        for place, token_id in zip(places, draw(places, position), strict=True):
+        for index, token_id in zip(indices, draw(indices, position), strict=True):
             if token_id is None:
                 continue
-            if position == len(drafts[place]):
-                gained[place].append(token_id)
-            elif drafts[place][position] == token_id:
-                gained[place].append(token_id)
-                agree.append(place)
-        places, position = agree, position + 1
+            if position == len(drafts[index]):
+                gained[index].append(token_id)
+            elif drafts[index][position] == token_id:
+                gained[index].append(token_id)
+                agree.append(index)
+        indices, position = agree, position + 1
     return gained

@@ -1,11 +1,11 @@
 def verify(drafts: list[list[int]], draw: Draw) -> list[list[int]]:
     gained: list[list[int]] = [[] for _ in drafts]
-    places, position = list(range(len(drafts))), 0
-    while places:
+    indices, position = list(range(len(drafts))), 0
+    while indices:
         agree = []
-        for place, token_id in zip(places, draw(places, position), strict=True):
-            gained[place].append(token_id)
-            if position < len(drafts[place]) and drafts[place][position] == token_id:
-                agree.append(place)
-        places, position = agree, position + 1
+        for index, token_id in zip(indices, draw(indices, position), strict=True):
+            gained[index].append(token_id)
+            if position < len(drafts[index]) and drafts[index][position] == token_id:
+                agree.append(index)
+        indices, position = agree, position + 1
     return gained

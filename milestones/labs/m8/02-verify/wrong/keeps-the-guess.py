@@ -1,14 +1,14 @@
 def verify(drafts: list[list[int]], draw: Draw) -> list[list[int]]:
     gained: list[list[int]] = [[] for _ in drafts]
-    places, position = list(range(len(drafts))), 0
-    while places:
+    indices, position = list(range(len(drafts))), 0
+    while indices:
         agree = []
-        for place, token_id in zip(places, draw(places, position), strict=True):
+        for index, token_id in zip(indices, draw(indices, position), strict=True):
             if token_id is None:
                 continue
-            draft = drafts[place]
-            gained[place].append(draft[position] if position < len(draft) else token_id)
+            draft = drafts[index]
+            gained[index].append(draft[position] if position < len(draft) else token_id)
             if position < len(draft) and draft[position] == token_id:
-                agree.append(place)
-        places, position = agree, position + 1
+                agree.append(index)
+        indices, position = agree, position + 1
     return gained

@@ -1,3 +1,4 @@
-class DraftTokens:
-    def give_back(self, seq: Sequence) -> None:
-        del seq.block_ids[self.kv.blocks_for(seq.get_len()) :]
+class KVCacheManager:
+    def accept_draft_tokens(self, seq: Sequence, num_accepted: int) -> None:
+        seq.num_computed_tokens += num_accepted
+        del seq.block_ids[self.blocks_for(seq.get_len()) :]

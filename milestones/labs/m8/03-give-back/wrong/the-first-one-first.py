@@ -1,5 +1,6 @@
-class DraftTokens:
-    def give_back(self, seq: Sequence) -> None:
-        num_needed = self.kv.blocks_for(seq.get_len())
-        self.kv.pool.free_blocks(seq.block_ids[num_needed:])
+class KVCacheManager:
+    def accept_draft_tokens(self, seq: Sequence, num_accepted: int) -> None:
+        seq.num_computed_tokens += num_accepted
+        num_needed = self.blocks_for(seq.get_len())
+        self.pool.free_blocks(seq.block_ids[num_needed:])
         del seq.block_ids[num_needed:]

@@ -1,1 +1,0 @@
-"""Those the engine is compared with: registry.py has them by name, and workers/ what runs in their own processes."""

@@ -1,0 +1,227 @@
+"""EngineClient: an engine for asyncio, wherever it runs. Streams, aborts and pacing are here, and here alone.
+
+    AsyncLLM         the engine's loop in a thread of this process     (async_llm.py)
+    MPClient         the engine's loop in a process                    (serving/mp_client.py)
+    ReplicatedLLM    several engines on Ray, and a router              (serving/replicas/client.py)
+
+Each of them says how a request is sent; what comes back goes to receive().
+
+vLLM: engine/protocol.py (EngineClient), v1/engine/core_client.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from itertools import count
+from typing import Any, Protocol
+
+from folovllm.config import EngineConfig, ModelConfig
+from folovllm.engine.busy_loop import LONGEST_REST, REST
+from folovllm.engine.deltas import DeltaDecoder
+from folovllm.engine.input_processor import Checked, InputProcessor, Prompt
+from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType
+from folovllm.engine.snapshots import EngineSnapshot, Load
+from folovllm.engine.stream import OutputDelta, check_can_stream
+from folovllm.outputs import RequestOutput
+from folovllm.sampling_params import RequestOutputKind, SamplingParams
+from folovllm.utils.checks import check_str
+from folovllm.utils.ids import next_unused
+
+
+class EngineFacts(Protocol):
+    """What does not change while an engine lives."""
+
+    tokenizer: Any | None
+    config: EngineConfig
+    model_config: ModelConfig
+    max_model_len: int
+    input_processor: InputProcessor
+
+
+class OutputCollector:
+    """The newest output of one request, or what ended it, until its reader takes it. A slow reader gets the newest, and
+    holds no one up.
+
+    vLLM: v1/engine/output_processor.py (RequestOutputCollector)
+    """
+
+    def __init__(self, request_id: str, decoder: DeltaDecoder | None = None) -> None:
+        self.request_id, self._decoder = request_id, decoder
+        self.is_over = False
+        """The last output is here, or an error: nothing that comes later counts."""
+        self._newest: RequestOutput | Exception | None = None
+        self._filled = asyncio.Event()
+
+    def put(self, output: RequestOutput | Exception) -> None:
+        if self.is_over:
+            return
+        self.is_over = isinstance(output, Exception) or output.finished
+        self._newest = output
+        if self._decoder is not None and isinstance(output, RequestOutput):
+            self._decoder.add(output)
+        self._filled.set()
+
+    async def get(self) -> RequestOutput:
+        """Waits for the next one. Raises what ended the request."""
+        await self._filled.wait()
+        self._filled.clear()
+        if isinstance(self._newest, Exception):
+            raise self._newest
+        assert self._newest is not None
+        return self._newest if self._decoder is None else self._decoder.output()
+
+
+class EngineClient(ABC):
+    """It serves one event loop."""
+
+    def __init__(self, engine: EngineFacts) -> None:
+        self.engine: Any = engine
+        self._load = Load(engine.config.scheduler_config.max_num_seqs, 0, 0, 0)
+        self._collectors: dict[int, OutputCollector] = {}  # of unfinished requests, by number
+        self._numbers: dict[str, int] = {}  # of the same, by id
+        self._new_numbers, self._new_ids = count(), count()
+        self._ended: Exception | None = None  # why nothing more is taken
+
+    @abstractmethod
+    async def _open(self) -> None:
+        """Before anything is sent. Raises RuntimeError: another event loop is served."""
+
+    @abstractmethod
+    def _send(self, kind: EngineCoreRequestType, *arguments: Any) -> None:
+        """To the engine, without waiting: a consumer that was cancelled cannot await anything."""
+
+    def _collector(self, request_id: str, checked: Checked) -> OutputCollector:
+        return OutputCollector(request_id)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes nothing any more: after shutdown(), or after an error of the engine itself."""
+        return self._ended is not None
+
+    def load(self) -> Load:
+        """What runs and waits; cheap enough to ask for each request."""
+        return self._load
+
+    def replicas(self) -> dict[str, str]:
+        """Name and state of each replica: none where there is one engine."""
+        return {}
+
+    @abstractmethod
+    async def snapshots(self) -> list[EngineSnapshot]:
+        """One of each engine that is behind this object."""
+
+    async def reset_prefix_caches(self) -> None:
+        """Forget what has been computed, before the next step, in each engine that is behind this object: requests that
+        come from now on find nothing of it."""
+        await self._open()
+        self._send(EngineCoreRequestType.RESET_PREFIX_CACHE)
+
+    @abstractmethod
+    async def shutdown(self) -> None:
+        """Abort what is unfinished, and end. The consumers get a RuntimeError."""
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int = 0,
+        output_kind: RequestOutputKind | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Outputs of one request as they grow; each holds everything so far, the last one is `finished`.
+
+        `output_kind`, or that of the parameters, says what is handed out. Under DELTA each output holds what is new
+        since the one before. Under FINAL_ONLY there is one output, and the steps before it wake no consumer.
+
+        Leaving the loop early, or cancelling the task that runs it, aborts the request. So does abort(), which ends the
+        loop without a finished output.
+
+        Raises:
+            ValueError: see LLMEngine.add_request; DELTA where the winners are known only at the end: beams, and
+                best_of > n.
+            RuntimeError: it has been shut down, or serves another event loop.
+            Exception: what ended this request, such as an error in a logits processor: other requests go on.
+                Or what ended the engine.
+        """
+        kind = output_kind or getattr(sampling_params, "output_kind", RequestOutputKind.CUMULATIVE)
+        if kind is RequestOutputKind.DELTA:
+            check_can_stream(sampling_params)
+        if self._ended is not None:
+            raise RuntimeError(f"{type(self).__name__} has been shut down: make another") from self._ended
+        checked = await self._check(prompt, sampling_params)
+        await self._open()
+        if request_id is None:
+            request_id = next_unused("async", self._new_ids, self._numbers.__contains__)
+        check_str("request_id", request_id)
+        if request_id in self._numbers:
+            raise ValueError(f"request_id {request_id!r} belongs to an unfinished request: choose another")
+        number = self._numbers[request_id] = next(self._new_numbers)
+        collector = self._collectors[number] = self._collector(request_id, checked)
+        try:
+            final_only = kind is RequestOutputKind.FINAL_ONLY
+            request = EngineCoreRequest(request_id, checked, checked.params, priority, final_only)
+            self._send(EngineCoreRequestType.ADD, number, request)
+            delta, finished = OutputDelta(), False
+            while not finished:
+                output = await collector.get()
+                finished = output.finished
+                yield delta.since_last(output) if kind is RequestOutputKind.DELTA else output
+        except _Aborted:
+            return
+        finally:
+            if self._collectors.pop(number, None) is not None:  # it is not there where an event loop has taken over
+                del self._numbers[request_id]
+                if not collector.is_over:
+                    self._send(EngineCoreRequestType.ABORT, number, request_id)
+
+    async def _check(self, prompt: Prompt, params: SamplingParams | None) -> Checked:
+        """Raises ValueError: see InputProcessor.check."""
+        if isinstance(prompt, Checked) and params is None:
+            return prompt
+        processor = self.engine.input_processor
+        if isinstance(params, SamplingParams) and params.structured_outputs is not None:  # which may take seconds
+            await asyncio.to_thread(processor.grammars.compile, params.structured_outputs)
+        return next(processor.check([prompt], params))
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request; its generate() ends. An unknown or finished one is no error."""
+        check_str("request_id", request_id)
+        number = self._numbers.get(request_id, -1)
+        if (collector := self._collectors.get(number)) is not None and not collector.is_over:
+            collector.put(_Aborted())
+            self._send(EngineCoreRequestType.ABORT, number, request_id)
+
+    def receive(self, message: EngineCoreOutputs | Exception) -> None:
+        """What a step made, or the error that ended the engine."""
+        if isinstance(message, Exception):
+            self._end(message)
+            return
+        began = time.perf_counter()
+        self._load = message.load
+        for number, output in message.outputs:
+            if (collector := self._collectors.get(number)) is not None:
+                collector.put(output)
+        if message.wants_ready:  # in line behind the readers, each of which has been woken
+            asyncio.get_running_loop().call_soon(self._rest, began)
+
+    def _rest(self, began: float) -> None:
+        """The readers have written."""
+        seconds = min(REST * (time.perf_counter() - began), LONGEST_REST)
+        self._send(EngineCoreRequestType.READY, seconds)
+
+    def _end(self, error: Exception) -> None:
+        self._ended = error
+        for collector in self._collectors.values():
+            collector.put(error)
+
+    def _shut_down(self) -> None:
+        """The consumers get an error, and nothing more is taken."""
+        self._end(RuntimeError(f"{type(self).__name__} has been shut down"))
+
+
+class _Aborted(Exception):  # noqa: N818  named after what happened
+    """Ends a consumer's loop without an error."""

@@ -1,0 +1,5 @@
+class KVCacheManager:
+    def accept_draft_tokens(self, seq: Sequence, num_accepted: int) -> None:
+        num_needed = self.blocks_for(seq.get_len())
+        self.pool.free_blocks(reversed(seq.block_ids[num_needed:]))
+        del seq.block_ids[num_needed:]

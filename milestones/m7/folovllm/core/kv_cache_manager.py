@@ -1,0 +1,283 @@
+"""Block tables: which blocks hold each sequence's keys and values, and which of them were there before it came.
+
+    sequence A, 10 tokens, block_size 4      block_ids [3, 7, 2]     token 9 is in block 2 at offset 1: slot 2 * 4 + 1
+    its fork B, after 1 token more           block_ids [3, 7, 5]     3 and 7 are shared, 5 is B's copy of 2
+
+A table grows block by block as tokens come, so no sequence holds more than block_size - 1 unused slots. A fork names
+its parent's blocks. The first sequence that writes into a block which others name as well gets a copy of it
+(copy-on-write).
+
+    first request    [S y s t e m  p r o m p t . . . |Q 1 . . A 1 . .]    computes 4 blocks, leaves them behind
+    second           [S y s t e m  p r o m p t . . . |Q 2 . . . .]        takes 2 of them, computes the rest
+    next turn        [S y s t e m  p r o m p t . . . |Q 1 . . A 1 . .|Q 3]    takes all 4: answers are kept like prompts
+
+Prefix caching: only full blocks are cached, since the others still change, and only when the step that filled them is
+known to have gone well. The block of a prompt's last token is never taken, even if it is there. At least one token must
+be computed, for the logits to draw from, and its keys and values need a block that may be written.
+
+Paging: Kwon et al., SOSP 2023. vLLM: v1/core/kv_cache_manager.py (get_computed_blocks, cache_blocks),
+v1/core/single_type_kv_cache_manager.py; swapping and forks: V0's core/block_manager.py. Chains of hashes are vLLM's
+way; a radix tree over tokens is SGLang's (Zheng et al., 2024, arXiv:2312.07104).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import takewhile
+
+from folovllm.core.block_hash import Digest, HashChain, digest_sha256
+from folovllm.core.block_pool import NULL_BLOCK, BlockPool
+from folovllm.core.scheduler_output import BlockPairs
+from folovllm.request import Request, Sequence, SequenceStatus
+
+
+class KVCacheManager:
+    """Owns the pool of the device's blocks and that of the swap space's; writes Sequence.block_ids.
+
+    A SWAPPED sequence's block_ids are blocks of the swap pool.
+
+    Args:
+        enable_prefix_caching: a sequence begins with the blocks that others have computed of the same tokens.
+        digest: hashes blocks; tests give a weak one.
+
+    Attributes:
+        num_queries, num_hits: prompt tokens of the requests that were let in, and how many of them were found.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_swap_blocks: int = 0,
+        *,
+        enable_prefix_caching: bool = False,
+        digest: Digest = digest_sha256,
+    ) -> None:
+        self.block_size, self.enable_prefix_caching = block_size, enable_prefix_caching
+        self.num_blocks, self.num_swap_blocks = num_blocks, num_swap_blocks
+        self._digest = digest
+        self._chains: dict[Sequence, HashChain] = {}
+        self._num_cached: dict[Sequence, int] = {}  # leading blocks of its table that can be found
+        self._outdated: set[Sequence] = set()  # have blocks from before a reset
+        self._first_seqs: dict[Sequence, Request] = {}  # of requests that have not been let in
+        self.num_queries = self.num_hits = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """All blocks are free again, whichever tables name them, and none is found."""
+        self.pool = BlockPool(self.num_blocks, enable_caching=self.enable_prefix_caching)
+        self.swap_pool = BlockPool(self.num_swap_blocks)
+        self._num_cached.clear()
+        self._outdated.clear()
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def has_slot(self, seq: Sequence) -> bool:
+        """Whether the next token's keys and values go into a block that is begun, and that no other table names."""
+        num_tokens = seq.num_computed_tokens
+        return num_tokens % self.block_size > 0 and self.pool.may_write(seq.block_ids[num_tokens // self.block_size])
+
+    def allocate_slots(self, seq_tokens: list[tuple[Sequence, int]], keep_free: int = 0) -> BlockPairs | None:
+        """Make room for the tokens that each sequence computes next, (sequence, how many): for all of them or for none.
+
+        Returns the copies that must be made before they are written, or None when fewer than keep_free blocks would
+        stay free. A request counts as a query when its first sequence is let in; later ones, and those that come back,
+        do not count.
+        """
+        if self._blocks_needed(seq_tokens) + keep_free > self.pool.num_free:
+            return None
+        pairs: BlockPairs = []
+        for seq, num_tokens in seq_tokens:
+            start, table = seq.num_computed_tokens, seq.block_ids
+            first = start // self.block_size  # the first block that is written to
+            if first < len(table) and not self.pool.may_write(table[first]):
+                shared = table[first]
+                table[first] = self.pool.get_new_blocks(1, after=shared)[0]
+                self.pool.free_blocks([shared])
+                pairs.append((shared, table[first]))
+            num_new = self.blocks_for(start + num_tokens) - len(table)
+            if num_new > 0:
+                table += self.pool.get_new_blocks(num_new, after=table[-1] if table else 0)
+            if self._first_seqs and (request := self._first_seqs.pop(seq, None)) is not None:
+                request.num_cached_tokens = start
+                self.num_queries += seq.get_prompt_len()
+                self.num_hits += start
+        return pairs
+
+    def _blocks_needed(self, seq_tokens: list[tuple[Sequence, int]]) -> int:
+        """How many new blocks that takes, for growing tables and for copies (BlockPool.copies_needed)."""
+        needed = 0
+        writers: dict[int, int] = {}
+        for seq, num_tokens in seq_tokens:
+            start, table = seq.num_computed_tokens, seq.block_ids
+            needed += max(0, self.blocks_for(start + num_tokens) - len(table))
+            first = start // self.block_size
+            if first < len(table) and not self.pool.may_write(table[first]):
+                writers[table[first]] = writers.get(table[first], 0) + 1
+        return needed + sum(self.pool.copies_needed(block, count) for block, count in writers.items())
+
+    def fork(self, parent: Sequence, child: Sequence, num_tokens: int) -> None:
+        """`child`, which has no blocks, gets the first `num_tokens` tokens of `parent`: shared, not copied."""
+        child.block_ids = parent.block_ids[: self.blocks_for(num_tokens)]
+        child.num_computed_tokens = num_tokens
+        self.pool.touch(child.block_ids)
+        if self.enable_prefix_caching:
+            num_full = num_tokens // self.block_size
+            self._chains[child] = self._chains[parent].fork(child.data, num_full)
+            self._num_cached[child] = min(self._num_cached.get(parent, 0), num_full)
+            if parent in self._outdated:
+                self._outdated.add(child)
+
+    def get_computed_blocks(self, request: Request, seq: Sequence) -> bool:
+        """Give `seq`, which has no blocks, those that hold its first tokens already: the ones that a running sequence
+        of the same `request` has computed, else cached ones. Returns whether it shares blocks of such a sequence.
+        """
+        if self.enable_prefix_caching and seq not in self._chains:  # a sequence that comes back keeps its hashes
+            self._chains[seq] = HashChain(seq.data, self.block_size, request.cache_salt, self._digest)
+        shared, donor = 0, seq
+        for sibling in request.get_seqs(SequenceStatus.RUNNING):
+            common = min(common_prefix(sibling, seq), sibling.num_computed_tokens)
+            if common > shared:
+                shared, donor = common, sibling
+        if shared:
+            self.fork(donor, seq, min(shared, seq.get_len() - 1))  # the last token is computed, for its logits
+            return True
+        if self.enable_prefix_caching:
+            if request.num_cached_tokens is None:
+                self._first_seqs[seq] = request
+            if not _needs_every_logit(seq):
+                self._take_cached(seq)
+        return False
+
+    def _take_cached(self, seq: Sequence) -> None:
+        """Give `seq`, which has no blocks, the longest cached prefix that leaves one token to compute."""
+        chain, block_ids, parent = self._chains[seq], list[int](), NULL_BLOCK
+        for place in range((seq.get_len() - 1) // self.block_size):
+            found = self.pool.get_cached_block(chain.block_hash(place), parent, chain.tokens(place), chain.cache_salt)
+            if found is None:
+                break
+            block_ids.append(found)
+            parent = found
+        self.pool.touch(block_ids)
+        seq.block_ids = block_ids
+        self._num_cached[seq] = len(block_ids)
+        seq.num_computed_tokens = len(block_ids) * self.block_size
+
+    def cache_blocks(self, seq: Sequence) -> list[Sequence]:
+        """A running sequence has computed the last token of a block: its full blocks are kept for others. If another
+        block holds the same already (equal prompts in one step), the sequence takes that one and gives its own back,
+        and so do its forks. Returns the sequences whose tables have changed by it.
+        """
+        if not self.enable_prefix_caching or seq in self._outdated:
+            return []
+        before = list(seq.block_ids)
+        num_full = seq.num_computed_tokens // self.block_size
+        self._num_cached[seq], changed = self.pool.cache_full_blocks(
+            self._chains[seq], seq.block_ids, self._num_cached.get(seq, 0), num_full
+        )
+        return [seq, *self._let_siblings_follow(seq, before)] if changed else []
+
+    def _let_siblings_follow(self, seq: Sequence, before: list[int]) -> list[Sequence]:
+        """The table of `seq` was `before`. Its forks name the blocks that it gave back, and must take the ones that it
+        took, too. Else a block of theirs might be found behind a block to which they hold no reference."""
+        followers = []
+        swapped = [place for place, block_id in enumerate(before) if block_id != seq.block_ids[place]]
+        for other in self._chains:
+            if other is seq or other.request_id != seq.request_id or other.status is not SequenceStatus.RUNNING:
+                continue
+            table = other.block_ids
+            places = [place for place in swapped if place < len(table) and table[place] == before[place]]
+            for place in places:
+                self.pool.touch([seq.block_ids[place]])
+                self.pool.free_blocks([table[place]])
+                table[place] = seq.block_ids[place]
+            if places:
+                followers.append(other)
+        return followers
+
+    def forget(self, seq: Sequence) -> None:
+        """A sequence has ended, and its blocks are freed: its hashes are not needed any more."""
+        self._chains.pop(seq, None)
+
+    def reset_prefix_cache(self) -> None:
+        """Nothing that has been computed so far is found any more, nor what will be computed behind it."""
+        self.pool.reset_prefix_cache()
+        self._outdated.update(seq for seq in self._chains if seq.block_ids)
+
+    def free(self, seq: Sequence) -> None:
+        """Free the blocks of a sequence on the device, the last one first: it is then the first to be handed out."""
+        self.pool.free_blocks(reversed(seq.block_ids))
+        self._clear_table(seq)
+
+    def free_swapped(self, seq: Sequence) -> None:
+        """Free the blocks of a swapped sequence."""
+        self.swap_pool.free_blocks(seq.block_ids)
+        self._clear_table(seq)
+
+    def _clear_table(self, seq: Sequence) -> None:
+        seq.block_ids = []
+        seq.num_computed_tokens = 0
+        self._num_cached.pop(seq, None)
+        self._outdated.discard(seq)
+        self._first_seqs.pop(seq, None)
+
+    def swap_out(self, seqs: list[Sequence]) -> BlockPairs | None:
+        """Move these sequences' blocks to the swap pool; blocks that they share stay shared there. None: no room."""
+        if len(_distinct(seqs)) > self.swap_pool.num_free:
+            return None
+        for seq in seqs:
+            self._num_cached.pop(seq, None)  # it will come back into other blocks
+        return self._move(seqs, self.pool, self.swap_pool)
+
+    def swap_in(self, seqs: list[Sequence], keep_free: int = 0) -> BlockPairs | None:
+        """Move them back, if there is room for them and for the tokens that they compute next."""
+        full: set[int] = set()
+        own = 0  # blocks that no other sequence shares: each needs them from the first block that it writes to
+        for seq in seqs:
+            num_full = seq.num_computed_tokens // self.block_size
+            full.update(seq.block_ids[:num_full])
+            own += self.blocks_for(seq.get_len()) - num_full
+        if len(full) + own + keep_free > self.pool.num_free:
+            return None
+        return self._move(seqs, self.swap_pool, self.pool)
+
+    def _move(self, seqs: list[Sequence], source: BlockPool, target: BlockPool) -> BlockPairs:
+        old = _distinct(seqs)
+        moved = dict(zip(old, target.get_new_blocks(len(old)), strict=True))
+        seen: set[int] = set()
+        for seq in seqs:
+            target.touch(moved[block] for block in seq.block_ids if block in seen)  # get_new_blocks() counted the first
+            seen.update(seq.block_ids)
+            source.free_blocks(reversed(seq.block_ids))
+            seq.block_ids = [moved[block] for block in seq.block_ids]
+        return list(moved.items())
+
+    def check_invariants(self, running: Iterable[Sequence], swapped: Iterable[Sequence]) -> None:
+        """Check both pools, and that each table is exactly as long as its sequence's tokens need."""
+        running, swapped = list(running), list(swapped)
+        self.pool.check_invariants(seq.block_ids for seq in running)
+        self.swap_pool.check_invariants(seq.block_ids for seq in swapped)
+        for seq in [*running, *swapped]:
+            if not self.blocks_for(seq.num_computed_tokens) <= len(seq.block_ids) <= self.blocks_for(seq.get_len()):
+                raise RuntimeError(
+                    f"sequence {seq.seq_id} has {len(seq.block_ids)} blocks for {seq.num_computed_tokens} of "
+                    f"{seq.get_len()} tokens"
+                )
+
+
+def _distinct(seqs: list[Sequence]) -> list[int]:
+    """The blocks that these sequences name, each once, in the order of the tables."""
+    return list(dict.fromkeys(block for seq in seqs for block in seq.block_ids))
+
+
+def common_prefix(a: Sequence, b: Sequence) -> int:
+    """How many tokens two sequences of one request have in common: the prompt, and what they drew alike."""
+    outputs = zip(a.data.output_token_ids, b.data.output_token_ids, strict=False)
+    return a.get_prompt_len() + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], outputs))
+
+
+def _needs_every_logit(seq: Sequence) -> bool:
+    """Log-probabilities of prompt tokens come from the logits of all of them, so none may be skipped."""
+    wanted = seq.sampling_params.prompt_logprobs is not None and seq.index == 0
+    return wanted and seq.get_output_len() == 0

@@ -1,0 +1,206 @@
+"""What runs in an engine's process: here in a thread, with the client's end of the connection in the test."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from folovllm import LLMEngine, SamplingParams, StructuredOutputsParams
+from folovllm.engine.defaults import config_for_llm
+from folovllm.engine.deltas import DeltaDecoder
+from folovllm.engine.input_processor import Checked
+from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType
+from folovllm.engine.snapshots import EngineSnapshot, Load
+from folovllm.outputs import RequestOutput
+from folovllm.serving.engine_process import packed, portable, read, serve_engine
+
+PROMPT = [5, 6, 7]
+
+
+ADD, ABORT = EngineCoreRequestType.ADD, EngineCoreRequestType.ABORT
+
+
+class Front:
+    """The client's end of the connection: what the engine is sent, and what it sends."""
+
+    def __init__(self) -> None:
+        config = config_for_llm("embedded", dtype="float32", num_kv_blocks=256, max_num_seqs=2)
+        self.engine = LLMEngine(config)
+        self.connection, theirs = socket.socketpair()
+        self.thread = threading.Thread(target=serve_engine, args=(self.engine, theirs))
+        self.thread.start()
+        self.names: list[str] = []
+
+    def send(self, kind: EngineCoreRequestType, *arguments: object) -> None:
+        self.connection.sendall(packed((kind, *arguments)))
+
+    def add(self, request_id: str, params: SamplingParams, *, final_only: bool = False) -> None:
+        prompt: Any = {"prompt_token_ids": PROMPT}
+        if params.structured_outputs is None:
+            (prompt,) = self.engine.input_processor.check([PROMPT], params)
+        request = EngineCoreRequest(request_id, prompt, params, 0, final_only)
+        self.send(ADD, len(self.names), request)
+        self.names.append(request_id)
+
+    def outputs(self) -> EngineCoreOutputs:
+        while not isinstance(message := read(self.connection), EngineCoreOutputs):
+            pass
+        return message
+
+    def gained(self, message: EngineCoreOutputs, request_id: str) -> list[RequestOutput]:
+        """Raises what ended the request."""
+        found: list[RequestOutput] = []
+        for number, output in message.outputs:
+            if self.names[number] == request_id:
+                if isinstance(output, Exception):
+                    raise output
+                found.append(output)
+        return found
+
+    def all_gained(self, request_id: str) -> list[RequestOutput]:
+        gained: list[RequestOutput] = []
+        while not gained or not gained[-1].finished:
+            gained += self.gained(self.outputs(), request_id)
+        return gained
+
+    def close(self) -> None:
+        self.connection.close()
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def front() -> Iterator[Front]:
+    made = Front()
+    yield made
+    made.close()
+
+
+def greedy(max_tokens: int, **more: Any) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
+
+
+def token_ids(gained: list[RequestOutput]) -> list[list[int]]:
+    return [each.outputs[0].token_ids for each in gained]
+
+
+def alone(params: SamplingParams) -> list[int]:
+    engine = LLMEngine(config_for_llm("embedded", dtype="float32", num_kv_blocks=64))
+    engine.add_request("r", PROMPT, params)
+    while engine.has_unfinished_requests():
+        outputs = engine.step()
+    return outputs[0].outputs[0].token_ids
+
+
+def test_what_the_client_gets_adds_up_to_the_answer(front: Front) -> None:
+    """It is ready for more after each message."""
+    front.add("a", greedy(30))
+    decoder, count, is_finished = DeltaDecoder(Checked(None, PROMPT, greedy(30), None)), 0, False
+    while not is_finished:
+        message = front.outputs()
+        for gained in front.gained(message, "a"):
+            decoder.add(gained)
+            count, is_finished = count + 1, gained.finished
+        if message.wants_ready:
+            front.send(EngineCoreRequestType.READY, 0.0)
+    assert count >= 3
+    assert decoder.output().outputs[0].token_ids == alone(greedy(30))
+
+
+@pytest.mark.parametrize(
+    ("params", "final_only"),
+    [(greedy(20), True), (SamplingParams(seed=1, best_of=3, n=1, max_tokens=20), False)],
+    ids=["asked for", "best_of"],
+)
+def test_where_the_end_alone_counts_one_output_is_sent(front: Front, params: SamplingParams, final_only: bool) -> None:
+    front.add("a", params, final_only=final_only)
+    (gained,) = front.all_gained("a")
+    assert gained.finished
+
+
+def test_who_is_aborted_gives_its_row_back_and_says_no_more(front: Front) -> None:
+    front.add("a", greedy(1000))
+    message = front.outputs()
+    front.send(ABORT, 0, "a")
+    while message.load.running:
+        message = front.outputs()
+    assert message.load == Load(rows=2, running=0, waiting=0, swapped=0)
+    front.add("b", greedy(3))
+    assert {each.request_id for each in front.all_gained("b")} == {"b"}
+
+
+def test_a_snapshot_is_taken_while_requests_run(front: Front) -> None:
+    front.add("a", greedy(1000))
+    front.outputs()
+    front.send(EngineCoreRequestType.SNAPSHOT)
+    while not isinstance(snapshot := read(front.connection), EngineSnapshot):
+        pass
+    assert (snapshot.replica, snapshot.stats.kv_blocks_total) == (None, 256)
+
+
+def test_a_grammar_is_compiled_beside_the_steps(front: Front) -> None:
+    pytest.importorskip("llguidance")
+    form = StructuredOutputsParams(choice=["yes"])
+    front.add("a", SamplingParams(structured_outputs=form, max_tokens=8))
+    text = "".join(each.outputs[0].text for each in front.all_gained("a"))
+    assert text == "yes"
+
+
+def test_what_the_engine_refuses_comes_back_by_name_and_others_go_on(front: Front) -> None:
+    pytest.importorskip("llguidance")
+    front.add("a", SamplingParams(structured_outputs=StructuredOutputsParams(regex="("), max_tokens=8))
+    with pytest.raises(ValueError, match="structured_outputs"):
+        front.all_gained("a")
+    front.add("b", greedy(3))
+    assert [*chain(*token_ids(front.all_gained("b")))] == alone(greedy(3))
+
+
+def test_a_request_that_fails_in_a_step_fails_alone(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = front.engine.runner.execute_model, iter(range(100))
+    monkeypatch.setattr(front.engine.runner, "execute_model", lambda s: 1 / 0 if next(calls) == 3 else real(s))
+    front.add("a", greedy(30))
+    with pytest.raises(ZeroDivisionError):
+        front.all_gained("a")
+    front.add("b", greedy(3))
+    assert front.all_gained("b")[-1].finished
+
+
+def test_an_error_of_the_engine_itself_is_the_last_that_is_sent(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(front.engine, "advance", fails)
+    front.add("a", greedy(3))
+    error = read(front.connection)
+    assert isinstance(error, RuntimeError)
+    assert str(error) == "the device is gone"
+    front.thread.join(60)
+    assert not front.thread.is_alive()
+
+
+def test_when_the_client_goes_the_loop_ends_in_the_middle_of_a_request(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = iter([front.engine.advance])
+    monkeypatch.setattr(front.engine, "advance", lambda: next(steps, int)())  # one step, and then none
+    front.add("a", greedy(1000))
+    assert [len(ids) for ids in token_ids(front.gained(front.outputs(), "a"))] == [1]
+    front.close()
+    assert front.engine.stats().output_tokens == 1
+    assert not front.engine.requests
+
+
+class Stubborn(Exception):  # noqa: N818  it is its kind that counts
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def test_of_an_error_that_cannot_be_pickled_its_text_is_kept() -> None:
+    assert str(portable(Stubborn(1, 2))) == "Stubborn: 1 and 2"
+    error = ValueError("n must be at least 1")
+    assert portable(error) is error
