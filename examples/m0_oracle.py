@@ -49,7 +49,7 @@ def random_model(folder: Path) -> None:
 
     (folder / "model.safetensors").unlink()
     try:
-        get_model_and_tokenizer(ModelConfig(str(folder)))
+        get_model_and_tokenizer(config)
     except ModelLoadError as error:
         print(f"without its weights: {str(error).replace(str(folder), 'FOLDER')}")
 

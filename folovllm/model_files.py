@@ -119,7 +119,7 @@ def checkpoint_files(folder: Path) -> list[Path]:
         shown = ", ".join(describe(name) for name in list(first)[:3])
         raise ModelLoadError(f"{index} must name at most {MAX_FILES} files, got {len(first)}: {shown}, ...")
     for name, tensor in first.items():
-        # Told from the text alone: a hub download's files are links, which lead out of the folder rightly.
+        # By the text alone: a hub download's files are links, which rightly lead out of the folder.
         if Path(name).is_absolute() or ".." in Path(name).parts or len(name.encode()) > LONGEST_NAME:
             raise ModelLoadError(f"{index} must name files of its own folder, got {describe(name)} for {tensor[:80]}")
     return sorted(folder / name for name in first)

@@ -5,7 +5,7 @@
     compressed-tensors   pack-quantized: 4 or 8 bits, symmetric or not, in groups or a row at a time
                          int-quantized: 8 bits on both sides, a scale for each output and one for each token
                          either of them with weights of 4 bits beside such activations (W4A8)
-                         the head, by its name, in a group of its own
+                         the head, by its name, in a second group
 
 Everything else is refused here by name, before a weight is read.
 
@@ -132,7 +132,7 @@ def read_scheme(settings: Any) -> QuantScheme:
 def _gptq(settings: dict[str, Any]) -> QuantScheme:
     bits, group_size = _int(settings, "bits", (4, 8)), _group_size(settings)
     if settings.get("desc_act") and group_size != -1:
-        raise _refused("desc_act", True, "its columns are in another order, and groups no longer lie side by side")
+        raise _refused("desc_act", True, "its columns are in another order, and groups are no longer side by side")
     if settings.get("sym", True) is not True:
         raise _refused("sym", settings["sym"])
     if settings.get("checkpoint_format", "gptq") not in ("gptq", "gptq_v2"):

@@ -16,15 +16,15 @@ _METHODS = ("ngram", "ngram_table", "draft_model")
 
 @dataclass
 class SpeculativeConfig:
-    """What guesses the next tokens, which the model then checks in one step.
+    """What proposes draft tokens, which the model then checks in one step.
 
-    `method` "ngram" looks for the last tokens in the request's own text: at most `prompt_lookup_max` of them, at least
+    `method` "ngram" searches the last tokens in the request's text: at most `prompt_lookup_max` of them, at least
     `prompt_lookup_min`; 4 and 2 where they are not given. "ngram_table" looks them up in a table that was made of a
     corpus, and "draft_model" asks a smaller model; `model` is the file of the one, and the folder of the other, which
     may be left out for the embedded model.
     At most `num_speculative_tokens` are guessed a step, and fewer where checking more would cost time.
-    `rejection_sample_method` "strict" draws as without guesses and keeps a guess that is what was drawn;
-    "probabilistic" lets a draft model draw its guesses, and keeps each with a probability that leaves the
+    `rejection_sample_method` "strict" draws as without drafts and keeps a draft token that is what was drawn;
+    "probabilistic" lets a draft model draw its tokens, and keeps each with a probability that leaves the
     distribution as it was; requests that are greedy or have a seed are checked as by "strict".
     """
 
@@ -58,7 +58,7 @@ class SpeculativeConfig:
 
     @property
     def lookup_sizes(self) -> tuple[int, int]:
-        """Fewest and most tokens that prompt lookup looks for."""
+        """Fewest and most tokens that prompt lookup searches."""
         longest = 4 if self.prompt_lookup_max is None else self.prompt_lookup_max
         return 2 if self.prompt_lookup_min is None else self.prompt_lookup_min, longest
 

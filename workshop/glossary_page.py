@@ -6,6 +6,7 @@ Both languages have the same headings in the same order under the same ids, so a
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from workshop.glossary import LANGS, Lang, Term, load_glossary
@@ -15,9 +16,21 @@ TITLE = {"en": "# Glossary {#glossary}", "zh": "# 术语表 {#glossary}"}
 INTRO = {
     "en": "Each term in a sentence or two. These are also the definitions that the embedded model learnt: ask it with "
     "`folovllm chat`.",
-    "zh": "每条术语一两句话。其中的“词元”就是笔记正文里的 token。内置的小模型学的就是这些定义，可以用 "
-    "`folovllm chat` 问它。",
+    "zh": "每条术语一两句话。内置的小模型学的就是这些定义，可以用 `folovllm chat` 问它。",
 }
+OTHERWISE: dict[Lang, dict[str, str]] = {
+    "en": {"quantization": "quantisation", "Quantization": "Quantisation", "when nobody uses": "when no sequence uses"},
+    "zh": {
+        "第一个词元": "首个 token ",
+        "首词元": "首个 token ",
+        "词元": " token ",
+        " query 头": "查询头",
+        "对话模板": "聊天模板",
+        "束搜索": " beam search ",
+        "抽取": "采样",
+    },
+}
+"""What the embedded model has learnt to say, and what the notes say (docs/terms.toml)."""
 ALSO = {"en": "Also: ", "zh": "也叫："}
 IN_OTHER = {"en": "Chinese: ", "zh": "英文："}
 
@@ -27,13 +40,13 @@ def page(lang: Lang) -> str:
     glossary = load_glossary()
     lines = [TITLE[lang], "", INTRO[lang], ""]
     for key, titles in glossary.groups.items():
-        lines += [f"## {titles[LANGS.index(lang)]} {{#{key}-terms}}", ""]
+        lines += [f"## {as_notes(titles[LANGS.index(lang)], lang)} {{#{key}-terms}}", ""]
         for term in glossary.terms:
             if term.group == key:
                 lines += [
                     f"### {heading(term, lang)} {{#{term.id}}}",
                     "",
-                    term.answer(lang),
+                    as_notes(term.answer(lang), lang),
                     "",
                     f"*{_names(term, lang)}*",
                     "",
@@ -42,13 +55,24 @@ def page(lang: Lang) -> str:
     return "\n".join(lines)
 
 
+def as_notes(text: str, lang: Lang) -> str:
+    """`text` in the words of the notes; a Latin word has a space on each side that is no mark or end."""
+    for learnt, noted in OTHERWISE[lang].items():
+        text = text.replace(learnt, noted)
+    text = re.sub(r" {2,}", " ", text)
+    return re.sub(r" ?([，。；：、（）“”？]) ?", r"\1", text).strip()
+
+
 def heading(term: Term, lang: Lang) -> str:
-    return term.names(lang)[0].bare
+    return as_notes(term.names(lang)[0].bare, lang)
 
 
 def _names(term: Term, lang: Lang) -> str:
     other: Lang = "zh" if lang == "en" else "en"
-    own = [name.bare for name in term.names(lang)[1:] if lang == "en" or not name.bare.isascii()]
+    names = [name.bare for name in term.names(lang)]
+    own = [name for name in names[1:] if lang == "en" or not name.isascii()]
+    if (shown := heading(term, lang)) != names[0]:
+        own = [names[0], *(name for name in own if name != shown)]
     parts = [IN_OTHER[lang] + term.names(other)[0].bare]
     if own:
         parts.append(ALSO[lang] + ("、" if lang == "zh" else ", ").join(own))

@@ -1,6 +1,6 @@
 """The attention layer of a model, the interface of the backends that compute it, and the registry that picks one.
 
-A backend owns two things: how K and V lie in the cache, and how queries read them. Everything else (which sequence
+A backend owns two things: the cache's layout of K and V, and how queries read them. Everything else (which sequence
 owns which block, when one is freed) is decided elsewhere and reaches it as AttentionMetadata. The layer knows neither
 sequences nor blocks: the code that runs the model owns the cache, and binds it before the first forward.
 
@@ -23,7 +23,7 @@ class AttentionBackend(ABC):
 
     name: str
     reads_block_tables = True
-    """False: a sequence must lie in a single block."""
+    """False: a sequence must be in a single block."""
     stores_as_is = True
     """Whether `write` puts K and V into their slots cast to the cache's dtype and no more, so that a kernel which has
     them at hand may do it instead."""

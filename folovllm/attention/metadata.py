@@ -1,4 +1,4 @@
-"""What attention must know about a batch whose tokens lie flat in one dimension.
+"""What attention must know about a batch whose tokens are flat in one dimension.
 
 Three sequences, one in prefill (4 new tokens), one decoding (1), one continuing at position 2 (3 new):
 
@@ -38,7 +38,7 @@ class AttentionMetadata:
     """This many sequences at the front have one query each, so a kernel for decodes may compute them. It is a lower
     bound: sequences behind them may have one query, too."""
     decode_order: torch.Tensor | None = None
-    """[leading_decodes] int32, each of their places once, the longest first: in this order a kernel starts them. None:
+    """[leading_decodes] int32, each of their indices once, the longest first: in this order a kernel starts them. None:
     as they come."""
     last_rows_only: bool = False
     """Of what the model returns, only each sequence's last row is read. It may leave out what only others need."""

@@ -36,7 +36,7 @@ BENCHES = {
     "latency": Bench("folovllm.bench.latency", "one request at a time: ms per token"),
     "serve-load": Bench("folovllm.bench.serve_load", "an engine or a server under load"),
     "compare": Bench("folovllm.bench.compare", "two results: ratios, and what of them is noise", NO_ENGINE),
-    "simulate": Bench("folovllm.simulator.command", "a device, a model and a load that are not here", "its own"),
+    "simulate": Bench("folovllm.simulator.command", "a device, a model and a load that are not here", "it has --trace"),
 }
 
 

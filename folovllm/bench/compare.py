@@ -1,4 +1,4 @@
-"""Two JSON files of the same benchmark: which figures moved, and by more than their own rounds do?
+"""Two JSON files of the same benchmark: which figures moved, and by more than their rounds do?
 
     a.json  rows, samples  ─┐  rows of the same load  ─▶  b over a, an interval (spread.py), a verdict
     b.json  rows, samples  ─┘

@@ -188,16 +188,6 @@ def median_of(values: Sequence[float] | None) -> float | None:
     return statistics.median(values) if values else None
 
 
-def by_round(seconds: Sequence[float], rounds: int) -> list[float]:
-    """Of many calls in a row, the median of each of `rounds` equal parts of them, in milliseconds."""
-    size = len(seconds) // rounds
-    return [statistics.median(seconds[at : at + size]) * 1e3 for at in range(0, rounds * size, size)]
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
 def medians(number: int, noun: str) -> str:
     """How notes begin."""
     return f"Medians of {number} {noun}s" if number > 1 else f"One {noun}"

@@ -27,7 +27,7 @@ from folovllm.bench.contestant import synchronize
 from folovllm.bench.shapes import ModelShape
 from folovllm.engine.llm_engine import LLMEngine
 from folovllm.hf_config import load_hf_config
-from folovllm.layers.linear import Linear, LMHead
+from folovllm.layers.linear import Linear
 from folovllm.layers.quantization.linear import QuantizedLinear
 from folovllm.utils.recycled_memory import empty_in_huge_pages
 
@@ -67,7 +67,7 @@ class ModelCost:
     @classmethod
     def of_engine(cls, engine: LLMEngine) -> ModelCost:
         cost = cls.of(load_hf_config(engine.model_config), engine.dtype)
-        layers = _linears(engine)
+        layers = linears(engine)
         if any(isinstance(layer.method, QuantizedLinear) for layer in layers):  # codes and scales, as they are kept
             return replace(cost, weight_bytes=sum(layer.weight.nbytes for layer in layers))
         return cost
@@ -80,14 +80,8 @@ class ModelCost:
         return num_bytes, flops
 
 
-def _linears(engine: LLMEngine) -> list[Linear]:
+def linears(engine: LLMEngine) -> list[Linear]:
     return [module for module in engine.runner.model.modules() if isinstance(module, Linear)]
-
-
-def largest_layer(engine: LLMEngine) -> Linear:
-    """But for the one that makes the logits."""
-    layers = [layer for layer in _linears(engine) if not isinstance(layer, LMHead)]
-    return max(layers, key=lambda layer: layer.in_features * layer.out_features)
 
 
 def exceeds_caches(weight_bytes: int, device: torch.device) -> bool:

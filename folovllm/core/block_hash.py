@@ -1,4 +1,4 @@
-"""The hash of a block: over its tokens, and over all that stands before them.
+"""The hash of a block: over its tokens, and over all that comes before them.
 
     block 0   h0 = sha256(root, tokens 0..15)            root = sha256(cache_salt)
     block 1   h1 = sha256(h0,   tokens 16..31)

@@ -25,7 +25,8 @@ from folovllm.core.draft_length import DraftLength
 from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler_output import UNKNOWN, Drafts, SchedulerOutput, VerifiedDraft
 from folovllm.core.sequence_group import in_prefill
-from folovllm.request import Sequence
+from folovllm.core.stop import check_stop
+from folovllm.request import Sequence, SequenceStatus
 
 
 class DraftTokens:
@@ -62,7 +63,36 @@ class DraftTokens:
         most, max_tokens = self.max_model_len - seq.get_len(), seq.sampling_params.max_tokens
         return (most if max_tokens is None else min(most, max_tokens - seq.get_output_len())) - 1
 
-    def record(self, output: SchedulerOutput, drafts: Drafts) -> None:
+    def take_in(
+        self,
+        output: SchedulerOutput,
+        drafts: Drafts,
+        first: dict[Sequence, SequenceStatus | None],
+        eos_token_ids: frozenset[int],
+    ) -> tuple[list[tuple[Sequence, SequenceStatus | None]], list[Sequence]]:
+        """Append what was drawn behind the first tokens of a step, up to a token that ends its sequence, and count the
+        draft tokens that were right as computed. first: the sequences that gained a first token, and what it brought.
+
+        Returns the same for the further tokens, once for each, and the sequences whose block tables have changed.
+        """
+        self._record(output, drafts)
+        gained: list[tuple[Sequence, SequenceStatus | None]] = []
+        changed: list[Sequence] = []
+        for seq in output.scheduled_seqs:
+            if seq.seq_id not in output.num_lookahead_tokens or seq.status is not SequenceStatus.RUNNING:
+                continue
+            num_accepted, ended = 0, first.get(seq)
+            for token_id in drafts[seq.seq_id].next_token_ids if seq in first and seq.seq_id in drafts else ():
+                if ended is None:
+                    seq.data.output_token_ids.append(token_id)
+                    num_accepted, ended = num_accepted + 1, check_stop(seq, eos_token_ids, self.max_model_len)
+                    gained.append((seq, ended))
+            self.kv.accept_draft_tokens(seq, num_accepted)
+            if seq.num_computed_tokens % self.kv.block_size < num_accepted:
+                changed += self.kv.cache_blocks(seq)
+        return gained, changed
+
+    def _record(self, output: SchedulerOutput, drafts: Drafts) -> None:
         """Count what came of a step's draft tokens."""
         for seq_id in output.num_lookahead_tokens:
             draft = drafts.get(seq_id, VerifiedDraft([], []))

@@ -1,4 +1,4 @@
-"""What looks at an engine: the scheduler, the block pool and the engine call it as each event happens.
+"""Observers of an engine: the scheduler, the block pool and the engine call them as each event happens.
 
     observers          one list, which all of them have from the start: who is in it is called, in its order
     a step             step_began ─ scheduling ─ scheduled ─ launched ─ updating ─ updated ─ step_ended

@@ -63,8 +63,6 @@ class Scheduler:
         draft_length: DraftLength | None = None,
         observers: Iterable[EngineObserver] = (),
     ) -> None:
-        assert config.max_num_batched_tokens is not None  # for the type checker
-        assert config.max_model_len is not None
         self.kv, self.eos_token_ids, self.observers = kv, eos_token_ids, observers
         self.max_num_batched_tokens, self.max_model_len = config.max_num_batched_tokens, config.max_model_len
         self.lines = RequestLines(by_priority=config.policy == "priority")
@@ -360,34 +358,11 @@ class Scheduler:
                     token_ids_so_far.append(token_id)
                 gained.append((seq, check_stop(seq, self.eos_token_ids, self.max_model_len)))
         if output.num_lookahead_tokens:
-            gained += self._take_in_drafts(output, drafts, dict(gained))
+            further, changed = self.drafts.take_in(output, drafts, dict(gained), self.eos_token_ids)
+            gained += further
+            self._changed_seqs += changed
         for observer in self.observers:
             observer.updated(output, token_ids, drafts)
-        return gained
-
-    def _take_in_drafts(
-        self,
-        output: SchedulerOutput,
-        drafts: Drafts,
-        first: dict[Sequence, SequenceStatus | None],
-    ) -> list[tuple[Sequence, SequenceStatus | None]]:
-        """Append what was drawn behind the first tokens of a step, up to a token that ends its sequence, and count the
-        draft tokens that were right as computed. first: the sequences that gained a first token, and what it brought.
-        """
-        self.drafts.record(output, drafts)
-        gained: list[tuple[Sequence, SequenceStatus | None]] = []
-        for seq in output.scheduled_seqs:
-            if seq.seq_id not in output.num_lookahead_tokens or seq.status is not RUNNING:
-                continue
-            num_accepted, ended = 0, first.get(seq)
-            for token_id in drafts[seq.seq_id].next_token_ids if seq in first and seq.seq_id in drafts else ():
-                if ended is None:
-                    seq.data.output_token_ids.append(token_id)
-                    num_accepted, ended = num_accepted + 1, check_stop(seq, self.eos_token_ids, self.max_model_len)
-                    gained.append((seq, ended))
-            self.kv.accept_draft_tokens(seq, num_accepted)
-            if seq.num_computed_tokens % self.kv.block_size < num_accepted:
-                self._changed_seqs += self.kv.cache_blocks(seq)
         return gained
 
     def advance(self, output: SchedulerOutput) -> None:
@@ -447,7 +422,7 @@ class Scheduler:
 
     def start_over(self) -> None:
         """A step was cut short, and what the cache holds is not known: all requests wait again, in their old places."""
-        self.kv.clear()
+        self.kv.clear(seq for request in self.lines for seq in request.get_seqs())
         self._changed_seqs = []
         for request in self.lines:
             for seq in request.get_seqs():
@@ -455,7 +430,6 @@ class Scheduler:
                     seq.transition(RUNNING)
                 if seq.status is RUNNING:
                     seq.transition(WAITING)
-                seq.block_ids, seq.num_computed_tokens = [], 0
                 if seq.data.output_token_ids[-1:] == [UNKNOWN]:
                     seq.data.output_token_ids.pop()
                 self._stale_seq_ids.append(seq.seq_id)
@@ -472,7 +446,7 @@ class Scheduler:
 
     @property
     def num_used_tokens(self) -> int:
-        """Tokens of running sequences whose keys and values lie in the cache; shared ones count for each."""
+        """Tokens of running sequences whose keys and values are in the cache; shared ones count for each."""
         return sum(seq.num_computed_tokens for request in self.running for seq in request.get_seqs(RUNNING))
 
     def check_invariants(self) -> None:

@@ -1,4 +1,4 @@
-"""What one step is to compute: all that the scheduler tells the worker.
+"""What one step is to compute: all that the worker learns from the scheduler.
 
 The worker keeps a batch that lives across steps, so only changes are listed here. A sequence that the worker does not
 know yet has joined. The order of a step is: forget sequences, move blocks (out, in, copies), compute.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from folovllm.request import Sequence
 
-# Stands for a token that has been drawn and is not known yet.
+# In place of a token that has been drawn and is not known yet.
 UNKNOWN = -1
 
 BlockPairs = list[tuple[int, int]]

@@ -11,7 +11,7 @@ from folovllm.request import Sequence, SequenceStatus
 def check_stop(seq: Sequence, eos_token_ids: frozenset[int], max_model_len: int) -> SequenceStatus | None:
     """The finished status that the newest token of `seq` brings about, or None if it goes on.
 
-    A stop token is looked at before the length: a sequence whose last allowed token is EOS ends with "stop".
+    A stop token counts before the length: a sequence whose last allowed token is EOS ends with "stop".
     Sets seq.stop_reason to the token id when it was one of stop_token_ids; for EOS it stays None.
     """
     params, output = seq.sampling_params, seq.data.output_token_ids

@@ -33,14 +33,14 @@ class BeamGroup:
         self.live = [request.get_seqs()[0]]  # the prompt is one beam; the others branch off, they do not begin anew
         self._keep_live()
         self._num_named = 1
-        # What each beam's tokens looked like to the model, for `logprobs`: carried along, and copied at a fork.
+        # The log-probabilities of each beam's tokens, for `logprobs`: carried along, and copied at a fork.
         self._history: dict[Sequence, list[LogprobsRow]] = {self.live[0]: []}
         self._ended: dict[Hypothesis, list[LogprobsRow]] = {}
 
     def advance(self, rows: dict[Sequence, LogprobsRow], changes: SequenceChanges) -> bool:
         """One step: rows are the likeliest next tokens of every live beam. What becomes of the beams is added to
         `changes`. True when the search is over."""
-        candidates = [rows[seq] for seq in self.live]  # beside the best token, which stands in front once more
+        candidates = [rows[seq] for seq in self.live]  # the best token is in front, and among them once more
         step = self.search.advance([(row.token_ids[1:], row.logprobs[1:]) for row in candidates])
         for ending in step.endings:
             if ending.kept:

@@ -41,15 +41,9 @@ logger = init_logger(__name__)
 
 
 def build_engine_core(
-    config: EngineConfig,
-    hf_config: Any,
-    dtype: torch.dtype,
-    device: torch.device,
-    eos_token_ids: frozenset[int],
-    *,
-    observers: Observers,
-    choose: Callable[..., Parts] = choose_parts,
-) -> EngineCore:
+    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
+    *, observers: Observers, choose: Callable[..., Parts] = choose_parts,
+) -> EngineCore:  # fmt: skip
     """`config` has max_model_len filled in; `observers` are called as it happens; the list may grow and shrink.
 
     Raises:
@@ -57,7 +51,6 @@ def build_engine_core(
     """
     model_config, cache_config = config.model_config, config.cache_config
     longest = model_config.max_model_len
-    assert longest is not None
     with current_device(device):
         # What can be refused is refused before the weights are read.
         limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
@@ -101,15 +94,9 @@ def build_engine_core(
 
 
 def _size_cache(
-    config: EngineConfig,
-    model: DecoderForCausalLM,
-    parts: Parts,
-    limits: SchedulerConfig,
-    most_rows: int,
-    token_bytes: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> CacheSize:
+    config: EngineConfig, model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, most_rows: int,
+    token_bytes: int, dtype: torch.dtype, device: torch.device,
+) -> CacheSize:  # fmt: skip
     """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
     block_size = config.cache_config.block_size
 
@@ -122,7 +109,6 @@ def _size_cache(
         step = peak_bytes(full_step, device)
         if not parts.graphs:
             return step
-        assert limits.max_model_len is not None
         return step + bytes_of_graphs(
             model, parts.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
             block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
@@ -143,7 +129,6 @@ def _size_cache(
 
 def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
     """What does not fit into the whole cache can never be served."""
-    assert limits.max_model_len is not None
     longest = min(limits.max_model_len, size.num_tokens)
     if longest < limits.max_model_len:
         logger.warning(
@@ -154,20 +139,12 @@ def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
 
 
 def _build_runner(
-    config: EngineConfig,
-    model: DecoderForCausalLM,
-    parts: Parts,
-    limits: SchedulerConfig,
-    most_rows: int,
-    size: CacheSize,
-    dtype: torch.dtype,
-    device: torch.device,
-    eos_token_ids: frozenset[int],
+    config: EngineConfig, model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, most_rows: int,
+    size: CacheSize, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
     proposer: Proposer | None,
-) -> ModelRunner:
+) -> ModelRunner:  # fmt: skip
     """The runner, with everything compiled and recorded that would make a first request wait."""
     longest, block_size = limits.max_model_len, size.block_size
-    assert longest is not None
     speculative = config.speculative_config
     rejects = speculative is not None and speculative.rejection_sample_method == "probabilistic"
     kv_cache = KVCache(  # and the null block
@@ -188,14 +165,6 @@ def _build_runner(
             "CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], graphs.pool_bytes / 2**30
         )
     return parts.runner(
-        model,
-        kv_cache,
-        sampling,
-        graphs,
-        num_swap_blocks=size.num_swap_blocks,
-        max_num_seqs=limits.max_num_seqs,
-        max_model_len=longest,
-        device=device,
-        proposer=proposer,
-        rejects=rejects,
-    )
+        model, kv_cache, sampling, graphs, num_swap_blocks=size.num_swap_blocks, max_num_seqs=limits.max_num_seqs,
+        max_model_len=longest, device=device, proposer=proposer, rejects=rejects,
+    )  # fmt: skip

@@ -46,7 +46,6 @@ def load_draft_model(
     speculative, longest = config.speculative_config, config.model_config.max_model_len
     if speculative is None or speculative.method != "draft_model":
         return None
-    assert longest is not None
     name = speculative.model
     if name is None or name == EMBEDDED_DRAFT:
         name = str(DRAFT_FOLDER)
@@ -72,13 +71,9 @@ def load_draft_model(
 
 
 def make_proposer(
-    config: EngineConfig,
-    draft: DecoderForCausalLM | None,
-    vocab_size: int,
-    size: CacheSize,
-    dtype: torch.dtype,
+    config: EngineConfig, draft: DecoderForCausalLM | None, vocab_size: int, size: CacheSize, dtype: torch.dtype,
     device: torch.device,
-) -> Proposer | None:
+) -> Proposer | None:  # fmt: skip
     """draft: of load_draft_model(); size: of the large model's KV cache. None: nothing is proposed.
 
     Raises:

@@ -104,16 +104,17 @@ class BusyLoop:
 
     def _run(self) -> None:
         """Until there is nothing to do."""
-        while self._obey():
-            if self._error is not None:
-                continue
-            began = time.perf_counter()
+        goes_on = True
+        while goes_on:
             try:
-                self.engine.advance()
-                self._hand_out(time.perf_counter() - began)
-            except Exception as error:
-                self._error = error
-                self._deliver(error)
+                goes_on = self._obey()
+                if goes_on and self._error is None:
+                    began = time.perf_counter()
+                    self.engine.advance()
+                    self._hand_out(time.perf_counter() - began)
+            except BaseException as error:  # whatever it is, no one must wait for what will not come
+                self._error = error if isinstance(error, Exception) else RuntimeError(repr(error))
+                self._deliver(self._error)
 
     def _obey(self) -> bool:
         """Returns False when nothing is left to do."""

@@ -16,12 +16,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
-from folovllm.config import EngineConfig, ModelConfig
 from folovllm.engine.busy_loop import LONGEST_REST, REST
 from folovllm.engine.deltas import DeltaDecoder
-from folovllm.engine.input_processor import Checked, InputProcessor, Prompt
+from folovllm.engine.input_processor import Checked, Prompt
 from folovllm.engine.messages import EngineCoreOutputs, EngineCoreRequest, EngineCoreRequestType
 from folovllm.engine.snapshots import EngineSnapshot, Load
 from folovllm.engine.stream import OutputDelta, check_can_stream
@@ -29,16 +28,6 @@ from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import RequestOutputKind, SamplingParams
 from folovllm.utils.checks import check_str
 from folovllm.utils.ids import next_unused
-
-
-class EngineFacts(Protocol):
-    """What does not change while an engine lives."""
-
-    tokenizer: Any | None
-    config: EngineConfig
-    model_config: ModelConfig
-    max_model_len: int
-    input_processor: InputProcessor
 
 
 class OutputCollector:
@@ -75,10 +64,10 @@ class OutputCollector:
 
 
 class EngineClient(ABC):
-    """It serves one event loop."""
+    """It serves one event loop. `engine`: an LLMEngine, or what is known here of one elsewhere."""
 
-    def __init__(self, engine: EngineFacts) -> None:
-        self.engine: Any = engine
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
         self._load = Load(engine.config.scheduler_config.max_num_seqs, 0, 0, 0)
         self._collectors: dict[int, OutputCollector] = {}  # of unfinished requests, by number
         self._numbers: dict[str, int] = {}  # of the same, by id

@@ -70,7 +70,7 @@ class LLMEngine:
         self.tokenizer = None if model_config.skip_tokenizer_init else load_tokenizer(model_config)
         self.eos_token_ids = ends_of_text(model_config, self.tokenizer)
 
-        self.observers: Observers = []  # told of each event; they come and go between two steps
+        self.observers: Observers = []  # called at each event; they come and go between two steps
         self.core = build_engine_core(
             config, hf_config, self.dtype, self.device, self.eos_token_ids, observers=self.observers, choose=choose
         )

@@ -1,4 +1,4 @@
-"""The masks of the next step, made in a thread beside the steps: a form that takes long holds up no other request.
+"""Grammar masks of the next step, computed in a thread: a grammar that takes long holds up no other request.
 
     step thread    step 1: A B ── step 2: B ── step 3: B ── step 4: A B      A: a form whose mask takes two steps
     mask thread        └─ mask of A ──────────────┘

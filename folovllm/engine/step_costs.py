@@ -39,15 +39,11 @@ LONG = 0.02  # seconds of a model's step, beside which the host's are nothing
 
 @torch.inference_mode()
 def measure_step_costs(
-    model: DecoderForCausalLM,
-    proposer: Proposer,
-    most_rows: int,
-    device: torch.device,
-    graphs: CudaGraphs | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> StepCosts:
+    model: DecoderForCausalLM, proposer: Proposer, most_rows: int, device: torch.device,
+    graphs: CudaGraphs | None = None, clock: Callable[[], float] = time.perf_counter,
+) -> StepCosts:  # fmt: skip
     """The quickest of a few runs for each number of rows up to `most_rows`, replayed where there are graphs of so many.
-    All tokens lie in the null block.
+    All tokens are in the null block.
 
     Short sequences are measured: a long one costs more with draft tokens and without, since its keys and values are
     read once for a run of tokens; in a CUDA graph once for each of them.

@@ -1,4 +1,4 @@
-"""What LLM.beam_search takes and gives, in vLLM's shape: a sequence's tokens and text begin with the prompt.
+"""Arguments and results of LLM.beam_search, in vLLM's shape: a sequence's tokens and text begin with the prompt.
 
 vLLM: entrypoints/generate/beam_search/, sampling_params.py (BeamSearchParams)
 """

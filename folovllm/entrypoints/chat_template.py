@@ -1,4 +1,4 @@
-"""A conversation through a chat template, which is a program and runs in another process (template_process.py).
+"""Chat templates: a conversation becomes a prompt. A template is a program, and template_process.py runs it elsewhere.
 
 vLLM: renderers/hf.py (safe_apply_chat_template)
 """

@@ -1,4 +1,4 @@
-"""What a model's makers say about how to draw from it: generation_config.json, as sampling parameters.
+"""Sampling defaults of a checkpoint: its generation_config.json as sampling parameters.
 
 vLLM: config/model.py (get_diff_sampling_param)
 """

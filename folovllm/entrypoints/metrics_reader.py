@@ -1,4 +1,4 @@
-"""What is counted of an engine, in one table: `/metrics` shows it to Prometheus, and LLM.get_metrics() to a program.
+"""The engine's metrics in one table: `/metrics` shows it to Prometheus, and LLM.get_metrics() to a program.
 
 vLLM: v1/metrics/reader.py
 """

@@ -1,4 +1,4 @@
-"""Chat templates run in a process of their own, so that what they take can be bounded, whatever they do.
+"""The processes that chat templates run in, from the outside: each is limited in memory and time.
 
     render() ── template, variables ──▶ template_worker.py     memory: its limit of address space
        │     ◀── text ─────────────────                        time: it is killed

@@ -1,4 +1,4 @@
-"""The process that chat templates run in: it reads templates with their variables, and writes what came of each.
+"""The program of such a process (template_process.py): it reads templates with their variables, and writes texts.
 
     8 bytes: how long ── JSON: [template, variables, most characters, seconds] ──▶ render
     render ──▶ 8 bytes: how long ── "t" and the text, "e" and what is wrong, "m": memory ran out, and it ends

@@ -42,7 +42,7 @@ TILE_STEPS = 16  # TILE_WORDS of csrc/tiles.h
 
 @cache
 def panel_width() -> int:
-    """How many rows of a weight lie in one panel: twice what a register holds."""
+    """How many rows of a weight are in one panel: twice what a register holds."""
     return int(library().panel_width())
 
 

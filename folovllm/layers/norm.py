@@ -59,7 +59,7 @@ class QKNorm(nn.Module):
 
     @cached_property
     def per_head(self) -> torch.Tensor:
-        """[num_heads + num_kv_heads, head_size], q's heads first: the heads lie side by side as the stacked projection
+        """[num_heads + num_kv_heads, head_size], q's heads first: the heads are side by side as the stacked projection
         leaves them, so one pass serves both. Made at the first step, when the weights are there."""
         q, k = (weight.expand(count, -1) for weight, count in zip(self.weight, self.repeats, strict=True))
         return torch.cat((q, k))

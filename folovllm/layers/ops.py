@@ -1,6 +1,6 @@
 """What computes a decoder's layers beside attention, in plain torch.
 
-The layers hold weights and know their shapes. How they are computed, they are told when the model is built, by one
+The layers hold weights and know their shapes. How they are computed is given to them when the model is built, by one
 object for all of them: how products are made, and the three small operations between products.
 
     norm ─ qkv ─ norm_rotary ─ attention ─ o ─▶ (+) ─ norm ─ gate·up ─ silu_mul ─ down ─▶ (+) ─▶ …

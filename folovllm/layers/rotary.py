@@ -24,7 +24,7 @@ Rotary = tuple[torch.Tensor, torch.Tensor]
 
 
 class RotaryEmbedding(nn.Module):
-    """Looks up cos and sin for positions; `apply_rotary` then turns q and k with them.
+    """Reads cos and sin for positions; `apply_rotary` then turns q and k with them.
 
     Args:
         rope: the checkpoint's rope_parameters: rope_theta, rope_type and what that type needs.

@@ -1,7 +1,7 @@
 """Does a checkpoint fit the model, and the model the memory? Answered before a byte of it is taken.
 
 The model is built on the meta device, where tensors have shapes and no storage. The heads of the weight files say what
-lies in them. So a configuration that asks for more than the files have is refused by a tensor's name, however much
+is in them. So a configuration that asks for more than the files have is refused by a tensor's name, however much
 memory it asks for.
 
 vLLM: none; it finds out while it loads
@@ -90,7 +90,7 @@ def check_memory(model: DecoderForCausalLM, max_model_len: int, device: torch.de
     weights = sum(parameter.numel() * parameter.itemsize for parameter in model.parameters())
     if weights > memory:
         raise ModelLoadError(f"the weights take {weights / 2**30:.1f} GiB, {device} has {memory / 2**30:.1f}")
-    # While it is made, the table of cos and sin lies in memory three times, in float32.
+    # While it is made, the table of cos and sin is in memory three times, in float32.
     angles = 3 * 4 * max_model_len * model.decoder_spec.head_size
     if weights + angles > memory:
         raise ModelLoadError(

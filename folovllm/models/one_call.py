@@ -1,7 +1,7 @@
 """All layers of a decoder in one call of our own compiled code.
 
 CompiledOps makes one call of each operator between the products. A call from Python takes a few microseconds while
-Python's own code and data lie in the caches. A product of milliseconds pushes them out: then it takes some 50.
+Python's own code and data are in the caches. A product of milliseconds pushes them out: then it takes some 50.
 csrc/decoder.cpp calls the same kernels on the same numbers, one after the other. So each bit is what the modules
 compute.
 
@@ -76,7 +76,7 @@ class Prepared:
 
 
 class OneCallOps(CompiledOps):
-    """Of one model: it remembers where the weights and the caches of its layers lie."""
+    """Of one model: it keeps the addresses of its layers' weights and caches."""
 
     def __init__(self, dtype: torch.dtype, linear: LinearMethod | None = None) -> None:
         super().__init__(dtype, linear)

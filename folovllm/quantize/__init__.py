@@ -9,7 +9,7 @@
     rounding.py      a weight's grid: round to nearest
     gptq.py          round, and let the columns that are left make up for it
     folding.py       AWQ and SmoothQuant: scale a product's inputs down and its columns up before that
-    layer.py         one layer: look at what its products read, fold, round
+    layer.py         one layer: take statistics of its products' inputs, fold, round
     layerwise.py     one layer after the other
     folder.py        tensors read one at a time, written in shards, a folder that appears when it is whole
     report.py        bytes, losses, errors

@@ -1,8 +1,8 @@
 """Text as hidden states that go through a model layer by layer, and what a product's inputs are like.
 
-Texts are cut into windows of some hundred tokens. Several lie side by side in a batch, flat, as in the engine; each
-one is a sequence of its own. Every fourth window is held out: what a quantiser looks at says little about how good it
-is.
+Texts are cut into windows of some hundred tokens. Several are side by side in a batch, flat, as in the engine; each
+one is a sequence. Every fourth window is held out: a loss on text that the quantiser has used says little about how
+good it is.
 
 vLLM: none; datasets of llm-compressor
 """
@@ -39,7 +39,7 @@ BATCH = 4
 class Window(NamedTuple):
     ids: list[int]
     first: int
-    """Of the tokens whose loss counts. What comes before is a prompt, or has nothing that it could be told from."""
+    """Of the tokens whose loss counts. What comes before is a prompt, or has nothing before it to be predicted from."""
 
 
 def read_texts(path: Path) -> list[tuple[str, str]]:
@@ -107,12 +107,12 @@ class Batch:
         self.windows = windows
         self.ids = torch.tensor([token for window in windows for token in window.ids], device=device)
         self.states = F.embedding(self.ids, embedding).float()
-        places = [torch.arange(length) for length in lengths]
-        self.positions = torch.cat(places).to(device)
+        offsets = [torch.arange(length) for length in lengths]
+        self.positions = torch.cat(offsets).to(device)
         self.metadata = AttentionMetadata(
             query_start_loc=torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device),
             seq_lens=torch.tensor(lengths, dtype=torch.int32, device=device),
-            slot_mapping=torch.cat([n * block_size + each for n, each in enumerate(places)]).to(device),
+            slot_mapping=torch.cat([n * block_size + each for n, each in enumerate(offsets)]).to(device),
             block_tables=torch.arange(len(lengths), dtype=torch.int32, device=device)[:, None],
             max_query_len=max(lengths),
             max_seq_len=max(lengths),
@@ -188,7 +188,7 @@ class Statistics:
 
 
 class ObservedLinear(LinearMethod):
-    """Multiplies as the checkpoint's weight does, then as its codes do. Between them it looks at its inputs."""
+    """Multiplies as the checkpoint's weight does, then as its codes do. Between them it measures its inputs."""
 
     def __init__(self, names: Sequence[str] = (), activation_bits: int | None = None) -> None:
         self.names = names
@@ -203,7 +203,7 @@ class ObservedLinear(LinearMethod):
         return ObservedLinear([f"{parent}.{part}" for part in parts], self.activation_bits)
 
     def take_statistics(self) -> Statistics:
-        """Of the inputs since `statistics` was set; looks no longer.
+        """Of the inputs since `statistics` was set; takes none from now on.
 
         Raises:
             ValueError: the inputs were not finite.

@@ -57,7 +57,7 @@ class Checkpoint:
         with safe_open(self.files[name], framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(name)
         if not tensor.isfinite().all():
-            raise ModelLoadError(f"tensor {name} has numbers that are not finite, which no code stands for")
+            raise ModelLoadError(f"tensor {name} has numbers that are not finite, which no code can represent")
         return tensor
 
 

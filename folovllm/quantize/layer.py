@@ -1,4 +1,4 @@
-"""One layer: look at what its products read, fold, round.
+"""One layer: take statistics of what its products read, fold, round.
 
 vLLM: none; llm-compressor's modifiers
 """

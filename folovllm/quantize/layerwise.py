@@ -55,7 +55,7 @@ def quantize(
 
     Args:
         calibration: a text, see read_texts(). None: the embedded model's own, or, to round another to nearest, none.
-        on_layer: told how many layers are done, of how many.
+        on_layer: called with how many layers are done, of how many.
 
     Raises:
         ValueError, ModelLoadError: a value or a file is wrong; there is nothing at `out` then.
@@ -84,7 +84,7 @@ def quantize(
         losses = run.finish()
         changes: dict[str, Any] = {"quantization_config": quantization_config(recipe.scheme)}
         if recipe.scheme.head is not None:
-            changes["tie_word_embeddings"] = False  # its codes are its own, and the embedding stays
+            changes["tie_word_embeddings"] = False  # its codes are apart, and the embedding stays
         copy_rest(run.checkpoint.folder, folder, changes)
     scheme = recipe.scheme
     return Report(
@@ -159,7 +159,7 @@ class LayerwiseQuantizer:
 
     @torch.no_grad()
     def finish(self) -> tuple[float | None, float | None]:
-        """Write what lies before and behind the layers. Held-out text's losses, before and after, if there is one."""
+        """Write what is before and behind the layers. Held-out text's losses, before and after, if there is one."""
         norm = self.shell.model.norm.to_empty(device=self.device)
         self._load("model.norm.weight", norm.weight)
         before = self._loss(norm, self.held_out, self._end(HEAD, EMBEDDING).float())

@@ -86,7 +86,7 @@ def _and_head(scheme: QuantScheme, head: bool) -> QuantScheme:
 
 
 def quantization_config(scheme: QuantScheme) -> dict[str, Any]:
-    """What config.json has to say of weights that lie as `scheme` says: read_scheme() reads it back."""
+    """What config.json has to say of weights stored by `scheme`: read_scheme() reads it back."""
     groups = {"group_0": _config_group(scheme, "Linear")}
     if scheme.head is not None:
         groups["group_1"] = _config_group(scheme.head, "lm_head")

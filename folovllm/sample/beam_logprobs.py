@@ -1,9 +1,9 @@
-"""What a row of a beam tells: its likeliest tokens, and what the model itself said of them.
+"""What a row of a beam reports: its likeliest tokens, and what the model itself said of them.
 
     edited   what beams are ranked by    candidates  7   3   9    log p  -0.3  -1.2  -4.0
     raw      what "raw" reports          the same    7   3   9    log p  -0.9  -1.8  -0.7    ranks  2  4  1
 
-Which candidate a beam goes on with is decided later, by all beams together. So a row tells of all of them. Processors
+Which candidate a beam goes on with is decided later, by all beams together. So a row reports all of them. Processors
 edit a beam's log-probabilities, not its logits, which is Hugging Face's order: the probability that a mask takes away
 is not given to the other tokens.
 
@@ -35,7 +35,7 @@ class BeamLogprobs(LogprobsTensors):
 
 
 def report_beams(raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tuple[Tensor, LogprobsTensors]:
-    """The likeliest tokens [b], or codes of draw.py, and what is told; raw, edited: log-probabilities [b, vocab]."""
+    """The likeliest tokens [b], or codes of draw.py, and the report; raw, edited: log-probabilities [b, vocab]."""
     num_logprobs = metadata.group.num_logprobs
     assert num_logprobs is not None
     best = edited.argmax(dim=-1)

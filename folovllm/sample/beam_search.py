@@ -31,7 +31,7 @@ from typing import Literal
 # One live beam's likeliest next tokens and their log-probabilities, of the same length.
 CandidateRow = tuple[list[int], list[float]]
 
-# Stands in for a divisor that float32 rounds to 0, as 10 ** -50 is.
+# In place of a divisor that float32 rounds to 0, as 10 ** -50 is.
 _SMALLEST_DIVISOR = 2.0**-126
 
 
@@ -46,7 +46,7 @@ class Survivor:
 
 @dataclass(slots=True, eq=False)
 class Hypothesis:
-    """An output that has ended. The same object comes back from `best`, so it can be told by identity."""
+    """An output that has ended. The same object comes back from `best`, so it can be recognised by identity."""
 
     token_ids: list[int]  # output only, with the EOS that ended it
     score: float
@@ -86,7 +86,7 @@ class BeamSearch:
 
     When it is over depends on `early_stopping`, in each case once the pool is full:
         True     at once
-        False    when the best live beam, if it ended as it stands, would not beat the pool's worst
+        False    when the best live beam, if it ended as it is, would not beat the pool's worst
         "never"  the same, but with length_penalty > 0 (longer divides more) the beam counts as if it reached
                  `max_new_tokens` without losing any score
     and always when `max_new_tokens` are made.

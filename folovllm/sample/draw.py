@@ -5,7 +5,7 @@
   weight_i / sum of weights. No sums, no search, hence the better one where thousands of threads run at once.
 
 Neither can return a column of weight zero. Both consume exactly one call of a row's own generator. Of a row that
-cannot be drawn from at all, mark_failed_draws() tells.
+cannot be drawn from at all, mark_failed_draws() says.
 
 vLLM: v1/sample/ops/topk_topp_sampler.py (random_sample)
 """

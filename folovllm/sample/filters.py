@@ -78,7 +78,7 @@ Pool = tuple[list[int], Candidates]
 
 
 def path_of(params: SamplingParams, vocab_size: int) -> tuple[str, int]:
-    """Where a row's candidates are looked for, and among how many of the likeliest tokens:
+    """Where a row's candidates are searched for, and among how many of the likeliest tokens:
 
     top_k    the k likeliest, then everything among those       top_k, whatever else
     top_p    the 1,024 likeliest and the sum over all           top_p without top_k
@@ -101,7 +101,7 @@ def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row in falling order, and where they are; exactly k, also where logits are equal.
 
     Two stages: cut the row into blocks, then search only the k blocks with the largest maxima. Each of the k largest
-    numbers lies in one of these: else there would be k maxima larger than it. The maxima are found at the speed of
+    numbers is in one of these: else there would be k maxima larger than it. The maxima are found at the speed of
     memory, so a row of 151,936 takes a third of the time of torch.topk over all of it.
     """
     vocab_size = logits.shape[-1]
@@ -179,7 +179,7 @@ def keep_prefix(logits: Tensor, filters: Filters, width: int, mass: Tensor | Non
 
 
 def _is_complete(found: Candidates, filters: Filters, mass: Tensor | None) -> list[bool]:
-    """Per row, whether no token beyond `found` can be in: top-p's line or min-p's bound lies within it."""
+    """Per row, whether no token beyond `found` can be in: top-p's line or min-p's bound is within it."""
     assert found.cumulative is not None
     complete = found.weights[:, -1:] < filters.min_p
     if mass is not None:

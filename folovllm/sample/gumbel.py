@@ -2,7 +2,7 @@
 
 A row draws with noise made of its seed and of the place of its token, not from a generator with a state. So a token can
 be drawn for twice, in any batch, in a CUDA graph, and by a step that was launched ahead, and is the same. A seed means
-the same tokens whether log-probabilities are told or not.
+the same tokens whether log-probabilities are reported or not.
 
     logits as they came     one launch over all rows of the batch, inside of the step's CUDA graph
     edited logits           (masks, biases, processors, penalties) a launch of their own, over the float32 copy that
@@ -76,14 +76,14 @@ class GumbelParams:
 
 @dataclass(slots=True)
 class GumbelRows:
-    """Rows that are more than drawn: their logits are edited, or they tell log-probabilities. The sampler does that,
+    """Rows that are more than drawn: their logits are edited, or they report log-probabilities. The sampler does that,
     and lets them draw here."""
 
     params: GumbelParams
     offsets: Tensor
     """[b], as GumbelParams.draw() takes them."""
     drawn: Tensor | None
-    """[b] what the launch over all rows drew, from logits as they came; None: none did, and draw() always tells."""
+    """[b] what the launch over all rows drew, from logits as they came; None: none did, and draw() always reports."""
 
     def take(self, rows: Tensor | slice) -> GumbelRows:
         drawn = None if self.drawn is None else self.drawn[rows]

@@ -1,6 +1,6 @@
 """What changes logits before they become a distribution: masks, biases, penalties, and processors of your own.
 
-All have one small interface. `update` tells a processor its rows, once, when the batch's membership changes.
+All have one small interface. `update` gives a processor its rows, once, when the batch's membership changes.
 `apply` then edits those rows' logits at every step. It can read what has been generated so far in the rows' live
 `output_token_ids`.
 

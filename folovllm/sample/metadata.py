@@ -5,7 +5,7 @@
     others    as path_of() in filters.py says                 top_k, top_p, min_p, temperature alone
 
 Built once for the same rows, used for each of their steps. How a row is sampled follows from its own parameters alone:
-so a seeded row draws the same tokens in any company.
+so a seeded row draws the same tokens in any batch.
 
 vLLM: v1/sample/metadata.py
 """
@@ -29,11 +29,11 @@ class SamplingGroup(NamedTuple):
 
     path: str
     width: int
-    """How many of the likeliest tokens the path looks at."""
+    """Among how many of the likeliest tokens the path draws."""
     processors: tuple[type[LogitsProcessor], ...]
     """In the order in which they act."""
     num_logprobs: int | None
-    """How many of the likeliest tokens are told beside the drawn one; None: no log-probabilities at all."""
+    """How many of the likeliest tokens are reported beside the drawn one; None: no log-probabilities at all."""
     logprobs_mode: str
 
     @classmethod

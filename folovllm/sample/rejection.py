@@ -41,7 +41,7 @@ def accept_or_replace(target: Tensor, draft: Tensor, drafted: Tensor, generators
     is_same = residual.amax(dim=-1, keepdim=True) == 0
     uniform = uniforms(generators, target.device)
     accepted = (uniform < ratio) | is_same
-    # A refused row's number lies evenly in [ratio, 1). Stretched to [0, 1), it is as good as another one.
+    # A refused row's number is uniform in [ratio, 1). Stretched to [0, 1), it is as good as another one.
     rest = torch.where(accepted, 0.0, (uniform - ratio) / (1.0 - ratio))
     replacement = draw_inverse_cdf(Candidates(residual), rest)
     accepted = accepted.squeeze(-1)

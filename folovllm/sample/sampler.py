@@ -43,12 +43,12 @@ class SamplerOutput:
 
 
 class DrawingRows(Protocol):
-    """Rows that draw for themselves: the sampler only edits their logits before and tells log-probabilities after."""
+    """Rows that draw for themselves: the sampler only edits their logits before and reports log-probabilities after."""
 
     def take(self, rows: Tensor | slice) -> DrawingRows: ...
 
     def draw(self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tuple[Tensor, list[Pool]]:
-        """As sample() has them. Token ids [b], or codes of draw.py; and what they were drawn from, if that is told."""
+        """As sample() has them. Token ids [b], or codes of draw.py; what they were drawn from, if it is reported."""
 
 
 class Sampler:
@@ -101,7 +101,7 @@ class Sampler:
 def greedy(logits: Tensor) -> Tensor:
     """The first of the largest logits of each row, [b].
 
-    On a CPU numpy finds it, 2 to 10 times as fast: its argmax is vectorised, where torch's looks at one number after
+    On a CPU numpy finds it, 2 to 10 times as fast: its argmax is vectorised, where torch's takes one number after
     the other. numpy knows no bfloat16, so such rows are converted, a few at a time to stay in the caches.
     """
     if logits.device.type != "cpu":
@@ -119,5 +119,5 @@ def drawn_from(pools: list[Pool], vocab_size: int) -> Tensor:
 
 
 def _order(pools: list[Pool]) -> Tensor:
-    """Where each row's result stands among those of all pools, one after the other."""
+    """Where each row's result is among those of all pools, one after the other."""
     return torch.tensor([row for rows, _ in pools for row in rows]).argsort()

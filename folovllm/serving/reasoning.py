@@ -1,4 +1,4 @@
-"""Thoughts before an answer: which part of a text they are, and room for them before a form.
+"""Reasoning parsers: which part of a text are thoughts, and a grammar that leaves room for them before a form.
 
     "<think>The user asks"  ──▶  thoughts  "The user asks"
     ".</think>[{"           ──▶  thoughts  "."              content  "[{"

@@ -1,4 +1,4 @@
-"""Which of several engines a request goes to: three rules, and nothing else. No engine, no network, no clock.
+"""Routers: which of several engines a request goes to, by one of three rules. No engine, no network, no clock.
 
     RoundRobin       each in its turn
     LeastLoaded      the one with the fewest requests on it

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from folovllm.bench import contestant
 from folovllm.bench.arrivals import Arrivals
@@ -43,7 +44,7 @@ class MeasuredStep:
     seconds: float
 
 
-def make_engine(model: BenchModel, dtype: str, **options: object) -> LLMEngine:
+def make_engine(model: BenchModel, dtype: str, **options: Any) -> LLMEngine:
     """On a CPU, where the clock around a step is the step's. `options`: as of the bench's."""
     return contestant.make_engine(model, dtype, "cpu", swap_space=0.0, **options)
 

@@ -91,7 +91,6 @@ class Replica:
     def add(self, number: int, job: Job, now: float) -> bool:
         """False: it can never be served, as the engine's own check of a request says."""
         config = self.setup.config
-        assert config.max_model_len is not None
         if job.prompt_tokens >= config.max_model_len:
             self.meter.refused += 1
             return False

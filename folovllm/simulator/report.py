@@ -76,7 +76,7 @@ class Case:
             blocks = machine.cost.num_blocks(self.block_size)
         check_int("num_kv_blocks", blocks, 1)
         config = SchedulerConfig(
-            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_num_batched_tokens=self.max_num_batched_tokens,  # type: ignore[arg-type]  # None: the default
             max_num_seqs=args.max_num_seqs,
             enable_chunked_prefill=not args.no_chunked_prefill,
             policy=self.policy,
@@ -117,8 +117,8 @@ def run(machine: Machine, load: Load, args: Namespace, *, command: str) -> Simul
     with progress_bar(100 * len(all_cases)) as tick:
         for case in all_cases:
             name = ", ".join(f"{SWEPT[name]} {_text(getattr(case, name))}" for name in varied) or "all"
-            tell = _teller(tick, name, args.num_requests)
-            rows.append({"setting": name, **simulate(machine, load, case, args, goals, tell, writers)})
+            on_progress = _progress(tick, name, args.num_requests)
+            rows.append({"setting": name, **simulate(machine, load, case, args, goals, on_progress, writers)})
     first = setups[0]
     notes = [
         "Simulated: the real scheduler and cache; the time of a step is the cost model's. faster: simulated seconds "
@@ -146,7 +146,7 @@ def simulate(
     case: Case,
     args: Namespace,
     goals: dict[str, float],
-    tell: Callable[[int], None],
+    on_progress: Callable[[int], None],
     writers: list[TraceWriter],
 ) -> Row:
     """One case's row; the writers of its traces, closed, are added to `writers`."""
@@ -166,7 +166,7 @@ def simulate(
     jobs = read_jobs(args.requests) if args.requests else load.jobs(args.num_requests, case.arrivals(args), args.seed)
     began, cpu = time.perf_counter(), time.process_time()
     with _no_collector():
-        seconds = simulator.run(jobs, tell)
+        seconds = simulator.run(jobs, on_progress)
     took, cpu = time.perf_counter() - began, time.process_time() - cpu
     for tracer in tracers:
         tracer.close()
@@ -205,16 +205,16 @@ def _no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _teller(tick: Callable[[str], None], name: str, num_requests: int) -> Callable[[int], None]:
+def _progress(tick: Callable[[str], None], name: str, num_requests: int) -> Callable[[int], None]:
     """Moves the bar at each hundredth of the requests; how many a file has is not known."""
     every = max(num_requests // 100, 1)
     tick(name)
 
-    def tell(finished: int) -> None:
+    def on_progress(finished: int) -> None:
         if finished % every == 0 and 0 < finished < 100 * every:
             tick(f"{name}: {finished:,} requests")
 
-    return tell
+    return on_progress
 
 
 def _describe_cost(cost: CostModel) -> str:

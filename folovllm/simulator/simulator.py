@@ -60,12 +60,12 @@ class Simulator:
         self._loads: dict[str, int] = dict.fromkeys(self.replicas, 0)  # unfinished requests
         self._in_flight = 0  # of all replicas
         self._freed = 0.0  # when a place became free for a request that waited outside
-        self._tell: Callable[[int], None] = lambda finished: None
+        self._on_progress: Callable[[int], None] = lambda finished: None
 
-    def run(self, jobs: Iterable[Job], tell: Callable[[int], None] | None = None) -> float:
-        """To the last token. Returns the time of that, in simulated seconds. tell: called with the number of requests
+    def run(self, jobs: Iterable[Job], on_progress: Callable[[int], None] | None = None) -> float:
+        """To the last token. Returns the time of that, in simulated seconds. on_progress: gets the number of requests
         that have ended or were refused, each time that it changes."""
-        self._tell = tell or self._tell
+        self._on_progress = on_progress or self._on_progress
         replicas = list(self.replicas.values())
         for number, job in enumerate(jobs):
             while self._in_flight == self.max_concurrency:
@@ -94,14 +94,14 @@ class Simulator:
             self._loads[name] += 1
             self._in_flight += 1
         else:
-            self._tell(self.meter.finished + self.meter.refused)
+            self._on_progress(self.meter.finished + self.meter.refused)
 
     def _on_finish(self, name: str, now: float) -> None:
         self._loads[name] -= 1
         self._in_flight -= 1
         if self.max_concurrency is not None:
             self._freed = max(self._freed, now)
-        self._tell(self.meter.finished + self.meter.refused)
+        self._on_progress(self.meter.finished + self.meter.refused)
 
 
 def trace_replicas(simulator: Simulator, path: Path, **facts: str) -> list[Tracer]:

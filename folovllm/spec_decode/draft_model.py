@@ -1,6 +1,6 @@
 """A draft model: a small model with the same vocabulary goes ahead, token by token, and the large one checks its run.
 
-Its keys and values lie in tensors of their own, which have the same blocks: what a block table says of the large model
+Its keys and values are in separate tensors, which have the same blocks: what a block table says of the large model
 holds for the draft, too. So forks, the prefix cache, copy-on-write and swap need no more than that the draft's tensors
 are moved along.
 
@@ -205,7 +205,7 @@ def tokens_between(seq: Sequence, start: int, end: int) -> list[int]:
 
 
 def _tables(seqs: list[Sequence]) -> np.ndarray:
-    """[num_seqs, longest] int32; behind a shorter table stands block 0."""
+    """[num_seqs, longest] int32; behind a shorter table is block 0."""
     tables = np.zeros((len(seqs), max((len(seq.block_ids) for seq in seqs), default=0)), np.int32)
     for row, seq in zip(tables, seqs, strict=True):
         row[: len(seq.block_ids)] = seq.block_ids

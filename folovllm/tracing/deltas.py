@@ -18,7 +18,7 @@ from folovllm.request import Request, Sequence, SequenceStatus
 from folovllm.tracing.schema import UNTOLD, Arrival
 
 PROMPT_CHARACTERS, PROMPT_IDS = 2000, 500
-CONTEXT_TOKENS = 5  # as many of the prompt as the detokenizer looks back at
+CONTEXT_TOKENS = 5  # as many of the prompt as the detokenizer reads before a token
 RUNNING = SequenceStatus.RUNNING
 
 _REASONS = {

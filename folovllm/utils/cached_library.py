@@ -34,7 +34,7 @@ def cached_library(name: str, what: str, build: Callable[[Path], None]) -> Path:
     """The library of that name, made anew where the cache has none, or has one that is not as it was made.
 
     Args:
-        name: stands for all that the library depends on.
+        name: has a digest of all that the library depends on.
         what: said before it is made.
         build: writes a library to the path that it is given. What else it writes beside it is removed.
 
@@ -53,7 +53,7 @@ def cached_library(name: str, what: str, build: Callable[[Path], None]) -> Path:
 
 
 def _private_folder() -> Path:
-    """The user's cache. What lies in one that others could write to is removed: it may be theirs."""
+    """The user's cache. What is in one that others could write to is removed: it may be theirs."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "folovllm"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.stat()

@@ -60,7 +60,7 @@ def check_bool(name: str, value: object) -> None:
 
 
 def check_utf8(name: str, text: str) -> None:
-    """Tokenizers take no other text. A lone surrogate is half of a character, or stands for a byte that is no UTF-8."""
+    """Tokenizers take no other text. A lone surrogate is half of a character, or a byte that is no UTF-8."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""Files that a person named: whatever lies there is read, or refused in one line that says which file and why.
+"""Files that a person named: each is read, or refused in one line that says which file and why.
 
 A name can lead to a folder, to /dev/zero, to a pipe without a writer, to more bytes than there is memory, to text
 that is no UTF-8, and to 100,000 brackets. What the parts of a JSON file must be is checked where its meaning is known.

@@ -36,7 +36,7 @@ def empty_in_huge_pages(shape: Sequence[int], dtype: torch.dtype) -> torch.Tenso
     size = math.prod(shape) * dtype.itemsize
     if size < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(tuple(shape), dtype=dtype)
-    # Fresh memory, not the C library's: what it has kept of freed pieces lies in small pages already.
+    # Fresh memory, not the C library's: what it has kept of freed pieces is in small pages already.
     memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a kernel without huge pages: the memory is there all the same
         memory.madvise(mmap.MADV_HUGEPAGE)

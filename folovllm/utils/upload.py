@@ -8,7 +8,7 @@ A copy from ordinary memory makes the host wait until the driver has read it; fr
 kernel, and the host goes on. Each copy costs a few microseconds whatever its size, so six arrays travel as one. The
 pinned memory comes from torch's caching allocator, which reuses a buffer only when the copy out of it is over.
 
-What a CUDA graph reads is an array among these, so that it comes to where the graph looks for it by one copy more:
+What a CUDA graph reads is an array among these, so that one copy more brings it to where the graph reads it:
 
     int64   | input_ids ......................... |
             | positions ......................... |

@@ -110,7 +110,7 @@ class AsyncModelRunnerOutput:
         self._is_bad = HostCopy(hidden.sub(hidden).ne(0).any(dim=-1))  # infinity minus itself is NaN
 
     def set_drawn(self, sampled: SamplerOutput, reported: list[int | None]) -> None:
-        """Begin the copies to the host. reported: how many of the likeliest tokens each draw tells; None: nothing."""
+        """Begin the copies to the host. reported: how many of the likeliest tokens each draw reports; None: nothing."""
         self._token_ids = HostCopy(sampled.token_ids)
         if sampled.logprobs is not None:
             self._logprobs = LogprobsCopy(sampled.logprobs)

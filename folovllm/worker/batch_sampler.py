@@ -37,7 +37,7 @@ class KernelBatch:
     params: GumbelParams
     """Of all of them; those that draw from edited logits, or nothing, are greedy here, which costs least."""
     others: list[int]
-    """The indices of those that are more than drawn: their logits are edited, or they tell log-probabilities."""
+    """The indices of those that are more than drawn: their logits are edited, or they report log-probabilities."""
     device_others: torch.Tensor
     """`others`, on the device."""
     other_params: GumbelParams
@@ -101,7 +101,7 @@ class BatchSampler:
         return [self._rows[seq.seq_id] for seq in seqs]
 
     def reported(self, seqs: list[Sequence]) -> list[int | None]:
-        """How many of the likeliest tokens each of them tells beside its own; None: nothing."""
+        """How many of the likeliest tokens each of them reports beside the drawn one; None: nothing."""
         return [num_reported(row) for row in self.rows_of(seqs)]
 
     def prepare(self, seqs: list[Sequence]) -> GumbelParams | None:
@@ -119,7 +119,7 @@ class BatchSampler:
 
     def greedy_tokens(self, seqs: list[Sequence], logits: torch.Tensor) -> torch.Tensor | None:
         """What all of `seqs` draw from any logits of theirs, whatever came before: None where one of them may not draw
-        the likeliest token as it is, or tells log-probabilities.
+        the likeliest token as it is, or reports log-probabilities.
 
         logits: any number of rows. Returns one token for each, or a code of sample/draw.py.
         """
@@ -133,7 +133,7 @@ class BatchSampler:
         drafted: DraftedRows | None = None,
     ) -> tuple[SamplerOutput, Failures]:  # fmt: skip
         """As sample(), with the kernel where it can be used. The sampler then has only those rows that are edited or
-        tell log-probabilities, and lets the kernel draw them, too.
+        report log-probabilities, and lets the kernel draw them, too.
 
         positions: [num_seqs] of the tokens whose logits these are: another for each token that a sequence draws.
         drawn: [num_seqs] what a CUDA graph has drawn with prepare()'s settings. May be written to.
@@ -190,7 +190,7 @@ class BatchSampler:
             return sample_groups(self.sampler, logits, groups, drawing), {}
         except Exception as error:
             failures = self._find_failures(seqs, logits)
-            if not failures:  # it fails in company only, if it is a processor's fault at all
+            if not failures:  # it fails among others only, if a processor fails at all
                 failures = {seq.seq_id: error for seq in seqs if seq.sampling_params.extra_args}
             if not failures:
                 raise  # no request's own fault: the engine's

@@ -14,8 +14,8 @@ What is recorded is fixed: addresses, shapes, and whatever the host had decided.
 
 Steps with more than one token of a prompt run without a graph: they take long enough to hide their launches, and their
 shapes differ every time. A graph holds the model, the LM head and the draw, of greedy sequences and of random
-ones: the sampling kernel's noise comes from a seed and a position, which lie in buffers as the token ids do, and not
-from a generator. What is edited or told beside the draw stays outside: penalties, masks, log-probabilities.
+ones: the sampling kernel's noise comes from a seed and a position, which are in buffers as the token ids are, and not
+from a generator. What is edited or reported beside the draw stays outside: penalties, masks, log-probabilities.
 
 The graphs share one memory pool, as large as the largest graph needs, since only one of them runs at a time.
 
@@ -71,7 +71,7 @@ class GraphBuffers:
 
     def inputs(self, size: int) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
         """input_ids, positions and metadata of the first `size` sequences. Their lengths are not known when a graph is
-        recorded, so the longest allowed stands for them."""
+        recorded, so the longest allowed is given."""
         input_ids, positions, slots, seq_lens, decode_order = unpack_inputs(self.packed[:, :size])
         metadata = AttentionMetadata(
             query_start_loc=self.query_start_loc[: size + 1],
@@ -98,10 +98,10 @@ class GraphBuffers:
 
     def load(self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None) -> None:
         """Copy a step's inputs, padded to `size`, to where the kernels look for them. The settings of the draws are
-        copied only when they are others than the last time. None: the step draws nothing that is looked at."""
+        copied only when they are others than the last time. None: no draw of the step is read."""
         assert inputs.packed is not None, "a step that is not padded has no graph"
         self.packed[:, :size].copy_(inputs.packed)
-        # Columns further right keep what they held: no kernel looks behind a sequence's end.
+        # Columns further right keep what they held: no kernel reads behind a sequence's end.
         tables = inputs.metadata.block_tables
         self.block_tables[:size, : tables.shape[1]].copy_(tables)
         if gumbel_params is not None and gumbel_params is not self._settings_of:
@@ -134,16 +134,9 @@ class CudaGraphs:
     """
 
     def __init__(
-        self,
-        model: DecoderForCausalLM,
-        sizes: list[int],
-        *,
-        max_model_len: int,
-        block_size: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        draws: bool,
-    ) -> None:
+        self, model: DecoderForCausalLM, sizes: list[int], *, max_model_len: int, block_size: int,
+        dtype: torch.dtype, device: torch.device, draws: bool,
+    ) -> None:  # fmt: skip
         self.model, self.sizes, self.draws = model, sizes, draws
         self.buffers = GraphBuffers(sizes[-1], max_model_len, block_size, device)
         self.outputs = GraphOutputs(sizes[-1], model.decoder_spec, dtype, device)
@@ -172,7 +165,7 @@ class CudaGraphs:
 
     def _forward(self, size: int) -> None:
         """Compute the first `size` rows of the inputs into the first rows of the outputs. Nothing else that is made
-        here may be kept: it would lie in the graphs' pool, where every graph writes."""
+        here may be kept: it would be in the graphs' pool, where every graph writes."""
         hidden, logits, tokens = self.outputs.first(size)
         hidden.copy_(self.model(*self.buffers.inputs(size)))
         head = self.model.lm_head
@@ -203,17 +196,9 @@ class CudaGraphs:
 
 
 def bytes_of_graphs(
-    model: DecoderForCausalLM,
-    backend: type[AttentionBackend],
-    sizes: list[int],
-    *,
-    max_model_len: int,
-    block_size: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    draws: bool,
-    cache_dtype: torch.dtype | None = None,
-) -> int:
+    model: DecoderForCausalLM, backend: type[AttentionBackend], sizes: list[int], *, max_model_len: int,
+    block_size: int, dtype: torch.dtype, device: torch.device, draws: bool, cache_dtype: torch.dtype | None = None,
+) -> int:  # fmt: skip
     """Device memory that CudaGraphs of all these sizes will take, before there is a cache. cache_dtype: of the cache
     that there will be; None: dtype.
 

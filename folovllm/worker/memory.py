@@ -46,12 +46,9 @@ class CacheSize:
 
 
 def size_kv_cache(
-    token_bytes: int,
-    cache: CacheConfig,
-    limits: SchedulerConfig,
-    device: torch.device,
+    token_bytes: int, cache: CacheConfig, limits: SchedulerConfig, device: torch.device,
     measure_step: Callable[[], int],
-) -> CacheSize:
+) -> CacheSize:  # fmt: skip
     """
     Args:
         token_bytes: keys and values of one token in all layers.
@@ -62,7 +59,6 @@ def size_kv_cache(
         ValueError: memory has no room for a single block, or for the blocks asked for by num_kv_blocks; swapping is
             asked for and swap_space holds no block.
     """
-    assert limits.max_model_len is not None
     block_bytes = token_bytes * cache.block_size
     most = limits.max_num_seqs * -(-limits.max_model_len // cache.block_size)
     if cache.num_kv_blocks is not None:

@@ -1,4 +1,4 @@
-"""Moves blocks between a CUDA device and the host without ever waiting: a block's keys and values of all layers lie
+"""Moves blocks between a CUDA device and the host without ever waiting: a block's keys and values of all layers are
 side by side in pinned memory, so that one copy takes them all.
 
     device   layer 0  [ 1 ][ 2 ][ 3 ] …   gather                 copies, queued

@@ -46,18 +46,10 @@ def peak_bytes(run: Callable[[], int], device: torch.device) -> int:
 
 @torch.inference_mode()
 def run_full_step(
-    model: DecoderForCausalLM,
-    backend: type[AttentionBackend],
-    block_size: int,
-    limits: SchedulerConfig,
-    *,
-    dtype: torch.dtype,
-    device: torch.device,
-    draws: bool = False,
-) -> int:
+    model: DecoderForCausalLM, backend: type[AttentionBackend], block_size: int, limits: SchedulerConfig, *,
+    dtype: torch.dtype, device: torch.device, draws: bool = False,
+) -> int:  # fmt: skip
     """One prefill of the largest size. Returns the bytes of its cache, just large enough, which is gone after it."""
-    assert limits.max_num_batched_tokens is not None
-    assert limits.max_model_len is not None
     num_tokens, longest = limits.max_num_batched_tokens, limits.max_model_len
     seq_lens = [longest] * (num_tokens // longest) + [num_tokens % longest] * (num_tokens % longest > 0)
     blocks_each = -(-min(longest, num_tokens) // block_size)

@@ -29,11 +29,11 @@ class Proposer(Protocol):
 
     def computed(self, seqs: list[Sequence], inputs: StepInputs) -> None:
         """The model has computed these tokens of `seqs`, in a step with parts of prompts. A proposer that keeps keys
-        and values of its own computes them, too."""
+        and values computes them, too."""
         return
 
     def move(self, scheduled: SchedulerOutput) -> None:
-        """Before the step: blocks of the KV cache are swapped and copied. Keys and values of its own move along."""
+        """Before the step: blocks of the KV cache are swapped and copied. Keys and values that it keeps move along."""
         return
 
     def forget(self, seq_id: str) -> None:

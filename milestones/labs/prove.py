@@ -106,16 +106,12 @@ def prove(
 
 
 def record(root: Path, proofs: list[Proof]) -> None:
-    """Write each exercise's mistakes.json.
-
-    Raises:
-        MilestoneError: two wrong solutions of an exercise cannot be told apart by their answers.
-    """
+    """Write each exercise's mistakes.json. Two wrong solutions that answer alike are a problem of the proof."""
     for proof in proofs:
         known = list(proof.answers.items())
         for at, (name, answer) in enumerate(known):
-            if alike := [other for other, given in known[:at] if given.is_like(answer)]:
-                raise MilestoneError(f"{proof.exercise.id}: {name} and {alike[0]} give one answer: {answer}")
+            for other in (other for other, given in known[:at] if given.is_like(answer)):
+                proof.problems.append(f"{proof.exercise.id}: {name} and {other} give one answer: {answer}")
         path = root / LABS / f"m{proof.exercise.milestone}" / proof.exercise.folder / FILE
         path.write_text(write_answers(proof.answers), encoding="utf-8")
 

@@ -18,10 +18,9 @@ from milestones.site.directives import DIRECTIVE, FenceTracker
 from milestones.site.source import ROOT
 
 TERMS = "docs/terms.toml"
-LEARNT = "glossary.md"
-"""The embedded model has learnt these answers, with their words."""
 LANGUAGES = ("en", "zh")
 _CODE = re.compile(r"`+[^`]*`+|\{\{[^}]*\}\}|\]\([^)]*\)|\{#[^}]*\}")
+_NAMES = re.compile(r"\*[^*]+\*$")  # the glossary's line on how else a term is called
 _SHOWN = re.compile(r'(?:caption|title|columns)="([^"]*)"')
 _LABELS = {"en": re.compile(r">([^<>]+)<"), "zh": re.compile(r'data-zh="([^"]*)"')}
 
@@ -47,8 +46,7 @@ def texts(root: Path, lang: str) -> Iterator[tuple[str, Iterator[tuple[int, str]
     pages = [*sorted((root / "docs" / lang).rglob("*.md")), readme]
     pages += sorted((root / "milestones/labs").rglob(f"{lang}.md"))
     for path in pages:
-        if path.name != LEARNT:
-            yield _named(root, path, prose(path.read_text(encoding="utf-8")))
+        yield _named(root, path, prose(path.read_text(encoding="utf-8")))
     for path in sorted((root / "docs/figures").rglob("*.svg")):
         yield _named(root, path, _labels(path, _LABELS[lang]))
     for path in sorted((root / "docs" / lang).rglob("*.svg")):
@@ -63,12 +61,15 @@ def _named(root: Path, path: Path, lines: Iterator[tuple[int, str]]) -> tuple[st
 
 
 def prose(page: str) -> Iterator[tuple[int, str]]:
-    """The lines of a page as far as they are prose; of a directive what a reader sees of it."""
+    """The lines of a page as far as they are prose: of a directive what a reader sees of it, of fences the diagrams."""
     fences = FenceTracker()
     for number, line in enumerate(page.splitlines(), 1):
         if fences.feed(line):
-            continue
-        shown = " · ".join(_SHOWN.findall(line)) if DIRECTIVE.match(line) else line
+            shown = line if fences.info == "mermaid" else ""
+        elif _NAMES.match(line):
+            shown = ""
+        else:
+            shown = " · ".join(_SHOWN.findall(line)) if DIRECTIVE.match(line) else line
         yield number, _CODE.sub(" ", shown)
 
 

@@ -157,7 +157,8 @@ def _one(milestone: str, lang: str, read: Read) -> str:
         head = f"要读 {len(stops)} 页，做 {number} 道练习，约 {hours}。其余各页都可选读。"
         rows = ["| 读 | 分钟 | 写 | 分钟 |", "|---|---|---|---|"]
     else:
-        head = f"{len(stops)} pages and {number} exercises, about {hours}. All other pages are optional."
+        pages = "1 page" if len(stops) == 1 else f"{len(stops)} pages"
+        head = f"{pages} and {number} exercises, about {hours}. All other pages are optional."
         rows = ["| read | minutes | write | minutes |", "|---|---|---|---|"]
     more = extra(milestone, lang, read)
     for stop in [*stops, *more]:
@@ -197,7 +198,9 @@ def minutes_of(stops: list[Stop]) -> tuple[int, int]:
 
 
 def _hours(minutes: int, lang: str) -> str:
-    """Rounded to half an hour."""
+    """Rounded to half an hour, where it is one or more."""
+    if minutes < 60:
+        return f"{minutes} 分钟" if lang == "zh" else f"{minutes} minutes"
     halves = round(minutes / 30)
     number = f"{halves / 2:g}"
     return f"{number} 小时" if lang == "zh" else f"{number} hours"

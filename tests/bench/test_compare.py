@@ -1,4 +1,4 @@
-"""Two files of a benchmark beside each other, and the intervals that tell a difference from noise."""
+"""Two files of a benchmark beside each other, and the intervals that distinguish a difference from noise."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_a_busy_neighbour_is_said_in_the_table_and_a_quiet_machine_is_not() -> N
     assert "neighbours" not in shown(None)
 
 
-@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="only Linux tells")
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="only Linux has it")
 def test_a_child_s_time_is_ours_while_it_runs_and_after() -> None:
     def own_ticks(roots: set[int]) -> int:
         return sum(ticks_of_family(roots).values())

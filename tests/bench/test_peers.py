@@ -1,4 +1,4 @@
-"""Peers in processes of their own: the same weights and limits, a missing one is named, and errors come through.
+"""Peers in other processes: the same weights and limits, a missing one is named, and errors come through.
 
 vLLM is not installed where tests run: a stand-in with its names answers in a real second process, so that the worker,
 the pipe, the counting and the errors are run. Where FOLOVLLM_LLAMA_CPP_PYTHON names a Python that has

@@ -149,7 +149,7 @@ def test_a_weight_that_is_no_number(tmp_path, source, text, name, capsys):
     tensors[name][0, 0] = float("nan")
     save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
     found = refused(tmp_path, source, tmp_path / "out", "--group-size", 32, "--calibration", text, capsys=capsys)
-    assert found == f"tensor {name} has numbers that are not finite, which no code stands for"
+    assert found == f"tensor {name} has numbers that are not finite, which no code can represent"
 
 
 def test_activations_that_overflow(tmp_path, source, text, capsys):

@@ -139,8 +139,7 @@ def test_what_the_engine_refuses_goes_to_the_one_who_asked(monkeypatch: pytest.M
     held = Held(monkeypatch, [{"a": "x"}], a=False)
     held.loop.submit([add(1, "b", ids=())])
     held.loop._obey()
-    refused, first = sorted(held.step().items(), reverse=True)
-    assert (first, repr(refused)) == ((0, "x"), "(1, ValueError('no tokens'))")
+    assert repr(held.step()) == "{1: ValueError('no tokens'), 0: 'x'}"
 
 
 def run(steps: Steps, *requests: Any) -> tuple[Engine, list[Any]]:
@@ -162,17 +161,25 @@ def test_what_comes_together_is_done_before_one_step_in_its_order() -> None:
     assert engine.did.count("abort b") == 1  # close() leaves nothing behind
 
 
-def test_an_error_of_the_engine_is_sent_once_and_no_step_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = RuntimeError("the device is gone")
-
+@pytest.mark.parametrize("error", [ValueError("the device is gone"), SystemExit(1)], ids=repr)
+def test_an_error_of_the_engine_is_sent_once_and_no_step_comes_after_it(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(engine: Engine) -> None:
         engine.did.append("step")
-        raise broken
+        raise error
 
     monkeypatch.setattr(Engine, "advance", fails)
     engine, sent = run([{"a": "x"}], add(0, "a"))
-    assert sent == [broken]
+    assert [repr(error) in repr(each) and isinstance(each, Exception) for each in sent] == [True]
     assert engine.did == ["add a", "step", "abort a"]
+
+
+def test_what_fails_between_two_steps_is_an_error_of_the_engine_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "reset_prefix_cache", lambda engine: 1 / 0)
+    engine, sent = run([{"a": "x"}], add(0, "a"), (EngineCoreRequestType.RESET_PREFIX_CACHE, ()))
+    assert [type(each) for each in sent] == [ZeroDivisionError]
+    assert engine.did == ["add a", "abort a"]
 
 
 def test_without_a_client_its_requests_are_aborted(monkeypatch: pytest.MonkeyPatch) -> None:

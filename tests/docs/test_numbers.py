@@ -97,7 +97,7 @@ SAID: list[tuple[str, str, str, tuple[int, ...]]] = [
     ("m3/appendix.md", "leaves #% of the blocks", "留下 #% 的块", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
     ("interview.md", "blocks free (#%)", "空闲块（#%）", (round(100 * at("m3", SCHEDULER, "WATERMARK")),)),
     ("m4/cpu.md", "A task is up to # rows", "一个任务最多 # 行", (ROWS_OF_TASK,)),
-    ("m1/engine.md", "`max_tokens` is # by default", "`max_tokens` 默认是 #。", (MAX_TOKENS,)),
+    ("interview.md", "`max_tokens` is # by default", "`max_tokens` 默认是 #。", (MAX_TOKENS,)),
     (
         "measure.md",
         "| #, of # to # tokens in and out |",

@@ -86,8 +86,8 @@ def test_a_marker_holds_for_the_next_block_only() -> None:
 @pytest.mark.parametrize(
     ("command", "problem"),
     [
-        ("folovllm bench decode --json x.json", None),
-        ("folovllm bench decode --jsonn x.json", "unrecognized arguments: --jsonn x.json"),
+        ("folovllm bench latency --json x.json", None),
+        ("folovllm bench latency --jsonn x.json", "unrecognized arguments: --jsonn x.json"),
         ("folovllm bench stop", "invalid choice: 'stop'"),
         ("OMP_NUM_THREADS=1 .venv/bin/python -m milestones bench m1 m2  # both", None),
         ("python -m milestones bensh m1", "invalid choice: 'bensh'"),

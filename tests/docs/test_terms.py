@@ -57,6 +57,7 @@ def test_pages_captions_figures_exercises_and_code_boxes_are_all_looked_at(tmp_p
         ("zh", "对话模板、停止串、叠放、短向量、抽取、词元、剖析、GPU 内存", 8),
         ("zh", "面板、三条块号、拐点、批不变、舍入、向上取整、4 位、缩放系数、分数、使得分开、反分词器", 0),
         ("zh", "聊天模板、停止字符串、堆叠、潜在向量、采样、信息抽取、token、性能分析、显存、CPU 内存", 0),
+        ("zh", "```mermaid\na[停止串]\n```\n```text\n停止串\n```", 1),
         ("zh", "## 请求怎样到来 {#arrivals}\n## 动手算 {#hand}\n## 现在你会了 {#now}", 3),
         ("zh", "## 请求怎么到来 {#arrivals}\n## 队伍会怎样 {#queue}\n这要看怎样到来。", 0),
     ],

@@ -18,7 +18,7 @@ from milestones.site.plain import Pages
 from milestones.site.render import render_directive
 from milestones.site.scan import scan
 from milestones.site.source import ROOT
-from milestones.site.way import OPTIONAL, core_path, reading_minutes
+from milestones.site.way import OPTIONAL, core_path, minutes_of, reading_minutes, way
 from milestones.sources import working_tree
 
 COURSE = Course.load(working_tree(ROOT))
@@ -83,6 +83,23 @@ def test_the_way_follows_the_sidebar(number):
 def test_the_first_page_lists_the_sidebars_optional_pages(number, language):
     """Those to read are in the table of the way."""
     assert listed(number, language) == [page for page in sidebar(number) if page not in PAGES[f"m{number}"]]
+
+
+def test_the_hours_and_exercises_that_are_said_are_those_of_the_way():
+    read = lambda path: (ROOT / path).read_text(encoding="utf-8")  # noqa: E731
+    ways = [minutes_of(way(f"m{number}", "en", read)) for number in NUMBERS]
+    reading, writing = (sum(part) / 60 for part in zip(*ways, strict=True))
+    hours = 1 + round(reading + writing)
+    said = {
+        "README.md": f"about {hours} hours: one for the first file, {reading:.0f} of reading, {writing:.0f} of writing",
+        "README.zh.md": f"约 {hours} 小时：第一个文件 1 小时，阅读 {reading:.0f} 小时，写代码 {writing:.0f} 小时",
+        **{f"docs/en/{page}.md": f"about {hours} hours" for page in ("index", "course")},
+        **{f"docs/zh/{page}.md": f"约 {hours} 小时" for page in ("index", "course")},
+    }
+    assert [path for path, text in said.items() if text not in read(path)] == []
+    count = sum(len(exercises(number)) for number in NUMBERS)
+    assert f"with {count} exercises" in read("README.md")
+    assert f"共 {count} 道练习" in read("README.zh.md")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

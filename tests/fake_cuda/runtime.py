@@ -75,13 +75,17 @@ def runtime(machine: FakeCuda) -> dict[str, Any]:
         recording.end()
         cuda_graph.recording = recording
 
-    @contextmanager
-    def use_device(device: Any) -> Iterator[None]:
-        before, machine.current = machine.current, machine.device(device).index
-        try:
-            yield
-        finally:
-            machine.current = before
+    class use_device:
+        """As torch.cuda.device: one object may be entered again and again."""
+
+        def __init__(self, device: Any) -> None:
+            self.index, self.before = machine.device(device).index, 0
+
+        def __enter__(self) -> None:
+            self.before, machine.current = machine.current, self.index
+
+        def __exit__(self, *error: object) -> None:
+            machine.current = self.before
 
     class Properties:
         name, major, minor, multi_processor_count = "stand-in for an H100", 9, 0, 132

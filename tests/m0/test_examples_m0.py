@@ -24,7 +24,7 @@ SAYS = {
         "best_of (2) must be >= n (3)",
         "unknown keyword 'blocksize'; did you mean 'block_size'?",
     ],
-    "m0_oracle.py": ["greedy continuation of [1, 2, 3]: [", "it lacks *.safetensors (weights)"],
+    "m0_oracle.py": ["greedy continuation of [1, 2, 3]: [", "without its weights: model "],
 }
 
 

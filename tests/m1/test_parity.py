@@ -11,7 +11,8 @@ from tests.helpers import hf_greedy, make_hf_folder
 from tests.m1.test_models import MODELS
 
 PROMPT_LENGTHS = (1, 2, 17, 64, 300)
-GREEDY = SamplingParams(temperature=0, max_tokens=64)
+NUM_TOKENS = 24
+GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS)
 
 
 def random_prompts(vocab_size: int) -> list[list[int]]:
@@ -29,7 +30,7 @@ def test_greedy_tokens_equal_hugging_face(name, tmp_path):
     outputs = llm.generate(prompts, GREEDY, use_tqdm=False)
     for prompt, output in zip(prompts, outputs, strict=True):
         assert output.prompt_token_ids == prompt
-        assert output.outputs[0].token_ids == hf_greedy(oracle, prompt, 64), f"prompt of {len(prompt)} tokens"
+        assert output.outputs[0].token_ids == hf_greedy(oracle, prompt, NUM_TOKENS), f"prompt of {len(prompt)} tokens"
 
 
 @pytest.mark.usefixtures("either_cpu")
@@ -39,7 +40,7 @@ def test_greedy_tokens_of_the_embedded_model_equal_hugging_face():
     prompts = [*random_prompts(len(tokenizer)), story]
     llm = LLM(dtype="float32", device="cpu")
     for prompt, output in zip(prompts, llm.generate(prompts, GREEDY, use_tqdm=False), strict=True):
-        assert output.outputs[0].token_ids == hf_greedy(oracle, prompt, 64), f"prompt of {len(prompt)} tokens"
+        assert output.outputs[0].token_ids == hf_greedy(oracle, prompt, NUM_TOKENS), f"prompt of {len(prompt)} tokens"
 
 
 def test_eos_ends_a_sequence_where_hugging_face_ends_it(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from folovllm import AsyncLLM, LLMEngine, SamplingParams
 from folovllm.sample.logits_processors import LogitsProcessor, register_logits_processor
+from tests.helpers import names, some, thinned
 from tests.m1.support import params, run, scripted
 from tests.m2.async_support import cancel_inside_steps, go
 from tests.m2.support import assert_idle, counting_forwards, make_engine
@@ -29,7 +30,7 @@ def assert_pools_full(engine: LLMEngine) -> None:
     assert (kv.pool.num_free, kv.swap_pool.num_free) == (kv.pool.num_blocks, kv.swap_pool.num_blocks)
 
 
-@pytest.mark.parametrize("mode", ["auto", "recompute", "swap"])
+@pytest.mark.parametrize("mode", some(["recompute", "swap", "auto"], 2))
 def test_a_cache_that_runs_full_kills_nobody(oracle: Oracle, mode: str) -> None:
     llm = oracle.make_llm(num_kv_blocks=8, block_size=4, preemption_mode=mode, max_num_seqs=6)
     prompts = [[i + 1] * (1 + i % 8) for i in range(30)]
@@ -39,8 +40,7 @@ def test_a_cache_that_runs_full_kills_nobody(oracle: Oracle, mode: str) -> None:
     assert_pools_full(llm.engine)
 
 
-@pytest.mark.parametrize("mode", ["recompute", "swap"])
-@pytest.mark.parametrize("max_num_seqs", [1, 2, 8])
+@pytest.mark.parametrize(("max_num_seqs", "mode"), thinned({"1": 1, "2": 2, "8": 8}, names(["recompute", "swap"])))
 def test_n_sequences_of_different_lengths_all_end(text_model_folder, max_num_seqs: int, mode: str) -> None:
     engine = make_engine(
         text_model_folder, num_kv_blocks=14, block_size=3, preemption_mode=mode, max_num_seqs=max_num_seqs

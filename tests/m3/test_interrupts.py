@@ -10,7 +10,7 @@ import pytest
 from folovllm import LLMEngine, SamplingParams
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.request import SequenceStatus
-from tests.helpers import some
+from tests.helpers import names, some, thinned
 from tests.m1.support import run
 from tests.m2.interrupt_support import add_step_and_abort, assert_any_interrupt_changes_nothing
 from tests.m2.support import assert_idle
@@ -105,8 +105,7 @@ def load(engine: LLMEngine) -> dict[str, list[int]]:
     return prompts
 
 
-@pytest.mark.parametrize("where", ["move", "model"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "where"), thinned(names(KINDS), names(["move", "model"])))
 def test_an_interrupted_step_is_computed_again_whatever_it_was_to_move(oracle: Oracle, kind: str, where: str) -> None:
     engine = oracle.make_llm(num_kv_blocks=16, block_size=4, preemption_mode="swap").engine
     prompts = load(engine)
@@ -117,8 +116,7 @@ def test_an_interrupted_step_is_computed_again_whatever_it_was_to_move(oracle: O
     assert_idle(engine)
 
 
-@pytest.mark.parametrize("where", ["move", "model"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "where"), thinned(names(KINDS), names(["move", "model"])))
 def test_a_fault_costs_those_who_took_part_and_nobody_else(oracle: Oracle, kind: str, where: str) -> None:
     engine = oracle.make_llm(num_kv_blocks=16, block_size=4, preemption_mode="swap").engine
     prompts = load(engine)

@@ -9,11 +9,11 @@ import torch
 
 from folovllm import SamplingParams
 from folovllm.outputs import RequestOutput
-from tests.helpers import names, thinned
+from tests.helpers import names, some, thinned
 from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
 
-MODES = ("auto", "recompute", "swap")
+MODES = ("recompute", "swap", "auto")
 
 
 def random_prompts(count: int, seed: int = 0, longest: int = 45) -> list[list[int]]:
@@ -51,7 +51,7 @@ def test_greedy_tokens_with_arrivals_aborts_and_preemption(oracle: Oracle, mode:
         assert output.outputs[0].finish_reason == "length"
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", some(MODES, 2))
 def test_four_sequences_that_can_only_say_what_is_likeliest(oracle: Oracle, mode: str) -> None:
     """top_k=1 at temperature 1: forks, copies and preemption of sampled sequences, with the greedy oracle."""
     llm = oracle.make_llm(num_kv_blocks=26, block_size=4, preemption_mode=mode, max_model_len=96)
@@ -80,7 +80,7 @@ def undisturbed(oracle: Oracle) -> list[list[list[int]]]:
     return [[completion.token_ids for completion in outputs] for outputs in told]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", some(MODES, 2))
 def test_a_seed_says_the_same_whatever_happens(oracle: Oracle, undisturbed: list, mode: str) -> None:
     llm = oracle.make_llm(num_kv_blocks=24, block_size=4, preemption_mode=mode, max_model_len=96)
     params = [seeded(n=4, max_tokens=24), *[seeded(n=4, max_tokens=24, logprobs=2, prompt_logprobs=1)] * 4]

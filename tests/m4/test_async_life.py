@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from folovllm import LLMEngine, SamplingParams
+from tests.helpers import names, thinned
 from tests.m1.support import params, scripted
 from tests.m2.async_support import cancel_inside_steps, go, last, serving
 from tests.m2.interrupt_support import add_step_and_abort, assert_any_interrupt_changes_nothing
@@ -61,10 +62,10 @@ def breaking(engine: LLMEngine, place: str, number: int, error: BaseException) -
 
 
 FIRST = [("schedule", 1), ("schedule", 2)]  # nobody has been computed by then
-PLACES = [(place, number) for place in ("schedule", "launch", "collect") for number in (1, 2, 3, 5)]
+BREAKS, NUMBERS = ("schedule", "launch", "collect"), {"3": 3, "1": 1, "2": 2, "5": 5}
 
 
-@pytest.mark.parametrize("place, number", PLACES)
+@pytest.mark.parametrize(("place", "number"), thinned(names(BREAKS), NUMBERS))
 def test_an_interrupt_loses_nothing(oracle: Oracle, place: str, number: int) -> None:
     engine = oracle.make_llm(async_scheduling=True, num_kv_blocks=40, block_size=4).engine
     watch = Watch(engine)
@@ -83,7 +84,9 @@ def test_an_interrupt_loses_nothing(oracle: Oracle, place: str, number: int) -> 
     assert_idle(engine)
 
 
-@pytest.mark.parametrize("place, number", [where for where in PLACES if where not in FIRST])
+@pytest.mark.parametrize(
+    ("place", "number"), [cell for cell in thinned(names(BREAKS), NUMBERS) if cell.values not in FIRST]
+)
 def test_a_fault_costs_those_who_took_part_and_nobody_else(oracle: Oracle, place: str, number: int) -> None:
     """Two run and two wait; the fault may come in the step of the ones and in that of the others."""
     engine = oracle.make_llm(async_scheduling=True, num_kv_blocks=40, block_size=4, max_num_seqs=2).engine

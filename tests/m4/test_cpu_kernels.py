@@ -197,7 +197,7 @@ def test_a_compiler_that_fails_is_quoted_and_torch_takes_over(tmp_path, monkeypa
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert "cannot do it" in (cpu_kernels.unavailable_reason() or "")
-    assert [path.name for path in (tmp_path / "folovllm").iterdir()] == [".lock"]  # nothing half done is left
+    assert {path.name for path in (tmp_path / "folovllm").iterdir()} <= {".lock"}  # nothing half done is left
 
 
 @needs_kernels
@@ -220,8 +220,9 @@ def test_a_second_process_finds_what_the_first_compiled(tmp_path, monkeypatch):
     assert ctypes.CDLL(str(second)).panel_width() == 8
 
 
-def wait_policy(before: str = "", **environment: str) -> str:
-    code = f"{before}\nimport folovllm.__main__\nfrom folovllm.utils.threads import wait_policy\nprint(wait_policy())"
+def spins_after(before: str = "", **environment: str) -> str:
+    """What OpenMP reads when the command has begun."""
+    code = f"import os\n{before}\nimport folovllm.__main__\nprint(os.environ.get('GOMP_SPINCOUNT'))"
     clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     root = Path(cpu_kernels.__file__).parents[2]
     command = [sys.executable, "-c", code]
@@ -230,7 +231,7 @@ def wait_policy(before: str = "", **environment: str) -> str:
     ).stdout.strip()
 
 
-def test_the_wait_policy_is_set_once_and_never_over_somebodys():
-    assert wait_policy() == f"GOMP_SPINCOUNT={SPINS}, set by folovllm"
-    assert wait_policy(OMP_WAIT_POLICY="active") == "OMP_WAIT_POLICY=active, from the environment"
-    assert wait_policy("import sys; sys.modules['torch'] = object()") == "OpenMP's default"
+def test_the_command_asks_for_a_short_spin_and_never_over_somebodys():
+    assert spins_after() == SPINS
+    assert spins_after(OMP_WAIT_POLICY="active") == "None"
+    assert spins_after("import sys; sys.modules['torch'] = object()") == "None"

@@ -18,6 +18,7 @@ from folovllm.worker import async_output, cuda_graph
 from folovllm.worker.async_output import HostCopy
 from folovllm.worker.cuda_graph import CudaGraphs, GraphBuffers, GraphOutputs, padded_size
 from folovllm.worker.input_batch import StepInputs
+from tests.helpers import thinned
 from tests.m1.support import params
 from tests.m2.support import assert_idle
 from tests.m3.oracle import Oracle
@@ -71,10 +72,10 @@ def with_graphs(engine: LLMEngine, sizes: list[int]) -> EagerGraphs:
 
 
 SIZES = [[1, 2, 4, 8], [8], [3, 6], [1, 2]]
+AHEAD = {"in turn": False, "ahead": True}
 
 
-@pytest.mark.parametrize("run_ahead", [False, True])
-@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize(("sizes", "run_ahead"), thinned({str(sizes): sizes for sizes in SIZES}, AHEAD))
 def test_greedy_tokens_are_hugging_faces_at_every_batch_size(oracle: Oracle, sizes: list[int], run_ahead: bool) -> None:
     """From one sequence up to seven and down again: what a larger batch left in the buffers is there for a smaller."""
     engine = oracle.make_llm(async_scheduling=run_ahead, max_num_seqs=8, block_size=4, num_kv_blocks=90).engine
@@ -104,8 +105,10 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize("run_ahead", [False, True])
-@pytest.mark.parametrize("wanted", [[name] for name in WANTED] + [list(WANTED)], ids=" ".join)
+@pytest.mark.parametrize(
+    ("wanted", "run_ahead"),
+    thinned({" ".join(kinds): kinds for kinds in [*([name] for name in WANTED), [*WANTED]]}, AHEAD),
+)
 def test_every_kind_of_request_says_the_same_with_graphs(oracle: Oracle, wanted: list[str], run_ahead: bool) -> None:
     """Prompts of one token: then a prefill is a step of one token each, too, with forks and prompt_logprobs."""
     outputs = []

@@ -18,7 +18,7 @@ from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.one_call import OneCallOps
 from folovllm.models.weights import build_model
 from folovllm.utils import cpu_kernels
-from tests.helpers import hf_greedy, make_hf_folder
+from tests.helpers import hf_greedy, make_hf_folder, thinned
 from tests.m1.test_models import MODELS
 from tests.m4.cpu_target import REASON, target  # noqa: F401
 from tests.m4.test_cpu_decode import Decoding, prompts_of
@@ -101,11 +101,14 @@ class Steps:
 DTYPES = [("float32", "no", torch.float32), ("bfloat16", "no", torch.bfloat16), ("bfloat16", "yes", torch.bfloat16)]
 
 
-@pytest.mark.parametrize("rows_of_call", [1, 8192])
-@pytest.mark.parametrize(("dtype", "has_units", "cache"), [*DTYPES, ("float32", "no", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("computed", "rows_of_call"),
+    thinned({str(each): each for each in [*DTYPES, ("float32", "no", torch.bfloat16)]}, {"1": 1, "8192": 8192}),
+)
 @pytest.mark.usefixtures("target")
-def test_each_bit_is_that_of_the_layers_one_by_one(dtype, has_units, cache, rows_of_call, tmp_path, monkeypatch):
+def test_each_bit_is_that_of_the_layers_one_by_one(computed, rows_of_call, tmp_path, monkeypatch):
     """However many layers are a call."""
+    dtype, has_units, cache = computed
     monkeypatch.setenv("FOLOVLLM_CPU_BF16", has_units)
     monkeypatch.setattr(one_call, "ROWS_OF_CALL", rows_of_call)
     folder = make_hf_folder(tmp_path, "qwen3", dtype=getattr(torch, dtype), num_hidden_layers=3)

@@ -106,8 +106,7 @@ def test_greedy_tokens_are_hugging_faces(oracle: Oracle, chunk: str, caching: bo
         assert stats.prefix_cache_queries == 2 * sum(len(prompt) for prompt, _ in asked)
 
 
-@pytest.mark.parametrize("pressure", PRESSURES)
-@pytest.mark.parametrize("chunk", ["7", "whole"])
+@pytest.mark.parametrize(("pressure", "chunk"), thinned(names(PRESSURES), names(["7", "whole"])))
 def test_siblings_that_can_only_say_what_is_likeliest(oracle: Oracle, chunk: str, pressure: str) -> None:
     """top_k=1 at temperature 1: forks, copies and preemption over blocks that are found, cold and warm."""
     asked = [
@@ -122,8 +121,7 @@ def test_siblings_that_can_only_say_what_is_likeliest(oracle: Oracle, chunk: str
     assert (engine.stats().preemptions > 0) == (pressure != "roomy")
 
 
-@pytest.mark.parametrize("pressure", PRESSURES)
-@pytest.mark.parametrize("chunk", ["7", "whole"])
+@pytest.mark.parametrize(("pressure", "chunk"), thinned(names(PRESSURES), names(["7", "whole"])))
 def test_beams_find_what_hugging_face_finds_cold_and_warm(beam_oracle: BeamOracle, chunk: str, pressure: str) -> None:
     rng = random.Random(3)
     prefix = [rng.randrange(32) for _ in range(9)]
@@ -138,8 +136,7 @@ def test_beams_find_what_hugging_face_finds_cold_and_warm(beam_oracle: BeamOracl
 
 
 @pytest.mark.usefixtures("either_cpu")
-@pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
-@pytest.mark.parametrize("chunk", ["7", "whole"])
+@pytest.mark.parametrize(("chunk", "ahead"), thinned(names(["7", "whole"]), {"in turn": False, "ahead": True}))
 def test_a_seed_says_the_same_cold_and_warm_and_without_a_cache(oracle: Oracle, chunk: str, ahead: bool) -> None:
     params = SamplingParams(n=2, temperature=1.3, seed=11, max_tokens=12)
     asked = [(prompt, params) for prompt in prompts_that_begin_alike(seed=2)]
@@ -152,8 +149,7 @@ def test_a_seed_says_the_same_cold_and_warm_and_without_a_cache(oracle: Oracle, 
     assert sum(output.num_cached_tokens for output in warm) == sum(reusable(prompt) for prompt, _ in asked)
 
 
-@pytest.mark.parametrize("pressure", PRESSURES)
-@pytest.mark.parametrize("chunk", ["7", "whole"])
+@pytest.mark.parametrize(("pressure", "chunk"), thinned(names(PRESSURES), names(["7", "whole"])))
 def test_log_probabilities_of_prompt_and_answer_with_a_warm_cache(oracle: Oracle, chunk: str, pressure: str) -> None:
     """Who asks for the prompt's has all of it computed, although it is there."""
     asked = [

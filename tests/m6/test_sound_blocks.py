@@ -12,12 +12,14 @@ from transformers import AutoModelForCausalLM
 
 from folovllm import AsyncLLM, EngineConfig, LLMEngine, SamplingParams
 from folovllm.errors import LogitsNotFiniteError
+from tests.helpers import thinned
 from tests.m1.overflow import BOMB, make_overflow_model
 from tests.m2.support import assert_idle
 
 PREFIX = [40, 41, 42, 43, 44, 45, 46, 47, 48, 49]
 BAD, GOOD = [*PREFIX, BOMB, 50, 51, 52], [*PREFIX, 60, 61, 62, 63]
 GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+AHEAD = {"in turn": False, "ahead": True}
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +61,7 @@ def assert_likely(hf, prompt: list[int], said: list[int]) -> None:
     assert (rows.amax(-1) - chosen < 0.1).all()
 
 
-@pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
-@pytest.mark.parametrize("chunk", [0, 4, 5], ids=["whole", "4", "5"])
+@pytest.mark.parametrize(("chunk", "ahead"), thinned({"whole": 0, "4": 4, "5": 5}, AHEAD))
 def test_a_prefix_that_a_failed_request_had_computed_is_computed_anew(folder, hf, chunk, ahead):
     engine = make(folder, enable_chunked_prefill=True, long_prefill_token_threshold=chunk, async_scheduling=ahead)
     for _ in range(2):  # and the second time as the first: nobody is answered from what the first left
@@ -73,8 +74,7 @@ def test_a_prefix_that_a_failed_request_had_computed_is_computed_anew(folder, hf
     assert engine.stats().prefix_cache_hits > 0
 
 
-@pytest.mark.parametrize("ahead", [False, True], ids=["in turn", "ahead"])
-@pytest.mark.parametrize("after", range(6))
+@pytest.mark.parametrize(("after", "ahead"), thinned({str(after): after for after in range(6)}, AHEAD))
 def test_who_comes_while_a_request_fails_takes_nothing_of_it(folder, hf, after, ahead):
     """However far it has come: with chunks of four it fails in its third step."""
     engine = make(folder, enable_chunked_prefill=True, long_prefill_token_threshold=4, async_scheduling=ahead)

@@ -21,8 +21,8 @@ from tests.serve.support import Running, running, wait_for
 from tests.serve.test_mp_client import ENGINE, has_ended
 
 
-def test_a_look_at_a_stopped_engine_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mp_client, "GLANCE", 0.05)
+def test_a_snapshot_of_a_stopped_engine_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mp_client, "SNAPSHOT_SECONDS", 0.05)
     llm = MPClient(EngineProcess("embedded", **ENGINE))
     with running(llm=llm) as server:
         assert httpx.get(f"{server.url}/metrics").status_code == 200

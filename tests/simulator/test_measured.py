@@ -51,7 +51,7 @@ def test_groups_larger_than_the_engine_takes_are_left_out(run: RealRun):
 
 
 def test_times_of_a_played_load_are_those_of_its_steps(run: RealRun):
-    """A clock that goes one second further at each look: a step looks twice, at its beginning and its end."""
+    """A clock that goes one second further at each reading: a step reads it twice, at its beginning and its end."""
     ticks = count()
     run.clock = lambda: float(next(ticks))
     times = run.play(Load((4, 4), (3, 3)).jobs(2, Arrivals(), 0))

@@ -30,7 +30,7 @@ def test_a_groups_prefix_is_found_and_what_is_behind_it_is_not():
 
 
 def test_a_chat_behind_another_prefix_is_not_found():
-    """The second block is called the same, and stands behind another one."""
+    """The second block is called the same, and comes after another one."""
     cache = KVCacheManager(30, 4, enable_prefix_caching=True)
     admit(cache, "0", Job(0.0, 12, 1, "a", 4, "x"))
     again, _ = admit(cache, "1", Job(0.0, 13, 1, "a", 4, "x"))

@@ -186,11 +186,11 @@ def test_jobs_are_taken_one_by_one():
     simulator = Simulator(setup(), LINEAR, Meter())
     most_ahead = 0
 
-    def tell(finished: int) -> None:
+    def on_progress(finished: int) -> None:
         nonlocal most_ahead
         most_ahead = max(most_ahead, len(taken) - finished)
 
-    simulator.run(jobs(), tell)
+    simulator.run(jobs(), on_progress)
     assert most_ahead <= 2
 
 

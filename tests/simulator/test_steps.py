@@ -109,6 +109,6 @@ def test_the_simulator_schedules_the_engines_steps(model: Any, seed: int, blocks
     assert steps == real_steps(engine, load)
     assert replica.scheduler.preempter.num_recomputed == engine.scheduler.preempter.num_recomputed
     assert len(steps) > 30
-    if blocks == 26:
+    if blocks == 26 and seed == 0:  # what is compared has preemption and hits in it
         assert replica.scheduler.preempter.num_recomputed
         assert bool(replica.scheduler.kv.num_hits) == ("enable_prefix_caching" not in options)

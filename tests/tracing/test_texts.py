@@ -19,7 +19,7 @@ HOSTILE = "</script><script>alert(1)</script><!-- {{SCRIPT}} &amp; \u2028"
 
 
 class Words:
-    """Each token is a word of its own; the last one is no friend."""
+    """Each token is a word; the last one is no friend."""
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = True) -> str:
         return "".join(HOSTILE if token_id == 7 else f" w{token_id}" for token_id in token_ids)

@@ -109,10 +109,10 @@ def test_what_hangs_is_killed_with_its_children_and_its_output_is_kept(
 
 def test_a_part_that_fails_or_hangs_costs_only_itself(tmp_path: Path, said: Path, end_limit: EndLimit) -> None:
     wrote = f"open({str(tmp_path / 'hangs.json')!r}, 'w').write('[7]')"
-    tells = f"print('half', flush=True); open({str(said)!r}, 'w').close()"
+    signals = f"print('half', flush=True); open({str(said)!r}, 'w').close()"
     parts = [
         python("print('before'); raise SystemExit('it broke')", tmp_path, "fails"),
-        python(f"import time; {wrote}; {tells}; time.sleep(600)", tmp_path, "hangs", limit=3),
+        python(f"import time; {wrote}; {signals}; time.sleep(600)", tmp_path, "hangs", limit=3),
         python("print('fine')", tmp_path, "works"),
     ]
     end_limit(3, said.read_text)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +27,7 @@ from folovllm.bench.roofline import Probe
 from folovllm.bench.shapes import DEFAULT_SHAPE, SHAPES
 from folovllm.bench.workload import progress_bar
 from folovllm.utils.devices import default_device
+from workshop.bench.timer import Timer
 
 COMMON = ["dtype", "batch", "context", "blocks", "backend", "dense_ms", "paged_ms", "ratio"]
 COLUMNS = {
@@ -49,43 +49,23 @@ class Reader:
     backend: AttentionBackend
     caches: list[torch.Tensor]
     make_metadata: Callable[[], AttentionMetadata]
-    graph: torch.cuda.CUDAGraph | None = field(default=None, init=False)
-
-    def seconds(self, q: torch.Tensor) -> float:
-        """For one layer of one step, the planning of the step included."""
-        if q.is_cuda:
-            return self._seconds_on_cuda(q)
-        start = time.perf_counter()
-        self._step(q, self.make_metadata())
-        return (time.perf_counter() - start) / len(self.caches)
+    timer: Timer = field(init=False)
 
     def warm_up(self, q: torch.Tensor) -> None:
         """Compiles what has to be; on a GPU it records a decode step as a CUDA graph where the backend allows that."""
         metadata = self.make_metadata()
-        self._step(q, metadata)
-        if q.is_cuda and self.backend.supports_cuda_graphs and len(q) == len(metadata.seq_lens):
-            torch.cuda.synchronize(q.device)
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
-                self._step(q, metadata)
-        self.seconds(q)
+        if self.backend.supports_cuda_graphs and len(q) == len(metadata.seq_lens):
+            self.timer = Timer(lambda: self._step(q, metadata), q.device, CUDA_STEPS, graph=True)
+        else:
+            self.timer = Timer(lambda: self._step(q, self.make_metadata()), q.device, CUDA_STEPS)
+
+    def seconds(self) -> float:
+        """For one layer of one step; the planning of the step is included where it is not in a graph."""
+        return self.timer.seconds() / len(self.caches)
 
     def _step(self, q: torch.Tensor, metadata: AttentionMetadata) -> None:
         for cache in self.caches:
             self.backend.forward(q, cache, metadata)
-
-    def _seconds_on_cuda(self, q: torch.Tensor) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize(q.device)
-        start.record()
-        for _ in range(CUDA_STEPS):
-            if self.graph is not None:
-                self.graph.replay()
-            else:
-                self._step(q, self.make_metadata())
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end) / 1e3 / CUDA_STEPS / len(self.caches)
 
 
 @dataclass(frozen=True)
@@ -205,7 +185,7 @@ def _measure(
                 raise
             refused[str(error)] = None
     # Turn by turn, so that whatever else the machine does meets all.
-    turns = [[[reader.seconds(q) for reader in able] for _ in range(REPEATS)] for _ in range(args.rounds)]
+    turns = [[[reader.seconds() for reader in able] for _ in range(REPEATS)] for _ in range(args.rounds)]
     medians = [[statistics.median(times) for times in zip(*turn, strict=True)] for turn in turns]
     dense, *others = zip(*medians, strict=True)
     lines: list[Line] = []

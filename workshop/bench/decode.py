@@ -18,11 +18,13 @@ from typing import Any
 
 from folovllm.bench.contestant import make_engine
 from folovllm.bench.options import add_batch_sizes, add_common, add_model, add_number, source
-from folovllm.bench.report import Report, Row, by_round, counted, medians
-from folovllm.bench.roofline import ModelCost, Probe, exceeds_caches, largest_layer
+from folovllm.bench.report import Report, Row, medians
+from folovllm.bench.roofline import ModelCost, Probe, exceeds_caches, linears
 from folovllm.bench.workload import progress_bar, random_prompts, vocab_size
 from folovllm.engine.llm_engine import LLMEngine
+from folovllm.layers.linear import Linear, LMHead
 from folovllm.sampling_params import SamplingParams
+from workshop.bench.timer import by_round, counted
 
 COLUMNS = [
     "dtype", "batch", "context", "steps", "weights_gb", "kv_gb", "gflop", "memory_ms", "compute_ms", "floor_ms",
@@ -132,6 +134,12 @@ def _measure(
     sequences.end()
     # The query of a step is the newest token, and sees itself, too.
     return [args.context + (before[name] + after[name]) // 2 for name in before], seconds
+
+
+def largest_layer(engine: LLMEngine) -> Linear:
+    """But for the one that makes the logits."""
+    layers = [layer for layer in linears(engine) if not isinstance(layer, LMHead)]
+    return max(layers, key=lambda layer: layer.in_features * layer.out_features)
 
 
 def _facts(args: argparse.Namespace, contexts: list[int], seconds: list[float], cost: ModelCost, probe: Probe) -> Row:

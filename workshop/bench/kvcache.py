@@ -12,17 +12,14 @@ vLLM: none (its documentation sends to lm_eval)
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from folovllm.bench.contestant import make_engine
+from folovllm import LLM
 from folovllm.bench.options import add_number, add_output, add_source, source
 from folovllm.bench.report import Line, Report, Row
 from folovllm.bench.workload import BenchModel, progress_bar, random_prompts, vocab_size
-from folovllm.engine.llm_engine import LLMEngine
-from folovllm.outputs import RequestOutput
 from folovllm.sampling_params import SamplingParams
 
 COLUMNS = ["dtype", "kv_cache", "against", "token_bytes", "tokens", "mean_error", "largest_error", "same_likeliest"]
@@ -81,40 +78,32 @@ def run(args: argparse.Namespace) -> Report:
     return Report.of(args, f"What a KV cache in 8 bits changes, {model.label}", COLUMNS, lines, notes)
 
 
-def _engine(model: BenchModel, kind: Kind, length: int) -> LLMEngine:
-    return make_engine(
-        model, kind.dtype, "cpu", max_model_len=length + 1, max_num_seqs=SEQUENCES,
-        num_kv_blocks=SEQUENCES * -(-(length + 1) // 16) + 8, kv_cache_dtype=kind.kv_cache_dtype,
+def _llm(model: BenchModel, kind: Kind, length: int) -> LLM:
+    return LLM(
+        model.path, dtype=kind.dtype, device="cpu", load_format=model.load_format, skip_tokenizer_init=True,
+        max_model_len=length + 1, max_num_seqs=SEQUENCES, num_kv_blocks=SEQUENCES * -(-(length + 1) // 16) + 8,
+        kv_cache_dtype=kind.kv_cache_dtype,
     )  # fmt: skip
-
-
-def _serve(engine: LLMEngine, prompts: Sequence[list[int]], params: list[SamplingParams]) -> list[RequestOutput]:
-    for number, (prompt, wanted) in enumerate(zip(prompts, params, strict=True)):
-        engine.add_request(str(number), prompt, wanted)
-    done: dict[str, RequestOutput] = {}
-    while engine.has_unfinished_requests():
-        done |= {output.request_id: output for output in engine.step() if output.finished}
-    return [done[str(number)] for number in range(len(prompts))]
 
 
 def _write(model: BenchModel, texts: int, length: int) -> list[list[int]]:
     starts = random_prompts([START] * texts, vocab_size(model))
     wanted: dict[str, Any] = {"max_tokens": length - START, "ignore_eos": True, "detokenize": False}
     params = [SamplingParams(seed=number, **wanted) for number in range(texts)]
-    outputs = _serve(_engine(model, Kind("float32"), length), starts, params)
+    outputs = _llm(model, Kind("float32"), length).generate(starts, params, use_tqdm=False)
     return [start + output.outputs[0].token_ids for start, output in zip(starts, outputs, strict=True)]
 
 
 def _ask(model: BenchModel, kind: Kind, texts: list[list[int]]) -> Answers:
-    engine = _engine(model, kind, len(texts[0]))
+    llm = _llm(model, kind, len(texts[0]))
     asked = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=1, ignore_eos=True, detokenize=False)
     logprobs, likeliest = [], []
-    for text, output in zip(texts, _serve(engine, texts, [asked] * len(texts)), strict=True):
+    for text, output in zip(texts, llm.generate(texts, asked, use_tqdm=False), strict=True):
         for token, entry in zip(text[START:], (output.prompt_logprobs or [])[START:], strict=True):
             assert entry is not None, "only a prompt's first token has none"
             logprobs.append(entry[token].logprob)
             likeliest.append(min(entry, key=lambda one: (entry[one].rank, one)))
-    cache = engine.runner.kv_cache
+    cache = llm.engine.runner.kv_cache
     return Answers(np.array(logprobs), np.array(likeliest), cache.num_bytes // (cache.num_blocks * cache.block_size))
 
 

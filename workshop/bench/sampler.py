@@ -13,15 +13,14 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from folovllm.bench.contestant import synchronize
 from folovllm.bench.options import add_batch_sizes, add_common, add_number
-from folovllm.bench.report import Line, Report, Row, by_round
+from folovllm.bench.report import Line, Report, Row
 from folovllm.bench.workload import progress_bar
 from folovllm.sample.groups import group_rows, sample_groups
 from folovllm.sample.metadata import SamplingMetadata
@@ -29,6 +28,7 @@ from folovllm.sample.row import SamplingRow
 from folovllm.sample.sampler import DrawingRows, Sampler, SamplerOutput
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.devices import default_device
+from workshop.bench.timer import Timer
 
 COLUMNS = ["setting", "logits", "vocab", "batch", "naive_ms", "sampler_ms", "speedup"]
 SECONDS_PER_CASE = 1.0
@@ -81,7 +81,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 @torch.inference_mode()
 def run(args: argparse.Namespace) -> Report:
-    """Ours and the naive one in turn, for the rounds or a second, whichever is longer."""
+    """Ours and the naive one in turn, for a second or so."""
     device = torch.device(default_device())
     lines: list[Line] = []
     with progress_bar(len(args.batch_sizes) * len(args.vocab_sizes) * len(CASES)) as tick:
@@ -101,27 +101,23 @@ def run(args: argparse.Namespace) -> Report:
     return Report.of(args, "Sampling, one step", COLUMNS, lines, notes)
 
 
-def _measure(params: SamplingParams, logits: Tensor, min_rounds: int) -> dict[str, list[float]]:
-    batch, vocab_size = logits.shape
-    rows = _rows(params, batch, vocab_size)
-    groups = group_rows(rows, vocab_size, logits.device)  # once per membership, not per step
+def _measure(params: SamplingParams, logits: Tensor, rounds: int) -> dict[str, list[float]]:
+    """Milliseconds: of each round the median of as many calls as fit into its part of a second."""
+    rows = _rows(params, *logits.shape)
+    groups = group_rows(rows, logits.shape[1], logits.device)  # once per membership, not per step
     sampler = Sampler()
-    contestants: dict[str, Callable[[], object]] = {
-        "naive": lambda: naive_sample(logits, params, rows),
-        "sampler": lambda: sample_groups(sampler, logits, groups),
+    timers = {
+        "naive": Timer(lambda: naive_sample(logits, params, rows), logits.device),
+        "sampler": Timer(lambda: sample_groups(sampler, logits, groups), logits.device),
     }
-    times: dict[str, list[float]] = {name: [] for name in contestants}
-    for contestant in contestants.values():
-        contestant()  # warm-up
-    end = time.perf_counter() + SECONDS_PER_CASE
-    while len(times["naive"]) < min_rounds or time.perf_counter() < end:
-        for name, contestant in contestants.items():
-            synchronize(logits.device)
-            start = time.perf_counter()
-            contestant()
-            synchronize(logits.device)
-            times[name].append(time.perf_counter() - start)
-    return {f"{name}_ms": by_round(taken, min_rounds) for name, taken in times.items()}
+    times: dict[str, list[float]] = {f"{name}_ms": [] for name in timers}
+    for _ in range(rounds):
+        for name, timer in timers.items():
+            end, taken = time.perf_counter() + SECONDS_PER_CASE / rounds / len(timers), [timer.seconds()]
+            while time.perf_counter() < end:
+                taken.append(timer.seconds())
+            times[f"{name}_ms"].append(statistics.median(taken) * 1e3)
+    return times
 
 
 def _rows(params: SamplingParams, batch: int, vocab_size: int) -> list[SamplingRow]:

@@ -20,7 +20,7 @@ import time
 from typing import NamedTuple
 
 from folovllm.bench.options import add_common, add_number
-from folovllm.bench.report import Report, counted, medians
+from folovllm.bench.report import Report, medians
 from folovllm.bench.rounds import take_turns
 from folovllm.bench.workload import progress_bar
 from folovllm.config import SchedulerConfig
@@ -28,6 +28,7 @@ from folovllm.core.kv_cache_manager import KVCacheManager
 from folovllm.core.scheduler import Scheduler
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
+from workshop.bench.timer import counted
 
 COLUMNS = ["waiting", "steps", "tokens", "add_us", "step_us", "token_us", "growth"]
 MAX_NUM_SEQS, MAX_BATCHED_TOKENS, MAX_MODEL_LEN, BLOCK_SIZE = 256, 2048, 512, 16

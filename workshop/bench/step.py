@@ -25,7 +25,7 @@ import torch
 
 from folovllm.bench.contestant import make_engine, synchronize
 from folovllm.bench.options import add_batch_sizes, add_common, add_number
-from folovllm.bench.report import Report, Row, by_round, counted, medians
+from folovllm.bench.report import Report, Row, medians
 from folovllm.bench.rounds import take_turns
 from folovllm.bench.workload import BenchModel, progress_bar, vocab_size
 from folovllm.config import EMBEDDED_MODEL
@@ -35,6 +35,7 @@ from folovllm.tracing.observer import PartObserver
 from folovllm.worker.kv_cache import KVCache
 from folovllm.worker.model_runner import ModelRunner
 from workshop.bench.decode import WARM_UP_STEPS, DecodingBatch
+from workshop.bench.timer import by_round, counted
 
 COLUMNS = [
     "batch", "steps", "schedule_ms", "prepare_ms", "update_ms", "outputs_ms", "other_ms", "host_ms", "forward_ms",
@@ -44,7 +45,7 @@ PROMPT_TOKENS = 32
 
 
 class Clocked:
-    """Stands for `target`: calls of it, and of its methods in `names`, pass through `timed`."""
+    """A proxy of `target`: calls of it, and of its methods in `names`, pass through `timed`."""
 
     def __init__(self, target: Any, timed: Callable[..., Any], *names: str) -> None:
         self._target, self._timed, self._names = target, timed, names

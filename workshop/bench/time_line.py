@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from folovllm.attention.splits import SMS, choose_splits
 from folovllm.bench.options import add_output
 from folovllm.bench.report import Line, Report, Row
-from folovllm.bench.shapes import SHAPES, ModelShape
+from folovllm.bench.shapes import ModelShape
 from folovllm.layers.quantization.plan import choose_plan
 from workshop.bench.decode_tail import TailModel, list_programs
 from workshop.bench.presets import PRESETS
@@ -157,7 +157,7 @@ def workload_seconds(
 ) -> float:
     """All decode steps, and the operations of the prompts at the rate of full waves, which share their weights with the
     decodes. Every 8th step is computed and taken for those around it, for the next are nearly the same."""
-    shape, lengths = ModelShape.of_config(SHAPE, SHAPES[SHAPE]), [len(prompt) for prompt in prompts]
+    shape, lengths = ModelShape.of(SHAPE), [len(prompt) for prompt in prompts]
     pairs = sum(length * (length + 1) // 2 for length in lengths)
     prefill = (2 * shape.body * sum(lengths) + 4 * pairs * shape.layers * shape.heads * shape.head_dim) / PRODUCTS
     steps = [contexts for contexts in decode_steps(prompts, outputs) if contexts]
@@ -183,25 +183,23 @@ class Kernel:
 
 def products_of(shape: str) -> dict[str, tuple[int, int]]:
     """(outputs, inputs) of a layer's four products and of the head."""
-    found = SHAPES[shape]
-    hidden, inner = found["hidden_size"], found["intermediate_size"]
-    heads, kv_heads, size = (found[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    of = ModelShape.of(shape)
+    rows = of.heads * of.head_dim
     return {
-        "qkv": ((heads + 2 * kv_heads) * size, hidden),
-        "o": (hidden, heads * size),
-        "gate and up": (2 * inner, hidden),
-        "down": (hidden, inner),
-        "head": (found["vocab_size"], hidden),
+        "qkv": (rows + 2 * of.kv_heads * of.head_dim, of.hidden),
+        "o": (of.hidden, rows),
+        "gate and up": (2 * of.intermediate, of.hidden),
+        "down": (of.hidden, of.intermediate),
+        "head": (of.vocab, of.hidden),
     }
 
 
 def kernels(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: str = SHAPE) -> list[Kernel]:
     """In the order of a step. contexts: tokens of each sequence. codes: the layers' weights are codes of 4 bits."""
-    found, rows, pairs = SHAPES[shape], len(contexts), sum(contexts)
-    layers, hidden, vocab = found["num_hidden_layers"], found["hidden_size"], found["vocab_size"]
-    heads, kv_heads, size = (found[key] for key in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    of, rows, pairs = ModelShape.of(shape), len(contexts), sum(contexts)
+    hidden, vocab, heads, kv_heads, size = of.hidden, of.vocab, of.heads, of.kv_heads, of.head_dim
     seconds_of, bytes_of = (codes_seconds, codes_bytes) if codes else (product_seconds, product_bytes)
-    sizes = [each for name, each in products_of(shape).items() if name != "head"]
+    *sizes, _ = products_of(shape).values()
     # Token, position and slot of 8 bytes, length and place of 4, and the block table as wide as the longest sequence's.
     upload = rows * (4 * 8 + 4 * math.ceil(max(contexts) / BLOCK_SIZE))
     splits = choose_splits(rows, kv_heads, max(contexts), TILE_TOKENS)
@@ -220,7 +218,7 @@ def kernels(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: st
         small(SMALL, "norms", 2, 4 * hidden),
         # q, k and v are read, q and k written where they were, K and V into the cache.
         small(SMALL, "rotation", 1, (2 * heads + 5 * kv_heads) * size),
-        small(SMALL, "SwiGLU", 1, 3 * found["intermediate_size"]),
+        small(SMALL, "SwiGLU", 1, 3 * of.intermediate),
         small(None, "merge of splits", int(splits > 1), 2 * splits * heads * size),
     ]  # fmt: skip
     once = [
@@ -232,8 +230,8 @@ def kernels(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False, shape: st
         Kernel("sampling", "draw", 1, rows * vocab * ITEM, 0, draw_seconds(gpu, rows, vocab) + LAUNCH),
         Kernel("upload", OTHERS, UPLOAD_OPERATIONS, upload, 0, upload / HOST_LINK + UPLOAD_OPERATIONS * LAUNCH),
     ]  # fmt: skip
-    times = dict.fromkeys(("launches", "num_bytes", "flops", "seconds"), layers)
-    return [replace(each, **{name: n * getattr(each, name) for name, n in times.items()}) for each in in_layers] + once
+    summed = ("launches", "num_bytes", "flops", "seconds")
+    return [replace(each, **{name: of.layers * getattr(each, name) for name in summed}) for each in in_layers] + once
 
 
 def predict(gpu: Gpu, contexts: Sequence[int], *, codes: bool = False) -> list[Row]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -50,6 +49,7 @@ from workshop.bench.time_line import (
     product_seconds,
     products_of,
 )  # fmt: skip
+from workshop.bench.timer import Timer
 
 Row = dict[str, Any]
 SETTINGS = {
@@ -69,27 +69,12 @@ CACHE_BYTES = 256 << 20  # of all inputs together: five times an H100's L2
 
 
 def seconds_of(calls: Sequence[Callable[[], object]], device: torch.device) -> float:
-    """Of one of `calls`, which run in turn; the median of some rounds."""
-    for call in calls:
-        call()  # compiles
-        if device.type != "cuda":  # in the interpreter: the question is whether it runs
-            start = time.perf_counter()
-            call()
-            return time.perf_counter() - start
-    torch.cuda.synchronize(device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    taken = []
-    for _ in range(ROUNDS + 1):
-        start_event, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start_event.record()
-        graph.replay()
-        end.record()
-        end.synchronize()
-        taken.append(start_event.elapsed_time(end) / 1e3 / len(calls))
-    return statistics.median(taken[1:])
+    """Of one of `calls`, which run in turn; the median of some rounds. In the interpreter one call of one round: the
+    question is whether it runs."""
+    on_gpu = device.type == "cuda"
+    chosen = calls if on_gpu else calls[:1]
+    timer = Timer(lambda: [call() for call in chosen], device, graph=True)
+    return statistics.median(timer.seconds() for _ in range(ROUNDS if on_gpu else 1)) / len(chosen)
 
 
 def copies(num_bytes: int, most: int = 16) -> int:

@@ -193,7 +193,7 @@ def slack(device: str) -> int:
 
 
 def sanitizer(device: str) -> list[str]:
-    """The program that looks for races, and its options; nothing where it is not."""
+    """The program that finds races, and its options; nothing where it is not."""
     if device == "cpu":
         return []
     found = next((path for path in map(shutil.which, SANITIZERS) if path and os.access(path, os.X_OK)), None)

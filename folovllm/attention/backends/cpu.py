@@ -1,4 +1,4 @@
-"""Paged attention on a CPU with kernels of our own: K and V are read where they lie, nothing is gathered or padded.
+"""Paged attention on a CPU with kernels of our own: K and V are read in place, nothing is gathered or padded.
 
     write      store_kv   K and V in one call
     forward    decode     every sequence with one query, in one call (csrc/attention.cpp)

@@ -1,4 +1,4 @@
-"""Dense attention: every sequence's K and V lie in one contiguous stretch of the cache.
+"""Dense attention: every sequence's K and V are one contiguous stretch of the cache.
 
     kv_cache[0, block]   k0 k1 k2 k3 .. k(n-1) -- -- -- --      one block per sequence, as long as it may ever get
                          |--- read as a slice ---|-- reserved, unused --|

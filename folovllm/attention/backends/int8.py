@@ -3,7 +3,7 @@
     block of a head     codes [block_size, head_size] int8 | scales [block_size] float32          number = code * scale
     a layer's cache     [2, num_blocks, num_kv_heads, such a block]
 
-A scale is a head's largest number / 127. It lies in the block of its codes, so one copy still moves a block: swapping,
+A scale is a head's largest number / 127. It is in the block of its codes, so one copy still moves a block: swapping,
 copy-on-write and prefix caching know nothing of it. A token and head take head_size + 4 bytes in place of
 2 * head_size in bfloat16: 132 of 256 with heads of 128. What a query head reads of a block is one run of memory, and
 with the usual sizes each token begins at a multiple of 16 bytes.
@@ -61,10 +61,10 @@ class PagedInt8Backend(PagedFp8Backend):
     name = "paged_int8"
 
     def kv_cache_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:
-        """The last dimension counts bytes, and not where they lie: see codes_of() and scales_of().
+        """The last dimension counts bytes, and not their layout: see codes_of() and scales_of().
 
         Raises:
-            ValueError: a scale would not lie at a multiple of its 4 bytes.
+            ValueError: a scale would not begin at a multiple of its 4 bytes.
         """
         if block_size * self.head_size % SCALE_BYTES:
             raise ValueError(

@@ -1,9 +1,9 @@
-"""Paged attention in plain torch: K and V are read through the block table, so the blocks may lie anywhere.
+"""Paged attention in plain torch: K and V are read through the block table, so the blocks may be anywhere.
 
     blocks of the cache   [0: null] [1: b0..] [2: a0..] [3: c..] [4: a16..] [5: b16..]      block tables  a: 2 4
     gathered for a        [a0 .. a15][a16 ..                                                              b: 1 5
 
-torch has no operator that follows a block table, so a sequence's blocks are copied to where they lie side by side, and
+torch has no operator that follows a block table, so a sequence's blocks are copied to be side by side, and
 torch's attention reads the copy. Blocks that follow each other are a slice of the cache already. Sequences are computed
 one after the other.
 

@@ -1,4 +1,4 @@
-"""Our own Triton kernels: K and V are stored, and read through the block table, where they lie in the cache.
+"""Our own Triton kernels: K and V are stored, and read through the block table, in place.
 
     write      norm_rotary     which has them at hand (layers/kernels); by itself, as any backend
     forward    paged_decode    the sequences in front that have one query

@@ -164,7 +164,7 @@ def paged_decode(
         256, padded to a power of two.
     block_tables: [num_seqs, max_blocks] int32.  seq_lens: [num_seqs] int32, each 1 at least.
     order: [num_seqs] int32, each sequence once: in this order they start, the longest first if it is to be fast. As
-        they stand in q if None.
+        they are in q if None.
     out: where to write; made if None.  num_splits: at most MAX_SPLITS; chosen from the shapes if None.
 
     Raises:

@@ -13,7 +13,7 @@
     program (tile, KV head, sequence):  q [BLOCK_M, 128] stays;  K, V [BLOCK_N, 128] pass;  acc [BLOCK_M, 128] float32
 
 The queries' own K and V are in the cache already, so a prompt, a prompt's later chunk and a decode are one case:
-queries at the last positions of a sequence. Sequences lie flat one after the other, query_start_loc says where.
+queries at the last positions of a sequence. Sequences are flat, one after the other; query_start_loc says where.
 
 A sequence with m queries and n keys takes 4 * num_heads * head_size * m * (n - m / 2) operations. Each tile of queries
 reads the keys before it, 2 * head_size * bytes * n * m * group / BLOCK_M bytes in all for a KV head. With BLOCK_M = 128
@@ -53,7 +53,7 @@ from folovllm.attention.kernels.tile import (
 
 
 # What changes from step to step must not be a part of the kernel, or it would be compiled anew while it serves: how
-# wide the tables are; how many decodes stand in front, behind which the tables, starts and lengths begin here.
+# wide the tables are; how many decodes come first, behind which the tables, starts and lengths begin here.
 @triton.jit(
     do_not_specialize=["stride_table"],
     do_not_specialize_on_alignment=["tables_ptr", "starts_ptr", "seq_lens_ptr"],

@@ -1,16 +1,16 @@
 """What the two attention kernels share: one tile of keys and values, one step of the online softmax, and the loop.
 
 A tile of keys is BLOCK_N tokens of one KV head. In the cache a token's head is a run of `head_size` numbers, and the
-block table says where each token lies:
+block table says where each token is:
 
     position   62 63 64 65 66        block table of the sequence   .. 9 5 ..
     block       9  9  5  5  5        address = block * stride_block + (position % block_size) * stride_token
     offset     30 31  0  1  2                + KV head * stride_head + 0 .. head_size - 1      (blocks of 32)
 
-So a tile may span blocks or lie inside one, and any BLOCK_N goes with any block_size. 64 tokens with heads of 128
+So a tile may span blocks or be inside one, and any BLOCK_N goes with any block_size. 64 tokens with heads of 128
 numbers in 16 bits are 64 reads of 256 contiguous bytes, two whole cache lines each: scattered blocks cost no bandwidth.
 The addresses are int64, because a cache of 2^31 numbers has only 4 GiB in 16 bits. A position at or behind `end` is not
-read at all: NaN may lie there, and zero times NaN is NaN.
+read at all: NaN may be there, and zero times NaN is NaN.
 
 In int8, a block of a head has its codes, then a float32 scale for each token. The products are of codes. Scores are
 multiplied by the scales of keys, and the softmax's weights by those of values.

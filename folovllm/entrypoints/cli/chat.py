@@ -1,4 +1,4 @@
-"""`folovllm chat` at the root: a checkpoint is drawn from as its makers say, and keys stay out of an answer.
+"""`folovllm chat` at the root: sampling defaults of the checkpoint, and what is typed during an answer is not shown.
 
 vLLM: entrypoints/cli/openai.py (ChatCommand)
 """

@@ -34,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
 def collect(model: str | None = None) -> dict[str, Any]:
     import torch
 
+    from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
     from folovllm.utils.devices import cpu_has_bf16_units, default_device
     from folovllm.utils.machine import cpu_features, hardware, versions
     from folovllm.utils.memory import GIB, free_memory_bytes
@@ -49,8 +50,9 @@ def collect(model: str | None = None) -> dict[str, Any]:
         "default_device": str(device),
         "free_memory_gib": round(free_memory_bytes(device) / GIB, 1),
         "auto_dtype": {name: _auto_dtype(name, device) for name in ("bfloat16", "float32")},
-        "attention_backend": _picked_backend(device),
-        "attention_backends": _attention_backends(device),
+        "attention_backend": select_backend(None, device).name,
+        # name -> why it cannot run, None if it can; in order of preference
+        "attention_backends": {name: get_backend_class(name).unavailable_reason(device) for name in BACKENDS},
         "layers": _layers(device),
         "kv_cache": _kv_cache(model, device),
     }
@@ -85,20 +87,6 @@ def _auto_dtype(checkpoint: str, device: Any) -> str:
 
     own = PreTrainedConfig(dtype=getattr(torch, checkpoint))
     return str(resolve_dtype(ModelConfig("embedded"), own, device)).removeprefix("torch.")
-
-
-def _picked_backend(device: Any) -> str:
-    """The backend of an engine whose configuration names none."""
-    from folovllm.attention.backend import select_backend
-
-    return select_backend(None, device).name
-
-
-def _attention_backends(device: Any) -> dict[str, str | None]:
-    """name -> why it cannot run, None if it can; in order of preference."""
-    from folovllm.attention.backend import BACKENDS, get_backend_class
-
-    return {name: get_backend_class(name).unavailable_reason(device) for name in BACKENDS}
 
 
 def _layers(device: Any) -> dict[str, str | None]:

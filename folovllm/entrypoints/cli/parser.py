@@ -1,4 +1,4 @@
-"""The root's parser: its errors say what is right. And what its help says of options.
+"""The argument parser of the `folovllm` command: errors that suggest what is right, and what its help says of options.
 
 vLLM: utils/argparse_utils.py
 """

@@ -1,4 +1,4 @@
-"""What a command line of vLLM's may have beside the names of our options.
+"""vLLM's command lines, taken as they are: numbers such as 4k, options in a file, and options without effect here.
 
     --max_model_len 4k             --max-model-len 4000; 4K is 4096
     --config serve.yaml            the options in a file; what is typed counts more

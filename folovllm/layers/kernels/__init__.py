@@ -1,1 +1,1 @@
-"""Triton kernels for what lies between a layer's matrix products: each a single pass over memory."""
+"""Triton kernels for what is between a layer's matrix products: each a single pass over memory."""

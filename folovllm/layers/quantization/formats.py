@@ -1,4 +1,4 @@
-"""How the codes of a weight lie in a checkpoint: one small class for each way, which reads them into Codes.
+"""A checkpoint's layouts of a weight's codes: one small class for each, which reads them into Codes.
 
     eight 4-bit codes in an int32, lowest bits first, of a weight [out, in]:
 

@@ -1,4 +1,4 @@
-"""The application: routes, and in front of them what every request has to pass. An engine goes in, and ASGI comes out.
+"""The ASGI application: middleware, routes, and the page. An EngineClient goes in.
 
     request ─▶ middleware ─▶ bodies ─▶ route ─▶ ServingEngine ─▶ MPClient, or ReplicatedLLM
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from folovllm.engine.engine_client import EngineClient
 from folovllm.serving.openai.background import Check
 from folovllm.serving.openai.bodies import Bodies, BodyRoute
 from folovllm.serving.openai.describe import group_of
-from folovllm.serving.openai.engine_routes import add_engine_routes
 from folovllm.serving.openai.errors import APIError, add_error_handlers
 from folovllm.serving.openai.formatting import EncodedResponse
 from folovllm.serving.openai.gate import engine_dead, shutting_down
@@ -76,7 +76,7 @@ def make_app(llm: EngineClient, options: ServerOptions) -> FastAPI:
     _add_completions(app, serving)
     _add_tokens(app, serving)
     _add_state(app, serving)
-    add_engine_routes(app, serving)
+    _add_operations(app, serving)
     _add_page(app, serving)
     for route in app.routes:
         if isinstance(route, APIRoute):
@@ -198,6 +198,34 @@ def _add_state(app: FastAPI, serving: ServingEngine) -> None:
     @app.get("/live", response_model=None, include_in_schema=False)
     async def live() -> Response:
         return EventStream(snapshots(serving))
+
+
+def _add_operations(app: FastAPI, serving: ServingEngine) -> None:
+    """vLLM: entrypoints/serve/dev/"""
+
+    @app.get("/server_info")
+    async def server_info() -> dict[str, Any]:
+        config = asdict(serving.llm.engine.config)
+        return {"version": __version__, "model": serving.model_name, **config}
+
+    @app.get("/tokenizer_info")
+    async def tokenizer_info() -> dict[str, Any]:
+        tokenizer = serving.tokenizer
+        if tokenizer is None:
+            raise APIError(404, "there is no tokenizer: skip_tokenizer_init leaves none")
+        return {
+            "tokenizer_class": type(tokenizer).__name__,
+            "vocab_size": len(tokenizer),
+            "model_max_length": serving.llm.engine.max_model_len,
+            "special_tokens": tokenizer.special_tokens_map,
+            "chat_template": tokenizer.chat_template,
+            "tool_call_parser": None if serving.tool_parser is None else serving.tool_parser.__name__,
+        }
+
+    @app.post("/reset_prefix_cache")
+    async def reset_prefix_cache() -> dict[str, Any]:
+        await serving.llm.reset_prefix_caches()
+        return {}
 
 
 def _add_page(app: FastAPI, serving: ServingEngine) -> None:

@@ -1,4 +1,4 @@
-"""From the bytes of a body to the fields of a request, at a bounded cost.
+"""Request bodies: from bytes to the fields of a request, at a bounded cost.
 
     bytes ─▶ limit body ─▶ queue ─▶ JSON ─▶ all other limits ─▶ types ─▶ the route
              (while they come)        └──────── beside the event loop ────────┘

@@ -1,4 +1,4 @@
-"""What /docs says of the routes and of the fields of a body: groups, a line for each field, and examples. vLLM: none"""
+"""The OpenAPI description at /docs: groups of routes, a line for each field of a body, and examples. vLLM: none"""
 
 from __future__ import annotations
 

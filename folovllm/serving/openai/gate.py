@@ -1,4 +1,4 @@
-"""The gate before the engine: requests come in until as many wait as may. vLLM: none"""
+"""Admission control: requests come in until as many wait as may. vLLM: none"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a command line to a server that runs: the engine, the start line, the socket, and an orderly end.
+"""The HTTP server's life: the engine's start, the socket, the start line, and a graceful shutdown.
 
     SIGTERM ─▶ nothing more is taken (503, the socket is closed) ─▶ what runs is finished ─▶ the engine ends
 

@@ -1,4 +1,4 @@
-"""How many characters of a prompt one token can be: a text that cannot fit is then refused unread.
+"""The longest token of a tokenizer, in characters: a text that cannot fit is refused before it is tokenised.
 
 Tokenising a text takes a second or so for each million characters, only to find that it has too many tokens. A prompt
 of C characters has at least C / longest tokens. That holds where each character ends up in a token. Where some may be

@@ -1,4 +1,4 @@
-"""What Prometheus reads: the engine's state as it is asked for it, and histograms of what requests went through.
+"""Prometheus metrics: the engine's state as it is asked for it, and histograms of what requests went through.
 
 The names are vLLM's, behind a prefix: with "vllm:" a dashboard that was made for vLLM fills.
 

@@ -1,4 +1,4 @@
-"""What a response consists of: its output items, as they grow, and the events that say so.
+"""Output items of a response (POST /v1/responses), as they grow, and their events.
 
     "I look."   message         added, part added, delta …, text done, part done, item done
     a call      function_call   added, arguments' delta …, arguments done, item done

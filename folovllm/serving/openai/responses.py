@@ -1,4 +1,4 @@
-"""POST /v1/responses: OpenAI's newer interface over the same way as a chat's.
+"""POST /v1/responses: OpenAI's newer interface. It becomes a chat request, and the answer becomes items.
 
     previous_response_id ─▶ store ─▶ ChatRequest ──▶ Work ──▶ outputs ──▶ items ──▶ one response, or events of it
     input, instructions  ──────────────┘                                    └─▶ store

@@ -1,4 +1,4 @@
-"""What a body says of sampling becomes SamplingParams: the server's defaults under the fields that it gives.
+"""A body's sampling fields as SamplingParams: the server's defaults under the fields that it gives.
 
 vLLM: entrypoints/openai/completion/protocol.py (to_sampling_params)
 """

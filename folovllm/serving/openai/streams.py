@@ -1,4 +1,4 @@
-"""Answers that come bit by bit, as server-sent events, and answers that a client may no longer wait for.
+"""Server-sent events, and answers that a client may no longer wait for.
 
 A client that goes away cancels what is computed for it: the engine drops its requests before the next step. A client
 that reads slowly stops the pump at `send`, which waits for the socket; meanwhile the engine's newest output takes the

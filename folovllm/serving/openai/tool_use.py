@@ -1,4 +1,4 @@
-"""What a chat request says of tools: whether the model is shown them, what form holds it, and who reads its calls.
+"""Tool calling in a chat: whether the model is shown the tools, what grammar holds it, and which parser reads calls.
 
     tool_choice     in the prompt   form                                          read by
     "none"          no                                                            no parser: all is content

@@ -1,4 +1,4 @@
-"""From a command line to a front and its replicas.
+"""The start of a server with replicas.
 
 vLLM: entrypoints/cli/serve.py (run_multi_api_server)
 """

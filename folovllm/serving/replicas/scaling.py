@@ -1,4 +1,4 @@
-"""How many replicas a load needs, within bounds. No clock and no cluster: the times come in.
+"""Autoscaling: how many replicas a load needs, within bounds. No clock and no cluster: the times come in.
 
     13 requests, 4 a replica ─▶ 13 / 4, rounded up: 4 replicas
 

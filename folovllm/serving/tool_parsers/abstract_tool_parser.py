@@ -1,4 +1,4 @@
-"""What a parser is: a model's text goes in piece by piece, and content and calls come out as far as they are certain.
+"""ToolParser, the base: a model's text goes in piece by piece; content and calls come out as far as they are certain.
 
     "I will look. <tool_"     ──▶  "I will look."        the rest may be a marker
     "call>{"name": "weather"" ──▶  call 0, weather

@@ -1,4 +1,4 @@
-"""The formats, by vLLM's names: what each model writes, and how its chat template gives it away.
+"""Tool parsers by vLLM's names: the format that each model writes, and how its chat template gives it away.
 
     hermes        text <tool_call>{"name": "f", "arguments": {…}}</tool_call> …        Qwen2.5, Qwen3, Hermes
     qwen3_xml     text <tool_call><function=f><parameter=a>1</parameter></function></tool_call> …       Qwen3-Coder

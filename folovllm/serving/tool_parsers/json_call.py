@@ -1,4 +1,4 @@
-"""One call as JSON, read as it comes: its name, and its arguments as the model wrote them.
+"""A tool call as JSON, parsed as it comes: its name, and its arguments as the model wrote them.
 
     read   {"name": "weather", "arguments": {"city": "Par     name  weather     fresh  {"city": "Par
     read   is"}}                                              is_over           fresh  is"}

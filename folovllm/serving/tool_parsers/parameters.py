@@ -1,4 +1,4 @@
-"""A parameter that a model wrote as plain text gets the type that its schema gives it: "5" is 5 where it says integer.
+"""Types of a tool's parameters: "5", which a model wrote as plain text, is 5 where the schema says integer.
 
 A schema says so itself, by examples (enum, const), or by others (anyOf, oneOf, allOf, and $ref, which pydantic writes
 for each class and enumeration).

@@ -55,7 +55,7 @@ class ModelConfig:
     tokenizer_mode: Literal["auto", "slow"] = "auto"
     trust_remote_code: bool = False
     dtype: str = "auto"
-    max_model_len: int | None = None
+    max_model_len: int = None  # type: ignore[assignment]  # None until the model is known
     seed: int = 0
     device: str | None = None
     load_format: Literal["auto", "dummy"] = "auto"
@@ -115,9 +115,9 @@ class CacheConfig:
 class SchedulerConfig:
     """How much work goes into one step."""
 
-    max_num_batched_tokens: int | None = None
+    max_num_batched_tokens: int = None  # type: ignore[assignment]  # None until the model is known
     max_num_seqs: int = 256
-    max_model_len: int | None = None
+    max_model_len: int = None  # type: ignore[assignment]  # None until the model is known
     enable_chunked_prefill: bool = False
 
     def __post_init__(self) -> None:

@@ -59,7 +59,7 @@ class ModelConfig:
     tokenizer_mode: Literal["auto", "slow"] = "auto"
     trust_remote_code: bool = False
     dtype: str = "auto"
-    max_model_len: int | None = None
+    max_model_len: int = None  # type: ignore[assignment]  # None until the model is known
     seed: int = 0
     device: str | None = None
     load_format: Literal["auto", "dummy"] = "auto"
@@ -126,9 +126,9 @@ class SchedulerConfig:
     `max_n` is the largest n and best_of that a request may ask for (-1: any).
     """
 
-    max_num_batched_tokens: int | None = None
+    max_num_batched_tokens: int = None  # type: ignore[assignment]  # None until the model is known
     max_num_seqs: int = 256
-    max_model_len: int | None = None
+    max_model_len: int = None  # type: ignore[assignment]  # None until the model is known
     enable_chunked_prefill: bool = False
     policy: Literal["fcfs", "priority"] = "fcfs"
     max_n: int = 16_384

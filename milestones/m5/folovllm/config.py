@@ -59,7 +59,7 @@ class ModelConfig:
     tokenizer_mode: Literal["auto", "slow"] = "auto"
     trust_remote_code: bool = False
     dtype: str = "auto"
-    max_model_len: int | None = None
+    max_model_len: int = None  # type: ignore[assignment]  # None until the model is known
     seed: int = 0
     device: str | None = None
     load_format: Literal["auto", "dummy"] = "auto"
@@ -116,7 +116,7 @@ class CacheConfig:
     gpu_memory_utilization: float = 0.9
     swap_space: float = 4.0
     enable_prefix_caching: bool = False
-    num_kv_blocks: int | None = None
+    num_kv_blocks: int = None  # type: ignore[assignment]  # None until the model is known
 
     def __post_init__(self) -> None:
         check_int("block_size", self.block_size, 1)
@@ -142,9 +142,9 @@ class SchedulerConfig:
     does so where it pays, on a GPU. `max_n` is the largest n and best_of that a request may ask for (-1: any).
     """
 
-    max_num_batched_tokens: int | None = None
+    max_num_batched_tokens: int = None  # type: ignore[assignment]  # None until the model is known
     max_num_seqs: int = 256
-    max_model_len: int | None = None
+    max_model_len: int = None  # type: ignore[assignment]  # None until the model is known
     enable_chunked_prefill: bool = False
     preemption_mode: Literal["auto", "recompute", "swap"] = "auto"
     policy: Literal["fcfs", "priority"] = "fcfs"

@@ -61,7 +61,7 @@ class ModelConfig:
     tokenizer_mode: Literal["auto", "slow"] = "auto"
     trust_remote_code: bool = False
     dtype: str = "auto"
-    max_model_len: int | None = None
+    max_model_len: int = None  # type: ignore[assignment]  # None until the model is known
     seed: int = 0
     device: str | None = None
     load_format: Literal["auto", "dummy"] = "auto"
@@ -127,7 +127,7 @@ class CacheConfig:
     gpu_memory_utilization: float = 0.9
     swap_space: float = 4.0
     enable_prefix_caching: bool = False
-    num_kv_blocks: int | None = None
+    num_kv_blocks: int = None  # type: ignore[assignment]  # None until the model is known
     kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3", "int8"] = "auto"
 
     def __post_init__(self) -> None:
@@ -157,9 +157,9 @@ class SchedulerConfig:
     two tokens short, "throughput" makes fewer and larger steps.
     """
 
-    max_num_batched_tokens: int | None = None
+    max_num_batched_tokens: int = None  # type: ignore[assignment]  # None until the model is known
     max_num_seqs: int = 256
-    max_model_len: int | None = None
+    max_model_len: int = None  # type: ignore[assignment]  # None until the model is known
     enable_chunked_prefill: bool = False
     preemption_mode: Literal["auto", "recompute", "swap"] = "auto"
     policy: Literal["fcfs", "priority"] = "fcfs"

@@ -1,4 +1,4 @@
-"""From the name of a model to its files: "embedded", a local Hugging Face folder, or a hub id.
+"""From the name of a model to its folder: "embedded", a local Hugging Face folder, or a hub id.
 
 vLLM: model_executor/model_loader/weight_utils.py
 """
@@ -25,11 +25,6 @@ def resolve_model_path(model: str, field: str = "model") -> str:
     if model != EMBEDDED_MODEL and _HUB_ID.fullmatch(model):
         return model
     raise ModelLoadError(f"{field} must be 'embedded', a folder or a hub id, got {model!r}: no such folder")
-
-
-def checkpoint_files(folder: Path) -> list[Path]:
-    """The files that hold the weights, in name order."""
-    return sorted(folder.glob("*.safetensors"))
 
 
 @contextmanager

@@ -56,7 +56,7 @@ class ModelLoader:
         A `device_map` selects accelerate's low-memory path: the modules are built on the meta device, which
         has shapes and no storage, and each tensor goes from the file straight to its device in its final
         dtype. Built the plain way, a model would be filled with random numbers first, only to be overwritten,
-        and would lie in CPU memory on its way to a GPU.
+        and would be in CPU memory on its way to a GPU.
         """
         from transformers import AutoModelForCausalLM
 

@@ -134,7 +134,7 @@ def _linear_codes_kernel(
     row_tiles = tl.cdiv(num_rows, BLOCK_M)
     rows = tl.program_id(0) % row_tiles * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(0) // row_tiles * BLOCK_N + tl.arange(0, BLOCK_N)
-    # What stands behind the last row or output reads that one again: its result is not stored.
+    # What is behind the last row or output reads that one again: its result is not stored.
     row, column = tl.minimum(rows, num_rows - 1).to(tl.int64), tl.minimum(columns, out_features - 1)
     lane = tl.arange(0, PIECE)
     x_at = x_ptr + (row * stride_x)[None, :] + lane[:, None]

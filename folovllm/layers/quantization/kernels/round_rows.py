@@ -45,7 +45,7 @@ def _round_rows_kernel(
 
 def round_rows(x: torch.Tensor, dtype: torch.dtype, least_rows: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """(codes [num_rows, size] of `dtype`, scales [num_rows, 1] float32) of x [num_rows, size], whose rows may be
-    strided. dtype: of LARGEST. least_rows: codes has at least so many; what stands behind x's is undefined."""
+    strided. dtype: of LARGEST. least_rows: codes has at least so many; what is behind x's is undefined."""
     (num_rows, size), is_float = x.shape, dtype.is_floating_point
     codes = torch.empty(max(num_rows, least_rows), size, dtype=torch.uint8 if is_float else dtype, device=x.device)
     scale = torch.empty(num_rows, 1, dtype=torch.float32, device=x.device)

@@ -36,7 +36,7 @@ def test_each_sibling_holds_its_blocks_once():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 8, n=3)
     seq = running(scheduler, a, num_computed=8)
-    scheduler._fork_siblings(a, seq, room=5, output=output)
+    scheduler._fork_siblings(a, seq, rows_left=5, output=output)
     expect([scheduler.kv.pool.refs(block) for block in seq.block_ids], [3, 3])
 
 

@@ -113,7 +113,7 @@ class OutputProcessor:
         return self.make_output(request)
 
     def make_output(self, request: Request) -> RequestOutput:
-        """The request as it stands. Once finished, the best n of best_of sequences, best first."""
+        """The request as it is. Once finished, the best n of best_of sequences, best first."""
         finished = request.is_finished()
         sequences: Iterable[Sequence] = request.sequences.values()
         if finished:

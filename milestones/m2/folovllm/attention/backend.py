@@ -1,6 +1,6 @@
 """The attention layer of a model, and the interface of the backends that compute it.
 
-A backend owns two things: how K and V lie in the cache, and how queries read them. Everything else (which sequence
+A backend owns two things: the cache's layout of K and V, and how queries read them. Everything else (which sequence
 owns which block, when one is freed) is decided elsewhere and reaches it as AttentionMetadata. The layer knows neither
 sequences nor blocks: the code that runs the model owns the cache, and binds it before the first forward.
 

@@ -27,7 +27,7 @@ class RequestQueue:
         self._entries: dict[str, tuple[Key, Request]] = {}  # the live ones, by request id
 
     def add(self, request: Request, key: Key) -> None:
-        """Put a request in line. One that comes back with its old key stands before all that came later."""
+        """Put a request in line. One that comes back with its old key is before all that came later."""
         entry = (key, request)
         self._entries[request.request_id] = entry
         heapq.heappush(self._heap, entry)
@@ -45,7 +45,7 @@ class RequestQueue:
         return request
 
     def remove(self, request: Request) -> None:
-        """Take a request out, wherever it stands; one that is not in line is no error."""
+        """Take a request out, wherever it is; one that is not in line is no error."""
         self._entries.pop(request.request_id, None)
         if len(self._heap) > 2 * len(self._entries) + 16:  # more dead entries than live ones: sweep
             self._heap = list(self._entries.values())

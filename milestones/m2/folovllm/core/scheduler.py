@@ -35,8 +35,6 @@ class Scheduler:
     """
 
     def __init__(self, config: SchedulerConfig, num_slots: int, eos_token_ids: frozenset[int]) -> None:
-        assert config.max_num_batched_tokens is not None  # for the type checker: the engine has filled them in
-        assert config.max_model_len is not None
         self.max_num_batched_tokens, self.max_model_len = config.max_num_batched_tokens, config.max_model_len
         # Every running sequence must be able to decode in every step.
         self.max_num_seqs = min(config.max_num_seqs, num_slots, config.max_num_batched_tokens)
@@ -141,7 +139,7 @@ class Scheduler:
 
     @property
     def num_used_tokens(self) -> int:
-        """Tokens whose keys and values lie in the cache; a slot reserves max_model_len for each sequence."""
+        """Tokens whose keys and values are in the cache; a slot reserves max_model_len for each sequence."""
         return sum(
             seq.num_computed_tokens
             for request in self.running

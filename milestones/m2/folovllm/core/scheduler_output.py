@@ -1,4 +1,4 @@
-"""What one step is to compute: all that the scheduler tells the worker.
+"""What one step is to compute: all that the worker learns from the scheduler.
 
 The worker keeps a batch that lives across steps. A sequence that it does not know yet has joined; those that have left
 are listed.

@@ -41,7 +41,6 @@ def build_engine_core(
     """
     model_config = config.model_config
     max_model_len = model_config.max_model_len
-    assert max_model_len is not None
     # What can be refused is refused before the weights are read.
     limits = resolve_scheduler_config(config.scheduler_config, max_model_len)
     weights: Path | None = None if model_config.load_format == "dummy" else weights_folder(model_config.model)

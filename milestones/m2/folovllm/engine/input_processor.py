@@ -31,7 +31,6 @@ class InputProcessor:
 
     def __init__(self, tokenizer: Any | None, vocab_size: int, config: EngineConfig) -> None:
         self.tokenizer, self.vocab_size = tokenizer, vocab_size
-        assert config.model_config.max_model_len is not None  # for the type checker: the engine has filled it in
         self.max_model_len, self.config = config.model_config.max_model_len, config
         self._bad_words: tuple[list[str], list[list[int]]] = ([], [])  # the newest, and their tokens
 

@@ -139,7 +139,7 @@ class OutputProcessor:
         return list(changed.values()), num_tokens, changes
 
     def make_output(self, request: Request) -> RequestOutput:
-        """The request as it stands. Once finished, the best n of best_of sequences, best first."""
+        """The request as it is. Once finished, the best n of best_of sequences, best first."""
         finished = request.is_finished()
         sequences: Iterable[Sequence] = request.sequences.values()
         if finished:

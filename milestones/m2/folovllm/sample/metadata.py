@@ -29,11 +29,11 @@ class SamplingGroup(NamedTuple):
 
     path: str
     width: int
-    """How many of the likeliest tokens the path looks at."""
+    """Among how many of the likeliest tokens the path draws."""
     processors: tuple[type[LogitsProcessor], ...]
     """In the order in which they act."""
     num_logprobs: int | None
-    """How many of the likeliest tokens are told beside the drawn one; None: no log-probabilities at all."""
+    """How many of the likeliest tokens are reported beside the drawn one; None: no log-probabilities at all."""
     logprobs_mode: str
 
     @classmethod

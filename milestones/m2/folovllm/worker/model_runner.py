@@ -1,6 +1,6 @@
 """Runs one step of the batch: one forward for all its tokens, then one draw for each of its sequences.
 
-Prefill and decode are the same code. The tokens of all sequences lie flat in one dimension, those of prompts beside
+Prefill and decode are the same code. The tokens of all sequences form one flat dimension, those of prompts beside
 single ones, and only the last position of each sequence reaches the LM head:
 
     input_ids   a0 a1 a2 a3 | b7 | c5        ─▶ hidden [6, hidden] ─▶ rows 3, 4, 5 ─▶ logits [3, vocab] ─▶ a4 b8 c6

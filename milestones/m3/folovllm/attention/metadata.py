@@ -1,4 +1,4 @@
-"""What attention must know about a batch whose tokens lie flat in one dimension.
+"""What attention must know about a batch whose tokens are flat in one dimension.
 
 Three sequences, one in prefill (4 new tokens), one decoding (1), one continuing at position 2 (3 new):
 

@@ -31,19 +31,14 @@ logger = init_logger(__name__)
 
 
 def build_engine_core(
-    config: EngineConfig,
-    hf_config: Any,
-    dtype: torch.dtype,
-    device: torch.device,
-    eos_token_ids: frozenset[int],
-) -> EngineCore:
+    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
+) -> EngineCore:  # fmt: skip
     """`config` has max_model_len filled in.
 
     Raises:
         ValueError: no block fits into memory, or the configuration's parts contradict one another.
     """
     model_config, cache_config = config.model_config, config.cache_config
-    assert model_config.max_model_len is not None
     # What can be refused is refused before the weights are read.
     limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len)
     backend = _backend_for(config, device)
@@ -72,17 +67,10 @@ def build_engine_core(
     kv = KVCacheManager(cache_size.num_blocks, cache_config.block_size, cache_size.num_swap_blocks)
     scheduler = Scheduler(limits, kv, eos_token_ids)
     runner = ModelRunner(
-        model,
-        backend,
-        num_blocks=cache_size.num_blocks,
-        num_swap_blocks=cache_size.num_swap_blocks,
-        block_size=cache_config.block_size,
-        max_num_seqs=scheduler.max_num_seqs,
-        max_model_len=max_model_len,
-        dtype=dtype,
-        device=device,
-        eos_token_ids=eos_token_ids,
-    )
+        model, backend, num_blocks=cache_size.num_blocks, num_swap_blocks=cache_size.num_swap_blocks,
+        block_size=cache_config.block_size, max_num_seqs=scheduler.max_num_seqs, max_model_len=max_model_len,
+        dtype=dtype, device=device, eos_token_ids=eos_token_ids,
+    )  # fmt: skip
     config = EngineConfig(
         dataclasses.replace(model_config, max_model_len=max_model_len),
         dataclasses.replace(cache_config, num_kv_blocks=cache_size.num_blocks),

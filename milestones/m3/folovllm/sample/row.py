@@ -1,6 +1,6 @@
 """SamplingRow: one running sequence as the sampler sees it, with what it keeps from step to step.
 
-Its parameters, live tokens, generator and counts of tokens lie together: a sequence can change its place in the batch,
+Its parameters, live tokens, generator and counts of tokens are together: a sequence can change its place in the batch,
 leave it and come back, and still draws what it would have drawn.
 
 vLLM: v1/worker/gpu_input_batch.py (what it holds for each request)

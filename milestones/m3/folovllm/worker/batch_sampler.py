@@ -53,7 +53,7 @@ class BatchSampler:
         self._states.pop(seq_id, None)
 
     def reported(self, seqs: list[Sequence]) -> list[int | None]:
-        """How many of the likeliest tokens each of them tells beside its own; None: nothing."""
+        """How many of the likeliest tokens each of them reports beside the drawn one; None: nothing."""
         return [num_reported(self._rows[seq.seq_id]) for seq in seqs]
 
     def sample(self, seqs: list[Sequence], logits: torch.Tensor) -> tuple[SamplerOutput, Failures]:
@@ -68,7 +68,7 @@ class BatchSampler:
             return sample_groups(self.sampler, logits, groups), {}
         except Exception as error:
             failures = self._find_failures(seqs, logits)
-            if not failures:  # it fails in company only, if it is a processor's fault at all
+            if not failures:  # it fails among others only, if a processor fails at all
                 failures = {seq.seq_id: error for seq in seqs if seq.sampling_params.extra_args}
             if not failures:
                 raise  # no request's own fault: the engine's

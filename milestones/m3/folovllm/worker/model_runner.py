@@ -1,6 +1,6 @@
 """Runs one step of the batch: one forward for all its tokens, then one draw for each of its sequences.
 
-Prefill and decode are the same code. The tokens of all sequences lie flat in one dimension, those of prompts beside
+Prefill and decode are the same code. The tokens of all sequences form one flat dimension, those of prompts beside
 single ones, and only the last position of each sequence reaches the LM head:
 
     input_ids   a0 a1 a2 a3 | b7 | c5        ─▶ hidden [6, hidden] ─▶ rows 3, 4, 5 ─▶ logits [3, vocab] ─▶ a4 b8 c6
@@ -30,19 +30,10 @@ class ModelRunner:
     """Holds the model, the KV cache, the batch and the sequences' sampling state."""
 
     def __init__(
-        self,
-        model: DecoderForCausalLM,
-        backend: type[AttentionBackend],
-        *,
-        num_blocks: int,
-        num_swap_blocks: int,
-        block_size: int,
-        max_num_seqs: int,
-        max_model_len: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, model: DecoderForCausalLM, backend: type[AttentionBackend], *, num_blocks: int, num_swap_blocks: int,
+        block_size: int, max_num_seqs: int, max_model_len: int, dtype: torch.dtype, device: torch.device,
         eos_token_ids: frozenset[int],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.model, self.device = model, device
         self.vocab_size = model.decoder_spec.vocab_size
         self.kv_cache = KVCache(  # and the null block

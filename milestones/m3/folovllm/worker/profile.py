@@ -54,8 +54,6 @@ def run_full_step(
     device: torch.device,
 ) -> int:
     """One prefill of the largest size. Returns the bytes of its cache, just large enough, which is gone after it."""
-    assert limits.max_num_batched_tokens is not None
-    assert limits.max_model_len is not None
     num_tokens, longest = limits.max_num_batched_tokens, limits.max_model_len
     seq_lens = [longest] * (num_tokens // longest) + [num_tokens % longest] * (num_tokens % longest > 0)
     blocks_each = -(-min(longest, num_tokens) // block_size)

@@ -5,7 +5,7 @@
     free list                  3 ⇄ 5 ⇄ 6                       the longest unused first
 
 The free list is doubly linked through the blocks themselves, so that a block can leave from the middle at once: the
-pool prefers to extend a sequence by the block that lies next to its last one. Block 0 is the null block: padding in
+pool prefers to extend a sequence by the block that is next to its last one. Block 0 is the null block: padding in
 block tables points at it, and no sequence owns it.
 
 vLLM: v1/core/block_pool.py, v1/core/kv_cache_utils.py (FreeKVCacheBlockQueue)

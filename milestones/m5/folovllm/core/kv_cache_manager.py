@@ -32,10 +32,12 @@ class KVCacheManager:
         self.num_blocks, self.num_swap_blocks = num_blocks, num_swap_blocks
         self.clear()
 
-    def clear(self) -> None:
-        """All blocks are free again, whichever tables name them."""
+    def clear(self, seqs: Iterable[Sequence] = ()) -> None:
+        """All blocks are free again, whichever tables name them. These sequences have none."""
         self.pool = BlockPool(self.num_blocks)
         self.swap_pool = BlockPool(self.num_swap_blocks)
+        for seq in seqs:
+            self._clear_table(seq)
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

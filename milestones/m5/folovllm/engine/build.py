@@ -41,7 +41,6 @@ def build_engine_core(
     """
     model_config, cache_config = config.model_config, config.cache_config
     longest = model_config.max_model_len
-    assert longest is not None
     with current_device(device):
         # What can be refused is refused before the weights are read.
         limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
@@ -63,13 +62,9 @@ def build_engine_core(
 
 
 def _size_cache(
-    config: EngineConfig,
-    model: DecoderForCausalLM,
-    parts: Parts,
-    limits: SchedulerConfig,
-    dtype: torch.dtype,
+    config: EngineConfig, model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, dtype: torch.dtype,
     device: torch.device,
-) -> CacheSize:
+) -> CacheSize:  # fmt: skip
     """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
     block_size = config.cache_config.block_size
 
@@ -82,7 +77,6 @@ def _size_cache(
         step = peak_bytes(full_step, device)
         if not parts.graphs:
             return step
-        assert limits.max_model_len is not None
         return step + bytes_of_graphs(
             model, parts.backend, capture_sizes(limits.max_num_seqs), max_model_len=limits.max_model_len,
             block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
@@ -96,7 +90,6 @@ def _size_cache(
 
 def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
     """What does not fit into the whole cache can never be served."""
-    assert limits.max_model_len is not None
     longest = min(limits.max_model_len, size.num_tokens)
     if longest < limits.max_model_len:
         logger.warning(
@@ -107,17 +100,11 @@ def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
 
 
 def _build_runner(
-    model: DecoderForCausalLM,
-    parts: Parts,
-    limits: SchedulerConfig,
-    size: CacheSize,
-    dtype: torch.dtype,
-    device: torch.device,
-    eos_token_ids: frozenset[int],
-) -> ModelRunner:
+    model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, size: CacheSize, dtype: torch.dtype,
+    device: torch.device, eos_token_ids: frozenset[int],
+) -> ModelRunner:  # fmt: skip
     """The runner, with everything compiled and recorded that would make a first request wait."""
     longest, block_size = limits.max_model_len, size.block_size
-    assert longest is not None
     kv_cache = KVCache(  # and the null block
         model, parts.backend, num_blocks=size.num_blocks + 1, block_size=block_size, dtype=parts.cache_dtype,
         device=device,
@@ -136,12 +123,6 @@ def _build_runner(
             "CUDA graphs for %d batch sizes up to %d: %.2f GiB", len(sizes), sizes[-1], graphs.pool_bytes / 2**30
         )
     return ModelRunner(
-        model,
-        kv_cache,
-        sampling,
-        graphs,
-        num_swap_blocks=size.num_swap_blocks,
-        max_num_seqs=limits.max_num_seqs,
-        max_model_len=longest,
-        device=device,
-    )
+        model, kv_cache, sampling, graphs, num_swap_blocks=size.num_swap_blocks, max_num_seqs=limits.max_num_seqs,
+        max_model_len=longest, device=device,
+    )  # fmt: skip

@@ -55,14 +55,9 @@ class EngineCore:
     """
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        runner: ModelRunner,
-        config: EngineConfig,
-        cache_size: CacheSize,
-        *,
+        self, scheduler: Scheduler, runner: ModelRunner, config: EngineConfig, cache_size: CacheSize, *,
         run_ahead: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.scheduler, self.runner = scheduler, runner
         self.config, self.cache_size = config, cache_size
         self.run_ahead = run_ahead

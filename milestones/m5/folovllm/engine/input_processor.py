@@ -31,7 +31,6 @@ class InputProcessor:
 
     def __init__(self, tokenizer: Any | None, vocab_size: int, config: EngineConfig) -> None:
         self.tokenizer, self.vocab_size = tokenizer, vocab_size
-        assert config.model_config.max_model_len is not None  # for the type checker: the engine has filled it in
         self.max_model_len, self.config = config.model_config.max_model_len, config
         self._bad_words: tuple[list[str], list[list[int]]] = ([], [])  # the newest, and their tokens
 
@@ -164,8 +163,6 @@ def check_beams_fit(prompt_len: int, params: SamplingParams, config: EngineConfi
         )
     max_model_len = config.model_config.max_model_len
     block_size, num_blocks = config.cache_config.block_size, config.cache_config.num_kv_blocks
-    assert max_model_len is not None  # for the type checker: the engine has filled these in
-    assert num_blocks is not None
     longest = min(prompt_len + (params.max_tokens or max_model_len), max_model_len)
     shared = prompt_len // block_size  # at worst the beams have only the prompt's full blocks in common
     needed = shared + width * (-(-longest // block_size) - shared)

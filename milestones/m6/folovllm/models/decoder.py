@@ -1,6 +1,6 @@
 """The decoder that Qwen3, Qwen2, Llama and Mistral share. They differ in a few switches (registry.py).
 
-Tokens of all sequences lie flat in one dimension, [num_tokens]: there is no batch dimension and no padding. Only
+Tokens of all sequences are flat in one dimension, [num_tokens]: there is no batch dimension and no padding. Only
 attention needs to know where one sequence ends and the next begins, and AttentionMetadata tells it; everything else
 works on rows.
 
@@ -159,7 +159,7 @@ class DecoderForCausalLM(nn.Module):
             if isinstance(module, LMHead) and module.tied:
                 continue
             if isinstance(module, Linear | QKNorm):
-                # A stacked layer's parts stand in the checkpoint where the layer stands here, under their own names.
+                # The parts of a stacked layer are in the checkpoint at the layer's place, under their names there.
                 plain = isinstance(module, Linear) and "" in module.parts
                 prefix = path if plain else path.rpartition(".")[0]
                 for name, view in module.checkpoint_slots():

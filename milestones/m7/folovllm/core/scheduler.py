@@ -46,8 +46,6 @@ class Scheduler:
     """Decides which sequences compute what; the KV cache manager owns the blocks. budgets.py fills `config` in."""
 
     def __init__(self, config: SchedulerConfig, kv: KVCacheManager, eos_token_ids: frozenset[int]) -> None:
-        assert config.max_num_batched_tokens is not None  # for the type checker
-        assert config.max_model_len is not None
         self.kv, self.eos_token_ids = kv, eos_token_ids
         self.max_num_batched_tokens, self.max_model_len = config.max_num_batched_tokens, config.max_model_len
         self.lines = RequestLines(by_priority=config.policy == "priority")
@@ -376,7 +374,7 @@ class Scheduler:
 
     def start_over(self) -> None:
         """A step was cut short, and what the cache holds is not known: all requests wait again, in their old places."""
-        self.kv.clear()
+        self.kv.clear(seq for request in self.lines for seq in request.get_seqs())
         self._changed_seqs = []
         for request in self.lines:
             for seq in request.get_seqs():
@@ -384,7 +382,6 @@ class Scheduler:
                     seq.transition(RUNNING)
                 if seq.status is RUNNING:
                     seq.transition(WAITING)
-                seq.block_ids, seq.num_computed_tokens = [], 0
                 if seq.data.output_token_ids[-1:] == [UNKNOWN]:
                     seq.data.output_token_ids.pop()
                 self._stale_seq_ids.append(seq.seq_id)
@@ -399,7 +396,7 @@ class Scheduler:
 
     @property
     def num_used_tokens(self) -> int:
-        """Tokens of running sequences whose keys and values lie in the cache; shared ones count for each."""
+        """Tokens of running sequences whose keys and values are in the cache; shared ones count for each."""
         return sum(seq.num_computed_tokens for request in self.running for seq in request.get_seqs(RUNNING))
 
     def check_invariants(self) -> None:

@@ -183,7 +183,7 @@ class OutputProcessor:
                 seq.output_logprobs = [self._decode_row(row.cut(seq.sampling_params.logprobs)) for row in rows]
 
     def make_output(self, request: Request) -> RequestOutput:
-        """The request as it stands. Once finished, the best n of best_of sequences, best first."""
+        """The request as it is. Once finished, the best n of best_of sequences, best first."""
         finished = request.is_finished()
         sequences: Iterable[Sequence] = request.sequences.values()
         if finished:

@@ -35,7 +35,7 @@ class KernelBatch:
     params: GumbelParams
     """Of all of them; those that draw from edited logits, or nothing, are greedy here, which costs least."""
     others: list[int]
-    """The places of those that are more than drawn: their logits are edited, or they tell log-probabilities."""
+    """The places of those that are more than drawn: their logits are edited, or they report log-probabilities."""
     device_others: torch.Tensor
     """`others`, on the device."""
     other_params: GumbelParams
@@ -94,7 +94,7 @@ class BatchSampler:
         self._states.pop(seq_id, None)
 
     def reported(self, seqs: list[Sequence]) -> list[int | None]:
-        """How many of the likeliest tokens each of them tells beside its own; None: nothing."""
+        """How many of the likeliest tokens each of them reports beside the drawn one; None: nothing."""
         return [num_reported(self._rows[seq.seq_id]) for seq in seqs]
 
     def prepare(self, seqs: list[Sequence]) -> GumbelParams | None:
@@ -114,7 +114,7 @@ class BatchSampler:
         self, seqs: list[Sequence], logits: torch.Tensor, positions: torch.Tensor, drawn: torch.Tensor | None = None
     ) -> tuple[SamplerOutput, Failures]:
         """As sample(), with the kernel where it can be used. The sampler then has only those rows that are edited or
-        tell log-probabilities, and lets the kernel draw them, too.
+        report log-probabilities, and lets the kernel draw them, too.
 
         positions: [num_seqs] of the tokens whose logits these are: another for each token that a sequence draws.
         drawn: [num_seqs] what a CUDA graph has drawn with prepare()'s settings. May be written to.
@@ -168,7 +168,7 @@ class BatchSampler:
             return sample_groups(self.sampler, logits, groups, gumbel), {}
         except Exception as error:
             failures = self._find_failures(seqs, logits)
-            if not failures:  # it fails in company only, if it is a processor's fault at all
+            if not failures:  # it fails among others only, if a processor fails at all
                 failures = {seq.seq_id: error for seq in seqs if seq.sampling_params.extra_args}
             if not failures:
                 raise  # no request's own fault: the engine's

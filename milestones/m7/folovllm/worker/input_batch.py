@@ -65,6 +65,7 @@ class FlatTokens(NamedTuple):
     positions: np.ndarray  # [num_tokens]
     ends: np.ndarray  # [num_seqs] where each sequence's tokens end
     seq_lens: np.ndarray  # [num_seqs] with these tokens
+    max_seq_len: int
 
 
 @dataclass(slots=True)
@@ -170,20 +171,18 @@ class InputBatch:
             input_ids.index_copy_(0, unknown_at, self.last_tokens.index_select(0, unknown_rows))
         metadata = AttentionMetadata(
             query_start_loc=starts, seq_lens=lens, slot_mapping=slots, block_tables=tables, num_decodes=num_decodes,
-            decode_order=order, max_query_len=int(num_new.max()), max_seq_len=int(flat.seq_lens.max()),
+            decode_order=order, max_query_len=int(num_new.max()), max_seq_len=flat.max_seq_len,
         )  # fmt: skip
-        if logits_at is None:
-            device_logits_at = None
-        return StepInputs(
-            input_ids, positions, metadata, rows, num_new, draws, device_drawn_rows, device_logits_at, packed
-        )
+        drawn_from = None if logits_at is None else device_logits_at
+        return StepInputs(input_ids, positions, metadata, rows, num_new, draws, device_drawn_rows, drawn_from, packed)
 
     def _flatten(self, rows: np.ndarray, num_new: np.ndarray) -> FlatTokens:
         start = self.num_computed[rows]
         seq_lens, ends = start + num_new, num_new.cumsum()
-        if ends[-1] == len(rows):  # one token each: nothing to repeat
-            return FlatTokens(rows, start, ends, seq_lens)
-        return FlatTokens(rows.repeat(num_new), np.arange(ends[-1]) + (seq_lens - ends).repeat(num_new), ends, seq_lens)
+        flat_rows, positions = rows, start
+        if ends[-1] > len(rows):  # else one token each: nothing to repeat
+            flat_rows, positions = rows.repeat(num_new), np.arange(ends[-1]) + (seq_lens - ends).repeat(num_new)
+        return FlatTokens(flat_rows, positions, ends, seq_lens, int(seq_lens.max()))
 
     def _find_draws(
         self, seqs: list[Sequence], rows: np.ndarray, flat: FlatTokens, forks: Forks
@@ -208,7 +207,7 @@ class InputBatch:
         token_ids = self.token_ids[flat.rows, flat.positions]
         blocks = self.block_table[flat.rows, flat.positions // self.block_size]
         slots = blocks * self.block_size + flat.positions % self.block_size
-        max_blocks = -(-int(flat.seq_lens.max()) // self.block_size)
+        max_blocks = -(-flat.max_seq_len // self.block_size)
         tables = self.block_table[rows, :max_blocks].astype(np.int32)
         if pad_to is None:
             several = np.flatnonzero(num_new > 1)

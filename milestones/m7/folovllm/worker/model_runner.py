@@ -1,6 +1,6 @@
 """Runs one step of the batch: one forward for all its tokens, then one draw for each of its sequences.
 
-Prefill and decode are the same code. The tokens of all sequences lie flat in one dimension, those of prompts beside
+Prefill and decode are the same code. The tokens of all sequences form one flat dimension, those of prompts beside
 single ones, and only the last position of each sequence reaches the LM head:
 
     input_ids   a0 a1 a2 a3 | b7 | c5        ─▶ hidden [6, hidden] ─▶ rows 3, 4, 5 ─▶ logits [3, vocab] ─▶ a4 b8 c6
@@ -15,6 +15,7 @@ vLLM: v1/worker/gpu_model_runner.py, v1/worker/gpu/model_runner.py
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 
@@ -36,20 +37,12 @@ class ModelRunner:
     """Holds the model, the KV cache, the batch and the sequences' sampling state."""
 
     def __init__(
-        self,
-        model: DecoderForCausalLM,
-        kv_cache: KVCache,
-        sampling: BatchSampler,
-        graphs: CudaGraphs | None,
-        *,
-        num_swap_blocks: int,
-        max_num_seqs: int,
-        max_model_len: int,
-        device: torch.device,
-    ) -> None:
+        self, model: DecoderForCausalLM, kv_cache: KVCache, sampling: BatchSampler, graphs: CudaGraphs | None, *,
+        num_swap_blocks: int, max_num_seqs: int, max_model_len: int, device: torch.device,
+    ) -> None:  # fmt: skip
         self.model, self.kv_cache, self.sampling, self.graphs = model, kv_cache, sampling, graphs
         self.device, self.vocab_size = device, model.decoder_spec.vocab_size
-        self._on_device = current_device(device)
+        self._on_device = partial(torch.cuda.device, device) if device.type == "cuda" else nullcontext
         mover = PinnedBlockMover if device.type == "cuda" else BlockMover
         self.mover = mover(kv_cache, num_swap_blocks)
         self.batch = InputBatch(max_num_seqs, max_model_len, kv_cache.block_size, device)
@@ -62,7 +55,7 @@ class ModelRunner:
         After a failure the batch is forgotten, since how far the step came is not known.
         """
         try:
-            with interrupts_allowed(), self._on_device:
+            with interrupts_allowed(), self._on_device():
                 return self._execute_model(scheduled)
         except BaseException:  # an interrupt, too, may come between two of the batch's arrays
             self.batch.clear()
@@ -141,7 +134,7 @@ def current_device(device: torch.device) -> AbstractContextManager[object]:
     """Within this block `device` is this thread's current CUDA device; on a CPU nothing happens.
 
     Each thread has its own, and begins with the first. torch launches where its tensors are. A Triton kernel, an event
-    and a recording go to the current device, wherever their tensors may lie.
+    and a recording go to the current device, wherever their tensors may be.
     """
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 

@@ -7,7 +7,7 @@
     h3  ─▶ 8
 
 The free list is doubly linked through the blocks themselves, so that a block can leave from the middle at once: the
-pool prefers to extend a sequence by the block that lies next to its last one. Block 0 is the null block: padding in
+pool prefers to extend a sequence by the block that is next to its last one. Block 0 is the null block: padding in
 block tables points at it, and no sequence owns it.
 
 A block that no table names stays findable while it is in the free list, and a request that wants it takes it out of

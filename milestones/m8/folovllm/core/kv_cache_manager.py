@@ -63,12 +63,14 @@ class KVCacheManager:
         self.num_queries = self.num_hits = 0
         self.clear()
 
-    def clear(self) -> None:
-        """All blocks are free again, whichever tables name them, and none is found."""
+    def clear(self, seqs: Iterable[Sequence] = ()) -> None:
+        """All blocks are free again, whichever tables name them, and none is found. These sequences have none."""
         self.pool = BlockPool(self.num_blocks, enable_caching=self.enable_prefix_caching)
         self.swap_pool = BlockPool(self.num_swap_blocks)
         self._num_cached.clear()
         self._outdated.clear()
+        for seq in seqs:
+            self._clear_table(seq)
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

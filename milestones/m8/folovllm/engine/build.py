@@ -46,7 +46,6 @@ def build_engine_core(
     """
     model_config, cache_config = config.model_config, config.cache_config
     longest = model_config.max_model_len
-    assert longest is not None
     with current_device(device):
         # What can be refused is refused before the weights are read.
         limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
@@ -89,15 +88,9 @@ def build_engine_core(
 
 
 def _size_cache(
-    config: EngineConfig,
-    model: DecoderForCausalLM,
-    parts: Parts,
-    limits: SchedulerConfig,
-    most_rows: int,
-    token_bytes: int,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> CacheSize:
+    config: EngineConfig, model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, most_rows: int,
+    token_bytes: int, dtype: torch.dtype, device: torch.device,
+) -> CacheSize:  # fmt: skip
     """As many blocks as fit beside the weights and the largest step, or as many as the user asked for."""
     block_size = config.cache_config.block_size
 
@@ -110,7 +103,6 @@ def _size_cache(
         step = peak_bytes(full_step, device)
         if not parts.graphs:
             return step
-        assert limits.max_model_len is not None
         return step + bytes_of_graphs(
             model, parts.backend, capture_sizes(most_rows), max_model_len=limits.max_model_len,
             block_size=block_size, dtype=dtype, device=device, draws=parts.draws, cache_dtype=parts.cache_dtype,
@@ -123,7 +115,6 @@ def _size_cache(
 
 def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
     """What does not fit into the whole cache can never be served."""
-    assert limits.max_model_len is not None
     longest = min(limits.max_model_len, size.num_tokens)
     if longest < limits.max_model_len:
         logger.warning(
@@ -134,20 +125,12 @@ def _within_cache(limits: SchedulerConfig, size: CacheSize) -> SchedulerConfig:
 
 
 def _build_runner(
-    config: EngineConfig,
-    model: DecoderForCausalLM,
-    parts: Parts,
-    limits: SchedulerConfig,
-    most_rows: int,
-    size: CacheSize,
-    dtype: torch.dtype,
-    device: torch.device,
-    eos_token_ids: frozenset[int],
+    config: EngineConfig, model: DecoderForCausalLM, parts: Parts, limits: SchedulerConfig, most_rows: int,
+    size: CacheSize, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
     proposer: Proposer | None,
-) -> ModelRunner:
+) -> ModelRunner:  # fmt: skip
     """The runner, with everything compiled and recorded that would make a first request wait."""
     longest, block_size = limits.max_model_len, size.block_size
-    assert longest is not None
     speculative = config.speculative_config
     rejects = speculative is not None and speculative.rejection_sample_method == "probabilistic"
     kv_cache = KVCache(  # and the null block

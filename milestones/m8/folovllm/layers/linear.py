@@ -12,7 +12,7 @@ The two ends of the vocabulary are matrices [vocab_size, hidden]: token id -> ve
 
     tied     logits = h @ E.T      one matrix for both ends: vocab * hidden weights fewer. In Qwen3-0.6B that is
                                156 M; its other weights are 440 M.
-    untied   logits = h @ W.T      two matrices: bigger models can afford it, and the two jobs (to stand for a token as
+    untied   logits = h @ W.T      two matrices: bigger models can afford it, and the two jobs (to represent a token as
                                    input; to score it as output) need not agree on one vector.
 
 Tied, the same numbers are used in two ways: the embedding reads single rows, the head multiplies by all of them.

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from folovllm.errors import ModelLoadError
-from folovllm.model_files import checkpoint_files, resolve_model_path
+from folovllm.model_files import resolve_model_path
 from folovllm.models.weights import weights_folder
 from folovllm.utils.checks import wrong
 
@@ -36,7 +36,7 @@ class Checkpoint:
         if not Path(resolve_model_path(model)).is_dir():  # of the hub: weights_folder() asks for less
             snapshot_download(model, allow_patterns=list(COPIED))
         self.files: dict[str, Path] = {}
-        for path in checkpoint_files(self.folder):
+        for path in sorted(self.folder.glob("*.safetensors")):
             with safe_open(path, framework="pt") as file:
                 self.files |= dict.fromkeys(file.keys(), path)
 
@@ -52,12 +52,12 @@ class Checkpoint:
         with safe_open(self.files[name], framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(name)
         if not tensor.isfinite().all():
-            raise ModelLoadError(f"tensor {name} has numbers that are not finite, which no code stands for")
+            raise ModelLoadError(f"tensor {name} has numbers that are not finite, which no code can represent")
         return tensor
 
 
 def weight_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in checkpoint_files(folder))
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 class ShardWriter:
