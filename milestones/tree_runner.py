@@ -22,6 +22,12 @@ from milestones.trees import write_tree
 TIMEOUT = 15 * 60  # seconds for one milestone's tests
 # The largest grids are run once, at the root: `make exhaustive`.
 PART = "not exhaustive"
+# Those left out come with packages of serve-test, and each process would spend a second on them.
+PLUGINS = [
+    "-p",
+    "milestone_verify_plugin",
+    *(f"-pno:{name}" for name in ("cacheprovider", "langsmith_plugin", "schemathesis")),
+]
 
 
 @dataclass
@@ -91,7 +97,7 @@ class TreeRunner:
         `with_imports` imports every module behind them, in the same process."""
         self.report.unlink(missing_ok=True)
         code, output = self.run(
-            *("-m", "pytest", "-p", "milestone_verify_plugin", "-p", "no:cacheprovider", "-m", PART, *options, *paths),
+            *("-m", "pytest", *PLUGINS, "-m", PART, *options, *paths),
             **{verify_plugin.REPORT: str(self.report)},
             **({verify_plugin.IMPORT: "1"} if with_imports else {}),
             **({verify_plugin.SLOW: slow} if slow else {}),

@@ -2,7 +2,7 @@
 that fill in random weights, so that two of them are measured on the same kind of quantised weights.
 
     python -m workshop.quantized_shape --shape qwen3-0.6b w4a16 FOLDER
-    folovllm bench throughput --model FOLDER --load-format dummy --peer vllm
+    python -m workshop.bench throughput --model FOLDER --load-format dummy --peer vllm
 
 vLLM: none
 """

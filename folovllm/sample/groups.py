@@ -40,14 +40,10 @@ class RowGroup:
     rows: Tensor | slice  # [b] their places in the batch; a slice of it is selected without a copy
     metadata: SamplingMetadata
 
-    @property
-    def is_beams(self) -> bool:
-        return self.metadata.group.path == "beam"
-
     def select(self, logits: Tensor) -> Tensor:
         """The group's rows of `logits` [b, vocab]; for beams, log-probabilities instead."""
         rows = logits[self.rows]
-        return rows.float().log_softmax(dim=-1) if self.is_beams else rows
+        return rows.float().log_softmax(dim=-1) if self.metadata.group.path == "beam" else rows
 
 
 def group_rows(
@@ -104,7 +100,7 @@ def sample_groups(
     A request's own processor may raise. All of them run before the first draw, so that a failure leaves every
     generator where it was and the others can be sampled as if nothing had happened.
     """
-    if len(groups) == 1 and not groups[0].is_beams:  # which is then the whole batch, in order
+    if len(groups) == 1 and groups[0].metadata.group.path != "beam":  # which is then the whole batch, in order
         return sampler(logits, groups[0].metadata, drawing)
     token_ids = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     reports: list[tuple[Tensor | slice, LogprobsTensors]] = []
@@ -114,7 +110,7 @@ def sample_groups(
             ahead[number] = _edit(logits, group)
     for number, group in enumerate(groups):
         raw, edited = ahead[number] if number in ahead else _edit(logits, group)
-        if group.is_beams:
+        if group.metadata.group.path == "beam":
             part = SamplerOutput(*report_beams(raw, edited, group.metadata))
         else:
             part = sampler.sample(raw, edited, group.metadata, drawing and drawing.take(group.rows))

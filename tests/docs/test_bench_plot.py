@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from milestones.site.bench_plot import plot
+from milestones.site.bench_table import DATA, command_today
 from milestones.site.charts import round_numbers
 from milestones.site.errors import DirectiveError
 
@@ -58,3 +60,9 @@ def test_markdown_takes_it_as_one_block() -> None:
 def test_what_has_no_picture_stops_the_build() -> None:
     with pytest.raises(DirectiveError, match="'x' has nothing to draw"):
         plot(data())
+
+
+def test_an_old_measurement_names_the_command_that_makes_it_now() -> None:
+    shown = [command_today(json.loads(path.read_text(encoding="utf-8"))["command"]) for path in DATA.glob("*.json")]
+    assert any(text.startswith("python -m workshop.bench decode") for text in shown)
+    assert not [text for text in shown if text.startswith("folovllm") and ("--peer" in text or " decode" in text)]

@@ -215,6 +215,32 @@ def test_a_step_that_fails_starts_over(oracle: Oracle, monkeypatch: pytest.Monke
     assert_idle(engine)
 
 
+def test_the_worker_writes_nothing_into_the_scheduler_s_books(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not while it draws either, though penalties count what is drawn in the same step."""
+    asked = [(prompt, SamplingParams(max_tokens=12, **FEATURES["penalties"])) for prompt, _ in asked_greedily()]
+    kwargs: dict[str, Any] = {"max_model_len": 64, "block_size": BLOCK, "num_kv_blocks": 200}
+    plain = serve(caching_engine(oracle.folder, **kwargs), asked)
+    engine = guessing_engine(oracle.folder, answers_of(plain), **kwargs)
+    execute, draw = engine.runner.execute_model, engine.runner.sampling.draw
+    num_output: dict[str, int] = {}
+
+    def drawing(seqs: list[Any], *args: Any, **more: Any) -> Any:
+        assert [seq.get_output_len() for seq in seqs] == [num_output[seq.seq_id] for seq in seqs]
+        return draw(seqs, *args, **more)
+
+    def executing(scheduled: Any) -> Any:
+        num_output.update({seq.seq_id: seq.get_output_len() for seq in scheduled.rows})
+        before = dict(scheduled.num_lookahead_tokens), list(scheduled.num_scheduled_tokens)
+        step = execute(scheduled)
+        assert (scheduled.num_lookahead_tokens, scheduled.num_scheduled_tokens) == before
+        return step
+
+    monkeypatch.setattr(engine.runner.sampling, "draw", drawing)
+    monkeypatch.setattr(engine.runner, "execute_model", executing)
+    assert token_ids(serve(engine, asked)) == token_ids(plain)
+    assert num_accepted(engine) > 10
+
+
 def test_nothing_is_left_of_a_storm(oracle: Oracle) -> None:
     """Five hundred requests, many of them aborted in the middle, in a cache that holds a few."""
     rng = random.Random(0)

@@ -68,16 +68,6 @@ def test_a_stream_of_several_with_log_probabilities_is_the_answer_in_pieces(pair
     assert tokens == [choice.logprobs.tokens for choice in whole.choices]
 
 
-def test_an_echoed_prompt_has_its_log_probabilities(pair: tuple[Running, LocalFleet]) -> None:
-    server, _ = pair
-    answer = server.client().completions.create(
-        model="embedded", prompt="One day a cat", echo=True, logprobs=1, max_tokens=2, temperature=0
-    )
-    values = answer.choices[0].logprobs.token_logprobs
-    assert values[0] is None
-    assert None not in values[1:]
-
-
 def test_a_form_holds_on_a_replica_too(pair: tuple[Running, LocalFleet]) -> None:
     server, _ = pair
     answer = server.client().completions.create(

@@ -1,6 +1,6 @@
 """ServerOptions: what the server is configured with; the engine's options are beside them.
 
-vLLM: entrypoints/openai/cli_args.py
+vLLM: entrypoints/launchers/cli_args.py
 """
 
 from __future__ import annotations

@@ -31,14 +31,10 @@ class RowGroup:
     rows: Tensor  # [b] their places in the batch
     metadata: SamplingMetadata
 
-    @property
-    def is_beams(self) -> bool:
-        return self.metadata.group.path == "beam"
-
     def select(self, logits: Tensor) -> Tensor:
         """The group's rows of `logits` [b, vocab]; for beams, log-probabilities instead."""
         rows = logits[self.rows]
-        return rows.float().log_softmax(dim=-1) if self.is_beams else rows
+        return rows.float().log_softmax(dim=-1) if self.metadata.group.path == "beam" else rows
 
 
 def group_rows(rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> list[RowGroup]:
@@ -61,7 +57,7 @@ def sample_groups(sampler: Sampler, logits: Tensor, groups: list[RowGroup]) -> S
     A request's own processor may raise. All edits are made before the first draw, so that a failure leaves every
     generator where it was and the others can be sampled as if nothing had happened.
     """
-    if len(groups) == 1 and not groups[0].is_beams:  # which is then the whole batch, in order
+    if len(groups) == 1 and groups[0].metadata.group.path != "beam":  # which is then the whole batch, in order
         return sampler(logits, groups[0].metadata)
     raw = [group.select(logits) for group in groups]
     edited = [group.metadata.edit(part) for group, part in zip(groups, raw, strict=True)]
@@ -74,7 +70,7 @@ def sample_groups(sampler: Sampler, logits: Tensor, groups: list[RowGroup]) -> S
 
 
 def _sample(sampler: Sampler, raw: Tensor, edited: Tensor, group: RowGroup) -> SamplerOutput:
-    if group.is_beams:
+    if group.metadata.group.path == "beam":
         return SamplerOutput(*report_beams(raw, edited, group.metadata))
     return sampler.sample(raw, edited, group.metadata)
 

@@ -65,7 +65,7 @@ class ModelRunner:
             self.mover.move(scheduled)
         rows = scheduled.rows
         output = ModelRunnerOutput([None] * len(rows), [None] * len(rows))
-        if scheduled.is_empty:  # blocks were moved, nothing is computed
+        if not rows:  # blocks were moved, nothing is computed
             return output
         inputs = self.batch.prepare(scheduled.scheduled_seqs, scheduled.num_scheduled_tokens, scheduled.forks)
         hidden = self.model(inputs.input_ids, inputs.positions, inputs.metadata)
@@ -80,7 +80,7 @@ class ModelRunner:
         return output
 
     def _draw(self, rows: list[Sequence], inputs: StepInputs, logits: torch.Tensor, output: ModelRunnerOutput) -> None:
-        seqs = [rows[index] for index in inputs.draws]
+        seqs = list(map(rows.__getitem__, inputs.draws))
         sampled, output.failures = self.sampling.sample(seqs, logits)
         token_ids = sampled.token_ids.cpu()
         self.batch.advance(inputs, seqs, token_ids.numpy())
