@@ -92,7 +92,7 @@ SLIPS: dict[str, list[tuple[str, str, set[str]]]] = {
         ("tl.exp2(lse - tl.max(lse, 0))", "tl.exp2(lse)", {"too-large-for-float32"}),
         ("head * stride_outh", "head * HEAD_SIZE", set()),
     ],
-    "m4/graph-sizes": [("place < len(sizes)", "place <= len(sizes)", set())],
+    "m4/graph-sizes": [("index < len(sizes)", "index <= len(sizes)", set())],
     "m4/run-ahead": [("num_output + 1 >= max_tokens", "num_output >= max_tokens", {"one-token-late"})],
     "m5/threshold": [("-(-num_tokens // 2)", "num_tokens // 2", {"rounds-down"})],
     "m6/block-hash": [("self._hashes[-1] + array", "array", {"tokens-alone"})],
