@@ -88,6 +88,13 @@ def test_leaving_twice_is_no_error():
     expect((len(queue), served(queue)), (1, ["b"]))
 
 
+@invariant(4)
+def test_another_request_of_that_name_stays_in_line():
+    queue, _ = line_of({"a": (0, 0)})
+    queue.remove(request("a"))
+    expect((len(queue), served(queue)), (1, ["a"]))
+
+
 @invariant(5)
 def test_none_is_next_when_all_have_left():
     queue, requests = line_of({"a": (0, 0)})
