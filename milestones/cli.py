@@ -47,6 +47,9 @@ def main(argv: list[str] | None = None, root: Path | None = None) -> int:
         code = args.run(repository_root() if root is None else root, args)
         sys.stdout.flush()  # here, where an error of it is caught
         return code
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # the reader (`| head`) has left; without this, the interpreter would complain at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -125,6 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="judge one in N of the wrong and the right solutions (default: all)",
     )  # fmt: skip
     command.add_argument("--seed", type=int, help="which of them (default: others each time)")
+    command.add_argument("--record", action="store_true", help="write what each wrong solution answers: mistakes.json")
     command.set_defaults(run=run_prove)
 
     command = commands.add_parser("path", help="what one decode step enters: files, functions, calls")
@@ -243,8 +247,16 @@ def run_prove(root: Path, args: argparse.Namespace) -> int:
         print(f"one wrong or right solution in {args.share}; the same again: {drawn}")
     with report.progress() as progress:
         proofs, problems = prove.prove(
-            course, prove.choose(course, args.exercises), progress, count=args.mutants, share=args.share, seed=seed
+            course,
+            prove.choose(course, args.exercises),
+            progress,
+            count=args.mutants,
+            share=args.share,
+            seed=seed,
+            recorded=not args.record,
         )
+    if args.record:
+        prove.record(root, proofs)
     return 0 if report.print_proofs(proofs, problems) else 1
 
 

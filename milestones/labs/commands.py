@@ -1,4 +1,4 @@
-"""The learner's commands: start, check, hint, solution, reset, predict, finish, progress, update."""
+"""The learner's commands: start, check, hint, solution, reset, restore, predict, finish, progress, update."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from milestones.chain import Course
 from milestones.labs.exercise import Exercise, load_exercises
+from milestones.labs.kept import apply_solution, copies, lines_of, reset, restore
 from milestones.labs.lab import Lab, choose, exercises_of, find_lab, first_open, following, known_labs, open_lab
 from milestones.labs.onward import GENERATES, PROMPT, carry_on, generate, generate_of
-from milestones.labs.start import apply_solution, default_language, reset, start, update
+from milestones.labs.start import default_language, start, update
 from milestones.labs.words import say
 from milestones.sources import working_tree
 from milestones.spec import LANGUAGES, Milestone, MilestoneError
@@ -44,6 +45,10 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     command = _in_lab(commands, "reset", "an exercise's functions as they were handed out; what you wrote is kept")
     command.set_defaults(run=run_reset)
+
+    command = _in_lab(commands, "restore", "what you wrote before a reset or a solution: lists the copies, or")
+    command.add_argument("number", metavar="NUMBER", nargs="?", type=int, help="… brings this one back")
+    command.set_defaults(run=run_restore)
 
     command = _in_lab(commands, "predict", "a question to answer before you code")
     command.add_argument("answer", metavar="LETTER", nargs="?", help="your answer (default: you are asked)")
@@ -157,8 +162,8 @@ def run_solution(root: Path, args: argparse.Namespace) -> int:
         kept = apply_solution(lab, course, exercise)
         done.solution = "applied"
         lab.save()
-        place = kept.relative_to(lab.folder).as_posix()
-        console.print(say(lab.language, "applied", file=exercise.file, kept=place), soft_wrap=True)
+        console.print(say(lab.language, "applied", file=exercise.file), soft_wrap=True)
+        console.print(_place(lab, kept), soft_wrap=True)
         console.print(f"{say(lab.language, 'next')}  python -m milestones check {exercise.name}", style="dim")
         return 0
     done.solution = done.solution or "shown"
@@ -177,8 +182,26 @@ def run_reset(root: Path, args: argparse.Namespace) -> int:
     if args.name is None:
         raise MilestoneError(say(lab.language, "reset_name"))
     exercise = choose(exercises, args.name, lab.language)
-    place = reset(lab, exercise).relative_to(lab.folder).as_posix()
-    print(say(lab.language, "reset", file=exercise.file, kept=place))
+    kept = reset(lab, exercise)
+    print(say(lab.language, "reset", file=exercise.file))
+    print(_place(lab, kept))
+    return 0
+
+
+def run_restore(root: Path, args: argparse.Namespace) -> int:
+    _, lab, exercises = _open(root, args)
+    if args.name is not None and args.number is not None:
+        exercise = choose(exercises, args.name, lab.language)
+        kept = restore(lab, exercise, args.number)
+        print(say(lab.language, "restored", file=exercise.file, number=args.number))
+        print(_place(lab, kept))
+        return 0
+    chosen = [choose(exercises, args.name, lab.language)] if args.name else exercises
+    found = [(exercise, copy) for exercise in chosen for copy in copies(lab, exercise)]
+    for exercise, copy in found:
+        values = {"lines": lines_of(copy, exercise), "command": copy.before}
+        print(f"{exercise.folder}  {copy.number}  {say(lab.language, 'copy', **values)}")
+    print(say(lab.language, "restore_how" if found else "no_copies"))
     return 0
 
 
@@ -262,6 +285,13 @@ def _open(root: Path, args: argparse.Namespace) -> tuple[Course, Lab, list[Exerc
 def _one(lab: Lab, exercises: list[Exercise], name: str | None) -> Exercise:
     """The exercise named, else the first that is open, else the last."""
     return choose(exercises, name, lab.language) if name else first_open(lab, exercises) or exercises[-1]
+
+
+def _place(lab: Lab, kept: Path | None) -> str:
+    """Where the copy of what was there is."""
+    if kept is None:
+        return say(lab.language, "kept_nothing")
+    return say(lab.language, "kept_in", place=kept.relative_to(lab.folder).as_posix())
 
 
 def _heading(console: Console, lab: Lab, exercise: Exercise, text: str) -> None:

@@ -5,6 +5,7 @@
         en.md, zh.md      task, hints, questions, messages (page.py)
         judge.py          the tests that judge it (inside/lab_judge.py)
         wrong/NAME.py     solutions that learners write and that must be refused, with the message called NAME
+        mistakes.json     what each of them answers (answers.py)
         right/NAME.py     unusual solutions that must be accepted, if there are any
         equivalent.toml   mutants of the solution that compute the same (mutants.py), each with the reason
     milestones/labs/m3/support.py       what several judges share, if anything
@@ -21,6 +22,7 @@ from functools import cached_property
 from typing import Any
 
 from milestones.labs import blank
+from milestones.labs.answers import FILE, Answer, read_answers
 from milestones.labs.page import Page, parse_page
 from milestones.sources import File, Snapshot
 from milestones.spec import LANGUAGES, MilestoneError
@@ -29,7 +31,7 @@ LABS = "milestones/labs"
 MAX_SECONDS = 60
 MAX_MINUTES = 120
 _FOLDER = re.compile(r"(\d\d)-([a-z0-9]+(?:-[a-z0-9]+)*)")
-_FILES = re.compile(r"exercise\.toml|equivalent\.toml|en\.md|zh\.md|judge\.py|(?:wrong|right)/[a-z0-9-]+\.py")
+_FILES = re.compile(r"(exercise|equivalent)\.toml|mistakes\.json|(en|zh)\.md|judge\.py|(wrong|right)/[a-z0-9-]+\.py")
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,16 @@ class Exercise:
     def right(self) -> dict[str, str]:
         """Name -> text of each right solution that is not the milestone's own."""
         return self._solutions("right/")
+
+    @cached_property
+    def answers(self) -> dict[str, Answer]:
+        """Mistake -> its answer, as far as they are recorded."""
+        file = self.files.get(FILE)
+        return {} if file is None else read_answers(file.data.decode("utf-8"))
+
+    def mistake_of(self, answer: Answer | None) -> str | None:
+        """The mistake that gives this answer."""
+        return next((name for name, known in self.answers.items() if answer and known.is_like(answer)), None)
 
     def _solutions(self, under: str) -> dict[str, str]:
         return {
@@ -131,7 +143,7 @@ def _load(number: int, folder: str, files: dict[str, File], support: dict[str, F
         raise MilestoneError(f"{where}: a folder's name must be like 01-block-pool")
     for path in files:
         if not _FILES.fullmatch(path):
-            known = "exercise.toml, equivalent.toml, en.md, zh.md, judge.py, wrong/*.py, right/*.py"
+            known = "exercise.toml, equivalent.toml, mistakes.json, en.md, zh.md, judge.py, wrong/*.py, right/*.py"
             raise MilestoneError(f"{where}/{path}: unknown file; known are {known}")
     for path in ("exercise.toml", "en.md", "zh.md", "judge.py"):
         if path not in files:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from milestones.labs import blank
+from milestones.labs.answers import answer_of
 from milestones.labs.exercise import Exercise
 from milestones.labs.inside.lab_values import shown_lines
 from milestones.labs.words import say
@@ -56,13 +57,8 @@ class Grade:
 
     @property
     def mistake(self) -> str | None:
-        """The name of the message that helps, if one is known."""
+        """The mistake whose answer came, if one is known."""
         return self.failure.get("mistake")
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether the value that came is that mistake's own; else it is the usual one behind a test's failures."""
-        return bool(self.failure.get("is_sure"))
 
     @property
     def was_printing(self) -> bool:
@@ -170,7 +166,7 @@ def _read(exercise: Exercise, scratch: Path, folder: Path, code: int, output: st
             if unmarked := [test for test, number in pairs if number is None]:
                 result.problem = f"{unmarked[0]} has no @invariant(number)"
                 return result
-            marks = dict(zip(event["tests"], zip(event["invariants"], event["likely"], strict=True), strict=True))
+            marks = dict(zip(event["tests"], event["invariants"], strict=True))
         elif kind == "start":
             running = event["test"]
         elif kind == "passed":
@@ -178,6 +174,7 @@ def _read(exercise: Exercise, scratch: Path, folder: Path, code: int, output: st
         elif kind == "failed":
             result.failed_test, result.failure = event["test"], event
             result.outcome, result.problem = _kind(exercise, event)
+            event["mistake"] = exercise.mistake_of(answer_of(event["test"], event))
             return result
         elif kind == "skipped":
             result.problem = f"{event['test']} was skipped: {output.strip()[-300:]}"
@@ -199,9 +196,9 @@ def _read(exercise: Exercise, scratch: Path, folder: Path, code: int, output: st
         result.problem = f"no test ran (exit code {code}): {output.strip()[-600:]}"
         return result
     result.failed_test = running
-    number, mistake = marks.get(running.partition("[")[0], (None, None))
+    number = marks.get(running.partition("[")[0])
     text = stack.partition("\n")[0] if stack else say(language, "exit_code", code=code)
-    result.failure = {"invariant": number, "mistake": mistake, "kind": result.outcome, "text": text, "frames": frames}
+    result.failure = {"invariant": number, "kind": result.outcome, "text": text, "frames": frames}
     result.failure["asked"] = _body(exercise.files["judge.py"].data.decode("utf-8"), running.partition("[")[0])
     return result
 

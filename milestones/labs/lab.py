@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,8 @@ def find_lab(root: Path, folder: Path | None, language: str | None = None) -> La
         lab = open_lab(root, here)
     elif known := known_labs(root):
         lab = open_lab(root, known[-1])
+        if Path.cwd() != root:
+            print(say(language or lab.language, "used_last", folder=lab.folder), file=sys.stderr)
     else:
         raise MilestoneError("no exercises have been started: python -m milestones start m0 DIR")
     remember(root, lab.folder)

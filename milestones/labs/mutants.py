@@ -4,8 +4,10 @@
     python -m milestones prove --mutants 40               forty of all exercises, drawn by --seed
 
 A mutant turns a comparison around or moves its border, changes a number by one, a sum into a difference, `and` into
-`or`, swaps two arguments, drops a `not` or a statement. One that computes the same as before can't be refused: the
-exercise's equivalent.toml has it, with the reason.
+`or`, swaps two arguments, drops a `not` or a statement. And it does what learners do: rounds in another way or not at
+all, takes an empty value for None, asks once where a loop asks again, reads row 0 for every row, leaves a parameter out
+of a product, computes in float32, ends a search at the first that fits, takes out what is only to be read, does a thing
+twice. One that computes the same as before can't be refused: the exercise's equivalent.toml has it, with the reason.
 
 Source: DeMillo, Lipton, Sayward, "Hints on test data selection" (1978).
 """
@@ -13,6 +15,7 @@ Source: DeMillo, Lipton, Sayward, "Hints on test data selection" (1978).
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import tomllib
 from collections import Counter
@@ -31,6 +34,7 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult,
 }  # fmt: skip
 SYMMETRIC = {"min", "max", "minimum", "maximum", "transpose"}  # calls whose first two arguments may change places
+NARROWER = {"double": "float", "float64": "float32"}
 DROPPED = (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete, ast.Raise, ast.Break, ast.Continue, ast.If)
 
 
@@ -75,21 +79,31 @@ def _mutations(function: blank.Function) -> Iterator[tuple[str, blank.Function]]
     for node in nodes:  # from the outside in, so that the innermost statement stays
         if isinstance(node, ast.stmt) and node is not function:
             statement_of |= {id(inside): node for inside in ast.walk(node)}
+    parameters = {argument.arg for argument in [*function.args.args, *function.args.kwonlyargs]}
     inside_body = {id(node) for statement in body for node in ast.walk(statement)}
     for at, node in enumerate(nodes):
         if id(node) not in inside_body:
             continue  # the signature, the docstring
-        for new in _changes(node):
+        for new in [*_changes(node), *_slips(node, parameters)]:
             mutated = copy.deepcopy(function)
             copies = list(ast.walk(mutated))
             _Put(copies[at], new).visit(mutated)
             statement = statement_of[id(node)]
             after = new if node is statement else copies[nodes.index(statement)]
-            yield f"{_line(statement)}  ->  {_line(after)}", ast.fix_missing_locations(mutated)
+            yield f"{_line(statement)}  ->  {_said(statement, after)}", ast.fix_missing_locations(mutated)
 
 
 def _line(node: ast.AST) -> str:
     return ast.unparse(node).partition("\n")[0]
+
+
+def _said(before: ast.AST, after: ast.AST) -> str:
+    match before, after:
+        case ast.Expr(), ast.If():
+            return "twice"
+        case ast.For(), ast.For() if _line(before) == _line(after):
+            return "ends at the first"
+    return _line(after)
 
 
 def _changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -114,6 +128,48 @@ def _changes(node: ast.AST) -> Iterator[ast.AST]:
             yield new
     if isinstance(node, DROPPED):
         yield ast.Pass()
+
+
+def _slips(node: ast.AST, parameters: set[str]) -> Iterator[ast.AST]:
+    """What a learner may have written in the place of `node`."""
+    new = copy.deepcopy(node)
+    match new:
+        case ast.Call(func=ast.Attribute(value=value, attr="round"), args=[]):
+            yield value
+            new.func.attr = "floor"
+            yield new
+        case ast.Call(func=ast.Attribute(value=value, attr="float"), args=[]):
+            yield value
+        case ast.Attribute(attr=attr) if attr in NARROWER:
+            new.attr = NARROWER[attr]
+            yield new
+        case ast.Call(func=ast.Attribute(attr="get"), args=[key, *rest]):
+            new.func.attr, new.args = "pop", [key, *(rest or [ast.Constant(None)])]
+            yield new
+        case ast.Compare(left=left, ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+            yield ast.UnaryOp(ast.Not(), left)
+        case ast.Compare(left=left, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            yield left
+        case ast.While() if not _leaves(new):
+            yield ast.If(new.test, new.body, [])
+        case ast.Subscript(slice=ast.Name(id=name), ctx=ast.Load()) if not _is_no_index(name):
+            new.slice = ast.Constant(0)
+            yield new
+        case ast.BinOp(left=left, op=ast.Mult(), right=ast.Name(id=name)) if name in parameters:
+            yield left
+        case ast.For(body=[*_, ast.If(orelse=[]) as last]) if not _leaves(last):
+            last.body.append(ast.Break())
+            yield new
+        case ast.Expr(value=ast.Call()):
+            yield ast.If(ast.Constant(True), [new, copy.deepcopy(new)], [])
+
+
+def _is_no_index(name: str) -> bool:
+    return hasattr(builtins, name) or name[0].isupper()  # or a constant
+
+
+def _leaves(node: ast.AST) -> bool:
+    return any(isinstance(inside, ast.Break | ast.Continue | ast.Return) for inside in ast.walk(node))
 
 
 def _is_symmetric(call: ast.Call) -> bool:

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from milestones.chain import Course
 from milestones.fork_server import serving
-from milestones.labs.exercise import Exercise, exercise_problems, load_exercises
+from milestones.labs.answers import FILE, Answer, answer_of, write_answers
+from milestones.labs.exercise import LABS, Exercise, exercise_problems, load_exercises
 from milestones.labs.grade import INSIDE, Grade, grade
 from milestones.labs.mutants import Mutant, equivalents, mutants
 from milestones.labs.onward import is_same
@@ -44,6 +45,7 @@ class Proof:
     problems: list[str] = field(default_factory=list)
     tests: int = 0
     mutants: int = 0  # that were refused
+    answers: dict[str, Answer] = field(default_factory=dict)  # of the wrong solutions that were judged
     seconds: float = 0.0  # of grading the solution
 
 
@@ -56,12 +58,13 @@ def prove(
     count: int = 0,
     share: int = 1,
     seed: int = 0,
+    recorded: bool = True,
 ) -> tuple[list[Proof], list[str]]:
     """Proofs of `chosen`, and the problems of whole milestones: a blanked tree that does not import. The judges share
     a process that has imported `modules`, see `fork_server`; each runs in a fork of it.
 
     count: how many mutants are to be refused, -1 for all. share: one in so many of the wrong and the right solutions
-    is judged. Both are drawn by `seed`.
+    is judged. Both are drawn by `seed`. recorded: each mistakes.json must say what came of its wrong solutions.
     """
     rng = random.Random(seed)
     trees = {number: course.tree(number) for number in sorted({e.milestone for e in chosen})}
@@ -93,8 +96,24 @@ def prove(
             running.append(pool.submit(_prove, proof, folder, *judged, str(python), progress))
         for task in running:
             task.result()
+        for proof in sound if recorded else ():
+            for name, answer in proof.answers.items():
+                if (known := proof.exercise.mistake_of(answer)) != name:
+                    why = f"is not refused as mistakes.json says (prove --record writes it), but as {known}: {answer}"
+                    proof.problems.append(f"{proof.exercise.id}: wrong/{name}.py {why}")
         problems = [f"m{n}: {problem}" for n, task in zip(trees, imports, strict=True) if (problem := task.result())]
     return proofs, problems
+
+
+def record(root: Path, proofs: list[Proof]) -> None:
+    """Write each exercise's mistakes.json. Two wrong solutions that answer alike are a problem of the proof."""
+    for proof in proofs:
+        known = list(proof.answers.items())
+        for at, (name, answer) in enumerate(known):
+            for other in (other for other, given in known[:at] if given.is_like(answer)):
+                proof.problems.append(f"{proof.exercise.id}: {name} and {other} give one answer: {answer}")
+        path = root / LABS / f"m{proof.exercise.milestone}" / proof.exercise.folder / FILE
+        path.write_text(write_answers(proof.answers), encoding="utf-8")
 
 
 @dataclass
@@ -174,8 +193,10 @@ def _prove(
         result = judge(e.with_functions_of(text, wrong, f"wrong/{name}.py"))
         if result.outcome == "solved":
             proof.problems.append(f"wrong/{name}.py must be refused, but it passes")
-        elif result.outcome not in ("wrong", "error", "time") or result.mistake != name:
-            proof.problems.append(f"wrong/{name}.py must be refused with the message {name!r}, but {_told(result)}")
+        elif (answer := answer_of(result.failed_test, result.failure)) is None:
+            proof.problems.append(f"wrong/{name}.py must be refused by an answer, but {_told(result)}")
+        else:
+            proof.answers[name] = answer
     for name, right in ((name, right) for name, right in e.right.items() if name in names):
         progress(f"{e.id}: right/{name}.py")
         result = judge(e.with_functions_of(text, right, f"right/{name}.py"))

@@ -83,9 +83,8 @@ def _body(lab: Lab, checked: Checked, *, verbose: bool) -> list[RenderableType]:
         lines = asked if verbose else asked[-10:]
         parts += ["", Padding(python("\n".join(lines)), (0, 0, 0, 4))]
     parts += ["", _facts(lab, checked, verbose=verbose)]
-    if grade.mistake and grade.outcome in ("wrong", "error", "time", "crash"):
-        perhaps = "" if grade.is_sure else say(language, "perhaps")
-        parts += ["", Padding(Prose(perhaps + page.mistakes[grade.mistake]), (0, 0, 0, 2))]
+    if grade.mistake:
+        parts += ["", Padding(Prose(page.mistakes[grade.mistake]), (0, 0, 0, 2))]
     if printed := failure.get("printed", "").strip():
         lines = printed.splitlines() if verbose else printed.splitlines()[-6:]
         parts += ["", Text(say(language, "printed"), style="dim"), Padding(Text("\n".join(lines)), (0, 0, 0, 2))]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from milestones.chain import Course
 from milestones.handout import with_plain_pages
-from milestones.labs.exercise import Exercise, load_exercises
+from milestones.labs.exercise import load_exercises
 from milestones.labs.lab import BASE, Lab, course_digest, remember
 from milestones.labs.prove import blanked_tree
 from milestones.sources import IDENTITY, File, git
@@ -66,7 +66,8 @@ class Update:
 
 
 def update(lab: Lab, course: Course) -> Update:
-    """Bring later fixes of the course into the folder. Where both changed the same lines, the learner's stay."""
+    """Bring later fixes of the course into the folder. Where both changed the same lines, the learner's stay, and the
+    rest of the file is merged: the folder is not up to date before the next `update` finds nothing to keep."""
     old, new = lab.base(), lab_tree(course, course.get(lab.milestone), lab.language)
     done, base = Update(), dict(new)
     for path in sorted(old.keys() | new.keys()):
@@ -89,6 +90,9 @@ def update(lab: Lab, course: Course) -> Update:
             done.merged.append(path)
         else:
             done.kept.append(path)
+            if before and after and mine is not None:
+                rest = _merge(mine, before.data, after.data, "--ours")
+                here.write_bytes(mine if rest is None else rest)
             if after is not None:
                 write_tree({path: after}, lab.folder / ".folovllm" / "update")
             if before is not None:
@@ -96,18 +100,19 @@ def update(lab: Lab, course: Course) -> Update:
             else:
                 base.pop(path, None)
     _set_base(lab.folder, base)
-    lab.course = course_digest(course, lab.number)
-    lab.save()
+    if not done.kept:
+        lab.course = course_digest(course, lab.number)
+        lab.save()
     return done
 
 
-def _merge(mine: bytes, before: bytes, after: bytes) -> bytes | None:
-    """Both changes in one text, or None where they meet."""
+def _merge(mine: bytes, before: bytes, after: bytes, *options: str) -> bytes | None:
+    """Both changes in one text, or None where they meet. --ours: `mine` where they meet."""
     with tempfile.TemporaryDirectory() as scratch:
         files = [Path(scratch) / name for name in ("mine", "before", "after")]
         for file, data in zip(files, (mine, before, after), strict=True):
             file.write_bytes(data)
-        command = ["git", "merge-file", "--stdout", *map(str, files)]
+        command = ["git", "merge-file", "--stdout", *options, *map(str, files)]
         done = subprocess.run(command, capture_output=True, check=False)
     return done.stdout if done.returncode == 0 else None
 
@@ -124,30 +129,3 @@ def _set_base(folder: Path, tree: dict[str, File]) -> None:
     parent = git(folder, "rev-parse", BASE).decode().strip()
     made = git(folder, "commit-tree", "--no-gpg-sign", oid, "-p", parent, "-m", "The course, later", env=IDENTITY)
     git(folder, "update-ref", BASE, made.decode().strip())
-
-
-def apply_solution(lab: Lab, course: Course, exercise: Exercise) -> Path:
-    """Write the milestone's own functions into the folder; returns where what stood there before is kept."""
-    return _put_functions(lab, exercise, course.tree(lab.number)[exercise.file], "before-solution")
-
-
-def reset(lab: Lab, exercise: Exercise) -> Path:
-    """Empty the exercise's functions again, as they were handed out; returns where what stood there is kept. A file
-    that is gone, or that Python cannot read, comes back whole."""
-    return _put_functions(lab, exercise, lab.base()[exercise.file], "before-reset")
-
-
-def _put_functions(lab: Lab, exercise: Exercise, source: File, keep_in: str) -> Path:
-    text = lab.read(exercise.file)
-    kept = lab.folder / ".folovllm" / keep_in / f"{exercise.folder}.py"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(text, encoding="utf-8", newline="\n")
-    try:
-        new = exercise.with_functions_of(text, source.data.decode("utf-8")).encode("utf-8")
-    except MilestoneError:  # the functions are not there to be replaced
-        if keep_in != "before-reset":
-            raise
-        new = source.data
-    (lab.folder / exercise.file).parent.mkdir(parents=True, exist_ok=True)
-    (lab.folder / exercise.file).write_bytes(new)
-    return kept

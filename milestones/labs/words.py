@@ -45,14 +45,25 @@ WORDS: dict[str, tuple[str, str]] = {
         "Stopped: this test had run for {seconds} s, and your code was printing. Print less.",
         "已中止：这个测试运行了 {seconds} 秒，当时你的代码正在打印。请少打印一些。",
     ),
-    "perhaps": ("Perhaps: ", "可能是："),
     "file_gone": (
         "{file} is not there any more. Bring it back: python -m milestones reset {name}",
         "{file} 不见了。恢复它：python -m milestones reset {name}",
     ),
-    "reset": (
-        "As handed out: {file}. What stood there is in {kept}",
-        "已恢复为发给你时的样子：{file}。原来的内容保存在 {kept}",
+    "reset": ("As handed out: {file}", "已恢复为发给你时的样子：{file}"),
+    "kept_in": (
+        "What was there before is kept: {place}  (python -m milestones restore)",
+        "原来的内容保存在 {place}（python -m milestones restore）",
+    ),
+    "kept_nothing": ("There was nothing to keep.", "原来没有内容可保存。"),
+    "copy": ("{lines} lines, before `{command}`", "{lines} 行，`{command}` 之前"),
+    "restored": ("Copy {number} is back in {file}", "第 {number} 份已恢复到 {file}"),
+    "restore_how": (
+        "bring one back: python -m milestones restore NAME NUMBER",
+        "取回一份：python -m milestones restore NAME NUMBER",
+    ),
+    "no_copies": (
+        "no copies: `reset` and `solution --apply` make one before they write",
+        "没有备份：`reset` 和 `solution --apply` 在写入之前会备份",
     ),
     "reset_name": (
         "reset needs the NAME of an exercise: it takes out what you have written",
@@ -81,6 +92,7 @@ WORDS: dict[str, tuple[str, str]] = {
     ),
     "and_more": ("{first} and {n} more", "{first} 等 {n} 个文件"),
     "predict_first": ("before you code: python -m milestones predict", "动手之前：python -m milestones predict"),
+    "used_last": ("no lab here; taken is the one used last: {folder}", "这里不是练习目录；用的是上次那个：{folder}"),
     # hint and solution
     "hint_of": ("Hint {n} of {total}", "提示 {n} / {total}"),
     "hint_more": ("another one: python -m milestones hint", "再来一条：python -m milestones hint"),
@@ -93,7 +105,7 @@ WORDS: dict[str, tuple[str, str]] = {
         "write it into your folder: python -m milestones solution --apply",
         "写进你的目录：python -m milestones solution --apply",
     ),
-    "applied": ("Written into {file}. What stood there before: {kept}", "已写入 {file}。原来的内容保存在 {kept}"),
+    "applied": ("Written into {file}", "已写入 {file}"),
     # predict
     "answer_how": ("your answer ({letters}): ", "你的答案（{letters}）："),
     "answer_command": (
@@ -142,7 +154,10 @@ WORDS: dict[str, tuple[str, str]] = {
     "written": ("updated", "已更新"),
     "merged": ("merged with your changes", "已与你的改动合并"),
     "deleted": ("deleted", "已删除"),
-    "kept": ("yours kept; the course's lies in .folovllm/update/", "保留你的；课程的版本在 .folovllm/update/"),
+    "kept": (
+        "yours kept where both changed, the rest is merged; the course's file is in .folovllm/update/",
+        "双方都改过的地方保留你的，其余已合并；课程的文件在 .folovllm/update/",
+    ),
     # start
     "started": ("{label}: {n} exercises in {folder}", "{label}：{n} 道练习，位于 {folder}"),
     "carrying": (

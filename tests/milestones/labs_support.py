@@ -94,10 +94,10 @@ from folovllm.base import Base
 from lab_judge import expect, invariant
 
 
-@invariant(1, likely="adds-two")
+@invariant(1)
 def test_three():
     x = 3
-    expect(Base().double(x), 6, mistakes={"squares": 9})
+    expect(Base().double(x), 6)
 
 
 @invariant(2)
@@ -111,6 +111,7 @@ LAB = {
     "en.md": EN,
     "zh.md": ZH,
     "judge.py": JUDGE,
+    "mistakes.json": '{"squares": ["test_three", "6", "9"], "adds-two": ["test_three", "6", "5"]}',
     "wrong/squares.py": "class Base:\n    def double(self, x: int) -> int:\n        return x * x\n",
     "wrong/adds-two.py": "class Base:\n    def double(self, x: int) -> int:\n        return x + 2\n",
 }

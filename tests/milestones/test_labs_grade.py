@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from milestones.labs.answers import Answer
 from milestones.labs.grade import Grade, grade
 from tests.milestones.labs_support import BASE, JUDGE, LAB, exercise, write_package
 
@@ -55,21 +56,25 @@ def test_a_wrong_value_is_shown_with_what_was_asked(tmp_path: Path) -> None:
     told = result.failure
     assert (result.outcome, result.invariant, result.mistake) == ("wrong", 1, "squares")
     assert (told["got"], told["expected"], told["values"]) == ("9", "6", {"x": "3"})
-    assert told["asked"] == ["x = 3", "expect(Base().double(x), 6)"]  # what others get wrong is not told
+    assert told["asked"] == ["x = 3", "expect(Base().double(x), 6)"]
 
 
-def test_an_unknown_wrong_value_gets_the_likely_message(tmp_path: Path) -> None:
-    assert graded(tmp_path, "return 7").mistake == "adds-two"
+def test_only_a_mistakes_own_answer_is_explained(tmp_path: Path) -> None:
+    bodies = {
+        "return x + 2": "adds-two",
+        "return 7": None,
+        "raise KeyError(x)": None,
+        "return 9 if x > 0 else 0": "squares",
+    }
+    found = [graded(tmp_path / str(at), body).mistake for at, body in enumerate(bodies)]
+    assert found == list(bodies.values())
 
 
-@pytest.mark.parametrize("body", ["return 7", "while True:\n            pass"])
-def test_what_others_got_wrong_is_not_shown(body: str, tmp_path: Path) -> None:
-    named = 'mistakes = {"squares": 9}\n    expect(Base().double(x), 6, mistakes=mistakes)'
-    judge = JUDGE.replace('expect(Base().double(x), 6, mistakes={"squares": 9})', named)
-    at_once = {"exercise.toml": LAB["exercise.toml"].replace("seconds = 60", "seconds = 1")}
-    result = graded(tmp_path, body, **{"judge.py": judge}, **at_once)
-    assert result.failure["asked"] == ["x = 3", "expect(Base().double(x), 6)"]
-    assert "mistakes" not in result.failure.get("values", {})
+def test_an_answer_is_the_same_where_a_cpu_rounds_otherwise() -> None:
+    answer = Answer("test_it", "[0.25, 3]", "[0.250312, 4] at [0, 7]")
+    assert answer.is_like(answer._replace(got="[0.250313, 4] at [0, 7]"))
+    for got in ("[0.251312, 4] at [0, 7]", "[0.250312, 5] at [0, 7]", "[0.250312, 4]", "nan"):
+        assert not answer.is_like(answer._replace(got=got))
 
 
 def test_a_blank_is_no_mistake(tmp_path: Path) -> None:
@@ -99,7 +104,7 @@ def test_a_syntax_error_is_shown_at_its_line(tmp_path: Path) -> None:
 def test_an_endless_loop_is_stopped_and_found(tmp_path: Path) -> None:
     at_once = {"exercise.toml": LAB["exercise.toml"].replace("seconds = 60", "seconds = 1")}
     result = graded(tmp_path, "while True:\n            pass", **at_once)
-    assert (result.outcome, result.invariant, result.mistake) == ("time", 1, "adds-two")
+    assert (result.outcome, result.invariant, result.mistake) == ("time", 1, None)
     assert result.failure["frames"][-1]["name"] == "double"
     assert "expect(Base().double(x), 6" in "\n".join(result.failure["asked"])
 
@@ -146,12 +151,6 @@ def test_a_folder_without_the_package_is_told(tmp_path: Path) -> None:
     assert (result.outcome, result.failure["kind"]) == ("error", "ModuleNotFoundError")
 
 
-def test_a_mistake_is_sure_only_where_its_own_value_came(tmp_path: Path) -> None:
-    assert graded(tmp_path / "a", "return x * x").is_sure
-    assert not graded(tmp_path / "b", "return 7").is_sure
-    assert not graded(tmp_path / "c", "raise KeyError(x)").is_sure
-
-
 def test_code_that_prints_without_end_is_told_so(tmp_path: Path) -> None:
     at_once = {"exercise.toml": LAB["exercise.toml"].replace("seconds = 60", "seconds = 1")}
     result = graded(tmp_path, "while True:\n            print(x)", **at_once)
@@ -160,7 +159,7 @@ def test_code_that_prints_without_end_is_told_so(tmp_path: Path) -> None:
 
 def test_a_long_value_is_cut_to_where_it_differs(tmp_path: Path) -> None:
     long = JUDGE.replace("expect(Base().double(x), 6", "expect([*range(1000), Base().double(x)], [*range(1000), 6]")
-    told = graded(tmp_path, "return 7", **{"judge.py": long.replace('"squares": 9', '"squares": []')}).failure
+    told = graded(tmp_path, "return 7", **{"judge.py": long}).failure
     assert told["got"].endswith("998, 999, 7]")
     assert told["expected"].endswith("998, 999, 6]")
     assert told["got"].startswith("… ")
@@ -168,7 +167,7 @@ def test_a_long_value_is_cut_to_where_it_differs(tmp_path: Path) -> None:
 
 def test_the_call_that_was_to_raise_is_shown(tmp_path: Path) -> None:
     body = "    with raises(ValueError):\n        Base().double(x)\n"
-    judge = JUDGE.replace('    expect(Base().double(x), 6, mistakes={"squares": 9})\n', body)
+    judge = JUDGE.replace("    expect(Base().double(x), 6)\n", body)
     told = graded(tmp_path, "return x + x", **{"judge.py": judge.replace("invariant\n", "invariant, raises\n")}).failure
     assert told["asked"] == ["x = 3", "with raises(ValueError):", "    Base().double(x)"]
     assert (told["expected"], told["got"]) == ("ValueError", "no error")

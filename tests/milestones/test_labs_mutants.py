@@ -36,6 +36,29 @@ def test_a_fault_is_put_in_each_place_once(body: str, expected: list[str]) -> No
     assert names(body) == expected
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("return self.f().round()", ["return self.f()", "return self.f().floor()"]),
+        ("return self.float()", ["return self"]),
+        ("return self.double()", ["return self.float()"]),
+        ("return self.get(x)", ["return self.pop(x, None)"]),
+        ("return self is None", ["return self is not None", "return not self"]),
+        ("return self is not None", ["return self is None", "return self"]),
+        ("while self:\n    del x", ["if self:", "pass"]),
+        ("while self:\n    return", []),
+        ("return self[i]", ["return self[0]"]),
+        ("return list[int]", []),
+        ("return i * x", ["return i + x", "return i"]),
+        ("return x * i", ["return x + i"]),
+        ("for i in self:\n    if i:\n        del x", ["ends at the first", "pass", "pass"]),
+        ("self.f()", ["pass", "twice"]),
+    ],
+)
+def test_what_learners_do_is_among_the_faults(body: str, expected: list[str]) -> None:
+    assert [name.partition("  ->  ")[2] for name in names(body)] == expected
+
+
 def test_the_signature_and_the_docstring_stay_as_they_are() -> None:
     (mutant,) = mutants(exercise(), BASE)
     assert mutant.name == "Base.double: return x + x  ->  return x - x"
@@ -45,7 +68,7 @@ def test_the_signature_and_the_docstring_stay_as_they_are() -> None:
 
 
 def test_two_faults_of_one_look_have_two_names() -> None:
-    assert names("self.f()\nself.f()") == ["self.f()  ->  pass", "self.f()  ->  pass #2"]
+    assert names("del x\ndel x") == ["del x  ->  pass", "del x  ->  pass #2"]
 
 
 def problems(**changes: str | None) -> tuple[int, list[str]]:

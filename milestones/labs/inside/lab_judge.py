@@ -1,10 +1,10 @@
 """What a judge is written with, `from lab_judge import expect, invariant, raises`, and what writes down how it went.
 
-    @invariant(2, likely="takes-any")
+    @invariant(2)
     def test_the_neighbour_comes_first():
         pool = BlockPool(8)
         pool.get_new_blocks(2)
-        expect(pool.get_new_blocks(2, after=2), [3, 4], mistakes={"free-list-only": [4, 3]})
+        expect(pool.get_new_blocks(2, after=2), [3, 4])
 
 It is a pytest plugin of a process of its own, which writes one JSON object a line: a line is out before the next test
 begins, so that what a crash leaves is known up to the test that crashed.
@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -41,47 +41,41 @@ def say(english: str, chinese: str) -> str:
 
 
 class MismatchError(AssertionError):
-    """An expectation that did not hold."""
+    """An expectation that did not hold. answer: (expected, got) as known mistakes are recorded, in no language."""
 
-    def __init__(self, got: str, expected: str, mistake: str | None = None) -> None:
+    def __init__(self, got: str, expected: str, answer: tuple[str, str] | None = None) -> None:
         super().__init__(say(f"expected {expected}, got {got}", f"期望 {expected}，实际 {got}"))
-        self.got, self.expected, self.mistake = got, expected, mistake
+        self.got, self.expected, self.answer = got, expected, answer or (expected, got)
 
 
-def invariant(number: int, likely: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Says which numbered invariant of the task a test judges; `likely` is the mistake behind most of its failures."""
+def invariant(number: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Says which numbered invariant of the task a test judges."""
 
     def mark(test: Callable[..., None]) -> Callable[..., None]:
-        test.lab_invariant, test.lab_likely = number, likely  # type: ignore[attr-defined]
+        test.lab_invariant = number  # type: ignore[attr-defined]
         return test
 
     return mark
 
 
-def expect(got: Any, expected: Any, *, mistakes: Mapping[str, Any] | None = None) -> None:
-    """Fails unless the two are equal. `mistakes` maps the name of a mistake to what it would have given here."""
+def expect(got: Any, expected: Any) -> None:
+    """Fails unless the two are equal."""
     if not lab_values.equal(got, expected):
-        texts = lab_values.show_both(got, expected)
-        raise MismatchError(texts[0], texts[1], _known(got, mistakes, lab_values.equal))
+        raise MismatchError(*lab_values.show_both(got, expected))
 
 
-def expect_close(got: Any, expected: Any, *, atol: float = 1e-5, mistakes: Mapping[str, Any] | None = None) -> None:
+def expect_close(got: Any, expected: Any, *, atol: float = 1e-5) -> None:
     """Fails unless two numbers, lists or tensors have one shape and differ by at most `atol` everywhere."""
-
-    def close(a: Any, b: Any) -> bool:
-        return lab_values.shape(a) == lab_values.shape(b) and lab_values.worst(a, b)[0] <= atol
-
-    if close(got, expected):
-        return
-    known = _known(got, mistakes, close)
-    if lab_values.shape(got) != lab_values.shape(expected):
+    shapes = lab_values.shape(got), lab_values.shape(expected)
+    if shapes[0] != shapes[1]:
         word = say("shape", "形状")
-        raise MismatchError(f"{word} {lab_values.shape(got)}", f"{word} {lab_values.shape(expected)}", known)
+        raise MismatchError(f"{word} {shapes[0]}", f"{word} {shapes[1]}", (f"shape {shapes[1]}", f"shape {shapes[0]}"))
+    worst, at = lab_values.worst(got, expected)
+    if worst <= atol:
+        return
     flat = lab_values.flat(got)
     if len(flat) <= lab_values.MOST_ELEMENTS:
-        texts = lab_values.show_both(got, expected)
-        raise MismatchError(texts[0], texts[1], known)
-    _, at = lab_values.worst(got, expected)
+        raise MismatchError(*lab_values.show_both(got, expected))
     place: list[int] = []
     rest = at
     for size in reversed(lab_values.shape(got) or []):
@@ -92,7 +86,8 @@ def expect_close(got: Any, expected: Any, *, atol: float = 1e-5, mistakes: Mappi
         f"at {place}, where it is worst; {wrong} of {len(flat)} elements differ",
         f"位于 {place}，此处相差最大；{len(flat)} 个元素中有 {wrong} 个不同",
     )
-    raise MismatchError(f"{flat[at]:.6g}  {of}", f"{lab_values.flat(expected)[at]:.6g}", known)
+    texts = f"{flat[at]:.6g}", f"{lab_values.flat(expected)[at]:.6g}"
+    raise MismatchError(f"{texts[0]}  {of}", texts[1], (texts[1], f"{texts[0]} at {place}"))
 
 
 @contextmanager
@@ -105,13 +100,10 @@ def raises(kind: type[BaseException], says: str = "") -> Iterator[None]:
         raise
     except kind as error:
         if says not in str(error):
-            raise MismatchError(f"{type(error).__name__}: {error}", wanted) from None
+            came = f"{type(error).__name__}: {error}"
+            raise MismatchError(came, wanted, (f"{kind.__name__} {says}", came)) from None
         return
-    raise MismatchError(say("no error", "没有报错"), wanted)
-
-
-def _known(got: Any, mistakes: Mapping[str, Any] | None, same: Callable[[Any, Any], bool]) -> str | None:
-    return next((name for name, value in (mistakes or {}).items() if same(got, value)), None)
+    raise MismatchError(say("no error", "没有报错"), wanted, (f"{kind.__name__} {says}", "no error"))
 
 
 WAIT = 6  # a test that waits may take so many times its seconds
@@ -144,8 +136,7 @@ class Recorder:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         tests = [item.originalname for item in session.items if isinstance(item, pytest.Function)]
         marked = [getattr(item.function, "lab_invariant", None) for item in session.items if hasattr(item, "function")]
-        likely = [getattr(item.function, "lab_likely", None) for item in session.items if hasattr(item, "function")]
-        self.write("collected", tests=tests, invariants=marked, likely=likely)
+        self.write("collected", tests=tests, invariants=marked)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.skipped:
@@ -197,10 +188,10 @@ def describe(error: BaseException, item: pytest.Function | None) -> dict[str, An
     """A failure as plain data: what was asked, expected and got, or what was raised, and the lines of it."""
     while error.__cause__ is not None and not isinstance(error, NotImplementedError):  # as Triton's interpreter wraps
         error = error.__cause__
-    told: dict[str, Any] = {"kind": type(error).__name__, "text": str(error), "mistake": None, "is_sure": False}
+    told: dict[str, Any] = {"kind": type(error).__name__, "text": str(error)}
+    told["answer"] = ("", f"{type(error).__name__}: {error}")
     if isinstance(error, MismatchError):
-        told.update(kind="mismatch", got=error.got, expected=error.expected, mistake=error.mistake)
-        told["is_sure"] = error.mistake is not None  # its value is that of the mistake
+        told.update(kind="mismatch", got=error.got, expected=error.expected, answer=error.answer)
     if isinstance(error, SyntaxError) and error.filename:
         told["frames"] = [_frame(error.filename, error.lineno or 0, "")]
         told["text"] = error.msg
@@ -208,7 +199,6 @@ def describe(error: BaseException, item: pytest.Function | None) -> dict[str, An
         frames = _frames(error.__traceback__)
         told["frames"] = [_frame(file, line, name) for file, line, name in frames if _in_tree(file)]
     if item is not None:
-        told["mistake"] = told["mistake"] or getattr(item.function, "lab_likely", None)
         told["asked"], told["values"] = _asked(error.__traceback__, item, told.get("got", ""))
         told["values"].update(_parameters(item))
     return told

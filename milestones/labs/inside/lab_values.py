@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import textwrap
-from typing import Any, TypeGuard
+from typing import Any
 
 LONGEST = 400  # characters of a value that is shown
 MOST_ELEMENTS = 16  # of a tensor that is shown whole
@@ -84,27 +84,6 @@ def _rounded(value: Any) -> Any:
 
 
 def shown_lines(lines: list[str], test: ast.FunctionDef | ast.AsyncFunctionDef, end: int) -> list[str]:
-    """The lines of a test up to line `end`, as a learner sees them: without its docstring, and without `mistakes=…`,
-    which would tell what others got wrong. `lines` are those of the file."""
+    """The lines of a test up to line `end`, as a learner sees them: without its docstring. `lines` are the file's."""
     body = test.body[1:] if ast.get_docstring(test) is not None else test.body
-    shown = {number: lines[number - 1] for number in range(body[0].lineno, end + 1)}
-    for node in ast.walk(test):
-        if not isinstance(node, ast.Assign | ast.Expr) or (node.end_lineno or node.lineno) > end:
-            continue
-        rows = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["mistakes"]:
-            kept = None
-        elif _takes_mistakes(node.value):
-            node.value.keywords = [word for word in node.value.keywords if word.arg != "mistakes"]
-            kept = " " * node.col_offset + ast.unparse(node)
-        else:
-            continue
-        for row in rows:
-            shown.pop(row, None)
-        if kept is not None:
-            shown[node.lineno] = kept
-    return textwrap.dedent("\n".join(shown[number] for number in sorted(shown))).splitlines()
-
-
-def _takes_mistakes(value: ast.expr) -> TypeGuard[ast.Call]:
-    return isinstance(value, ast.Call) and any(word.arg == "mistakes" for word in value.keywords)
+    return textwrap.dedent("\n".join(lines[body[0].lineno - 1 : end])).splitlines()

@@ -24,7 +24,7 @@ def test_a_waiting_sequence_runs():
     expect(seq.status.name, "RUNNING")
 
 
-@invariant(1, likely="looks-up-the-other-one")
+@invariant(1)
 def test_a_running_sequence_stops():
     seq = sequence(S.RUNNING)
     seq.transition(S.FINISHED_STOPPED)
@@ -38,7 +38,7 @@ def test_nothing_that_is_over_runs_again():
         seq.transition(S.RUNNING)
 
 
-@invariant(2, likely="lets-it-stay")
+@invariant(2)
 def test_nothing_ends_twice():
     seq = sequence(S.FINISHED_ABORTED)
     with raises(IllegalTransition):
@@ -59,7 +59,7 @@ def test_fourteen_moves_of_forty_nine_are_legal():
         expect(sorted(went), sorted(LEGAL.get(here.name, "").split()))
 
 
-@invariant(3, likely="changes-before-it-looks")
+@invariant(3)
 def test_a_refused_move_has_not_happened():
     seq = sequence(S.FINISHED_STOPPED)
     with raises(IllegalTransition):

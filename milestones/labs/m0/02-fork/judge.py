@@ -27,24 +27,24 @@ def test_the_child_has_the_new_id_and_the_same_tokens():
     expect((child.data.prompt_token_ids, child.data.output_token_ids), ([1, 2, 3], [4]))
 
 
-@invariant(1, likely="starts-from-scratch")
+@invariant(1)
 def test_the_child_has_come_as_far_as_its_parent():
     child = running().fork("7-1")
     expect((child.status.name, child.num_computed_tokens, child.block_ids), ("RUNNING", 3, [5, 9]))
     expect((len(child.output_logprobs), child.cumulative_logprob, child.stop_reason), (1, -0.5, "END"))
 
 
-@invariant(2, likely="shares-the-tokens")
+@invariant(2)
 def test_each_adds_tokens_for_itself():
     parent = running()
     child = parent.fork("7-1")
     parent.add_token_id(5)
     child.add_token_id(6)
-    expect(parent.get_token_ids(), [1, 2, 3, 4, 5], mistakes={"shares-the-tokens": [1, 2, 3, 4, 5, 6]})
+    expect(parent.get_token_ids(), [1, 2, 3, 4, 5])
     expect(child.get_token_ids(), [1, 2, 3, 4, 6])
 
 
-@invariant(2, likely="shares-the-tokens")
+@invariant(2)
 def test_the_list_of_the_prompt_is_the_child_s_own_too():
     parent = running()
     child = parent.fork("7-1")
@@ -52,13 +52,13 @@ def test_the_list_of_the_prompt_is_the_child_s_own_too():
     expect(child.get_token_ids(), [1, 2, 3, 4])
 
 
-@invariant(3, likely="shares-the-blocks")
+@invariant(3)
 def test_each_has_a_block_table_of_its_own():
     parent = running()
     child = parent.fork("7-1")
     parent.block_ids.append(11)
     both = (parent.block_ids, child.block_ids)
-    expect(both, ([5, 9, 11], [5, 9]), mistakes={"shares-the-blocks": ([5, 9, 11], [5, 9, 11])})
+    expect(both, ([5, 9, 11], [5, 9]))
 
 
 @invariant(4)
@@ -69,7 +69,7 @@ def test_each_has_a_list_of_logprobs():
     expect((len(parent.output_logprobs), len(child.output_logprobs)), (2, 1))
 
 
-@invariant(4, likely="copies-everything")
+@invariant(4)
 def test_the_entries_are_the_same():
     parent = running()
     child = parent.fork("7-1")
@@ -77,7 +77,7 @@ def test_the_entries_are_the_same():
     expect(same, True)
 
 
-@invariant(5, likely="copies-everything")
+@invariant(5)
 def test_the_parameters_are_the_same_object():
     parent = running()
     same = parent.fork("7-1").sampling_params is parent.sampling_params

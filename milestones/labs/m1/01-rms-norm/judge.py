@@ -11,7 +11,7 @@ def norm(x, *weights, residual=None, eps=0.0):
 @invariant(1)
 def test_the_root_of_the_mean_square_becomes_one():
     x = torch.tensor([1.0, 7.0])  # the mean of 1 and 49 is 25
-    expect_close(norm(x, 1.0, 1.0)[0], [0.2, 1.4], mistakes={"takes-the-mean-off": [-1.0, 1.0]})
+    expect_close(norm(x, 1.0, 1.0)[0], [0.2, 1.4])
 
 
 @invariant(1)
@@ -23,7 +23,7 @@ def test_each_element_has_its_weight():
 @invariant(2)
 def test_eps_stands_under_the_root():
     x = torch.tensor([3.0, 3.0])  # 3 / sqrt(9 + 16)
-    expect_close(norm(x, 1.0, 1.0, eps=16.0)[0], [0.6, 0.6], mistakes={"eps-outside-the-root": [3 / 19, 3 / 19]})
+    expect_close(norm(x, 1.0, 1.0, eps=16.0)[0], [0.6, 0.6])
 
 
 @invariant(2)
@@ -37,7 +37,7 @@ def test_each_token_is_scaled_for_itself():
     expect_close(norm(x, 1.0, 1.0)[0], [[[0.2, 1.4]], [[-0.2, 1.4]]])
 
 
-@invariant(4, likely="squares-in-half")
+@invariant(4)
 def test_large_numbers_do_not_overflow_in_float16():
     x = torch.tensor([100.0, 700.0], dtype=torch.float16)
     expect_close(norm(x, 1.0, 1.0)[0], [0.2, 1.4], atol=1e-3)
@@ -55,7 +55,7 @@ def test_the_first_layer_begins_the_stream():
     x = torch.tensor([1.0, 7.0])
     read, stream = norm(x, 1.0, 1.0)
     expect_close(read, [0.2, 1.4])
-    expect_close(stream, [1.0, 7.0], mistakes={"streams-the-norm": [0.2, 1.4]})
+    expect_close(stream, [1.0, 7.0])
 
 
 @invariant(5)
@@ -63,4 +63,4 @@ def test_the_stream_carries_the_sum():
     x, residual = torch.tensor([1.0, 3.0]), torch.tensor([0.0, 4.0])
     read, stream = norm(x, 1.0, 1.0, residual=residual)
     expect_close(read, [0.2, 1.4])
-    expect_close(stream, [1.0, 7.0], mistakes={"streams-the-norm": [0.2, 1.4]})
+    expect_close(stream, [1.0, 7.0])

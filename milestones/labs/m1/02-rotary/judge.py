@@ -19,10 +19,6 @@ def test_the_first_pair_is_elements_0_and_2():
     expect_close(
         turned([1.0, 0.0, 0.0, 0.0], position=1),
         [cos(1), 0.0, sin(1), 0.0],
-        mistakes={
-            "pairs-neighbours": [cos(1), sin(1), 0.0, 0.0],
-            "turns-the-other-way": [cos(1), 0.0, -sin(1), 0.0],
-        },
     )
 
 
@@ -54,7 +50,7 @@ def test_one_row_of_cosines_serves_all_heads():
 def test_the_first_half_of_sin_is_negated():
     _, wide_sin = ROTARY(torch.tensor([1]))
     plain, negated = [sin(1), sin(0.01)], [-sin(1), -sin(0.01)]
-    expect_close(wide_sin.flatten(), [*negated, *plain], mistakes={"keeps-the-sign-back": [*plain, *plain]})
+    expect_close(wide_sin.flatten(), [*negated, *plain])
 
 
 @invariant(3)
@@ -71,7 +67,7 @@ def test_the_dtype_is_that_of_x():
     expect(out.dtype, torch.bfloat16)
 
 
-@invariant(4, likely="rounds-the-angles")
+@invariant(4)
 def test_the_result_is_rounded_once():
     x = torch.tensor([3.0, 5.0, 7.0, 11.0]).view(1, 1, -1)
     exact = apply_rotary(x, *ROTARY(torch.tensor([1001])))

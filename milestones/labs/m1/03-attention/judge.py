@@ -28,7 +28,7 @@ def test_equal_scores_make_a_mean():
     dense = DenseBackend(num_heads=1, num_kv_heads=1, head_size=1, scale=1.0)
     q, k, v = one_head(0.0), one_head(1.0, 2.0, 3.0), one_head(1.0, 2.0, 6.0)
     out = dense._attend(q, k.transpose(0, 1), v.transpose(0, 1))
-    expect_close(out.flatten(), [3.0], mistakes={"mask-from-the-left": [1.0]})
+    expect_close(out.flatten(), [3.0])
 
 
 @invariant(1)
@@ -44,7 +44,7 @@ def test_a_large_score_does_not_overflow():
     dense = DenseBackend(num_heads=1, num_kv_heads=1, head_size=1, scale=1.0)
     q, k, v = one_head(100.0), one_head(1.0, 2.0), one_head(0.0, 4.0)  # scores 100 and 200
     out = dense._attend(q, k.transpose(0, 1), v.transpose(0, 1))
-    expect_close(out.flatten(), [4.0], mistakes={"overflows": [torch.nan]})
+    expect_close(out.flatten(), [4.0])
 
 
 @invariant(2)
@@ -52,7 +52,7 @@ def test_the_scale_comes_before_the_softmax():
     dense = DenseBackend(num_heads=1, num_kv_heads=1, head_size=1, scale=0.5)
     q, k, v = one_head(log(9)), one_head(0.0, 1.0), one_head(0.0, 4.0)  # again 1 : 3
     out = dense._attend(q, k.transpose(0, 1), v.transpose(0, 1))
-    expect_close(out.flatten(), [3.0], mistakes={"forgets-the-scale": [3.6]})
+    expect_close(out.flatten(), [3.0])
 
 
 @invariant(3)
@@ -68,7 +68,7 @@ def test_queries_in_the_middle_see_what_came_before():
     dense = DenseBackend(num_heads=1, num_kv_heads=1, head_size=1, scale=1.0)
     q, k, v = one_head(0.0, 0.0), one_head(1.0, 2.0, 3.0, 4.0), one_head(4.0, 0.0, 2.0, 6.0)
     out = dense._attend(q, k.transpose(0, 1), v.transpose(0, 1))
-    expect_close(out.flatten(), [2.0, 3.0], mistakes={"mask-from-the-left": [4.0, 2.0]})
+    expect_close(out.flatten(), [2.0, 3.0])
 
 
 @invariant(4)
@@ -77,7 +77,7 @@ def test_neighbouring_query_heads_share_a_kv_head():
     q = torch.zeros(1, 6, 1)
     k = v = torch.tensor([1.0, 2.0]).view(2, 1, 1)  # one token: 1 in KV head 0, 2 in KV head 1
     out = dense._attend(q, k, v)
-    expect_close(out.flatten(), [1.0, 1.0, 1.0, 2.0, 2.0, 2.0], mistakes={"heads-in-turn": [1.0, 2.0] * 3})
+    expect_close(out.flatten(), [1.0, 1.0, 1.0, 2.0, 2.0, 2.0])
 
 
 @invariant(4)
@@ -89,7 +89,7 @@ def test_so_they_do_for_two_queries():
     expect_close(out.squeeze(-1), [[1.0, 1.0, 10.0, 10.0], [2.0, 2.0, 20.0, 20.0]])
 
 
-@invariant(5, likely="reads-the-reserve")
+@invariant(5)
 def test_nothing_behind_the_sequence_is_read():
     dense = DenseBackend(num_heads=1, num_kv_heads=1, head_size=1, scale=1.0)
     cache = torch.full((2, 1, 8, 1, 1), float("nan"))

@@ -33,7 +33,6 @@ def test_the_temperature_is_in_the_weights():
     expect_close(
         found.weights,
         [[1.0, 0.5625, 0.25]],
-        mistakes={"forgets-the-temperature": [[1.0, 0.75, 0.5]]},
     )
     expect(found.weights.dtype, torch.float64)
 
@@ -41,7 +40,7 @@ def test_the_temperature_is_in_the_weights():
 @invariant(1)
 def test_large_logits_do_not_overflow():
     found = keep_prefix(torch.tensor([[1000.0, 999.0]]), row(temperature=0.5), 2)
-    expect_close(found.weights, [[1.0, exp(-2)]], mistakes={"overflows": [[torch.nan, torch.nan]]})
+    expect_close(found.weights, [[1.0, exp(-2)]])
 
 
 @invariant(1)
@@ -55,19 +54,19 @@ def test_the_difference_is_taken_in_float64():
 @invariant(2)
 def test_the_token_that_crosses_the_line_is_kept():
     found = keep_prefix(logits(SIX), row(top_p=0.75), 6)  # .40 .65 .80
-    expect(found.keep, [[3]], mistakes={"drops-the-boundary": [[2]]})
+    expect(found.keep, [[3]])
 
 
 @invariant(2)
 def test_no_token_is_kept_behind_a_sum_that_is_the_line():
     found = keep_prefix(logits([0.25, 0.25, 0.25, 0.25]), row(top_p=0.5), 4)  # .25 .50: reached
-    expect(found.keep, [[2]], mistakes={"goes-beyond-the-line": [[3]]})
+    expect(found.keep, [[2]])
 
 
 @invariant(3)
 def test_top_k_comes_first():
     found = keep_prefix(logits([0.4, 0.3, 0.2, 0.1]), row(top_k=2, top_p=0.5), 4)  # .4 of .7
-    expect(found.keep, [[1]], mistakes={"mass-of-the-row": [[2]]})
+    expect(found.keep, [[1]])
 
 
 @invariant(3)
@@ -85,7 +84,7 @@ def test_min_p_is_a_ratio_to_the_likeliest():
 @invariant(4)
 def test_a_weight_of_min_p_itself_is_kept():
     found = keep_prefix(logits([0.4, 0.4, 0.2]), row(min_p=1.0), 3)
-    expect(found.keep, [[2]], mistakes={"leaves-min-p-out": [[1]]})
+    expect(found.keep, [[2]])
 
 
 @invariant(5)
@@ -100,7 +99,7 @@ def test_one_is_always_kept():
     expect(found.keep, [[1]])
 
 
-@invariant(5, likely="keeps-none")
+@invariant(5)
 def test_one_is_kept_of_a_row_of_nan():
     found = keep_prefix(torch.full((1, 6), torch.nan), row(top_p=0.9, min_p=0.1), 6)
     at_least_one = found.keep.item() >= 1
@@ -123,3 +122,15 @@ def test_each_row_goes_by_its_own_settings():
     )
     found = keep_prefix(logits(SIX, SIX, SIX), filters, 6)
     expect(found.keep, [[4], [3], [1]])
+
+
+@invariant(6)
+def test_each_rows_mass_is_that_of_its_own_k():
+    filters = Filters(
+        temperature=torch.ones(2, 1).double(),
+        top_k=torch.tensor([[2], [6]]),
+        top_p=torch.full((2, 1), 0.9).double(),
+        min_p=torch.zeros(2, 1).double(),
+    )
+    found = keep_prefix(logits(SIX, SIX), filters, 6)  # .9 of .65 is .585, .9 of 1.0: .40 .65 .80 .90
+    expect(found.keep, [[2], [4]])

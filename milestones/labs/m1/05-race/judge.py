@@ -23,7 +23,7 @@ def meta():
 def test_the_first_to_arrive_wins():
     weights = torch.tensor([[1.0, 3.0, 1.0]])
     noise = torch.tensor([[0.5, 1.8, 2.0]])  # they take .5, .6 and 2
-    expect(draw_exponential_race(Candidates(weights), noise), [0], mistakes={"the-slowest-wins": [1]})
+    expect(draw_exponential_race(Candidates(weights), noise), [0])
 
 
 @invariant(1)
@@ -42,11 +42,11 @@ def test_weight_zero_never_wins():
 
 @invariant(2)
 def test_only_the_first_columns_run():
-    ids = torch.tensor([[0, 1, 2], [0, 1, 2]])
-    weights = torch.tensor([[1.0, 0.9, 0.8], [1.0, 0.9, 0.8]])
-    noise = torch.tensor([[3.0, 2.0, 0.1], [3.0, 2.0, 0.1]])
+    ids = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3]])
+    weights = torch.tensor([[1.0, 0.9, 0.8, 0.7], [1.0, 0.9, 0.8, 0.7]])
+    noise = torch.tensor([[3.0, 2.0, 1.0, 0.1], [3.0, 2.0, 1.0, 0.1]])  # each is faster than those before it
     keep = torch.tensor([[2], [3]])
-    expect(draw_exponential_race(Candidates(weights, ids, keep), noise), [1, 2], mistakes={"races-everybody": [2, 2]})
+    expect(draw_exponential_race(Candidates(weights, ids, keep), noise), [1, 2])
 
 
 @invariant(2)
@@ -66,14 +66,14 @@ def test_a_column_stands_for_a_token():
     expect(draw_exponential_race(Candidates(weights, ids, torch.tensor([[2], [2]])), noise), [70, 10])
 
 
-@invariant(4, likely="uniform-noise")
+@invariant(4)
 def test_the_noise_is_one_on_average():
     noise = exponentials(torch.Size([2, 20000]), [seeded(0), seeded(1)], CPU)
     expect((list(noise.shape), noise.dtype), ([2, 20000], torch.float32))
     expect_close(noise.mean(dim=1), [1.0, 1.0], atol=0.05)
 
 
-@invariant(4, likely="uniform-noise")
+@invariant(4)
 def test_draws_have_the_probabilities_of_the_weights():
     noise = exponentials(torch.Size([1, 40000]), [seeded(0)], CPU).view(-1, 2)  # 20,000 races of two
     weights = torch.tensor([[1.0, 3.0]]).expand(20000, 2)
@@ -81,7 +81,7 @@ def test_draws_have_the_probabilities_of_the_weights():
     expect_close(float(tokens.float().mean()), 0.75, atol=0.02)
 
 
-@invariant(5, likely="one-generator-for-all")
+@invariant(5)
 def test_a_seeded_row_draws_the_same_in_company():
     alone = exponentials(torch.Size([1, 4]), [seeded(7)], CPU)
     among = exponentials(torch.Size([3, 4]), [seeded(5), seeded(7), None], CPU)

@@ -20,8 +20,7 @@ def penalties(*rows):
 def test_repetition_takes_from_positive_and_from_negative_logits():
     asked = row(prompt=[0], output=[1, 3], repetition_penalty=2.0)
     logits = torch.tensor([[4.0, -4.0, 3.0, 0.5]])
-    divided = [[2.0, -2.0, 3.0, 0.25]]
-    expect_close(penalties(asked).apply(logits), [[2.0, -8.0, 3.0, 0.25]], mistakes={"divides-all": divided})
+    expect_close(penalties(asked).apply(logits), [[2.0, -8.0, 3.0, 0.25]])
 
 
 @invariant(1)
@@ -42,17 +41,17 @@ def test_frequency_counts_how_often():
 def test_presence_counts_once_and_in_the_output_only():
     asked = row(prompt=[2], output=[0, 1, 0], presence_penalty=0.5)
     logits = torch.tensor([[4.0, 4.0, 4.0]])
-    expect_close(penalties(asked).apply(logits), [[3.5, 3.5, 4.0]], mistakes={"counts-the-prompt": [[3.5, 3.5, 3.5]]})
+    expect_close(penalties(asked).apply(logits), [[3.5, 3.5, 4.0]])
 
 
 @invariant(4)
 def test_repetition_acts_before_the_others():
     asked = row(prompt=[], output=[0], repetition_penalty=2.0, presence_penalty=1.0)
     logits = torch.tensor([[4.0, 4.0]])
-    expect_close(penalties(asked).apply(logits), [[1.0, 4.0]], mistakes={"subtracts-first": [[1.5, 4.0]]})
+    expect_close(penalties(asked).apply(logits), [[1.0, 4.0]])
 
 
-@invariant(5, likely="one-setting-for-all")
+@invariant(5)
 def test_each_row_has_its_own_settings_and_tokens():
     first = row(prompt=[0], output=[1], repetition_penalty=2.0)
     second = row(prompt=[0], output=[2, 2], frequency_penalty=1.0)

@@ -13,7 +13,7 @@ def output(text, *stops, **settings):
     return made
 
 
-@invariant(1, likely="looks-at-the-new-text")
+@invariant(1)
 def test_a_stop_string_is_found_across_tokens():
     out = output("and the END", "END")
     expect(out._cut_at_stop(num_added=1), True)  # the D is new
@@ -45,7 +45,7 @@ def test_nothing_changes_where_none_is_found():
     expect((out.text, out.seq.stop_reason), ("and the EN", None))
 
 
-@invariant(3, likely="first-in-the-list")
+@invariant(3)
 def test_the_one_that_begins_first_counts():
     out = output("now stop!", "p!", "stop")
     out._cut_at_stop(num_added=2)
@@ -59,7 +59,7 @@ def test_it_stays_where_that_is_asked_for():
     expect(out.text, "and the END")
 
 
-@invariant(5, likely="searches-everything")
+@invariant(5)
 def test_what_ended_before_is_not_found_again():
     out = output("the END.", "END")  # was let through, before min_tokens
     expect(out._cut_at_stop(num_added=1), False)  # the full stop is new
@@ -77,7 +77,7 @@ def test_all_of_a_text_that_is_shorter_than_that_is_held_back():
     expect(out.shown_text(), "")
 
 
-@invariant(6, likely="minus-zero")
+@invariant(6)
 def test_nothing_is_held_back_without_stop_strings():
     out = output("and the E")
     expect(out.shown_text(), "and the E")

@@ -41,7 +41,7 @@ def test_the_lowest_slot_is_taken_however_they_came_back():
         scheduler.add_request(made)
         scheduler._admit(made, output)
     slots = [made.get_seqs()[0].block_ids for made in requests]
-    expect(slots, [[0], [1], [2]], mistakes={"takes-from-the-list": [[0], [2], [1]]})
+    expect(slots, [[0], [1], [2]])
 
 
 @invariant(2)
@@ -53,7 +53,7 @@ def test_its_request_leaves_the_line_and_runs():
     expect((a in scheduler.waiting, a in scheduler.running), (False, True))
 
 
-@invariant(3, likely="full-is-too-full")
+@invariant(3)
 def test_a_step_may_be_filled_to_the_last_token():
     scheduler, output = make_scheduler(tokens=8), SchedulerOutput()
     a, b = request("a", num_tokens=5), request("b", num_tokens=3)
@@ -81,7 +81,7 @@ def test_no_more_sequences_than_may_run():
     expect([scheduler._admit(made, output) for made in requests], [True, True, False])
 
 
-@invariant(4, likely="takes-before-it-asks")
+@invariant(4)
 def test_a_refusal_changes_nothing():
     scheduler, output = make_scheduler(tokens=8, seqs=4), SchedulerOutput()
     output.total_num_scheduled_tokens = 6
@@ -103,7 +103,7 @@ def test_each_sequence_of_a_request_computes_the_prompt():
     expect([seq.block_ids for seq in a.get_seqs()], [[0], [1]])
 
 
-@invariant(5, likely="leaves-the-line-with-its-first")
+@invariant(5)
 def test_a_request_stays_in_line_until_its_last_has_started():
     scheduler, output = make_scheduler(tokens=16, seqs=4), SchedulerOutput()
     a = request("a", n=2)
@@ -114,11 +114,11 @@ def test_a_request_stays_in_line_until_its_last_has_started():
     expect(a in scheduler.waiting, False)
 
 
-@invariant(5, likely="runs-twice")
+@invariant(5)
 def test_a_request_runs_once():
     scheduler, output = make_scheduler(tokens=16, seqs=4), SchedulerOutput()
     a = request("a", n=2)
     scheduler.add_request(a)
     scheduler._admit(a, output)
     scheduler._admit(a, output)
-    expect([made.request_id for made in scheduler.running], ["a"], mistakes={"runs-twice": ["a", "a"]})
+    expect([made.request_id for made in scheduler.running], ["a"])

@@ -15,7 +15,7 @@ def started(*requests, seqs=4):
     return scheduler
 
 
-@invariant(1, likely="forgets-the-slot")
+@invariant(1)
 def test_the_slot_is_free_again():
     a, b = request("a"), request("b")
     scheduler = started(a, b)
@@ -41,7 +41,7 @@ def test_the_next_step_names_it():
     expect((output.finished_seq_ids, [seq.seq_id for seq in output.scheduled_seqs]), (["a-0"], ["b-0"]))
 
 
-@invariant(1, likely="forgets-the-slot")
+@invariant(1)
 def test_the_lowest_free_slot_is_given_next():
     a, b, c = request("a"), request("b"), request("c")
     scheduler = started(a, b, seqs=2)
@@ -52,7 +52,7 @@ def test_the_lowest_free_slot_is_given_next():
     expect(c.get_seqs()[0].block_ids, [0])
 
 
-@invariant(2, likely="ends-twice")
+@invariant(2)
 def test_who_has_ended_stays_as_it_is():
     a, b = request("a"), request("b")
     scheduler = started(a, b)
@@ -63,7 +63,7 @@ def test_who_has_ended_stays_as_it_is():
     expect(scheduler._finished_seq_ids, ["a-0"])
 
 
-@invariant(3, likely="takes-its-siblings-along")
+@invariant(3)
 def test_a_request_runs_until_its_last_sequence_ends():
     a = request("a", n=2)
     scheduler = started(a)
@@ -74,7 +74,7 @@ def test_a_request_runs_until_its_last_sequence_ends():
     expect((scheduler.running, scheduler.has_unfinished_requests()), ([], False))
 
 
-@invariant(3, likely="takes-its-siblings-along")
+@invariant(3)
 def test_it_stays_in_line_while_others_of_it_wait():
     a = request("a", n=3)
     scheduler = started(a, seqs=2)
@@ -85,7 +85,7 @@ def test_it_stays_in_line_while_others_of_it_wait():
     expect([seq.status for seq in a.get_seqs()], [STOPPED, STOPPED, RUNNING])
 
 
-@invariant(4, likely="never-ran")
+@invariant(4)
 def test_who_never_ran_gives_no_slot_back():
     a, late = request("a"), request("late")
     scheduler = started(a, seqs=1)
@@ -104,7 +104,7 @@ def test_an_abort_ends_all_that_run():
     expect((scheduler.running == [b], sorted(scheduler._free_slots)), (True, [0, 1, 3]))
 
 
-@invariant(5, likely="never-ran")
+@invariant(5)
 def test_an_abort_of_a_request_in_line():
     a, late = request("a"), request("late", n=3)
     scheduler = started(a, seqs=1)

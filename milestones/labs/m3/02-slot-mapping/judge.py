@@ -24,7 +24,7 @@ def step(*wants, forks=()):
 def test_a_decode_computes_the_position_behind_the_cache():
     a = sequence("a", num_tokens=8, num_computed=7, blocks=[3, 7])
     inputs = step((a, 1))
-    expect(inputs.positions.tolist(), [7], mistakes={"position-off-by-one": [8]})
+    expect(inputs.positions.tolist(), [7])
     expect(inputs.input_ids.tolist(), [107])
 
 
@@ -33,7 +33,7 @@ def test_sequences_lie_end_to_end():
     a = sequence("a", num_tokens=3, num_computed=0, blocks=[2])
     b = sequence("b", num_tokens=8, num_computed=7, blocks=[3, 7])
     inputs = step((a, 3), (b, 1))
-    expect(inputs.positions.tolist(), [0, 1, 2, 7], mistakes={"position-off-by-one": [1, 2, 3, 8]})
+    expect(inputs.positions.tolist(), [0, 1, 2, 7])
     expect(inputs.input_ids.tolist(), [100, 101, 102, 107])
 
 
@@ -41,7 +41,7 @@ def test_sequences_lie_end_to_end():
 def test_a_slot_is_found_through_the_table():
     a = sequence("a", num_tokens=10, num_computed=9, blocks=[3, 7, 5])
     slots = step((a, 1)).metadata.slot_mapping.tolist()
-    expect(slots, [5 * 4 + 1], mistakes={"entry-for-block": [9], "slot-off-by-one": [22]})
+    expect(slots, [5 * 4 + 1])
 
 
 @invariant(2)
@@ -49,7 +49,7 @@ def test_a_prefill_crosses_from_block_to_block():
     a = sequence("a", num_tokens=10, num_computed=9, blocks=[3, 7, 5])
     b = sequence("b", num_tokens=6, num_computed=0, blocks=[1, 4])
     slots = step((a, 1), (b, 6)).metadata.slot_mapping.tolist()
-    expect(slots, [21, 4, 5, 6, 7, 16, 17], mistakes={"entry-for-block": [9, 0, 1, 2, 3, 4, 5]})
+    expect(slots, [21, 4, 5, 6, 7, 16, 17])
 
 
 @invariant(3)
@@ -74,7 +74,7 @@ def test_a_block_that_is_not_full_has_a_column():
     a = sequence("a", num_tokens=3, num_computed=0, blocks=[2])
     b = sequence("b", num_tokens=6, num_computed=5, blocks=[3, 7])  # 6 tokens: one block and a half
     tables = step((a, 3), (b, 1)).metadata.block_tables.tolist()
-    expect(tables, [[2, 0], [3, 7]], mistakes={"drops-the-last-block": [[2], [3]]})
+    expect(tables, [[2, 0], [3, 7]])
 
 
 @invariant(5)
@@ -86,7 +86,7 @@ def test_a_sequence_draws_at_its_last_token():
     expect(inputs.logits_at.tolist(), [2, 3])
 
 
-@invariant(5, likely="draws-too-early")
+@invariant(5)
 def test_a_sequence_that_is_not_through_draws_nothing():
     a = sequence("a", num_tokens=6, num_computed=0, blocks=[2, 3])
     b = sequence("b", num_tokens=8, num_computed=7, blocks=[4, 7])

@@ -16,18 +16,17 @@ def test_a_fork_names_the_blocks_of_the_first_tokens():
     kv = KVCacheManager(num_blocks=8, block_size=4)
     parent, child = parent_of(kv, 10), sequence("child", 10)
     kv.fork(parent, child, 5)
-    whole_table = ([1, 2, 3], 5)
-    expect((child.block_ids, child.num_computed_tokens), ([1, 2], 5), mistakes={"takes-the-whole-table": whole_table})
+    expect((child.block_ids, child.num_computed_tokens), ([1, 2], 5))
     expect([kv.pool.refs(block) for block in (1, 2, 3)], [2, 2, 1])
 
 
-@invariant(1, likely="shares-the-list")
+@invariant(1)
 def test_both_tables_grow_by_themselves():
     kv = KVCacheManager(num_blocks=8, block_size=4)
     parent, child = parent_of(kv, 8), sequence("child", 8)
     kv.fork(parent, child, 8)
     parent.block_ids.append(7)
-    expect(child.block_ids, [1, 2], mistakes={"shares-the-list": [1, 2, 7]})
+    expect(child.block_ids, [1, 2])
 
 
 @invariant(2)
@@ -50,6 +49,14 @@ def test_a_table_grows_by_the_neighbour_of_its_last_block():
     expect(seq.block_ids, [1, 2, 3])
 
 
+@invariant(2)
+def test_each_table_grows():
+    kv = KVCacheManager(num_blocks=8, block_size=4)
+    a, b = sequence("a", 8), sequence("b", 4)
+    expect(kv.allocate_slots([(a, 8), (b, 4)]), [])
+    expect((a.block_ids, b.block_ids), ([1, 2], [3]))
+
+
 @invariant(3)
 def test_all_or_nothing():
     kv = KVCacheManager(num_blocks=3, block_size=4)
@@ -66,7 +73,7 @@ def test_some_blocks_are_kept_free():
     expect(kv.allocate_slots([(seq, 8)], keep_free=1), [])
 
 
-@invariant(4, likely="copies-one-too-late")
+@invariant(4)
 def test_a_shared_block_is_copied_before_it_is_written():
     kv = KVCacheManager(num_blocks=8, block_size=4)
     parent, child = parent_of(kv, 9), sequence("child", 10)
@@ -93,13 +100,13 @@ def test_a_full_block_stays_shared():
     expect(child.block_ids, [1, 2, 3])
 
 
-@invariant(4, likely="keeps-its-reference")
+@invariant(4)
 def test_the_writer_gives_its_reference_back():
     kv = KVCacheManager(num_blocks=8, block_size=4)
     parent, child = parent_of(kv, 9), sequence("child", 10)
     kv.fork(parent, child, 9)
     kv.allocate_slots([(child, 1)])
-    expect([kv.pool.refs(block) for block in (3, 4)], [1, 1], mistakes={"keeps-its-reference": [2, 1]})
+    expect([kv.pool.refs(block) for block in (3, 4)], [1, 1])
 
 
 @invariant(5)

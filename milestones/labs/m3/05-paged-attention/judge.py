@@ -37,7 +37,7 @@ def slots_read(cache, tables, seq_lens, seq):
     return read[0, 0, :, 0].tolist()
 
 
-@invariant(1, likely="ignores-the-table")
+@invariant(1)
 def test_blocks_come_in_the_tables_order():
     wanted = [12, 13, 14, 15, 28, 29, 30, 31, 20, 21, 22, 23]
     expect(slots_read(numbered(), [[3, 7, 5, 0]], [12], 0), wanted)
@@ -46,14 +46,14 @@ def test_blocks_come_in_the_tables_order():
     expect(read[1, 1, :, 3].tolist(), [-slot for slot in wanted])
 
 
-@invariant(1, likely="ignores-the-table")
+@invariant(1)
 def test_each_sequence_has_its_own_table():
     tables, lens = [[3, 7], [1, 0], [6, 2]], [8, 4, 8]
     expect(slots_read(numbered(), tables, lens, 2), [24, 25, 26, 27, 8, 9, 10, 11])
     expect(slots_read(numbered(), tables, lens, 1), [4, 5, 6, 7])
 
 
-@invariant(2, likely="keeps-unwritten-slots")
+@invariant(2)
 def test_what_no_token_has_written_is_cut_off():
     cache = numbered()
     cache[:, 5, 2:], cache[:, 2, 1:] = math.nan, math.nan
@@ -87,17 +87,17 @@ def by_hand(q, k, v):
     return out
 
 
-@invariant(4, likely="heads-in-turn")
+@invariant(4)
 def test_a_decode_reads_the_heads_of_its_group():
     q = torch.zeros(1, HEADS, SIZE)
     k = torch.zeros(KV_HEADS, 3, SIZE)
     v = torch.tensor([1.0, 2.0]).view(KV_HEADS, 1, 1).expand(KV_HEADS, 3, SIZE)
     out = backend()._decode(q, k, v)
     expect(list(out.shape), [1, HEADS, SIZE])
-    expect(out[0, :, 0].tolist(), [1, 1, 2, 2], mistakes={"heads-in-turn": [1, 2, 1, 2]})
+    expect(out[0, :, 0].tolist(), [1, 1, 2, 2])
 
 
-@invariant(4, likely="forgets-the-scale")
+@invariant(4)
 def test_a_decode_is_plain_attention():
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(1, HEADS, SIZE, generator=generator)
@@ -110,10 +110,10 @@ def test_a_large_score_does_not_overflow():
     q = torch.full((1, HEADS, SIZE), 10.0)  # scores of .5 * 8 * 10 * 5 = 200 and 0: exp(200) is infinite in float32
     k = torch.tensor([5.0, 0.0]).view(1, 2, 1).expand(KV_HEADS, 2, SIZE)
     v = torch.tensor([3.0, 7.0]).view(1, 2, 1).expand(KV_HEADS, 2, SIZE)
-    expect_close(backend()._decode(q, k, v)[0, :, 0], [3.0] * 4, mistakes={"overflows": [math.nan] * 4})
+    expect_close(backend()._decode(q, k, v)[0, :, 0], [3.0] * 4)
 
 
-@invariant(5, likely="upper-left-corner")
+@invariant(5)
 def test_the_last_queries_see_all_the_past():
     mask = tail_mask(2, 5, torch.device("cpu"))
     expect(mask.dtype == torch.bool, True)

@@ -22,7 +22,7 @@ def survivors(step):
     return [(s.parent, s.token_id) for s in step.survivors]
 
 
-@invariant(1, likely="ranks-each-beam-alone")
+@invariant(1)
 def test_all_continuations_are_ranked_together():
     search = BeamSearch(2, frozenset([END]), 8)
     ranked = search._ranked([row(0.5, 0.4, 0.1)])
@@ -52,21 +52,21 @@ def test_what_is_masked_is_no_continuation():
     expect(ranked, [(-1.0, 0, A)])
 
 
-@invariant(2, likely="ranks-each-beam-alone")
+@invariant(2)
 def test_both_survivors_may_come_from_one_beam():
     search = after_one_step()
     step = search.advance([row(0.4, 0.35, 0), row(0.3, 0.3, 0)])  # .200 .175, .120 .120
     expect(survivors(step), [(0, A), (0, B)])
 
 
-@invariant(2, likely="an-end-takes-a-place")
+@invariant(2)
 def test_an_end_leaves_the_places_to_others():
     search = after_one_step()
     step = search.advance([row(0.4, 0.35, 0.25), row(0.2, 0.1, 0.7)])  # the .280 is an end
     expect(len(step.survivors), 2)
 
 
-@invariant(3, likely="any-end-counts")
+@invariant(3)
 def test_only_an_end_among_the_first_counts():
     search = after_one_step()
     step = search.advance([row(0.5, 0.1, 0.3), row(0.3, 0.1, 0.5)])  # .25, an end .20, an end .15, .12

@@ -2,22 +2,22 @@ from folovllm.worker.cuda_graph import MAX_GRAPH_SIZE, capture_sizes, padded_siz
 from lab_judge import expect, invariant
 
 
-@invariant(1, likely="rounds-down")
+@invariant(1)
 def test_a_batch_is_padded_to_the_next_size():
-    expect(padded_size(3, [1, 2, 4, 8]), 4, mistakes={"rounds-down": 2})
-    expect(padded_size(5, [1, 2, 4, 8]), 8, mistakes={"rounds-down": 4})
+    expect(padded_size(3, [1, 2, 4, 8]), 4)
+    expect(padded_size(5, [1, 2, 4, 8]), 8)
 
 
-@invariant(1, likely="pads-what-fits")
+@invariant(1)
 def test_a_batch_that_has_its_own_size_is_not_padded():
     sizes = [1, 2, 4, 8]
-    expect([padded_size(num_seqs, sizes) for num_seqs in (1, 2, 4)], [1, 2, 4], mistakes={"pads-what-fits": [2, 4, 8]})
-    expect(padded_size(8, sizes), 8, mistakes={"pads-what-fits": None})
+    expect([padded_size(num_seqs, sizes) for num_seqs in (1, 2, 4)], [1, 2, 4])
+    expect(padded_size(8, sizes), 8)
 
 
 @invariant(2)
 def test_a_batch_that_is_too_large_has_none():
-    expect(padded_size(9, [1, 2, 4, 8]), None, mistakes={"rounds-down": 8})
+    expect(padded_size(9, [1, 2, 4, 8]), None)
 
 
 @invariant(3)
@@ -32,10 +32,10 @@ def test_large_ones_further_apart():
     expect(len(sizes), 3 + 256 // 8 + 256 // 16)
 
 
-@invariant(4, likely="forgets-the-largest")
+@invariant(4)
 def test_the_largest_batch_has_a_graph():
-    expect(capture_sizes(20), [1, 2, 4, 8, 16, 20], mistakes={"forgets-the-largest": [1, 2, 4, 8, 16]})
-    expect(capture_sizes(3), [1, 2, 3], mistakes={"forgets-the-largest": [1, 2]})
+    expect(capture_sizes(20), [1, 2, 4, 8, 16, 20])
+    expect(capture_sizes(3), [1, 2, 3])
 
 
 @invariant(4)

@@ -20,7 +20,7 @@ def test_siblings_draw_from_the_same_logits():
     expect([child.status for child in a.get_seqs()], [RUNNING, RUNNING, RUNNING])
 
 
-@invariant(1, likely="shares-what-is-computed")
+@invariant(1)
 def test_they_share_the_whole_prompt():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 10, n=2)
@@ -31,7 +31,16 @@ def test_they_share_the_whole_prompt():
     expect((child.block_ids, child.num_computed_tokens), ([1, 2, 3], 10))
 
 
-@invariant(1, likely="forks-what-has-drawn")
+@invariant(1)
+def test_each_sibling_holds_its_blocks_once():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 8, n=3)
+    seq = running(scheduler, a, num_computed=8)
+    scheduler._fork_siblings(a, seq, rows_left=5, output=output)
+    expect([scheduler.kv.pool.refs(block) for block in seq.block_ids], [3, 3])
+
+
+@invariant(1)
 def test_a_sibling_with_an_output_has_begun():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 10, n=3)
@@ -41,7 +50,7 @@ def test_a_sibling_with_an_output_has_begun():
     expect(named(output.forks), [("a-0", "a-2")])
 
 
-@invariant(2, likely="forks-beyond-the-room")
+@invariant(2)
 def test_no_more_than_there_is_room_for():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 10, n=4)
@@ -50,7 +59,7 @@ def test_no_more_than_there_is_room_for():
     expect(named(output.forks), [("a-0", "a-1"), ("a-0", "a-2")])
 
 
-@invariant(2, likely="leaves-the-others-aside")
+@invariant(2)
 def test_the_others_stand_in_line():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 10, n=4)
@@ -69,7 +78,7 @@ def test_none_is_left_to_stand_in_line():
     expect(a in scheduler.waiting, False)
 
 
-@invariant(3, likely="forks-a-second-time")
+@invariant(3)
 def test_a_prompt_that_is_computed_again_forks_nothing():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 10, n=2)
@@ -79,7 +88,7 @@ def test_a_prompt_that_is_computed_again_forks_nothing():
     expect((named(output.forks), a in scheduler.waiting), ([], True))
 
 
-@invariant(4, likely="forks-after-every-chunk")
+@invariant(4)
 def test_a_chunk_in_the_middle_forks_nothing():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 18, n=2)
@@ -97,7 +106,7 @@ def test_the_last_chunk_does():
     expect(named(output.forks), [("a-0", "a-1")])
 
 
-@invariant(4, likely="misses-a-prompt-that-is-passed")
+@invariant(4)
 def test_a_chunk_that_goes_on_into_an_output_ends_the_prompt_too():
     scheduler, output = make_scheduler(), SchedulerOutput()
     a = request("a", 10, n=2)
@@ -126,7 +135,7 @@ def test_who_had_to_give_way_ends_nothing():
     expect(named(output.forks), [])
 
 
-@invariant(5, likely="forks-beyond-the-room")
+@invariant(5)
 def test_all_that_run_take_room():
     scheduler, output = make_scheduler(seqs=5), SchedulerOutput()
     b = request("b", 4, n=2)
@@ -137,4 +146,16 @@ def test_all_that_run_take_room():
     seq = running(scheduler, a, num_computed=8)
     scheduler._end_prefills(a, [(seq, 2)], output)
     children = [child for _, child in named(output.forks)]
-    expect(children, ["a-1", "a-2"], mistakes={"counts-requests": ["a-1", "a-2", "a-3"]})
+    expect(children, ["a-1", "a-2"])
+
+
+@invariant(4)
+def test_each_sequence_that_ends_its_prompt_may_fork():
+    scheduler, output = make_scheduler(), SchedulerOutput()
+    a = request("a", 10, n=3)
+    first, second = running(scheduler, a, num_computed=8), a.get_seqs()[1]
+    first.data.output_token_ids.append(7)  # it had drawn before it was preempted
+    scheduler.kv.allocate_slots([(second, 8)])
+    second.num_computed_tokens, second.status = 8, RUNNING
+    scheduler._end_prefills(a, [(first, 2), (second, 2)], output)
+    expect(named(output.forks), [("a-1", "a-2")])

@@ -48,11 +48,11 @@ def tokens(rows):
     return [row.token_ids[0] for row in rows]
 
 
-@invariant(1, likely="about-itself")
+@invariant(1)
 def test_the_logits_after_a_token_are_about_the_next():
     gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)
     rows = gathered(gatherer, sequence(PROMPT), hidden)
-    expect(tokens(rows)[:4], [1, 4, 1, 5], mistakes={"about-itself": [3, 1, 4, 1]})
+    expect(tokens(rows)[:4], [1, 4, 1, 5])
 
 
 @invariant(1)
@@ -61,6 +61,13 @@ def test_the_numbers_are_log_probabilities():
     rows = gathered(gatherer, sequence(PROMPT), hidden)
     own = [row.logprobs[0] for row in rows]
     expect_close(own, [logprob(hidden[at], PROMPT[at + 1]) for at in range(5)])
+
+
+@invariant(1)
+def test_they_are_computed_in_float32():
+    gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6).bfloat16()
+    own = [row.logprobs[0] for row in gathered(gatherer, sequence(PROMPT), hidden)]
+    expect_close(own, [logprob(hidden[at], PROMPT[at + 1]) for at in range(5)], atol=1e-4)
 
 
 @invariant(2)
@@ -75,14 +82,14 @@ def test_a_prompt_of_one_token_has_no_row():
     expect(gathered(gatherer, sequence([3]), hidden), [])
 
 
-@invariant(3, likely="loses-the-border")
+@invariant(3)
 def test_the_last_row_of_a_chunk_is_about_the_next_chunk():
     gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)
     rows = gathered(gatherer, sequence(PROMPT), hidden[:4])
-    expect(tokens(rows), [1, 4, 1, 5], mistakes={"loses-the-border": [1, 4, 1]})
+    expect(tokens(rows), [1, 4, 1, 5])
 
 
-@invariant(3, likely="loses-the-border")
+@invariant(3)
 def test_the_next_chunk_adds_its_own():
     gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)
     seq = sequence(PROMPT)
@@ -102,13 +109,13 @@ def test_a_last_chunk_of_one_token_adds_nothing():
     expect(tokens(gathered(gatherer, seq, hidden[5:])), [1, 4, 1, 5, 9])
 
 
-@invariant(4, likely="counts-twice")
+@invariant(4)
 def test_a_prompt_that_begins_anew():
     gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)
     seq = sequence(PROMPT)
     gathered(gatherer, seq, hidden[:4])  # then it is preempted, and computed from 0 again
     rows = gathered(gatherer, seq, hidden[:2])
-    expect(tokens(rows), [1, 4], mistakes={"counts-twice": [1, 4, 1, 5, 1, 4]})
+    expect(tokens(rows), [1, 4])
 
 
 @invariant(5)
@@ -120,10 +127,17 @@ def test_each_row_has_the_likeliest_behind_its_own():
     expect_close(row.logprobs[1:], [logprob(hidden[0], token_id) for token_id in best])
 
 
-@invariant(6, likely="all-at-once")
+@invariant(6)
 def test_few_rows_of_logits_at_a_time():
     model, prompt = Model(), [at % 10 for at in range(150)]
     rows = gathered(PromptLogprobs(model, torch.device("cpu")), sequence(prompt), hidden_states(150))
     expect(tokens(rows), prompt[1:])
     expect(max(model.asked) <= PROMPT_LOGPROBS_ROWS, True)
     expect(sum(model.asked), 149)
+
+
+@invariant(2)
+def test_no_others_beside_the_prompts_own():
+    gatherer, hidden = PromptLogprobs(Model(), torch.device("cpu")), hidden_states(6)
+    rows = gathered(gatherer, sequence(PROMPT, num_top=0), hidden)
+    expect([row.token_ids for row in rows], [[1], [4], [1], [5], [9]])

@@ -24,14 +24,14 @@ def test_the_tokens_of_a_block_in_the_prompt():
     expect(list(chain.tokens(1)), [5, 6, 7, 8])
 
 
-@invariant(1, likely="forgets-the-answer")
+@invariant(1)
 def test_the_tokens_of_a_block_in_the_answer():
     chain = bare_chain(prompt=[1, 2, 3, 4], output=[11, 12, 13, 14, 15, 16, 17, 18])
     expect(list(chain.tokens(1)), [11, 12, 13, 14])
     expect(list(chain.tokens(2)), [15, 16, 17, 18])
 
 
-@invariant(1, likely="forgets-the-answer")
+@invariant(1)
 def test_a_block_that_begins_in_the_prompt_and_ends_in_the_answer():
     chain = bare_chain(prompt=[1, 2, 3, 4, 5, 6], output=[11, 12, 13])
     expect(list(chain.tokens(1)), [5, 6, 11, 12])
@@ -40,25 +40,23 @@ def test_a_block_that_begins_in_the_prompt_and_ends_in_the_answer():
 @invariant(2)
 def test_the_first_hash_is_over_the_first_tokens():
     chain = bare_chain([1, 2, 3, 4, 5, 6, 7, 8])
-    expect(hashed(chain.block_hash(0)), [1, 2, 3, 4], mistakes={"one-place-too-early": []})
+    expect(hashed(chain.block_hash(0)), [1, 2, 3, 4])
 
 
 @invariant(2)
 def test_in_front_of_them_stands_the_root():
     chain = HashChain(SequenceData([1, 2, 3, 4]), 4, cache_salt="blue")
     root, ids = sha256(b"saltblue").digest(), pack("=4q", 1, 2, 3, 4)
-    mistakes = {"tokens-alone": sha256(ids).hexdigest()[:8]}
-    expect(chain.block_hash(0).hex()[:8], sha256(root + ids).hexdigest()[:8], mistakes=mistakes)
+    expect(chain.block_hash(0).hex()[:8], sha256(root + ids).hexdigest()[:8])
 
 
 @invariant(3)
 def test_a_hash_holds_all_that_stands_before():
     chain = bare_chain([1, 2, 3, 4, 5, 6, 7, 8])
-    mistakes = {"tokens-alone": [5, 6, 7, 8], "one-place-too-early": [1, 2, 3, 4]}
-    expect(hashed(chain.block_hash(1)), [1, 2, 3, 4, 5, 6, 7, 8], mistakes=mistakes)
+    expect(hashed(chain.block_hash(1)), [1, 2, 3, 4, 5, 6, 7, 8])
 
 
-@invariant(3, likely="tokens-alone")
+@invariant(3)
 def test_equal_tokens_behind_others_have_another_hash():
     a = HashChain(SequenceData([1, 2, 3, 4, 5, 6, 7, 8]), 4, None)
     c = HashChain(SequenceData([0, 2, 3, 4, 5, 6, 7, 8]), 4, None)

@@ -9,7 +9,7 @@ EIGHT = [0.31, -0.12, 0.07, -0.28, 0.02, 0.19, -0.05, 0.24]
 @invariant(1)
 def test_a_symmetric_grid_by_hand():
     scale, zero = choose_grid(torch.tensor([EIGHT]), bits=4, symmetric=True)
-    expect_close(scale, torch.tensor([0.31 / 7]), mistakes={"divides-by-sixteen": torch.tensor([0.31 / 8])})
+    expect_close(scale, torch.tensor([0.31 / 7]))
     expect((zero.tolist(), zero.dtype), ([0], torch.int8))
 
 
@@ -19,7 +19,7 @@ def test_the_largest_in_size_may_be_negative():
     expect_close(scale, torch.tensor([0.1]))
 
 
-@invariant(1, likely="shares-one-scale")
+@invariant(1)
 def test_each_group_has_its_own():
     grouped = torch.tensor([[[7.0, 1.0], [0.7, 0.1]], [[70.0, 1.0], [0.07, 0.01]]])
     scale, _ = choose_grid(grouped, bits=4, symmetric=True)
@@ -29,7 +29,7 @@ def test_each_group_has_its_own():
 @invariant(2)
 def test_an_asymmetric_scale_by_hand():
     scale, _ = choose_grid(torch.tensor([[3.0, -0.75, 0.9]]), bits=4, symmetric=False)
-    expect_close(scale, torch.tensor([0.25]), mistakes={"divides-by-sixteen": torch.tensor([3.75 / 16])})
+    expect_close(scale, torch.tensor([0.25]))
 
 
 @invariant(2)
@@ -42,6 +42,13 @@ def test_the_same_with_8_bits():
 def test_the_zero_is_the_code_of_zero():
     _, zero = choose_grid(torch.tensor([[3.0, -0.75, 0.9], [1.0, -2.0, 0.0]]), bits=4, symmetric=False)
     expect((zero.tolist(), zero.dtype), ([-5, 2], torch.int8))
+
+
+@invariant(3)
+def test_the_zero_is_the_nearest_code():
+    for lowest, nearest in ((-0.54, -5), (-0.7, -4)):  # the code of 0.0 would be -4.81, and -4.11
+        _, zero = choose_grid(torch.tensor([[2.0, lowest]]), bits=4, symmetric=False)
+        expect(zero.tolist(), [nearest])
 
 
 @invariant(3)
@@ -73,11 +80,11 @@ def test_a_group_of_zeros():
         expect(codes.dequantize().tolist(), [[0.0] * 8])
 
 
-@invariant(6, likely="cuts-off")
+@invariant(6)
 def test_the_eight_codes_of_the_note():
     grouped, zero = torch.tensor([EIGHT]), torch.zeros(1, dtype=torch.int8)
     codes = to_codes(grouped, torch.tensor([0.31 / 7]), zero, bits=4)
-    expect(codes.tolist(), [[7, -3, 2, -6, 0, 4, -1, 5]], mistakes={"cuts-off": [[7, -2, 1, -6, 0, 4, -1, 5]]})
+    expect(codes.tolist(), [[7, -3, 2, -6, 0, 4, -1, 5]])
     expect(codes.dtype, torch.int8)
 
 
@@ -92,7 +99,7 @@ def test_the_zero_is_added():
 def test_what_is_outside_becomes_the_first_or_the_last_code():
     grouped, zero = torch.tensor([[9.0, -9.0, 7.0, -8.0]]), torch.zeros(1, dtype=torch.int8)
     codes = to_codes(grouped, torch.tensor([1.0]), zero, bits=4)
-    expect(codes.tolist(), [[7, -8, 7, -8]], mistakes={"forgets-the-range": [[9, -9, 7, -8]]})
+    expect(codes.tolist(), [[7, -8, 7, -8]])
 
 
 @invariant(6)

@@ -12,27 +12,22 @@ def words(*numbers):
 @invariant(1)
 def test_the_lowest_bits_come_first():
     numbers = unpack(words(0x12345678)[None], bits=4, dim=1)
-    mistakes = {
-        "highest-bits-first": [[1, 2, 3, 4, 5, 6, 7, 8]],
-        "without-the-mask": [[0x78, 0x67, 0x56, 0x45, 0x34, 0x23, 0x12, 0x01]],
-    }
-    expect(numbers.tolist(), [[8, 7, 6, 5, 4, 3, 2, 1]], mistakes=mistakes)
+    expect(numbers.tolist(), [[8, 7, 6, 5, 4, 3, 2, 1]])
 
 
 @invariant(1)
 def test_four_numbers_of_eight_bits():
     numbers = unpack(words(0x04030201, 0x7F000005)[None], bits=8, dim=1)
-    mistakes = {"highest-bits-first": [[4, 3, 2, 1, 127, 0, 0, 5]]}
-    expect(numbers.tolist(), [[1, 2, 3, 4, 5, 0, 0, 127]], mistakes=mistakes)
+    expect(numbers.tolist(), [[1, 2, 3, 4, 5, 0, 0, 127]])
 
 
-@invariant(1, likely="along-the-last-dimension")
+@invariant(1)
 def test_down_a_column():
     numbers = unpack(words(0x00000321, 0x00000654)[None], bits=4, dim=0)
     expect(numbers.tolist(), [[1, 4], [2, 5], [3, 6], *[[0, 0]] * 5])
 
 
-@invariant(1, likely="along-the-last-dimension")
+@invariant(1)
 def test_the_dimension_in_the_middle():
     packed = torch.arange(12, dtype=torch.int32).view(2, 2, 3)
     numbers = unpack(packed, bits=4, dim=1)
@@ -41,7 +36,7 @@ def test_the_dimension_in_the_middle():
     expect(int(numbers.sum()), 66)
 
 
-@invariant(2, likely="without-the-mask")
+@invariant(2)
 def test_a_negative_word():
     numbers = unpack(words(0xB7C82A5F)[None], bits=4, dim=1)
     expect(numbers.tolist(), [[15, 5, 10, 2, 8, 12, 7, 11]])
@@ -72,14 +67,14 @@ def test_the_highest_bit():
     expect(pack(numbers, bits=4, dim=1).flatten().tolist(), words(0xB7C82A5F, 0x80000000, 0xFFFFFFFF).tolist())
 
 
-@invariant(5, likely="drops-the-rest")
+@invariant(5)
 def test_the_last_word_is_filled_up():
     numbers = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]])
     expect(pack(numbers, bits=4, dim=1).tolist(), [words(0x87654321, 0x0000CBA9).tolist()])
     expect(pack(numbers.T, bits=8, dim=0)[:, 0].tolist(), [0x04030201, 0x08070605, 0x0C0B0A09])
 
 
-@invariant(5, likely="drops-the-rest")
+@invariant(5)
 def test_fewer_than_a_word():
     numbers = torch.tensor([[1], [2]])
     expect(pack(numbers, bits=4, dim=0).tolist(), [[0x21]])

@@ -42,15 +42,22 @@ def slowly(weight, hessian, grid):
 def test_independent_inputs_get_the_nearest_codes():
     weight = torch.tensor([[0.4, 1.6, -2.7, 0.9]])
     codes = gptq(weight, torch.diag(torch.tensor([3.0, 1.0, 4.0, 2.0])), integers(1))
-    expect(codes.values.tolist(), [[0, 2, -3, 1]], mistakes={"leaves-the-order": [[-3, 0, 1, 2]]})
+    expect(codes.values.tolist(), [[0, 2, -3, 1]])
 
 
 @invariant(1)
 def test_the_note_by_hand():
     hessian = torch.tensor([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 4.0]])
     codes = gptq(torch.tensor([[0.4, 0.4, 0.4]]), hessian, integers(1))
-    mistakes = {"rounds-what-was": [[0, 0, 0]], "leaves-the-order": [[0, 0, 1]]}
-    expect(codes.values.tolist(), [[0, 1, 0]], mistakes=mistakes)
+    expect(codes.values.tolist(), [[0, 1, 0]])
+
+
+@invariant(1)
+def test_a_code_of_8_bits_may_be_200_above_its_zero():
+    hessian = torch.tensor([[2.0, 0.9], [0.9, 1.0]])
+    grid = Grid(torch.ones(1, 1), torch.tensor([[-128]], dtype=torch.int8), 8, False)
+    codes = gptq(torch.tensor([[200.3, 0.3]]), hessian, grid)
+    expect(codes.values.tolist(), [[72, -127]])  # 0.3 lost on the first, so the second is more than 0.5
 
 
 @invariant(1)
@@ -60,7 +67,7 @@ def test_the_column_with_the_larger_input_comes_first():
     expect(codes.values.tolist(), [[1, 0]])
 
 
-@invariant(2, likely="scale-of-the-place")
+@invariant(2)
 def test_a_column_keeps_its_groups_grid():
     scale, zero = torch.tensor([[1.0, 0.1]]), torch.tensor([[0, -3]], dtype=torch.int8)
     weight = torch.tensor([[2.0, 3.0, 0.4, -0.2]])
@@ -73,11 +80,10 @@ def test_a_move_by_hand():
     hessian = torch.tensor([[4.0, 0.8], [0.8, 1.0]])
     codes = gptq(torch.tensor([[0.4, 0.45], [0.4, 0.38]]), hessian, integers(2))
     # 0.2 of what is missing: 0.4 * 0.8 / 1.0 = 0.32, and a little less for the damping.
-    mistakes = {"rounds-what-was": [[0, 0], [0, 0]]}
-    expect(codes.values.tolist(), [[0, 1], [0, 1]], mistakes=mistakes)
+    expect(codes.values.tolist(), [[0, 1], [0, 1]])
 
 
-@invariant(3, likely="forgets-the-diagonal")
+@invariant(3)
 def test_moves_as_a_slow_computation_finds_them():
     weight, hessian = torch.randn(3, 24, generator=torch.Generator().manual_seed(1)), alike(24, seed=2)
     grid = integers(3, groups=3, scale=0.4)
@@ -92,14 +98,14 @@ def test_the_error_is_that_of_what_the_codes_mean():
     expect(gptq(weight, hessian, grid).values.tolist(), slowly(weight, hessian, grid))
 
 
-@invariant(4, likely="ends-at-the-block")
+@invariant(4)
 def test_more_columns_than_a_block():
     weight, hessian = torch.randn(2, 160, generator=torch.Generator().manual_seed(3)), alike(160, seed=4)
     grid = integers(2, groups=5, scale=0.4)
     expect(gptq(weight, hessian, grid).values.tolist(), slowly(weight, hessian, grid))
 
 
-@invariant(4, likely="ends-at-the-block")
+@invariant(4)
 def test_three_blocks():
     weight, hessian = torch.randn(2, 264, generator=torch.Generator().manual_seed(5)), alike(264, seed=6)
     grid = integers(2, groups=3, scale=0.5)

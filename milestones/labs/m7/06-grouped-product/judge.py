@@ -20,32 +20,29 @@ def test_one_group_by_hand():
 @invariant(2)
 def test_each_group_has_its_own_scale():
     codes = codes_of([[1, 2, 3, 4], [1, 1, 1, 1]], [[1.0, 10.0], [0.5, 100.0]])
-    mistakes = {"one-scale-for-the-row": torch.tensor([[10.0, 2.0]])}
-    expect_close(codes.multiply(torch.ones(1, 4)), torch.tensor([[73.0, 201.0]]), mistakes=mistakes)
+    expect_close(codes.multiply(torch.ones(1, 4)), torch.tensor([[73.0, 201.0]]))
 
 
 @invariant(3)
 def test_a_zero_is_taken_off_each_code():
     codes = codes_of([[3, 5]], [[2.0]], [[3]])
-    mistakes = {"one-zero-for-the-group": torch.tensor([[84.0]])}
-    expect_close(codes.multiply(torch.tensor([[20.0, -3.0]])), torch.tensor([[-12.0]]), mistakes=mistakes)
+    expect_close(codes.multiply(torch.tensor([[20.0, -3.0]])), torch.tensor([[-12.0]]))
 
 
 @invariant(3)
 def test_each_group_has_its_own_zero():
     codes = codes_of([[1, 2, 3, 4], [0, 0, 0, 0]], [[1.0, 10.0], [1.0, 1.0]], [[1, 3], [-8, 7]])
     x = torch.tensor([[1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 1.0]])
-    mistakes = {"zero-times-the-whole-row": torch.tensor([[-55.0, 10.0], [9.0, 1.0]])}
-    expect_close(codes.multiply(x), torch.tensor([[42.0, -25.0], [10.0, -7.0]]), mistakes=mistakes)
+    expect_close(codes.multiply(x), torch.tensor([[42.0, -25.0], [10.0, -7.0]]))
 
 
-@invariant(4, likely="subtracts-in-8-bits")
+@invariant(4)
 def test_a_code_is_255_above_its_zero():
     codes = codes_of([[127, -128, 100]], [[1.0]], [[-128]])
     expect_close(codes.multiply(torch.tensor([[1.0, 1.0, 2.0]])), torch.tensor([[711.0]]))
 
 
-@invariant(5, likely="multiplies-in-bfloat16")
+@invariant(5)
 def test_activations_of_bfloat16_are_summed_in_float32():
     codes = codes_of([[7] * 64], [[0.1, 0.3]])
     x = torch.full((1, 64), 1.0078125, dtype=torch.bfloat16)
@@ -54,9 +51,17 @@ def test_activations_of_bfloat16_are_summed_in_float32():
     expect_close(out, torch.tensor([[64 / 2 * 7 * 1.0078125 * 0.4]]), atol=1e-4)
 
 
-@invariant(5, likely="multiplies-in-bfloat16")
+@invariant(5)
 def test_zeros_beside_bfloat16():
     codes = codes_of([[7] * 64], [[0.25]], [[-8]])
     out = codes.multiply(torch.full((1, 64), 1.0078125, dtype=torch.bfloat16))
     expect(out.dtype, torch.float32)
     expect_close(out, torch.tensor([[64 * 15 * 1.0078125 / 4]]), atol=1e-4)
+
+
+@invariant(5)
+def test_no_weight_is_made(monkeypatch):
+    made, dequantize = [], Codes.dequantize
+    monkeypatch.setattr(Codes, "dequantize", lambda self: made.append(self.values.tolist()) or dequantize(self))
+    codes_of([[1, 2], [3, -4]], [[0.5], [0.1]]).multiply(torch.ones(1, 2))
+    expect(made, [])

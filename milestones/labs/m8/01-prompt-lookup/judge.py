@@ -7,7 +7,7 @@ from lab_judge import expect, invariant
 @invariant(1)
 def test_what_followed_is_proposed():
     text = [1, 2, 3, 4, 5, 6, 1, 2, 3]
-    expect(find_continuation(text, shortest=2, longest=3, count=2), [4, 5], mistakes={"finds-itself": []})
+    expect(find_continuation(text, shortest=2, longest=3, count=2), [4, 5])
 
 
 @invariant(1)
@@ -21,18 +21,16 @@ def test_the_text_may_begin_with_it():
     expect(find_continuation([4, 7, 4], shortest=1, longest=3, count=1), [7])
 
 
-@invariant(2, likely="the-earliest")
+@invariant(2)
 def test_the_latest_of_several():
     text = [1, 2, 60, 0, 1, 2, 70, 0, 1, 2]
-    mistakes = {"the-earliest": [60]}
-    expect(find_continuation(text, shortest=2, longest=2, count=1), [70], mistakes=mistakes)
+    expect(find_continuation(text, shortest=2, longest=2, count=1), [70])
 
 
-@invariant(3, likely="shortest-first")
+@invariant(3)
 def test_the_longest_decides():
     text = [1, 2, 3, 70, 2, 3, 80, 1, 2, 3]  # "1 2 3" was followed by 70, "2 3" by 80 as well
-    mistakes = {"shortest-first": [80]}
-    expect(find_continuation(text, shortest=1, longest=3, count=1), [70], mistakes=mistakes)
+    expect(find_continuation(text, shortest=1, longest=3, count=1), [70])
 
 
 @invariant(3)
@@ -46,10 +44,10 @@ def test_a_shorter_one_will_do():
     expect(find_continuation([3, 70, 80, 9, 3], shortest=1, longest=4, count=2), [70, 80])
 
 
-@invariant(4, likely="below-the-shortest")
+@invariant(4)
 def test_fewer_than_shortest_say_nothing():
     text = [3, 70, 80, 9, 3]
-    expect(find_continuation(text, shortest=2, longest=4, count=2), [], mistakes={"below-the-shortest": [70, 80]})
+    expect(find_continuation(text, shortest=2, longest=4, count=2), [])
 
 
 @invariant(4)
@@ -68,7 +66,7 @@ def test_a_text_that_is_too_short(text):
     expect(find_continuation(text, shortest=1, longest=5, count=2), [])
 
 
-@invariant(5, likely="all-or-nothing")
+@invariant(5)
 def test_fewer_than_count_if_no_more_followed():
     expect(find_continuation([1, 2, 9, 1, 2], shortest=2, longest=2, count=7), [9, 1, 2])
 

@@ -18,18 +18,17 @@ def test_no_sequences():
     expect(verify([], draw), [])
 
 
-@invariant(2, likely="drops-the-right-token")
+@invariant(2)
 def test_a_wrong_guess_is_replaced_by_what_was_drawn():
     says = [7, 3, 4, 0, 0]  # the note's example
 
     def draw(indices, position):
         return [says[position]]
 
-    mistakes = {"drops-the-right-token": [[7, 3]], "keeps-the-guess": [[7, 3, 9]]}
-    expect(verify([[7, 3, 9, 9]], draw), [[7, 3, 4]], mistakes=mistakes)
+    expect(verify([[7, 3, 9, 9]], draw), [[7, 3, 4]])
 
 
-@invariant(2, likely="compares-too-little")
+@invariant(2)
 def test_what_agrees_behind_the_first_difference_does_not_count():
     says = [5, 3, 9, 1]
 
@@ -39,17 +38,17 @@ def test_what_agrees_behind_the_first_difference_does_not_count():
     expect(verify([[7, 3, 9]], draw), [[5]])
 
 
-@invariant(3, likely="forgets-the-last-one")
+@invariant(3)
 def test_one_more_behind_a_run_that_was_right():
     says = [7, 3, 4]
 
     def draw(indices, position):
         return [says[position]]
 
-    expect(verify([[7, 3]], draw), [[7, 3, 4]], mistakes={"forgets-the-last-one": [[7, 3]]})
+    expect(verify([[7, 3]], draw), [[7, 3, 4]])
 
 
-@invariant(4, likely="draws-behind-the-difference")
+@invariant(4)
 def test_nothing_is_drawn_behind_a_difference():
     asked = []
 
@@ -58,10 +57,10 @@ def test_nothing_is_drawn_behind_a_difference():
         return [[7, 4, 9, 9][position]]
 
     verify([[7, 3, 9]], draw)
-    expect(asked, [0, 1], mistakes={"draws-behind-the-difference": [0, 1, 2, 3]})
+    expect(asked, [0, 1])
 
 
-@invariant(5, likely="one-ends-all")
+@invariant(5)
 def test_each_sequence_goes_on_by_itself():
     says = [[7, 3, 4], [5, 0, 0], [6, 8, 0]]
 
@@ -83,15 +82,24 @@ def test_all_that_go_on_are_drawn_in_one_call_in_their_order():
     expect(asked, [(0, [0, 1, 2, 3]), (1, [0, 2]), (2, [0])])
 
 
-@invariant(6, likely="keeps-none")
+@invariant(6)
 def test_where_there_is_nothing_to_draw_nothing_is_gained():
     says = [[None, 0, 0], [7, None, 0], [7, 3, 4]]
 
     def draw(indices, position):
         return [says[index][position] for index in indices]
 
-    mistakes = {"keeps-none": [[None], [7, None], [7, 3, 4]]}
-    expect(verify([[], [7, 3], [7, 3]], draw), [[], [7], [7, 3, 4]], mistakes=mistakes)
+    expect(verify([[], [7, 3], [7, 3]], draw), [[], [7], [7, 3, 4]])
+
+
+@invariant(6)
+def test_token_0_is_a_token():
+    says = [0, 5, 9]
+
+    def draw(places, position):
+        return [says[position]]
+
+    expect(verify([[0, 5]], draw), [[0, 5, 9]])
 
 
 @invariant(6)

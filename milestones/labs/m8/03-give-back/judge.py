@@ -10,26 +10,25 @@ def after_a_step(scheduler, seq, num_tokens):
         seq.add_token_id(TOKEN)
 
 
-@invariant(1, likely="counts-none")
+@invariant(1)
 def test_accepted_tokens_count_as_computed():
     scheduler = make_scheduler(guesses=4)
     seq = running(scheduler, "a", 10, num_computed=9)
     after_a_step(scheduler, seq, 3)
     scheduler.kv.accept_draft_tokens(seq, 2)
-    mistakes = {"counts-none": 10, "counts-the-last-token": 13}
-    expect(seq.num_computed_tokens, 12, mistakes=mistakes)
+    expect(seq.num_computed_tokens, 12)
 
 
-@invariant(1, likely="counts-the-last-token")
+@invariant(1)
 def test_where_none_was_right_none_counts():
     scheduler = make_scheduler(guesses=4)
     seq = running(scheduler, "a", 10, num_computed=9)
     after_a_step(scheduler, seq, 1)
     scheduler.kv.accept_draft_tokens(seq, 0)
-    expect((seq.get_len(), seq.num_computed_tokens), (11, 10), mistakes={"counts-the-last-token": (11, 11)})
+    expect((seq.get_len(), seq.num_computed_tokens), (11, 10))
 
 
-@invariant(2, likely="forgets-the-pool")
+@invariant(2)
 def test_the_blocks_behind_the_end_are_free_again():
     scheduler = make_scheduler(guesses=4, num_blocks=8)
     seq = running(scheduler, "a", 10, num_computed=9)
@@ -42,13 +41,13 @@ def test_the_blocks_behind_the_end_are_free_again():
     expect((seq.block_ids, scheduler.kv.pool.num_free), ([1, 2, 3], 5))
 
 
-@invariant(3, likely="the-last-token-has-no-block")
+@invariant(3)
 def test_the_last_token_keeps_its_block():
     scheduler = make_scheduler(guesses=8, num_blocks=8)
     seq = running(scheduler, "a", 12, num_computed=11)
     after_a_step(scheduler, seq, 1)  # slots up to 19: five blocks; 13 tokens, of which 12 are computed
     scheduler.kv.accept_draft_tokens(seq, 0)
-    expect(seq.block_ids, [1, 2, 3, 4], mistakes={"the-last-token-has-no-block": [1, 2, 3]})
+    expect(seq.block_ids, [1, 2, 3, 4])
 
 
 @invariant(3)
@@ -60,7 +59,7 @@ def test_where_nothing_is_behind_the_end_nothing_changes():
     expect((seq.block_ids, scheduler.kv.pool.num_free), ([1, 2, 3], 5))
 
 
-@invariant(4, likely="the-first-one-first")
+@invariant(4)
 def test_the_last_block_is_freed_first():
     scheduler = make_scheduler(guesses=8, num_blocks=6)
     seq = running(scheduler, "a", 3, num_computed=2)
@@ -68,4 +67,4 @@ def test_the_last_block_is_freed_first():
     expect(seq.block_ids, [1, 2, 3])
     scheduler.kv.accept_draft_tokens(seq, 0)
     free = list(scheduler.kv.pool.get_all_free_blocks())
-    expect(free, [4, 5, 6, 3, 2], mistakes={"the-first-one-first": [4, 5, 6, 2, 3]})
+    expect(free, [4, 5, 6, 3, 2])

@@ -46,7 +46,8 @@ class RequestQueue:
 
     def remove(self, request: Request) -> None:
         """Take a request out, wherever it is; one that is not in line is no error."""
-        self._entries.pop(request.request_id, None)
+        if request in self:  # and not another one of its name
+            del self._entries[request.request_id]
         if len(self._heap) > 2 * len(self._entries) + 16:  # more dead entries than live ones: sweep
             self._heap = list(self._entries.values())
             heapq.heapify(self._heap)

@@ -9,7 +9,7 @@ class RequestQueue:
         raise IndexError("the line is empty")
 
     def remove(self, request: Request) -> None:
-        if request.request_id in self._entries:
+        if request in self:
             del self._entries[request.request_id]
         if (len(self._heap) - 16) / 2 > len(self._entries):
             self._heap[:] = sorted(self._entries.values(), key=lambda entry: entry[0])

@@ -1,3 +1,4 @@
 class RequestQueue:
     def remove(self, request: Request) -> None:
-        self._entries.pop(request.request_id, None)
+        if request in self:
+            del self._entries[request.request_id]

@@ -1,6 +1,7 @@
 class RequestQueue:
     def remove(self, request: Request) -> None:
-        self._entries.pop(request.request_id, None)
+        if request in self:
+            del self._entries[request.request_id]
         if len(self._heap) > 2 * len(self._entries):
             self._heap = list(self._entries.values())
             heapq.heapify(self._heap)
