@@ -134,17 +134,17 @@ def _slips(node: ast.AST, parameters: set[str]) -> Iterator[ast.AST]:
     """What a learner may have written in the place of `node`."""
     new = copy.deepcopy(node)
     match new:
-        case ast.Call(func=ast.Attribute(value=value, attr="round"), args=[]):
+        case ast.Call(func=ast.Attribute(value=value, attr="round") as method, args=[]):
             yield value
-            new.func.attr = "floor"
+            method.attr = "floor"
             yield new
         case ast.Call(func=ast.Attribute(value=value, attr="float"), args=[]):
             yield value
         case ast.Attribute(attr=attr) if attr in NARROWER:
             new.attr = NARROWER[attr]
             yield new
-        case ast.Call(func=ast.Attribute(attr="get"), args=[key, *rest]):
-            new.func.attr, new.args = "pop", [key, *(rest or [ast.Constant(None)])]
+        case ast.Call(func=ast.Attribute(attr="get") as method, args=[key, *rest]):
+            method.attr, new.args = "pop", [key, *(rest or [ast.Constant(None)])]
             yield new
         case ast.Compare(left=left, ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
             yield ast.UnaryOp(ast.Not(), left)
