@@ -103,6 +103,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
+        lora_request: None = None,
     ) -> list[RequestOutput]:
         """Complete each prompt; the outputs come in the order of the prompts. Threads may call this at the same time:
         the prompts of all are computed together.
@@ -116,15 +117,15 @@ class LLM:
         Raises:
             ValueError: a prompt or its parameters cannot be served; then no prompt of this call is.
         """
+        if lora_request is not None:  # lm-eval gives it, as None
+            raise ValueError(f"lora_request must be None, got {lora_request!r}: adapters are not supported")
         prompt_list = [prompts] if _is_one_prompt(prompts) else list(prompts)  # type: ignore[list-item, arg-type]
         is_list = isinstance(sampling_params, Sequence)
         params_list: Any = sampling_params if is_list else [sampling_params] * len(prompt_list)
-        if len(params_list) != len(prompt_list):
-            given = f"got {len(params_list)} for {len(prompt_list)}"
-            raise ValueError(f"sampling_params must be one or as many as the prompts, {given}")
         priorities = [0] * len(prompt_list) if priority is None else list(priority)
-        if len(priorities) != len(prompt_list):
-            raise ValueError(f"priority must be as many as the prompts, got {len(priorities)} for {len(prompt_list)}")
+        for name, given in (("sampling_params must be one or", params_list), ("priority must be", priorities)):
+            if len(given) != len(prompt_list):
+                raise ValueError(f"{name} as many as the prompts, got {len(given)} for {len(prompt_list)}")
 
         request_ids: list[str] = []
         try:

@@ -81,6 +81,11 @@ def test_numbers_that_are_no_ids_are_refused(llm: LLM) -> None:
         llm.generate([np.array([1.5, 2.0])], GREEDY, use_tqdm=False)
 
 
+def test_an_adapter_is_refused(llm: LLM) -> None:
+    with pytest.raises(ValueError, match="lora_request must be None"):
+        llm.generate("a", GREEDY, use_tqdm=False, lora_request=[1])  # type: ignore[arg-type]
+
+
 def test_the_chat_template_is_told_of_tools_and_calls(llm: LLM) -> None:
     tools = [{"type": "function", "function": {"name": "now"}}]
     call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": '{"zone": "北京"}'}}

@@ -73,15 +73,6 @@ def test_a_tied_head_stays_the_embedding(folder):
     assert generate(engine(path)) == [hf_greedy(model, ids, 16) for ids in PROMPTS]
 
 
-def test_codes_for_a_tied_head_are_refused_with_the_way_out(folder):
-    def change(config, tensors):
-        with_a_head(config, tensors)
-        config["tie_word_embeddings"] = True
-
-    with pytest.raises(ValueError, match="lm_head.weight_.*tie_word_embeddings in config.json must be false"):
-        engine(folder(change))
-
-
 @pytest.mark.parametrize("stored", ["pack-quantized", "int-quantized"])
 def test_4_by_8_bits_are_loaded(folder, stored):
     def change(config, tensors):
