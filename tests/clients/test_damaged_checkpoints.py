@@ -17,7 +17,7 @@ from folovllm.models.weights import build_model
 from tests.helpers import hf_greedy, make_hf_folder, make_hf_model, tiny_hf_config
 from tests.m1.test_models import CPU, flat_logits
 from tests.m7.support import read
-from tests.m7.test_head import engine, folder, with_a_head  # noqa: F401  (a fixture)
+from tests.m7.test_head import changed, engine, with_a_head
 from tests.m7.test_refusals import with_tensors
 
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -241,10 +241,10 @@ def test_a_wrong_field_is_refused_or_changes_nothing_that_hugging_face_does_not_
     assert not [text for text in messages if "\n" in text]
 
 
-def test_codes_for_a_tied_head_are_refused_with_the_way_out(folder):  # noqa: F811
+def test_codes_for_a_tied_head_are_refused_with_the_way_out(tmp_path):
     def change(config, tensors):
         with_a_head(config, tensors)
         config["tie_word_embeddings"] = True
 
     with pytest.raises(ValueError, match="lm_head.weight_.*tie_word_embeddings in config.json must be false"):
-        engine(folder(change))
+        engine(changed(tmp_path, change))

@@ -21,20 +21,20 @@ from tests.m7.test_kernels import pytestmark  # noqa: F401
 BY_TOKEN = {"num_bits": 8, "type": "int", "strategy": "token", "symmetric": True, "dynamic": True}
 
 
+def changed(tmp_path, change):
+    """A copy of a compressed-tensors folder, its config.json and tensors as `change` leaves them."""
+    shutil.copytree(FOLDERS / "pack-quantized-groups", tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    change(config, tensors)
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    save_file(tensors, tmp_path / "model" / "model.safetensors")
+    return tmp_path / "model"
+
+
 @pytest.fixture
 def folder(tmp_path):
-    """A copy of a compressed-tensors folder, whose config.json and tensors a test may change."""
-
-    def copy(change):
-        shutil.copytree(FOLDERS / "pack-quantized-groups", tmp_path / "model")
-        config = json.loads((tmp_path / "model" / "config.json").read_text())
-        tensors = load_file(tmp_path / "model" / "model.safetensors")
-        change(config, tensors)
-        (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-        save_file(tensors, tmp_path / "model" / "model.safetensors")
-        return tmp_path / "model"
-
-    return copy
+    return lambda change: changed(tmp_path, change)
 
 
 def engine(path, **options):
