@@ -15,6 +15,7 @@ from folovllm import ModelConfig, ModelLoadError
 from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import resolve_dtype, resolve_max_model_len
 from tests.helpers import make_hf_folder
+from tests.m8.test_draft_engine import changed, drafting
 
 # A value of every JSON type, and sizes beyond the edges.
 WRONG_VALUES = [None, True, -1, 3, 10**9, math.nan, "x", ["x"], {}]
@@ -259,3 +260,12 @@ def test_the_files_of_a_hub_model_are_checked_alike(
     (snapshot / "config.json").write_text(json.dumps(settings | {"quantization_config": {"quant_method": "awq"}}))
     with pytest.raises(ModelLoadError, match=r"^model 'me/tiny' cannot be loaded: quantization_config\.bits None"):
         load_hf_config(config)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [({"hidden_act": "gelu"}, "hidden_act must be 'silu'"), ({"quantization_config": {"quant_method": "fp8"}}, "quant")],
+)
+def test_so_is_a_draft_models(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ModelLoadError, match=rf"^speculative_config\['model'\]: .*{reason}"):
+        drafting(speculative={"model": changed(tmp_path / "wrong", **fields)})
