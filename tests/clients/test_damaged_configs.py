@@ -264,7 +264,10 @@ def test_the_files_of_a_hub_model_are_checked_alike(
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
-    [({"hidden_act": "gelu"}, "hidden_act must be 'silu'"), ({"quantization_config": {"quant_method": "fp8"}}, "quant")],
+    [
+        ({"hidden_act": "gelu"}, "hidden_act must be 'silu'"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quant"),
+    ],
 )
 def test_so_is_a_draft_models(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(ModelLoadError, match=rf"^speculative_config\['model'\]: .*{reason}"):
