@@ -60,6 +60,7 @@ def test_public_names_resolve(names: str) -> None:
         assert name in dir(folovllm)
 
 
+@pytest.mark.exhaustive
 def test_one_public_name_is_one_class() -> None:
     """Whichever module it is taken from, `LLM` is the class that a program gets, and no other is derived from it."""
     files = Path(folovllm.__file__).parent.rglob("*.py")

@@ -50,6 +50,7 @@ def test_example_says_what_it_sets_out_to_say(name: str, printed: dict[str, str]
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_example_runs_as_a_script(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, str(ROOT / "examples" / "m1_bpe_by_hand.py")]  # without a model it is soon done
