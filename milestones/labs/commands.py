@@ -289,9 +289,8 @@ def _one(lab: Lab, exercises: list[Exercise], name: str | None) -> Exercise:
 
 def _place(lab: Lab, kept: Path | None) -> str:
     """Where the copy of what was there is."""
-    if kept is None:
-        return say(lab.language, "kept_nothing")
-    return say(lab.language, "kept_in", place=kept.relative_to(lab.folder).as_posix())
+    place = "" if kept is None else kept.relative_to(lab.folder).as_posix()
+    return say(lab.language, "kept_in" if place else "kept_nothing", place=place)
 
 
 def _heading(console: Console, lab: Lab, exercise: Exercise, text: str) -> None:
