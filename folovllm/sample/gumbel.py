@@ -31,8 +31,8 @@ NUM_SETTINGS = 5
 
 
 def takes_raw_logits(row: SamplingRow) -> bool:
-    """Whether it draws from the logits as they came. It follows from the row's own parameters alone: else its company
-    would decide how it is drawn."""
+    """Whether it draws from the logits as they came. It follows from the row's own parameters alone: else the other
+    rows of the batch would decide how it is drawn."""
     return not row.params.use_beam_search and not processors_for(row)
 
 
@@ -90,8 +90,8 @@ class GumbelRows:
         return GumbelRows(GumbelParams(self.params.packed[:, rows].contiguous()), self.offsets[rows], drawn)
 
     def draw(self, raw: Tensor, edited: Tensor, metadata: SamplingMetadata) -> tuple[Tensor, list[Pool]]:
-        tells = metadata.group.num_logprobs is not None and metadata.group.logprobs_mode == "processed"
-        if self.drawn is not None and edited is raw and not tells:
+        reports = metadata.group.num_logprobs is not None and metadata.group.logprobs_mode == "processed"
+        if self.drawn is not None and edited is raw and not reports:
             return self.drawn, []
         logits = edited.float()
         kept = torch.empty(logits.shape, dtype=torch.int8, device=logits.device)
@@ -99,7 +99,7 @@ class GumbelRows:
         if edited is not raw:
             largest = raw.amax(dim=-1)
             tokens = tokens.masked_fill(tokens < 0, NO_TOKEN).masked_fill(largest.sub(largest).ne(0), NOT_FINITE)
-        if not (tells or self.drawn is None) or metadata.group.path == "greedy":
+        if not (reports or self.drawn is None) or metadata.group.path == "greedy":
             return tokens, []
         weights = full_weights(logits, metadata.filters.temperature).masked_fill_(kept == 0, 0.0)
         return tokens, [(list(range(len(tokens))), Candidates(weights))]

@@ -138,7 +138,7 @@ def paged_prefill(
 ) -> torch.Tensor:
     """Causal attention of q [num_tokens, num_heads, head_size], the sequences' queries one after the other.
 
-    Query j of a sequence with m queries and n keys sits at position n - m + j and sees keys 0 .. n - m + j.
+    Query j of a sequence with m queries and n keys is at position n - m + j and sees keys 0 .. n - m + j.
 
     q and out may be strided views, contiguous inside a head; their dtype may differ from the cache's.
     key_cache, value_cache: [num_blocks, block_size, num_kv_heads, head_size], contiguous inside a head; float32,

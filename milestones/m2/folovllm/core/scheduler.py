@@ -118,7 +118,7 @@ class Scheduler:
             self.waiting.remove(request)
 
     def _end(self, seq: Sequence, status: SequenceStatus) -> None:
-        """A sequence's own side of its end; where its request stands is the caller's business."""
+        """End a sequence; the lines of its request are the caller's business."""
         if seq.status is SequenceStatus.RUNNING:
             heapq.heappush(self._free_slots, seq.block_ids.pop())
             self.num_running_seqs -= 1

@@ -69,7 +69,7 @@ class Scheduler:
                 # more urgent than they are. Without this they would wait for each other for ever.
                 newest = self.running[-1]
                 self._preempt(newest, newest.get_seqs(RUNNING), output)
-        # Cleared only here: after an interrupt on the way they must be said again.
+        # Cleared only here: a step that was interrupted did not tell the worker, and the next one must.
         self._finished_seq_ids, self._stale_seq_ids = [], []
         return output
 
@@ -134,7 +134,7 @@ class Scheduler:
         """Bring a swapped request back and let it compute. Its sequences come together, so that what they share stays
         shared; where that is too much, one of them comes alone (beams cannot).
 
-        Returns the rows that it takes of `room`, None if there is not enough of anything.
+        Returns how many rows it takes, None if rows, tokens or blocks are too few.
         """
         swapped = request.get_seqs(SWAPPED)
         together = [swapped] if request.sampling_params.use_beam_search else [swapped, swapped[:1]]
@@ -154,8 +154,8 @@ class Scheduler:
     def _admit(self, request: Request, rows_left: int, output: SchedulerOutput) -> int | None:
         """Start the next waiting sequence of a request.
 
-        Returns the rows that it takes of `room`, None when something is spent: then those behind it wait as well, or a
-        long prompt could be overtaken for ever.
+        Returns how many rows it takes, None when rows, tokens or blocks are used up: then those behind it wait as well,
+        or a long prompt could be overtaken for ever.
         """
         rows = rows_needed(request, 1, runs=request in self.running)
         if rows > rows_left:

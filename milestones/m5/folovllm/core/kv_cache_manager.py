@@ -33,7 +33,7 @@ class KVCacheManager:
         self.clear()
 
     def clear(self, seqs: Iterable[Sequence] = ()) -> None:
-        """All blocks are free again, whichever tables name them. These sequences have none."""
+        """All blocks are free again, whichever tables name them; the tables of `seqs` are emptied."""
         self.pool = BlockPool(self.num_blocks)
         self.swap_pool = BlockPool(self.num_swap_blocks)
         for seq in seqs:

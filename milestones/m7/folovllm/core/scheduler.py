@@ -95,7 +95,7 @@ class Scheduler:
             self._end_prefills(request, top_up(group, output, self.kv, self._left(output)), output)
         if self._changed_seqs:
             output.grown_seqs += [seq for seq in self._changed_seqs if seq.status is RUNNING]
-        # Cleared only here: after an interrupt on the way they must be said again.
+        # Cleared only here: a step that was interrupted did not tell the worker, and the next one must.
         self._finished_seq_ids, self._stale_seq_ids, self._changed_seqs = [], [], []
         return output
 
@@ -207,7 +207,7 @@ class Scheduler:
         """Bring a swapped request back and let it compute. Its sequences come together, so that what they share stays
         shared; where that is too much, one of them comes alone (beams cannot).
 
-        Returns the rows that it takes of `room`, with those of siblings that fork because its prompt comes to its end;
+        Returns how many rows it takes, with those of siblings that fork because its prompt comes to its end;
         None if there is not enough of anything.
         """
         swapped = request.get_seqs(SWAPPED)
@@ -232,8 +232,8 @@ class Scheduler:
     def _admit(self, request: Request, rows_left: int, output: SchedulerOutput) -> int | None:
         """Start the next waiting sequence of a request.
 
-        Returns the rows that it takes of `room`, None when something is spent: then those behind it wait as well, or a
-        long prompt could be overtaken for ever.
+        Returns how many rows it takes, None when rows, tokens or blocks are used up: then those behind it wait as well,
+        or a long prompt could be overtaken for ever.
         """
         rows = rows_needed(request, 1, runs=request in self.running)
         if rows > rows_left:
@@ -276,7 +276,7 @@ class Scheduler:
 
     def _fork_siblings(self, request: Request, seq: Sequence, rows_left: int, output: SchedulerOutput) -> int:
         """The prompt of `seq` will have been computed by this step. It is prefilled once: siblings that have not begun
-        draw their first token from the same logits, as many as there is room for; the others stand in line.
+        draw their first token from the same logits, as many as there is room for; the others go on waiting.
 
         Returns how many were forked.
         """

@@ -53,7 +53,7 @@ class BatchSampler:
         self.vocab_size, self.eos_token_ids, self.device = vocab_size, eos_token_ids, device
         self._rows: dict[str, SamplingRow] = {}
         self._states: dict[str, dict[int, torch.Tensor]] = {}
-        """Of a sequence's generator, before the draws of its last two tokens: {place of the token: state}."""
+        """Of a sequence's generator, before the draws of its last two tokens: {position of the token: state}."""
         self._seqs: list[Sequence] = []  # the groups', in this order
         self._groups: list[RowGroup] | None = None
         self.uses_kernel = uses_kernel
