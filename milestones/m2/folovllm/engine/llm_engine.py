@@ -52,7 +52,7 @@ class LLMEngine:
             raise wrong("config", "be an EngineConfig or a ModelConfig", config)
         elif cache_config is not None or scheduler_config is not None:
             raise ValueError("cache_config and scheduler_config must not be given: an EngineConfig has both")
-        config.refuse_unread()
+        config.refuse_unsupported()
         set_random_seed(config.model_config.seed)
         model_config = config.model_config
         hf_config = load_hf_config(model_config)

@@ -213,13 +213,9 @@ class AsyncLLM:
         self._wake.set()
 
     def _add(
-        self,
-        collector: RequestOutputCollector,
-        request_id: str,
-        prompt: Prompt,
-        params: SamplingParams | None,
+        self, collector: RequestOutputCollector, request_id: str, prompt: Prompt, params: SamplingParams | None,
         priority: int,
-    ) -> None:
+    ) -> None:  # fmt: skip
         if self._collectors.get(request_id) is not collector:
             return  # cancelled before it began
         try:
