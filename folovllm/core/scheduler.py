@@ -36,8 +36,7 @@ from folovllm.core.prompt_shares import half, share_out, top_up
 from folovllm.core.request_queue import RequestLines
 from folovllm.core.scheduler_output import UNKNOWN, Drafts, SchedulerOutput
 from folovllm.core.sequence_group import SeqTokens, in_prefill, is_decode, rows_claimed, rows_needed, tokens_to_compute
-from folovllm.core.stop import check_stop
-from folovllm.request import Request, Sequence, SequenceStatus
+from folovllm.request import Request, Sequence, SequenceStatus, check_stop
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
 

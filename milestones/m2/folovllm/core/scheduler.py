@@ -22,8 +22,7 @@ from itertools import count
 from folovllm.config import SchedulerConfig
 from folovllm.core.request_queue import Key, RequestQueue
 from folovllm.core.scheduler_output import SchedulerOutput
-from folovllm.core.stop import check_stop
-from folovllm.request import Request, Sequence, SequenceStatus
+from folovllm.request import Request, Sequence, SequenceStatus, check_stop
 
 
 class Scheduler:

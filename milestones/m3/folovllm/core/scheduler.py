@@ -24,8 +24,7 @@ from folovllm.core.preemption import Preempter, choose_victims
 from folovllm.core.request_queue import RequestLines
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.core.sequence_group import rows_claimed, rows_needed, tokens_to_compute
-from folovllm.core.stop import check_stop
-from folovllm.request import Request, Sequence, SequenceStatus
+from folovllm.request import Request, Sequence, SequenceStatus, check_stop
 
 RUNNING, WAITING, SWAPPED = SequenceStatus.RUNNING, SequenceStatus.WAITING, SequenceStatus.SWAPPED
 

@@ -25,10 +25,9 @@ from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.stats import EngineStats, TokenCounter
-from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.hf_config import load_generation_config, load_hf_config
 from folovllm.model_loader import load_tokenizer, resolve_device, resolve_dtype, resolve_max_model_len
-from folovllm.outputs import RequestOutput
+from folovllm.outputs import OutputDelta, RequestOutput, check_can_stream
 from folovllm.request import Request
 from folovllm.sampling_params import SamplingParams
 from folovllm.utils.checks import check_int, check_str, wrong
