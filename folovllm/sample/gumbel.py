@@ -1,12 +1,12 @@
 """Draws by the sampling kernel: greedy rows and random ones, with filters or without, all with the same kind of noise.
 
-A row draws with noise made of its seed and of the place of its token, not from a generator with a state. So a token can
-be drawn for twice, in any batch, in a CUDA graph, and by a step that was launched ahead, and is the same. A seed means
-the same tokens whether log-probabilities are reported or not.
+A row draws with noise made of its seed and its token's position, not from a generator with a state. So a second draw
+for the same position gives the same token, in any batch, in a CUDA graph, and in a step that was launched ahead. A
+seed means the same tokens whether log-probabilities are reported or not.
 
     logits as they came     one launch over all rows of the batch, inside of the step's CUDA graph
     edited logits           (masks, biases, processors, penalties) a launch of their own, over the float32 copy that
-                            was edited, with the same seed and place
+                            was edited, with the same seed and position
     beam search             draws nothing: it takes the likeliest
 
 vLLM: v1/worker/gpu/sample/sampler.py (gumbel_sample)
@@ -76,8 +76,8 @@ class GumbelParams:
 
 @dataclass(slots=True)
 class GumbelRows:
-    """Rows that are more than drawn: their logits are edited, or they report log-probabilities. The sampler does that,
-    and lets them draw here."""
+    """Rows that need more than a draw: their logits are edited, or they report log-probabilities. The sampler does so,
+    and calls draw() here."""
 
     params: GumbelParams
     offsets: Tensor

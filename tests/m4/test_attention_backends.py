@@ -13,6 +13,7 @@ import torch
 import folovllm
 from folovllm import SamplingParams
 from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
+from folovllm.attention.backends.dense import DenseBackend
 from folovllm.attention.backends.flash_attn import FlashAttnBackend
 from folovllm.attention.metadata import AttentionMetadata
 from tests.helpers import names, thinned
@@ -142,3 +143,9 @@ def test_flash_attn_refuses_float32() -> None:
         ValueError, match="dtype must be float16 or bfloat16 for attention_backend 'flash_attn'.*float32"
     ):
         FlashAttnBackend(4, 2, 64, 0.125).forward(torch.zeros(1, 4, 64), torch.zeros(2, 1, 256, 2, 64), metadata)
+
+
+def test_a_backend_that_cannot_run_here_says_why(monkeypatch):
+    monkeypatch.setattr(DenseBackend, "unavailable_reason", classmethod(lambda cls, device: "it is Sunday"))
+    with pytest.raises(ValueError, match="attention_backend 'dense' cannot run on cpu: it is Sunday"):
+        select_backend("dense", CPU)

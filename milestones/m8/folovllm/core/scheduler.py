@@ -16,7 +16,7 @@
 No request starves. An older one keeps its blocks, and a preempted one goes back to its old place in the line, ahead of
 all that came later. The oldest can always go on, since a sequence that would not fit alone is never let in.
 
-More than 300 lines, since what a step takes and what comes of it are entered into the same books.
+More than 300 lines: what a step takes and what its tokens change are the same state, which one class must keep.
 
 Iteration-level scheduling: Orca (Yu et al., OSDI 2022). Chunks beside decodes: Sarathi-Serve (Agrawal et al., OSDI
 2024). vLLM: v1/core/sched/scheduler.py; for swapping, V0's core/scheduler.py
@@ -190,8 +190,8 @@ class Scheduler:
             self._owed_blocks += max(0, self.kv.blocks_for(seq.get_len()) - len(seq.block_ids))
 
     def _make_way(self, request: Request, seq_tokens: SeqTokens, output: SchedulerOutput) -> bool:
-        """Put sequences into the step, and let the newest request give way until there are blocks for them. In the end
-        that is their own. True when one had to."""
+        """Put sequences into the step. While there are too few blocks for them, the newest request is preempted, in the
+        end their own. True when one was."""
         preempted = False
         while seq_tokens[0][0].status is RUNNING and not self._grant(seq_tokens, output):
             newest, preempted = self.running[-1], True
