@@ -22,7 +22,7 @@ H200's matrix units (790 TFLOP/s) and its memory (4.3 TB/s) are balanced. But th
 time and read the same keys. So most of these bytes come out of the L2 cache, and the kernel waits for arithmetic.
 
 Tiles, for 16 bits and heads of 128: q 32 KB, and K and V of 64 tokens 32 KB. Of these there are three, for the matrix
-units read them where they lie: one is multiplied while two are on their way. 128.5 KB of an SM's 227 KB of shared
+units read them there: one is multiplied while two are on their way. 128.5 KB of an SM's 227 KB of shared
 memory, block numbers included. acc and the scores are 64 + 32 KB of float32, in
 registers: 8 warps hold them in some 185 registers a thread, so an SM has room for one program. Fewer rows than 64 would
 not use Hopper's wide matrix instruction (64 rows for four warps), so smaller tiles are for short chunks alone, which
