@@ -34,7 +34,7 @@ def one_thread() -> Iterator[None]:
     A number that comes from OMP_NUM_THREADS or torch.set_num_threads() holds. Torch does not say whether its number
     was set, so one that it would take by default counts as not chosen."""
     before = torch.get_num_threads()
-    if "OMP_NUM_THREADS" in os.environ or before not in default_thread_counts():
+    if "OMP_NUM_THREADS" in os.environ or before not in torchs_own_numbers():
         yield
         return
     torch.set_num_threads(1)
@@ -45,7 +45,7 @@ def one_thread() -> Iterator[None]:
 
 
 @cache
-def default_thread_counts() -> frozenset[int]:
+def torchs_own_numbers() -> frozenset[int]:
     """By its build, torch takes a thread for each CPU, or for each core where two CPUs are one core."""
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     files = [Path(_TOPOLOGY.format(cpu)) for cpu in cpus]

@@ -22,7 +22,7 @@ TORCHS_OWN = 3
 def nobody_has_chosen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = torch.get_num_threads()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(one_thread, "default_thread_counts", lambda: frozenset({TORCHS_OWN}))
+    monkeypatch.setattr(one_thread, "torchs_own_numbers", lambda: frozenset({TORCHS_OWN}))
     torch.set_num_threads(TORCHS_OWN)
     yield
     torch.set_num_threads(before)
@@ -79,7 +79,7 @@ def test_other_models_compute_with_as_many_as_torch_has(text_model_folder) -> No
 
 def test_what_torch_takes_by_itself_is_known() -> None:
     code = (
-        "import torch; from folovllm.engine.one_thread import default_thread_counts as own; "
+        "import torch; from folovllm.engine.one_thread import torchs_own_numbers as own; "
         "print(torch.get_num_threads() in own())"
     )
     environment = {

@@ -99,7 +99,8 @@ class Scheduler:
         return True
 
     def _continue(self, request: Request, seqs: list[Sequence], output: SchedulerOutput) -> bool:
-        """Let running sequences of a request compute what they lack. True when a request had to give way for it."""
+        """Let running sequences of a request compute the tokens that are not in the cache yet. True when a request was
+        preempted for it."""
         preempted = False
         for seq_tokens in tokens_to_compute(
             request, seqs, self.max_num_batched_tokens - output.total_num_scheduled_tokens

@@ -88,8 +88,8 @@ class KVCacheManager:
         self.pool.touch(child.block_ids)
 
     def get_computed_blocks(self, request: Request, seq: Sequence) -> bool:
-        """Give `seq`, which has no blocks, those that hold its tokens already: here the ones that a running sequence of
-        the same `request` has computed. Returns whether it shares blocks of such a sequence.
+        """Let `seq`, which has no blocks, share those that a running sequence of the same `request` has computed of the
+        same tokens. Returns whether there are any.
         """
         shared, donor = 0, seq
         for sibling in request.get_seqs(SequenceStatus.RUNNING):
