@@ -1,26 +1,38 @@
-"""Faults planted into the source of a kernel: is there a test that finds them?"""
+"""Kernels as they are for a GPU: through Triton's compiler, in a process of its own because a process has either the
+interpreter or the compiler; or their loops, in the interpreter."""
 
 from __future__ import annotations
 
-import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+import folovllm
 
-def planted(module: ModuleType, right: str, wrong: str, folder: Path) -> ModuleType:
-    """A copy of `module` with `wrong` where `right` stood, in one place. Triton reads a kernel's source from disk."""
-    source = Path(str(module.__file__)).read_text(encoding="utf-8")
-    assert source.count(right) == 1, f"{module.__name__} has {right!r} {source.count(right)} times"
-    path = folder / f"{module.__name__.rpartition('.')[2]}.py"
-    path.write_text(source.replace(right, wrong), encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(module.__name__, path)
-    assert spec is not None
-    assert spec.loader is not None
-    copy = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(copy)
-    return copy
+Kernels = dict[str, dict[str, Any]]
+needs_assembler = pytest.mark.skipif(
+    platform.system() != "Linux" or platform.machine() != "x86_64",
+    reason="NVIDIA's assembler comes with the wheels for Linux on x86-64",
+)
+
+
+def compiled_by(program: str, folder: Path, *words: str) -> Kernels:
+    """What `python -m program` prints of the kernels that it compiles: {name: what came out}."""
+    package, here = Path(folovllm.__file__).parents[1], Path(__file__).parents[2]
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    paths = os.pathsep.join(dict.fromkeys([str(package), str(here), *sys.path]))  # the same Triton, too
+    env |= {"PYTHONPATH": paths, "TRITON_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-m", program, *words]
+    done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def as_compiled(monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> None:

@@ -21,16 +21,6 @@ def test_a_prompt_longer_than_the_budget_comes_in_over_several_steps():
     assert desk.run() == [{"a": 8}, {"a": 8}, {"a": 2}, {"a": 1}]
 
 
-def test_a_chunk_that_does_not_end_the_prompt_draws_nothing():
-    desk = ChunkDesk()
-    (seq,) = desk.add("a", 18, max_tokens=2).get_seqs()
-    lengths = []
-    while desk.scheduler.has_unfinished_requests():
-        desk.step()
-        lengths.append(seq.get_output_len())
-    assert lengths == [0, 0, 1, 2]
-
-
 def test_a_prompt_whose_last_chunk_is_one_token():
     desk = ChunkDesk()
     (seq,) = desk.add("a", 9, max_tokens=2).get_seqs()
@@ -166,20 +156,6 @@ def test_a_prompt_that_has_begun_is_not_overtaken_by_those_that_come_later():
         desk.add(f"late{len(took)}", 2, max_tokens=3)
         took.append(desk.step()["long"])
     assert took == [4] * 5
-
-
-def test_a_long_prompt_goes_on_beside_a_stream_of_short_requests():
-    desk = ChunkDesk(budget=4, max_num_seqs=4)
-    for i in range(3):
-        desk.add(f"first{i}", 1, max_tokens=5)
-    desk.step()
-    desk.add("long", 15, max_tokens=1)
-    took = []
-    while not desk.requests["long"].is_finished():
-        desk.add(f"late{len(took)}", 1, max_tokens=4)
-        took.append(desk.step().get("long", 0))
-    assert min(took) > 0
-    assert sum(took) == 15
 
 
 # Blocks
