@@ -14,43 +14,6 @@ def free_list(pool: BlockPool) -> list[int]:
     return list(pool.get_all_free_blocks())
 
 
-def test_blocks_are_handed_out_in_order_and_the_null_block_never_is():
-    pool = BlockPool(4)
-    assert free_list(pool) == [1, 2, 3, 4]
-    assert pool.get_new_blocks(4) == [1, 2, 3, 4]
-    assert (pool.num_free, pool.num_used, free_list(pool)) == (0, 4, [])
-
-
-def test_freed_blocks_go_to_the_end_so_that_the_longest_unused_goes_first():
-    pool = BlockPool(5)
-    pool.get_new_blocks(3)
-    pool.free_blocks([2])
-    pool.free_blocks([1])
-    assert free_list(pool) == [4, 5, 2, 1]
-    assert pool.get_new_blocks(3) == [4, 5, 2]  # nobody to continue behind: from the front of the list, then neighbours
-
-
-def test_a_table_is_continued_by_the_neighbour_where_that_one_is_free():
-    pool = BlockPool(6)
-    assert pool.get_new_blocks(1) == [1]
-    assert pool.get_new_blocks(2, after=4) == [5, 6]
-    assert free_list(pool) == [2, 3, 4]
-    assert pool.get_new_blocks(1, after=1) == [2]
-
-
-def test_a_shared_block_is_free_when_its_last_reference_is():
-    pool = BlockPool(3)
-    (block,) = pool.get_new_blocks(1)
-    pool.touch([block])
-    pool.touch([block])
-    assert (pool.refs(block), pool.num_shared) == (3, 1)
-    pool.free_blocks([block])
-    pool.free_blocks([block])
-    assert (pool.refs(block), pool.num_shared, pool.num_free) == (1, 0, 2)
-    pool.free_blocks([block])
-    assert (pool.refs(block), free_list(pool)) == (0, [2, 3, 1])
-
-
 @pytest.mark.parametrize("block", [2, NULL_BLOCK])
 def test_freeing_what_is_free_is_refused(block):
     pool = BlockPool(3)
