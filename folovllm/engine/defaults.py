@@ -51,7 +51,7 @@ _OFF = (
     "enable_prompt_embeds", "disable_sliding_window",
 )  # fmt: skip
 NEUTRAL: dict[str, tuple[object, ...]] = {
-    **dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"), (None, 1)),
+    **dict.fromkeys(("pipeline_parallel_size", "data_parallel_size"), (None, 1)),
     **dict.fromkeys(_WITHOUT, (None,)),
     **dict.fromkeys(_OFF, (None, False)),
     **dict.fromkeys(("runner", "worker_cls", "config_format"), (None, "auto")),
