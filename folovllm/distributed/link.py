@@ -1,8 +1,6 @@
-"""One end of the socket between rank 0 and another rank, and the process behind it.
+"""One end of the socket between rank 0 and another rank, and the process at the other end.
 
-    a message   8 bytes: how long it is · a JSON object, while the ranks find one another; then int64 numbers
-
-A process that ends closes its sockets, however it ends: a read at the other end says so at once.
+A process that ends closes its sockets, however it ends, and a read at the other end says so at once.
 
 vLLM: distributed/device_communicators/shm_broadcast.py (MessageQueue)
 """
@@ -12,95 +10,65 @@ from __future__ import annotations
 import json
 import select
 import socket
-from collections.abc import Sequence
-from typing import Any, Protocol
+import subprocess
+from contextlib import suppress
+from typing import Any
 
-import numpy as np
 import torch
-
-
-class Process(Protocol):
-    """As subprocess.Popen has it."""
-
-    def wait(self, timeout: float | None = None) -> int: ...
-    def kill(self) -> None: ...
 
 
 class Link:
     """process: the one at the other end, where it was started here."""
 
-    def __init__(self, connection: socket.socket, process: Process | None = None) -> None:
+    def __init__(self, connection: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
         self.connection, self.process = connection, process
-        if connection.family != socket.AF_UNIX:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def send(self, **message: Any) -> None:
-        self._send(json.dumps(message).encode())
+    def send(self, message: Any) -> None:
+        """What JSON can say."""
+        body = json.dumps(message).encode()
+        self.connection.sendall(len(body).to_bytes(8, "little") + body)
 
-    def receive(self, seconds: float | None = None) -> dict[str, Any]:
-        """Raises EOFError: the other side has gone. TimeoutError: it says nothing."""
+    def receive(self, seconds: float | None = None) -> Any:
+        """The next message. Raises EOFError: the other side has gone. TimeoutError: it says nothing."""
         self.connection.settimeout(seconds)
-        try:
-            message: dict[str, Any] = json.loads(self._receive())
-        finally:
-            self.connection.settimeout(None)
-        return message
-
-    def send_numbers(self, numbers: Sequence[int]) -> None:
-        self._send(np.array(numbers, np.int64).tobytes())
-
-    def receive_numbers(self) -> list[int]:
-        numbers: list[int] = np.frombuffer(self._receive(), np.int64).tolist()
-        return numbers
+        length = self._fill(bytearray(8))
+        return json.loads(self._fill(bytearray(int.from_bytes(length, "little"))))
 
     def send_tensor(self, x: torch.Tensor) -> None:
-        """Its bytes, with no word of their number."""
-        self.connection.sendall(_bytes_of(x.contiguous()))
+        self.connection.sendall(_bytes_of(x))
 
     def receive_into(self, x: torch.Tensor) -> None:
         self._fill(_bytes_of(x))
 
-    def is_closed(self) -> bool:
-        """Whether the other side has gone; what it said before may be unread."""
+    def is_closed(self, seconds: float = 0.0) -> bool:
+        """Whether the other side has gone, or goes within so many seconds. What it said before may be unread."""
         asked = select.poll()
         asked.register(self.connection, select.POLLRDHUP)
-        return bool(asked.poll(0))
+        return bool(asked.poll(1000 * seconds))
 
     def last_words(self) -> str:
         """How the other side came to its end: by what it said, or by its process's status."""
-        try:
+        with suppress(OSError, EOFError):
             while True:
-                if "error" in (message := self.receive(1.0)):
+                if isinstance(message := self.receive(1.0), dict) and "error" in message:
                     return f"failed: {message['error']}"
-        except (OSError, EOFError, ValueError):
-            pass
-        try:
-            status = None if self.process is None else self.process.wait(1.0)
-        except Exception:  # it runs on without its socket
-            status = None
-        return "has gone" if status is None else f"has ended with status {status}"
+        with suppress(subprocess.TimeoutExpired):
+            if self.process is not None:
+                return f"has ended with status {self.process.wait(1.0)}"
+        return "has gone"
 
     def close(self) -> None:
-        """The other side's process ends, or is ended."""
+        """The other side's process ends by that, or is ended."""
         self.connection.close()
         if self.process is not None:
             try:
                 self.process.wait(2.0)
-            except Exception:  # of whatever kind of process: it does not end by itself
+            except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
 
-    def _send(self, body: bytes) -> None:
-        self.connection.sendall(len(body).to_bytes(8, "little") + body)
-
-    def _receive(self) -> bytearray:
-        length = bytearray(8)
-        self._fill(memoryview(length))
-        body = bytearray(int.from_bytes(length, "little"))
-        self._fill(memoryview(body))
-        return body
-
-    def _fill(self, view: memoryview) -> None:
+    def _fill(self, buffer: bytearray | memoryview) -> bytearray | memoryview:
+        view = memoryview(buffer)
         while view:
             try:
                 count = self.connection.recv_into(view)
@@ -109,6 +77,7 @@ class Link:
             if not count:
                 raise EOFError("the other side has gone")
             view = view[count:]
+        return buffer
 
 
 def _bytes_of(x: torch.Tensor) -> memoryview:

@@ -1,20 +1,18 @@
 """The group of ranks that compute one model together, as one of them sees it.
 
     rank 0   the whole engine: schedules, computes its part of the model, samples
-    rank 1   computes its part of what rank 0 sends it, and knows nothing else
+    rank 1   computes its part of what rank 0 asks for, and knows nothing else
       …
 
-Two kinds of traffic. What rank 0 asks for goes over a socket to each of the others: it needs an answer from none, and
-its end tells that a process has gone. What all ranks do together, sums among it, goes through memory that they share,
-or through torch.distributed (collectives.py).
+What rank 0 asks for goes over a socket to each of the others. What all ranks do together goes through memory that they
+share, or through torch.distributed (collectives.py).
 
 vLLM: distributed/parallel_state.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -35,101 +33,76 @@ def part(total: int, rank: int, world_size: int, unit: int = 1) -> range:
 
 
 class GroupCoordinator:
-    """Args:
-    links: to the others' processes. Rank 0 has one to each, by their ranks; the others have one, to rank 0.
-    """
+    """links: to the others' processes. Rank 0 has one to each, by their ranks; the others have one, to rank 0."""
 
     def __init__(self, rank: int, world_size: int, links: dict[int, Link], collectives: Collectives) -> None:
         self.rank, self.world_size, self.links, self.collectives = rank, world_size, links, collectives
         self._dead: EngineDeadError | None = None
 
-    @property
-    def address(self) -> int | None:
-        """Of what csrc/kernels.h calls a Group; None: the sums are not made there."""
-        return self.collectives.address
-
     def all_reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum of all ranks' `x`, in the order of the ranks where a CPU adds, written over it."""
-        self._together(lambda: self.collectives.all_reduce(x))
+        """The sum of all ranks' `x`, written over it; in the order of the ranks where a CPU adds."""
+        self.collectives.all_reduce(x)
+        self.check()
         return x
 
     def gather(self, x: torch.Tensor, widths: Sequence[int]) -> torch.Tensor:
         """Columns of all ranks side by side. Rank r has x [num_rows, widths[r]], and rank 0 gets [num_rows, all of
         them]; the others get no rows."""
-        parts = self._together(lambda: self.collectives.gather(x, widths))
+        parts = self.collectives.gather(x, widths)
+        self.check()
         return x.new_empty(0, sum(widths)) if parts is None else torch.cat(parts, 1)
 
-    def send(self, numbers: Sequence[int]) -> None:
-        """From rank 0 to all."""
+    def lead(self, message: list[int], x: torch.Tensor | None, work: Callable[[], T]) -> T:
+        """Rank 0: `message` and `x` go to all, then `work` is done here. If that fails in between, no rank knows where
+        the others are: the group is at its end.
+
+        Raises:
+            EngineDeadError: it is.
+        """
         self.check()
-        for link in self.links.values():
-            try:
-                link.send_numbers(numbers)
-            except OSError as error:
-                raise self.fail() from error
+        try:
+            for link in self.links.values():
+                link.send(message)
+                if x is not None and x.device.type == "cpu":
+                    link.send_tensor(x)
+            if x is not None and x.device.type != "cpu":
+                self.collectives.broadcast(x)
+            return work()
+        except EngineDeadError:
+            raise
+        except BaseException as error:
+            raise self.fail() from error
 
-    def receive(self) -> list[int]:
-        """What rank 0 has sent. Raises EOFError: it has gone."""
-        return self.links[0].receive_numbers()
-
-    def broadcast(self, x: torch.Tensor) -> torch.Tensor:
-        """Rank 0's `x`, which the others have empty and of the same shape."""
-        if x.device.type != "cpu":
-            self.collectives.broadcast(x)
-        elif self.rank:
+    def receive(self, x: torch.Tensor) -> torch.Tensor:
+        """Another rank: what came with a message. It says the shape, which `x` has."""
+        if x.device.type == "cpu":
             self.links[0].receive_into(x)
         else:
-            for link in self.links.values():
-                try:
-                    link.send_tensor(x)
-                except OSError as error:
-                    raise self.fail() from error
+            self.collectives.broadcast(x)
         return x
 
     def check(self) -> None:
         """Raises EngineDeadError: a rank has gone, and what was computed since is void."""
-        if self._dead is not None:
-            raise self._dead
-        if (hangs := self.collectives.failed()) is not None:
+        hangs = self.collectives.failed()
+        if self._dead is not None or hangs is not None:
             raise self.fail(hangs)
 
-    def fail(self, hangs: int = -1) -> EngineDeadError:
-        """The ranks are no longer at the same step: this group computes nothing any more.
-
-        hangs: the rank that did not come; -1: one has ended, or this one has.
-        """
+    def fail(self, hangs: int | None = None) -> EngineDeadError:
+        """This group computes nothing any more. hangs: for this rank the others waited too long; None, or -1: another
+        reason, which is found."""
         if self._dead is None:
-            rank = next((rank for rank, link in self.links.items() if link.is_closed()), hangs)
-            if rank != -1 and rank != hangs:
-                why = f"rank {rank} of {self.world_size} {self.links[rank].last_words()}"
-            elif rank != -1:
-                why = f"rank {rank} of {self.world_size} does not answer: for distributed_timeout_seconds nothing came"
+            gone = next((rank for rank, link in self.links.items() if link.is_closed(0.2)), None)
+            if gone is not None:
+                why = f"rank {gone} of {self.world_size} {self.links[gone].last_words()}"
+            elif hangs is not None and hangs >= 0:
+                why = f"rank {hangs} of {self.world_size} does not answer within distributed_timeout_seconds"
             else:
                 why = "a step failed in its middle, and the ranks are no longer at the same place"
             self._dead = EngineDeadError(f"{why}; start the engine anew")
             self.close()
         return self._dead
 
-    @contextmanager
-    def in_step(self) -> Iterator[None]:
-        """Of rank 0, from what it sends to what it has computed: if that fails in between, no rank knows where the
-        others are."""
-        try:
-            yield
-        except EngineDeadError:
-            raise
-        except BaseException as error:
-            raise self.fail() from error
-
-    def _together(self, work: Callable[[], T]) -> T:
-        try:
-            found = work()
-        except RuntimeError as error:  # torch.distributed's: a connection was closed, or its time is over
-            raise self.fail() from error
-        self.check()
-        return found
-
     def close(self) -> None:
-        """The end of this group: the other ranks' processes end, too."""
+        """The other ranks' processes end, too."""
         for link in self.links.values():
             link.close()

@@ -61,7 +61,7 @@ def build_engine_core(
         parts = choose(config, hf_config, dtype, device)
         parts = check_kernels(parts, config, decoder_spec(hf_config), dtype, device)
         weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
-        group = start_ranks(config, decoder_spec(hf_config), parts.ops.linear, device)
+        group = start_ranks(config, decoder_spec(hf_config), parts.ops.linear, weights, device)
         try:
             return _build(config, hf_config, dtype, device, eos_token_ids, limits, parts, weights, group, observers)
         except BaseException:
@@ -88,7 +88,7 @@ def _build(
     most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
     size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device)
     if group is not None:
-        size = smallest_cache(group, size)
+        size = smallest_cache(group, size, config.parallel_config.distributed_timeout_seconds)
     limits = _within_cache(limits, size)
     kv = KVCacheManager(
         size.num_blocks, size.block_size, size.num_swap_blocks,

@@ -1,17 +1,12 @@
-"""Rank 0 starts the other ranks, or meets them where torchrun has started them, before it reads its weights.
+"""Rank 0's side of the start: refuse what cannot be cut, have the other ranks started, and see that they are the same.
 
-vLLM: v1/executor/multiproc_executor.py, v1/executor/abstract.py
+vLLM: v1/executor/abstract.py
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import pickle
-import socket
-import subprocess
-import sys
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,11 +14,10 @@ import torch
 
 from folovllm import __version__
 from folovllm.config import EngineConfig
-from folovllm.distributed.handshake import Facts, accept_ranks, hear, lead, start_time
-from folovllm.distributed.link import Link, Process
+from folovllm.distributed.launch import PATIENCE, hear, join, meet_under_torchrun, start_processes
 from folovllm.distributed.parallel_state import GroupCoordinator
+from folovllm.errors import EngineDeadError
 from folovllm.layers.linear import LinearMethod
-from folovllm.model_files import resolve_model_path
 from folovllm.models.decoder import DecoderSpec
 from folovllm.models.shard import shard_of
 from folovllm.utils.checks import wrong
@@ -48,7 +42,7 @@ def torchrun_rank(config: EngineConfig) -> int | None:
 
 
 def start_ranks(
-    config: EngineConfig, spec: DecoderSpec, linear: LinearMethod, device: torch.device
+    config: EngineConfig, spec: DecoderSpec, linear: LinearMethod, weights: Path | None, device: torch.device
 ) -> GroupCoordinator | None:
     """The group that computes the model, of which this process is rank 0; None: it computes it alone.
 
@@ -61,59 +55,49 @@ def start_ranks(
     if size == 1:
         return None
     shard_of(spec, linear, 0, size)
-    facts = facts_of(config)
+    ours = facts_of(config, weights)
     if torchrun_rank(config) is not None:
-        links = accept_ranks(size, timeout)
+        links, shared = meet_under_torchrun(0, size, timeout)
     else:
         if device.type == "cuda" and (count := torch.cuda.device_count()) < size:
             raise wrong("tensor_parallel_size", f"be at most {count}, the GPUs of this machine", size)
-        links = {rank: _start(rank, config) for rank in range(1, size)}
-    return lead(links, facts, device, timeout, in_order=config.model_config.batch_invariant)
+        links, shared = start_processes(size, device, timeout, config)
+    try:
+        for rank, link in links.items():
+            theirs = hear(rank, link, timeout * PATIENCE)
+            for name, value in ours.items():
+                if theirs.get(name) != value:
+                    must = f"rank {rank} must have the {name} that rank 0 has, {value}"
+                    raise EngineDeadError(f"{must}, got {theirs.get(name)}")
+        for link in links.values():
+            link.send("welcome")
+        in_order = config.model_config.batch_invariant
+        return GroupCoordinator(0, size, links, join(0, size, links, shared, device, timeout, in_order=in_order))
+    except BaseException:
+        for link in links.values():
+            link.close()
+        raise
 
 
-def facts_of(config: EngineConfig) -> Facts:
-    """What must be alike on all ranks, beside the model's folder, which may be at another place on each."""
+def facts_of(config: EngineConfig, weights: Path | None) -> dict[str, str]:
+    """What must be alike on all ranks. The folder of weights may be at another place on each."""
     model_config, digest = config.model_config, hashlib.sha256()
-    folder = Path(resolve_model_path(model_config.model, weights=False))
-    for path in sorted([folder / "config.json", *folder.glob("*.safetensors")]) if folder.is_dir() else ():
+    for path in () if weights is None else sorted([weights / "config.json", *weights.glob("*.safetensors")]):
         with path.open("rb") as file:
             digest.update(f"{path.name} {path.stat().st_size}".encode() + file.read(BEGINNING))
     options = replace(config, model_config=replace(model_config, model="-", tokenizer="-", device=None))
     return {
-        "version of folovllm": __version__,
-        "version of torch": torch.__version__,
+        "version": f"{__version__} on torch {torch.__version__}",
         "model": digest.hexdigest()[:16],
         "options": hashlib.sha256(repr(options).encode()).hexdigest()[:16],
     }
 
 
-def smallest_cache(group: GroupCoordinator, size: CacheSize) -> CacheSize:
+def smallest_cache(group: GroupCoordinator, size: CacheSize, timeout: int) -> CacheSize:
     """Rank 0's `size`, with as many blocks as the rank that has the fewest. All ranks learn it."""
-    sizes = [size.num_blocks, size.num_swap_blocks]
-    timeout = start_time(30)
-    theirs = [hear(rank, link, timeout)["blocks"] for rank, link in group.links.items()]
-    num_blocks, num_swap_blocks = (min(counts) for counts in zip(sizes, *theirs, strict=True))
+    counts = [[size.num_blocks, size.num_swap_blocks]]
+    counts += [hear(rank, link, timeout * PATIENCE) for rank, link in group.links.items()]
+    fewest = [min(each) for each in zip(*counts, strict=True)]
     for link in group.links.values():
-        link.send(blocks=[num_blocks, num_swap_blocks])
-    return replace(size, num_blocks=num_blocks, num_swap_blocks=num_swap_blocks)
-
-
-def _start(rank: int, config: EngineConfig) -> Link:
-    ours, theirs = socket.socketpair()
-    process = start_process(rank, theirs, config)
-    theirs.close()
-    return Link(ours, process)
-
-
-def start_process(rank: int, connection: socket.socket, config: EngineConfig) -> Process:
-    """A process of its own, not a fork: torch's threads and CUDA do not live on in one. A program's own file is not
-    read again in it, as multiprocessing would do."""
-    command = [sys.executable, "-m", "folovllm.engine.follow", str(rank), str(connection.fileno())]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, pass_fds=[connection.fileno()], env=environment, start_new_session=True
-    )
-    assert process.stdin is not None  # for the type checker
-    with suppress(BrokenPipeError), process.stdin:  # it has ended already, as its socket will tell
-        process.stdin.write(pickle.dumps(config))
-    return process
+        link.send(fewest)
+    return replace(size, num_blocks=fewest[0], num_swap_blocks=fewest[1])

@@ -129,7 +129,7 @@ class OneCallOps(CompiledOps):
         self._bound = [(attention, attention.backend, attention.kv_cache) for attention in attentions]
         self.prepared = _prepared(layers, norm.eps, self.flowing)
         if self.group is not None and self.prepared is not None:
-            if (address := self.group.address) is None:  # its sums are made elsewhere
+            if (address := self.group.collectives.address) is None:  # its sums are made elsewhere
                 self.prepared = None
             else:
                 self.prepared.shape.group = address

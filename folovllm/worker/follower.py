@@ -80,61 +80,45 @@ class LeadingModel:
     """Rank 0's part of the model: what it is asked, it asks the others first."""
 
     def __init__(self, model: DecoderForCausalLM, group: GroupCoordinator) -> None:
-        self.model, self.group = model, group
-
-    @property
-    def decoder_spec(self) -> DecoderSpec:
-        return self.model.decoder_spec
+        self.model, self.group, self.decoder_spec = model, group, model.decoder_spec
 
     def __call__(self, input_ids: torch.Tensor, positions: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
         numbers, flat = pack_step(input_ids, positions, metadata)
-        with self.group.in_step():
-            self.group.send([Ask.FORWARD, *numbers])
-            self.group.broadcast(flat)
-            return self.model(input_ids, positions, metadata)  # type: ignore[no-any-return]
+        return self.group.lead([Ask.FORWARD, *numbers], flat, lambda: self.model(input_ids, positions, metadata))
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         hidden = hidden.contiguous()
-        with self.group.in_step():
-            self.group.send([Ask.LOGITS, len(hidden), FLOWING.index(hidden.dtype)])
-            self.group.broadcast(hidden)
-            return self.model.compute_logits(hidden)
+        message = [Ask.LOGITS, len(hidden), FLOWING.index(hidden.dtype)]
+        return self.group.lead(message, hidden, lambda: self.model.compute_logits(hidden))
 
 
 class LeadingGraphs:
     """Rank 0's graphs: each is replayed by all."""
 
     def __init__(self, graphs: CudaGraphs, group: GroupCoordinator) -> None:
-        self.graphs, self.group = graphs, group
-
-    def size_for(self, num_seqs: int) -> int | None:
-        return self.graphs.size_for(num_seqs)
+        self.graphs, self.group, self.size_for = graphs, group, graphs.size_for
 
     def replay_empty(self, size: int) -> None:
-        with self.group.in_step():
-            self.group.send([Ask.REPLAY, size, 0])
-            self.graphs.replay_empty(size)
+        self.group.lead([Ask.REPLAY, size, 0], None, lambda: self.graphs.replay_empty(size))
 
     def replay(
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         tables, packed = inputs.metadata.block_tables, inputs.packed
-        assert packed is not None
-        with self.group.in_step():
-            self.group.send([Ask.REPLAY, size, tables.shape[1]])
-            self.group.broadcast(torch.cat([packed.flatten(), tables.flatten().long()]))
-            return self.graphs.replay(inputs, size, gumbel_params)
+        assert packed is not None  # a step that is not padded has no graph
+        arrays = torch.cat([packed.flatten(), tables.flatten().long()])
+        message = [Ask.REPLAY, size, tables.shape[1]]
+        return self.group.lead(message, arrays, lambda: self.graphs.replay(inputs, size, gumbel_params))
 
 
-def send_moves(group: GroupCoordinator, scheduled: SchedulerOutput) -> None:
+def pack_moves(scheduled: SchedulerOutput) -> list[int]:
     """The blocks that are moved before a step: three numbers of pairs, then the pairs."""
     kinds = (scheduled.blocks_to_swap_out, scheduled.blocks_to_swap_in, scheduled.blocks_to_copy)
-    flat = [number for pairs in kinds for pair in pairs for number in pair]
-    group.send([Ask.MOVE, *map(len, kinds), *flat])
+    return [*map(len, kinds), *(number for pairs in kinds for pair in pairs for number in pair)]
 
 
-def read_moves(numbers: list[int]) -> SchedulerOutput:
-    """What send_moves() was given, with nothing else in it."""
+def unpack_moves(numbers: list[int]) -> SchedulerOutput:
+    """What pack_moves() was given, with nothing else in it."""
     counts, flat = numbers[:3], iter(numbers[3:])
     out, into, copies = ([(next(flat), next(flat)) for _ in range(count)] for count in counts)
     return SchedulerOutput(blocks_to_swap_out=out, blocks_to_swap_in=into, blocks_to_copy=copies)
@@ -153,15 +137,15 @@ class Follower:
     def run(self) -> None:
         """Until rank 0 has gone: then EOFError is raised, or EngineDeadError if it went in the middle of a step."""
         while True:
-            ask, *numbers = self.group.receive()
+            ask, *numbers = self.group.links[0].receive()
             if ask == Ask.FORWARD:
                 self.model(*unpack_step(numbers, self._array(sum(step_sizes(numbers)))))
             elif ask == Ask.LOGITS:
                 size, dtype = self.model.decoder_spec.hidden_size, FLOWING[numbers[1]]
                 hidden = torch.empty(numbers[0], size, dtype=dtype, device=self.device)
-                self.model.compute_logits(self.group.broadcast(hidden))
+                self.model.compute_logits(self.group.receive(hidden))
             elif ask == Ask.MOVE:
-                self.mover.move(read_moves(numbers))
+                self.mover.move(unpack_moves(numbers))
             else:
                 self._replay(*numbers)
 
@@ -174,4 +158,4 @@ class Follower:
         self.graphs.replay_arrays(packed.view(4, size), tables.view(size, max_blocks))
 
     def _array(self, length: int) -> torch.Tensor:
-        return self.group.broadcast(torch.empty(length, dtype=torch.int64, device=self.device))
+        return self.group.receive(torch.empty(length, dtype=torch.int64, device=self.device))
