@@ -16,12 +16,16 @@ from typing import Any
 
 import torch
 
+from folovllm.errors import EngineDeadError
+
 
 class Link:
     """process: the one at the other end, where it was started here."""
 
     def __init__(self, connection: socket.socket, process: subprocess.Popen[bytes] | None = None) -> None:
         self.connection, self.process = connection, process
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, message: Any) -> None:
         """What JSON can say."""
@@ -33,6 +37,18 @@ class Link:
         self.connection.settimeout(seconds)
         length = self._fill(bytearray(8))
         return json.loads(self._fill(bytearray(int.from_bytes(length, "little"))))
+
+    def hear(self, rank: int, seconds: float) -> Any:
+        """receive(), from this rank. Raises EngineDeadError: nothing comes, or what comes says that it has failed."""
+        try:
+            if not isinstance(message := self.receive(seconds), dict) or "error" not in message:
+                return message
+            why = f"failed: {message['error']}"
+        except TimeoutError:
+            why = f"does not answer: nothing came for {seconds} s"
+        except (EOFError, OSError):
+            why = self.last_words()
+        raise EngineDeadError(f"rank {rank} {why}")
 
     def send_tensor(self, x: torch.Tensor) -> None:
         self.connection.sendall(_bytes_of(x))

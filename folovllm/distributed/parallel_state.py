@@ -22,6 +22,8 @@ from folovllm.distributed.link import Link
 from folovllm.errors import EngineDeadError
 
 T = TypeVar("T")
+LOADING = 3600.0
+"""Seconds for the weights. A rank that ends before is seen at once."""
 
 
 def part(total: int, rank: int, world_size: int, unit: int = 1) -> range:
@@ -72,6 +74,14 @@ class GroupCoordinator:
             raise
         except BaseException as error:
             raise self.fail() from error
+
+    def fewest(self, counts: list[int]) -> list[int]:
+        """Rank 0's counts, or another rank's where it has fewer. All ranks learn them."""
+        all_of_them = [counts, *(link.hear(rank, LOADING) for rank, link in self.links.items())]
+        least = [min(each) for each in zip(*all_of_them, strict=True)]
+        for link in self.links.values():
+            link.send(least)
+        return least
 
     def receive(self, x: torch.Tensor) -> torch.Tensor:
         """Another rank: what came with a message. It says the shape, which `x` has."""

@@ -22,12 +22,12 @@ from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerCon
 from folovllm.core.observer import Observers
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
-from folovllm.engine.follow import follow_under_torchrun
 from folovllm.engine.input_processor import InputProcessor, Prompt, ends_of_text
 from folovllm.engine.masks_ahead import MasksAhead
 from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
 from folovllm.engine.parts import Parts, choose_parts
+from folovllm.engine.ranks import start_ranks
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.hf_config import load_hf_config
@@ -61,7 +61,6 @@ class LLMEngine:
             raise wrong("config", "be an EngineConfig or a ModelConfig", config)
         elif cache_config is not None or scheduler_config is not None:
             raise ValueError("cache_config and scheduler_config must not be given: an EngineConfig has both")
-        follow_under_torchrun(config)
         set_random_seed(config.model_config.seed)
         model_config = config.model_config
         hf_config = load_hf_config(model_config)
@@ -74,14 +73,14 @@ class LLMEngine:
 
         self.observers: Observers = []  # called at each event; they come and go between two steps
         self.core = build_engine_core(
-            config, hf_config, self.dtype, self.device, self.eos_token_ids, observers=self.observers, choose=choose
-        )
+            config, hf_config, self.dtype, self.device, self.eos_token_ids, observers=self.observers, choose=choose,
+            group=start_ranks(config, self.device),
+        )  # fmt: skip
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
         self.config = self.core.config  # with all that was decided filled in
         self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len
-        self._threads = threads_for_steps(
-            self.model_config.model, self.config.parallel_config.tensor_parallel_size
-        )
+        ranks = self.config.parallel_config.tensor_parallel_size
+        self._threads = threads_for_steps(self.model_config.model, ranks)
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
         self.output_processor = OutputProcessor(self.tokenizer, self.eos_token_ids, self.max_model_len)
         self.requests: dict[str, Request] = {}  # unfinished, in order of arrival

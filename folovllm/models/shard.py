@@ -1,4 +1,4 @@
-"""A rank's part of a decoder: which heads, which columns of the MLP, which tokens; and of a checkpoint's tensors.
+"""A rank's part of a decoder, and of a checkpoint's tensors.
 
     4 query heads, 2 KV heads, 2 ranks     rank 0   q 0 1 · kv 0      rank 1   q 2 3 · kv 1
     4 query heads, 2 KV heads, 4 ranks     rank 0   q 0   · kv 0      rank 1   q 1   · kv 0      rank 2   q 2   · kv 1 …
@@ -27,7 +27,7 @@ TURNED = ("qweight", "qzeros", "scales")
 
 @dataclass(frozen=True)
 class Shard:
-    """The cut of a layer by outputs or inputs, in numbers of them: this rank's, and all there are."""
+    """Which heads, columns of the MLP and tokens a rank has of the `whole` decoder."""
 
     rank: int
     heads: range
@@ -39,8 +39,8 @@ class Shard:
     @property
     def spec(self) -> DecoderSpec:
         """That of the decoder which this rank builds."""
-        sizes = {"num_heads": len(self.heads), "num_kv_heads": len(self.kv_heads)}
-        return replace(self.whole, intermediate_size=len(self.columns), **sizes)
+        heads, kv_heads = len(self.heads), len(self.kv_heads)
+        return replace(self.whole, intermediate_size=len(self.columns), num_heads=heads, num_kv_heads=kv_heads)
 
     def cut(self, layer: str) -> tuple[range, int]:
         """Of a layer's outputs, or its inputs if it is one of ROWS: this rank's, and how many there are."""
@@ -49,9 +49,9 @@ class Shard:
             return self.columns, whole.intermediate_size
         if layer in ("embed_tokens", "lm_head"):
             return self.tokens, whole.vocab_size
-        heads, count = (self.kv_heads, whole.num_kv_heads) if layer in ("k_proj", "v_proj") else (
-            self.heads, whole.num_heads)  # fmt: skip
-        return range(heads.start * whole.head_size, heads.stop * whole.head_size), count * whole.head_size
+        of_kv, size = layer in ("k_proj", "v_proj"), whole.head_size
+        heads, count = (self.kv_heads, whole.num_kv_heads) if of_kv else (self.heads, whole.num_heads)
+        return range(heads.start * size, heads.stop * size), count * size
 
 
 def shard_of(spec: DecoderSpec, linear: LinearMethod, rank: int, world_size: int) -> Shard:
@@ -61,19 +61,21 @@ def shard_of(spec: DecoderSpec, linear: LinearMethod, rank: int, world_size: int
     Raises:
         ValueError: the model cannot be cut into so many parts, by tensor_parallel_size.
     """
-    heads, kv_heads = spec.num_heads, spec.num_kv_heads
-    must = None
+    heads, kv_heads, columns, must = spec.num_heads, spec.num_kv_heads, spec.intermediate_size, None
+
+    def together(layer: str, of: int) -> int:
+        names = [f"model.layers.{number}.{layer}".rsplit(".", 1) for number in range(spec.num_layers)]
+        return math.lcm(*(linear.for_layer(parent, [name]).columns_together(of) for parent, name in names))
+
+    unit, of_heads = together("mlp.down_proj", columns), together("self_attn.o_proj", heads * spec.head_size)
     if heads % world_size:
         must = f"divide the model's {heads} attention heads"
     elif kv_heads % world_size and world_size % kv_heads:
         must = f"divide the model's {kv_heads} KV heads, or be a multiple of them"
-    unit = _together(spec, linear, "mlp", "down_proj", spec.intermediate_size)
-    least = min(-(-spec.intermediate_size // unit), spec.vocab_size)
-    if least < world_size:
-        must = f"be at most {least}: the MLP is cut at multiples of {unit} columns"
-    of_heads = _together(spec, linear, "self_attn", "o_proj", heads * spec.head_size)
-    if must is None and world_size > 1 and (heads // world_size * spec.head_size) % of_heads:
-        must = f"leave a rank whole groups of {of_heads} quantised columns: it has {heads // world_size} heads"
+    elif (most := min(-(-columns // unit), spec.vocab_size)) < world_size:
+        must = f"be at most {most}: the MLP is cut at multiples of {unit} columns"
+    elif heads // world_size * spec.head_size % of_heads:
+        must = f"leave each rank whole groups of {of_heads} quantised columns, not {heads // world_size} heads"
     if must is not None:
         raise wrong("tensor_parallel_size", must, world_size)
     return Shard(
@@ -92,11 +94,6 @@ def kv_heads_of(count: int, rank: int, world_size: int) -> range:
         return part(count, rank, world_size)
     head = rank * count // world_size
     return range(head, head + 1)
-
-
-def _together(spec: DecoderSpec, linear: LinearMethod, block: str, layer: str, columns: int) -> int:
-    names = [f"model.layers.{number}.{block}" for number in range(spec.num_layers)]
-    return math.lcm(*(linear.for_layer(name, [layer]).columns_together(columns) for name in names))
 
 
 def parallel_ops(ops: LayerOps, shard: Shard, group: GroupCoordinator) -> LayerOps:

@@ -50,8 +50,7 @@ class ModelRunner:
         self.model, self.kv_cache, self.sampling, self.graphs = model, kv_cache, sampling, graphs
         self.group, self.device, self.vocab_size = group, device, model.decoder_spec.vocab_size
         self._on_device = partial(torch.cuda.device, device) if device.type == "cuda" else nullcontext
-        mover = PinnedBlockMover if device.type == "cuda" else BlockMover
-        self.mover = mover(kv_cache, num_swap_blocks)
+        self.mover = make_mover(kv_cache, num_swap_blocks, device)
         self.batch = InputBatch(max_num_seqs, max_model_len, kv_cache.block_size, device)
         self.prompt_logprobs = PromptLogprobs(model, device)
         self.speculation = None if proposer is None else Speculation(proposer, self.batch, sampling, rejects=rejects)
@@ -161,6 +160,10 @@ class ModelRunner:
                 self.sampling.add(seq)
         for seq in scheduled.grown_seqs:
             self.batch.set_blocks(seq)
+
+
+def make_mover(kv_cache: KVCache, num_swap_blocks: int, device: torch.device) -> BlockMover | PinnedBlockMover:
+    return (PinnedBlockMover if device.type == "cuda" else BlockMover)(kv_cache, num_swap_blocks)
 
 
 def current_device(device: torch.device) -> AbstractContextManager[object]:

@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 from tests.m6.conftest import beam_oracle, oracle  # noqa: F401
-from tests.m9.support import rank_threads  # noqa: F401
+from tests.m9.ranks_support import rank_threads  # noqa: F401

@@ -1,10 +1,7 @@
-"""Ranks for M9's tests: threads of this process, which run what a rank's process runs, over the same sockets and the
-same memory. Only what must be a process is one.
-"""
+"""Groups of ranks for M9's tests, in threads of this process: over the same sockets and the same memory as processes."""
 
 from __future__ import annotations
 
-import copy
 import os
 import socket
 import threading
@@ -20,7 +17,6 @@ from folovllm.distributed.collectives import Collectives
 from folovllm.distributed.launch import join
 from folovllm.distributed.link import Link
 from folovllm.distributed.parallel_state import GroupCoordinator
-from folovllm.engine.follow import run_rank
 from folovllm.utils.cpu_kernels import unavailable_reason
 
 CPU = torch.device("cpu")
@@ -49,25 +45,6 @@ class RankThread:
 
     def kill(self) -> None:
         raise AssertionError("a thread ends when rank 0 has gone")
-
-
-def start_thread(rank: int, connection: socket.socket, memory: int | None, port: int, config: Any) -> RankThread:
-    size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
-    shared = launch.store_of(port, size, timeout) if memory is None else os.dup(memory)
-    return RankThread(run_rank, rank, Link(connection.dup()), shared, copy.deepcopy(config))
-
-
-@pytest.fixture
-def rank_threads(monkeypatch: pytest.MonkeyPatch) -> list[RankThread]:
-    """The ranks that the test's engines start are threads. They have come to their end without an error after it."""
-    started: list[RankThread] = []
-
-    def start(*args: Any) -> Any:
-        started.append(start_thread(*args))
-        return started[-1]
-
-    monkeypatch.setattr(launch, "start_process", start)
-    return started
 
 
 def links_of(size: int) -> list[dict[int, Link]]:

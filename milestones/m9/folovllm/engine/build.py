@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -25,10 +25,8 @@ from folovllm.engine.build_proposer import load_draft_model, make_proposer
 from folovllm.engine.core import EngineCore
 from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.parts import Parts, choose_parts
-from folovllm.engine.start_ranks import smallest_cache, start_ranks
 from folovllm.engine.step_costs import measure_host_costs, measure_step_costs
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.models.registry import decoder_spec
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
@@ -43,34 +41,33 @@ logger = init_logger(__name__)
 
 
 def build_engine_core(
-    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int]
-) -> EngineCore:
-    """`config` has max_model_len filled in.
+    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
+    *, group: GroupCoordinator | None = None,
+) -> EngineCore:  # fmt: skip
+    """`config` has max_model_len filled in. group: of the ranks that compute the model together, which ends with the
+    engine; None: there is one.
 
     Raises:
         ValueError: no block fits into memory, or the configuration's parts contradict one another.
     """
     model_config = config.model_config
-    with current_device(device):
+    with current_device(device), ExitStack() as undo:
+        if group is not None:
+            undo.callback(group.close)
         # What can be refused is refused before the weights are read.
         limits = resolve_scheduler_config(config.scheduler_config, model_config.max_model_len, device.type)
         parts = choose_parts(config, hf_config, dtype, device)
-        weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
-        group = start_ranks(config, decoder_spec(hf_config), parts.ops.linear, weights, device)
-        try:
-            return _build(config, hf_config, dtype, device, eos_token_ids, limits, parts, weights, group)
-        except BaseException:
-            if group is not None:
-                group.close()
-            raise
+        core = _build(config, hf_config, dtype, device, eos_token_ids, limits, parts, group)
+        undo.pop_all()
+        return core
 
 
 def _build(
     config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, eos_token_ids: frozenset[int],
-    limits: SchedulerConfig, parts: Parts, weights: Path | None, group: GroupCoordinator | None,
+    limits: SchedulerConfig, parts: Parts, group: GroupCoordinator | None,
 ) -> EngineCore:  # fmt: skip
-    """group: of the ranks that compute the model together; None: there is one."""
     model_config, cache_config = config.model_config, config.cache_config
+    weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
     longest, seed = model_config.max_model_len, model_config.seed
     model = build_model(hf_config, longest, dtype, device, weights, seed=seed, ops=parts.ops, group=group)
     vocab_size = model.decoder_spec.vocab_size
@@ -83,7 +80,8 @@ def _build(
     most_rows = limits.max_num_seqs * (1 + most)  # of a step of decodes: each has its last token and draft tokens
     size = size_cache(config, model, parts, limits, most_rows, token_bytes, dtype, device)
     if group is not None:
-        size = smallest_cache(group, size, config.parallel_config.distributed_timeout_seconds)
+        fewest = group.fewest([size.num_blocks, size.num_swap_blocks])
+        size = dataclasses.replace(size, num_blocks=fewest[0], num_swap_blocks=fewest[1])
     limits = _within_cache(limits, size)
     kv = KVCacheManager(
         size.num_blocks, size.block_size, size.num_swap_blocks,

@@ -21,10 +21,10 @@ from typing import Any, cast
 from folovllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from folovllm.engine.build import build_engine_core
 from folovllm.engine.core import StepFailedError
-from folovllm.engine.follow import follow_under_torchrun
 from folovllm.engine.input_processor import InputProcessor, Prompt
 from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.output_processor import OutputProcessor
+from folovllm.engine.ranks import start_ranks
 from folovllm.engine.stats import EngineStats, TokenCounter
 from folovllm.engine.stream import OutputDelta, check_can_stream
 from folovllm.hf_config import load_generation_config, load_hf_config
@@ -53,7 +53,6 @@ class LLMEngine:
             raise wrong("config", "be an EngineConfig or a ModelConfig", config)
         elif cache_config is not None or scheduler_config is not None:
             raise ValueError("cache_config and scheduler_config must not be given: an EngineConfig has both")
-        follow_under_torchrun(config)
         set_random_seed(config.model_config.seed)
         model_config = config.model_config
         hf_config = load_hf_config(model_config)
@@ -64,13 +63,14 @@ class LLMEngine:
         self.tokenizer = None if model_config.skip_tokenizer_init else load_tokenizer(model_config)
         self.eos_token_ids = frozenset(load_generation_config(model_config).eos_token_ids)
 
-        self.core = build_engine_core(config, hf_config, self.dtype, self.device, self.eos_token_ids)
+        self.core = build_engine_core(
+            config, hf_config, self.dtype, self.device, self.eos_token_ids, group=start_ranks(config, self.device)
+        )
         self.scheduler, self.runner = self.core.scheduler, self.core.runner
         self.config = self.core.config  # with all that was decided filled in
         self.model_config, self.max_model_len = self.config.model_config, self.scheduler.max_model_len
-        self._threads = threads_for_steps(
-            self.model_config.model, self.config.parallel_config.tensor_parallel_size
-        )
+        ranks = self.config.parallel_config.tensor_parallel_size
+        self._threads = threads_for_steps(self.model_config.model, ranks)
         self.input_processor = InputProcessor(self.tokenizer, self.runner.vocab_size, self.config)
         self.output_processor = OutputProcessor(self.tokenizer, self.eos_token_ids, self.max_model_len)
         self.requests: dict[str, Request] = {}  # unfinished, in order of arrival
