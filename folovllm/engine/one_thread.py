@@ -31,8 +31,8 @@ def threads_for_steps(model: str | None, ranks: int = 1) -> Callable[[], Abstrac
 
 @contextmanager
 def few_threads(ranks: int | None) -> Iterator[None]:
-    """Inside, torch computes with the share of its threads that one of so many ranks has (None: with one); whatever comes after has as many as before: code around an engine is not
-    ours to slow down. It takes a microsecond.
+    """Inside, torch computes with one thread (None), or with the share of its threads that one of so many ranks has.
+    Whatever comes after has as many as before: code around an engine is not ours to slow down. It takes a microsecond.
 
     A number that comes from OMP_NUM_THREADS or torch.set_num_threads() holds. Torch does not tell whether its number
     was set, so one that it would take by itself counts as not chosen."""

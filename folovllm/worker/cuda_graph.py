@@ -107,7 +107,6 @@ class GraphBuffers:
             self.settings[:, count:size].zero_()  # padding is greedy
             self._settings_of = gumbel_params
 
-
     def load_arrays(self, packed: torch.Tensor, tables: torch.Tensor) -> None:
         """StepInputs.packed and the block tables."""
         size = len(tables)
@@ -176,7 +175,9 @@ class CudaGraphs:
         hidden, logits, tokens = self.outputs.first(size)
         hidden.copy_(self.model(*self.buffers.inputs(size)))
         head = self.model.lm_head
-        if type(head) is LMHead and type(head.method) is LinearMethod:  # into place: a copy would read and write 304 KB a row
+        if (
+            type(head) is LMHead and type(head.method) is LinearMethod
+        ):  # into place: a copy would read and write 304 KB a row
             torch.mm(hidden, head.weight.t(), out=logits)
         else:
             computed = self.model.compute_logits(hidden)
@@ -193,11 +194,6 @@ class CudaGraphs:
         """Of `size` sequences of one token, in the null block."""
         self.buffers.clear(size)
         self.recorded[size].replay()
-
-    def replay_arrays(self, packed: torch.Tensor, tables: torch.Tensor) -> None:
-        """Of a step that another rank has prepared."""
-        self.buffers.load_arrays(packed, tables)
-        self.recorded[len(tables)].replay()
 
     def replay(
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None
