@@ -32,10 +32,10 @@ def threads_for_steps(model: str | None, ranks: int = 1) -> Callable[[], Abstrac
 @contextmanager
 def few_threads(ranks: int | None) -> Iterator[None]:
     """Inside, torch computes with one thread (None), or with the share of its threads that one of so many ranks has.
-    Whatever comes after has as many as before: code around an engine is not ours to slow down. It takes a microsecond.
+    Afterwards it has as many as before, so that other code in the process is not slowed down. It takes a microsecond.
 
-    A number that comes from OMP_NUM_THREADS or torch.set_num_threads() holds. Torch does not tell whether its number
-    was set, so one that it would take by itself counts as not chosen."""
+    A number that comes from OMP_NUM_THREADS or torch.set_num_threads() holds. Torch does not say whether its number
+    was set, so one that it would take by default counts as not chosen."""
     before = torch.get_num_threads()
     if "OMP_NUM_THREADS" in os.environ or before not in torchs_own_numbers():
         yield
