@@ -50,8 +50,7 @@ def sizes(trace: dict[str, Any]) -> list[tuple[str, int, int]]:
     return [(name, prompt, outputs) for name, _, prompt, outputs, _ in REQUESTS]
 
 
-def _heading(picture: Picture, milestone: str, right: tuple[str, str]) -> tuple[str, str]:
-    title = TITLES[milestone]
+def _heading(picture: Picture, title: tuple[str, str], right: tuple[str, str]) -> tuple[str, str]:
     picture.add(
         text(22, 34, *title, font_size="16", font_weight="bold"),
         text(picture.width - 22, 34, *right, text_anchor="end", fill=MUTED),
@@ -65,9 +64,10 @@ def _steps(milestone: str, trace: dict[str, Any]) -> str:
     beside = 250 if trace["settings"].get("enable_prefix_caching") else 84 if has_budget else 0  # for words
     picture = Picture(frames, max(WIDTH, int(column(frames + 1)) + beside))
     computed = sum(part["n"] for step in steps for part in step)
+    name = milestone.upper()
     title = _heading(
         picture,
-        milestone,
+        (f"{name}: what it decides", f"{name} 的决定") if "requests" in trace else TITLES[milestone],
         (f"{frames} steps, {computed} tokens computed", f"{frames} 步，共计算 {computed} 个 token"),
     )
     picture.add(text(22, 62, "step", "步", fill=MUTED))
@@ -259,7 +259,7 @@ def _lanes(picture: Picture, trace: dict[str, Any], y: int) -> int:
 def _states(states: list[dict[str, list[Any]]]) -> str:
     """M0: a card for each request, in the column of its state."""
     picture = Picture(len(states))
-    title = _heading(picture, "m0", ("states are set by hand", "状态由人来设"))
+    title = _heading(picture, TITLES["m0"], ("states are set by hand", "状态由人来设"))
     left, wide = 60, 258
     columns = ["WAITING", "RUNNING", "FINISHED_LENGTH_CAPPED"]
     for i, status in enumerate(columns):

@@ -193,7 +193,7 @@ def _why(scheduler: Any, output: Any, request: Any, gave_way: list[str]) -> str:
         return "seqs"
     if refused:
         return "blocks"  # a running prompt lacks them: then nobody is let in
-    return "prompt" if getattr(scheduler, "chunks", False) and left > 0 else "budget"
+    return "passed over" if getattr(scheduler, "chunks", False) and left > 0 else "budget"
 
 
 def load(spec: dict[str, Any], say: Callable[[int], object]) -> dict[str, Any]:
@@ -206,7 +206,8 @@ def load(spec: dict[str, Any], say: Callable[[int], object]) -> dict[str, Any]:
     machine = report.Machine(cost, shape.name, device.name, device.kind, "bfloat16", shape.max_model_len)
     off = {"no_chunked_prefill": not spec["chunks"], "no_prefix_caching": not spec["caching"]}
     args = Namespace(max_num_seqs=spec["seqs"], max_model_len=None, burstiness=1.0, max_concurrency=None, **off)
-    case = report.Case(request_rate=spec["rate"], max_num_batched_tokens=spec["budget"])
+    budget = spec["budget"] if spec["chunks"] else None  # else it must hold the longest prompt: the engine's own choice
+    case = report.Case(request_rate=spec["rate"], max_num_batched_tokens=budget)
     setup, meter = case.setup(machine, args), report.Meter()
     simulator = report.Simulator(setup, cost, meter)
     loads = importlib.import_module("folovllm.simulator.load").LOADS

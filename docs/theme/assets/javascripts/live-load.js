@@ -62,7 +62,11 @@
       });
       for (const [name, words] of SWITCHES) {
         const input = element("input", { type: "checkbox", checked: true, name });
-        input.onchange = () => (this.spec[name] = input.checked);
+        input.onchange = () => {
+          this.spec[name] = input.checked;
+          // A whole prompt has to fit into a step, so without chunks the engine chooses the budget.
+          if (name === "chunks") this.box.querySelector("[name=budget]").disabled = !input.checked;
+        };
         fields.push(element("label", {}, input, element("span", {}, words)));
       }
       this.button = element("button", { type: "button", className: "md-button", onclick: () => this.run() }, say("Simulate", "模拟"));
@@ -105,7 +109,7 @@
         const mark = element("span", { className: "live__mark" });
         mark.style.background = COLOURS[age];
         const off = SWITCHES.filter(([name]) => !spec[name]).map(([, words]) => say(`no ${words}`, `无${words}`));
-        const name = [spec.device, spec.model, spec.load, `${spec.rate}/s`, spec.budget, `≤${spec.seqs}`, ...off].join(" · ");
+        const name = [spec.device, spec.model, spec.load, `${spec.rate}/s`, row.budget, `≤${spec.seqs}`, ...off].join(" · ");
         const values = [milliseconds(ttft[50]), milliseconds(ttft[99]), milliseconds(itl[50]), milliseconds(itl[99])];
         values.push(Math.round(row.output_tokens_per_s).toLocaleString("en"), row.running.toFixed(0));
         values.push(`${(100 * row.hit_rate).toFixed(0)}%`, row.preempted);
@@ -117,6 +121,6 @@
 
   for (const box of document.querySelectorAll(".live")) {
     if (!JSON.parse(box.dataset.live).load) continue;
-    starting(box, say("Simulate here", "在这里模拟"), "root", (python) => new Load(box).open(python));
+    starting(box, say("Simulate here", "在这里模拟"), "root", (python) => (box.live = new Load(box)).open(python));
   }
 })();
