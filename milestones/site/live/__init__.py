@@ -79,9 +79,9 @@ def _package() -> bytes | None:
         if npm is None:
             return None
         with tempfile.TemporaryDirectory() as folder:
-            command = [npm, "pack", f"pyodide@{PYODIDE}", "--silent", "--pack-destination", folder]
+            command = [npm, "pack", f"pyodide@{PYODIDE}", "--silent", "--fetch-retries=1", "--pack-destination", folder]
             try:
-                subprocess.run(command, cwd=folder, capture_output=True, check=True, timeout=300)
+                subprocess.run(command, cwd=folder, capture_output=True, check=True, timeout=120)
                 CACHE.parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(str(next(Path(folder).glob("*.tgz"))), CACHE)
             except (subprocess.SubprocessError, StopIteration, OSError):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-BLOCK_SIZE, MOST_STEPS = 4, 60
+BLOCK_SIZE, MOST_STEPS = 4, 99
 OWN, DRAWN = 1000, 100_000  # token ids: below OWN the text that requests share, then each one's own, then what is drawn
 YOURS = "<your code>"
 
