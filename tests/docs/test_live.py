@@ -67,6 +67,14 @@ def test_what_a_reader_writes_is_run_and_then_forgotten(tmp_path: Path) -> None:
     assert again == first
 
 
+def test_a_reader_s_policy_decides_who_comes_first(tmp_path: Path) -> None:
+    key = "folovllm/core/scheduler.py Scheduler._key"
+    spec = changed("m2/budgets", key, "request.priority if self.by_priority else 0", "len(request.prompt_token_ids)")
+    (answer,) = Driver(tmp_path, "m2")(spec)
+    assert work(answer, 1) == {"E": (0, 1), "C": (0, 2), "D": (0, 3), "B": (0, 6)}  # 12 tokens in four slots
+    assert waits(answer)[:3] == [{"A": "seqs"}, {"A": "seqs"}, {}]
+
+
 def test_a_mistake_in_it_is_told_with_its_line(tmp_path: Path) -> None:
     where = "folovllm/core/block_pool.py BlockPool._put_back"
     unknown = changed("m6/eviction", where, "to_front = self", "to_front = oops")

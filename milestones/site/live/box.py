@@ -20,6 +20,7 @@ Requests = tuple[tuple[str, int, int, int, int], ...]
 RUNNING: Requests = (("A", 5, 6, 0, 0), ("B", 20, 4, 1, 17), ("C", 19, 4, 4, 17))
 SCHEDULER, SHARES = "folovllm/core/scheduler.py Scheduler.", "folovllm/core/prompt_shares.py "
 MANAGER = "folovllm/core/kv_cache_manager.py KVCacheManager."
+LINES = "folovllm/core/request_queue.py RequestLines."
 PREEMPTION, POOL = "folovllm/core/preemption.py ", "folovllm/core/block_pool.py BlockPool."
 MISSING = {
     "en": "Here a box runs these steps, but this copy of the site was built without it.",
@@ -41,13 +42,15 @@ class Box:
 
 
 BOXES = {
-    "m2/running": Box(32, 2, RUNNING, (SCHEDULER + "schedule", SCHEDULER + "_admit"), figure="m2/running"),
+    "m2/running": Box(
+        32, 2, RUNNING, (SCHEDULER + "schedule", SCHEDULER + "_admit", SCHEDULER + "_key"), figure="m2/running"
+    ),
     "m2/budgets": Box(
         12, 4, (("A", 7, 4, 0, 0), ("B", 6, 4, 0, 0), ("C", 2, 4, 0, 0), ("D", 3, 4, 0, 0), ("E", 1, 2, 0, 0)),
-        (SCHEDULER + "schedule", SCHEDULER + "_admit"), longest=12,
+        (SCHEDULER + "_key", SCHEDULER + "schedule", SCHEDULER + "_admit"), longest=12,
     ),
     "m3/running": Box(
-        32, 4, RUNNING, (SCHEDULER + "schedule", PREEMPTION + "choose_victims"), figure="m3/running"
+        32, 4, RUNNING, (SCHEDULER + "schedule", PREEMPTION + "choose_victims", LINES + "add"), figure="m3/running"
     ),
     "m3/preemption": Box(
         32, 4, (("A", 7, 6, 0, 0), ("B", 6, 6, 0, 0), ("C", 5, 6, 0, 0)),
