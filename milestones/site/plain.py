@@ -78,8 +78,10 @@ class Pages:
         path, *names = directive.words
         if directive.kind == "live":  # where no script runs
             path = box.find(path).figure or ""
+            if not path:
+                return f"*{box.MISSING[lang]}*"
         if directive.kind in ("figure", "live"):
-            return self._drawing(path, lang, page, directive.options.get("caption", "")) if path else ""
+            return self._drawing(path, lang, page, directive.options.get("caption", ""))
         if directive.kind in ("bench", "plot"):
             options = directive.options
             shown = {"columns": options.get("columns", ""), "where": options.get("where", "")}

@@ -23,8 +23,8 @@ MANAGER = "folovllm/core/kv_cache_manager.py KVCacheManager."
 LINES = "folovllm/core/request_queue.py RequestLines."
 PREEMPTION, POOL = "folovllm/core/preemption.py ", "folovllm/core/block_pool.py BlockPool."
 MISSING = {
-    "en": "Here a box runs these steps, but this copy of the site was built without it.",
-    "zh": "这里本来有一个能运行这些步骤的框，但本站这一份构建时没有带上它。",
+    "en": "On the published site, a box here runs these steps.",
+    "zh": "在发布的网站上，这里有一个框，可以运行这些步骤。",
 }
 
 
