@@ -121,6 +121,7 @@
 
   for (const box of document.querySelectorAll(".live")) {
     if (!JSON.parse(box.dataset.live).load) continue;
-    starting(box, say("Simulate here", "在这里模拟"), "root", (python) => (box.live = new Load(box)).open(python));
+    const hint = say("1,000 requests in some seconds.", "几秒钟模拟 1,000 个请求。");
+    starting(box, say("Simulate here", "在这里模拟"), hint, "root", (python) => (box.live = new Load(box)).open(python));
   }
 })();

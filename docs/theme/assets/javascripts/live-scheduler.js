@@ -18,8 +18,7 @@
 
     async open(python) {
       this.python = python;
-      const found = await this.compute();
-      if (!found) throw new Error(this.error.textContent);
+      if (!(await this.compute())) throw new Error(this.error.textContent);
     }
 
     build() {
@@ -291,10 +290,11 @@
 
   for (const box of document.querySelectorAll(".live")) {
     const data = JSON.parse(box.dataset.live);
-    if (!data.spec) continue;
-    const made = (box.live = new Box(box, data));
+    if (data.load) continue;
+    box.live = new Box(box, data);
     const name = data.spec.milestone.toUpperCase();
+    const hint = say("Change requests, settings and code, step by step.", "改请求、改设置、改代码，一步一步看。");
     const words = say(`Run ${name}'s scheduler here`, `在这里运行 ${name} 的调度器`);
-    starting(box, words, data.spec.milestone, (python) => made.open(python));
+    starting(box, words, hint, data.spec.milestone, (python) => box.live.open(python));
   }
 })();

@@ -69,7 +69,7 @@ const LIVE = (() => {
   }
 
   // A button under the picture; `open` builds the rest when Python is there.
-  function starting(box, words, tree, open) {
+  function starting(box, words, hint, tree, open) {
     const status = element("span", { className: "live__status", role: "status" });
     const button = element("button", { type: "button", className: "md-button" }, words);
     button.onclick = async () => {
@@ -88,9 +88,9 @@ const LIVE = (() => {
         source = undefined;
       }
     };
-    const size = say("Loads Python once from this site: 9 MB.", "从本站加载一次 Python，共 9 MB。");
+    const size = say(" Python comes from this site, 9 MB.", "Python 从本站加载，共 9 MB。");
     const row = element("p", { className: "live__start" }, button, status);
-    status.textContent = size;
+    status.textContent = hint + size;
     box.append(row);
   }
 
