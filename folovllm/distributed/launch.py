@@ -73,22 +73,22 @@ def store_at(port: int, size: int, timeout: int, **more: Any) -> dist.Store:
 
 def meet_under_torchrun(rank: int, size: int, timeout: int) -> tuple[dict[int, Link], dist.Store]:
     """Links as GroupCoordinator has them, and torchrun's store. Raises EngineDeadError: a rank does not come."""
-    store = next(dist.rendezvous("env://", timeout=timedelta(seconds=timeout * PATIENCE)))[0]
-    address, key, links = os.environ["MASTER_ADDR"], "folovllm/port", {}
-    if rank:
-        links[0] = Link(socket.create_connection((address, int(store.get(key)))))
-        links[0].send(rank)
-        return links, store
-    with socket.create_server((address, 0)) as listener:
-        store.set(key, str(listener.getsockname()[1]))
-        listener.settimeout(timeout * PATIENCE)
-        while len(links) < size - 1:
-            try:
+    address, key, waits = os.environ["MASTER_ADDR"], "folovllm/port", timeout * PATIENCE
+    env, links = f"env://?rank={rank}&world_size={size}", {}
+    try:
+        store = next(dist.rendezvous(env, timeout=timedelta(seconds=waits)))[0]
+        if rank:
+            links[0] = Link(socket.create_connection((address, int(store.get(key)))))
+            links[0].send(rank)
+            return links, store
+        with socket.create_server((address, 0)) as listener:
+            store.set(key, str(listener.getsockname()[1]))
+            listener.settimeout(waits)
+            while len(links) < size - 1:
                 link = Link(listener.accept()[0])
-            except TimeoutError:
-                missing = min({*range(1, size)} - links.keys())
-                raise EngineDeadError(f"rank {missing} of {size} did not come") from None
-            links[int(link.receive(timeout))] = link
+                links[int(link.receive(timeout))] = link
+    except (TimeoutError, dist.DistError) as error:
+        raise EngineDeadError(f"not all of {size} ranks came within {waits} s: {error}") from None
     return links, store
 
 

@@ -58,16 +58,16 @@ class Link:
 
     def is_closed(self, seconds: float = 0.0) -> bool:
         """Whether the other side has gone, or goes within so many seconds. What it said before may be unread."""
+        if self.connection.fileno() < 0:  # closed here
+            return True
         asked = select.poll()
         asked.register(self.connection, select.POLLRDHUP)
         return bool(asked.poll(1000 * seconds))
 
     def close(self) -> None:
-        """The other side's process ends by that, or is ended."""
+        """The other side's process ends, too. It has nothing to bring to an end: it is not waited for."""
         self.connection.close()
         if self.process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(2.0)
             self.process.kill()
             self.process.wait()
 
