@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from folovllm import LLM, EngineConfig, EngineDeadError, LLMEngine, SamplingParams
-from folovllm.distributed import launch
 from folovllm.engine import ranks
 from folovllm.worker.follower import Follower
 from tests.helpers import make_hf_folder
@@ -86,7 +85,7 @@ def test_a_process_that_ends_before_it_says_what_it_is(monkeypatch: pytest.Monke
     def start(rank: int, connection: socket.socket, *rest: object) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"], pass_fds=[connection.fileno()])
 
-    monkeypatch.setattr(launch, "start_process", start)
+    monkeypatch.setattr(ranks, "start_process", start)
     with pytest.raises(EngineDeadError, match="^rank 1 has ended with status 3; start the engine anew$"):
         two_ranks()
 
@@ -170,7 +169,7 @@ def torchruns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ranks_meet_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     torchruns(monkeypatch)
-    met = together([lambda rank=rank: launch.meet_under_torchrun(rank, 3, GUARD) for rank in range(3)])
+    met = together([lambda rank=rank: ranks.meet_under_torchrun(rank, 3, GUARD) for rank in range(3)])
     assert [sorted(links) for links, _ in met] == [[1, 2], [0], [0]]
     for rank in (1, 2):
         met[rank][0][0].send([rank])
@@ -180,9 +179,9 @@ def test_ranks_meet_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_rank_that_never_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     torchruns(monkeypatch)
-    monkeypatch.setattr(launch, "PATIENCE", 1)
+    monkeypatch.setattr(ranks, "PATIENCE", 1)
     with pytest.raises(EngineDeadError, match="^not all of 2 ranks came within 1 s: "):
-        launch.meet_under_torchrun(0, 2, 1)
+        ranks.meet_under_torchrun(0, 2, 1)
 
 
 def test_torchrun_must_have_started_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
