@@ -12,6 +12,7 @@ import torch
 
 import folovllm
 from folovllm.attention.backend import BACKENDS, get_backend_class, select_backend
+from folovllm.attention.backends.dense import DenseBackend
 from folovllm.attention.backends.flash_attn import FlashAttnBackend
 from tests.helpers import names, thinned
 from tests.m4.attention_reference import BATCHES, SHAPES, Shape, make_case
@@ -114,3 +115,9 @@ def test_flash_attn_refuses_blocks_that_it_cannot_read() -> None:
     with pytest.raises(ValueError, match="block_size must be a multiple of 256 for attention_backend 'flash_attn'.*16"):
         backend.kv_cache_shape(3, 16)
     assert backend.kv_cache_shape(3, 512) == (2, 3, 512, 2, 64)
+
+
+def test_a_backend_that_cannot_run_here_says_why(monkeypatch):
+    monkeypatch.setattr(DenseBackend, "unavailable_reason", classmethod(lambda cls, device: "it is Sunday"))
+    with pytest.raises(ValueError, match="attention_backend 'dense' cannot run on cpu: it is Sunday"):
+        select_backend("dense", CPU)
