@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from milestones.chain import Course
-from milestones.labs.exercise import Exercise, load_exercises
+from milestones.labs.exercise import Exercise, load_exercises, solved_tree
 from milestones.labs.kept import apply_solution, copies, lines_of, reset, restore
 from milestones.labs.lab import Lab, choose, exercises_of, find_lab, first_open, following, known_labs, open_lab
 from milestones.labs.onward import GENERATES, PROMPT, carry_on, generate, generate_of
@@ -32,7 +33,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     command = _in_lab(commands, "check", "grade the first exercise that is not solved, or the one named")
     command.add_argument("-v", "--verbose", action="store_true", help="the whole test, all lines on the way")
-    command.add_argument("--watch", action="store_true", help="check again whenever a file is saved")
+    command.add_argument(
+        "--watch", action="store_true", help="check again whenever a file is saved (default for the first)"
+    )
     command.add_argument("--all", action="store_true", help="grade every exercise again")
     command.set_defaults(run=run_check)
 
@@ -109,11 +112,13 @@ def run_check(root: Path, args: argparse.Namespace) -> int:
 
     course, lab, exercises = _open(root, args)
     console = LabConsole()
-    if args.watch:
+    exercise = choose(exercises, args.name, lab.language) if args.name else first_open(lab, exercises)
+    is_first = exercise is exercises[0] and not args.all and not lab.is_solved(exercise)
+    if args.watch or (is_first and console.is_interactive and sys.stdin.isatty()):
         from milestones.labs.watch import watch
 
-        return watch(console, course, lab, exercises, args.name, verbose=args.verbose)
-    exercise = choose(exercises, args.name, lab.language) if args.name else first_open(lab, exercises)
+        name = args.name if args.watch else None
+        return watch(console, course, lab, exercises, name, verbose=args.verbose, once=not args.watch)
     row = exercises if args.all or exercise is None else [exercise]
     for exercise in row:
         with console.status(say(lab.language, "checking", name=exercise.id)):
@@ -157,7 +162,7 @@ def run_solution(root: Path, args: argparse.Namespace) -> int:
     course, lab, exercises = _open(root, args)
     exercise = _one(lab, exercises, args.name)
     console, done = LabConsole(), lab.done(exercise)
-    text = course.tree(lab.number)[exercise.file].data.decode("utf-8")
+    text = solved_tree(course, lab.number, exercises)[exercise.file].data.decode("utf-8")
     if args.apply:
         kept = apply_solution(lab, course, exercise)
         done.solution = "applied"

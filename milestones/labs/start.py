@@ -11,12 +11,12 @@ from pathlib import Path
 
 from milestones.chain import Course
 from milestones.handout import with_plain_pages
-from milestones.labs.exercise import load_exercises
+from milestones.labs.exercise import load_exercises, solved_tree
 from milestones.labs.lab import BASE, Lab, course_digest, remember
 from milestones.labs.prove import blanked_tree
 from milestones.sources import IDENTITY, File, git
 from milestones.spec import Milestone, MilestoneError
-from milestones.trees import build_tree, lab_readme, write_repository, write_tree
+from milestones.trees import lab_readme, write_repository, write_tree
 
 LAUNCHER = Path(__file__).with_name("launcher")
 
@@ -32,7 +32,7 @@ def lab_tree(course: Course, milestone: Milestone, language: str) -> dict[str, F
     exercises = load_exercises(course.snapshot, milestone.number)
     if not exercises:
         raise MilestoneError(f"{milestone.id} has no exercises; `python -m milestones checkout {milestone.id} DIR`")
-    own = build_tree(course, milestone)
+    own = solved_tree(course, milestone.number, exercises)
     tree = blanked_tree(own, exercises)
     no_answers = {own[e.file].data: tree[e.file] for e in exercises}  # in the notes either
     tree = with_plain_pages(course, tree, no_answers)

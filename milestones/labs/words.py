@@ -16,6 +16,7 @@ WORDS: dict[str, tuple[str, str]] = {
     "with": ("with", "其中"),
     "at": ("your code", "你的代码"),
     "look": ("look at", "看这里"),
+    "figures": ("measured {yours} · ours {ours} · best known {best}", "测得 {yours} · 我们的 {ours} · 已知最好 {best}"),
     "printed": ("it printed", "打印输出"),
     "next": ("next", "下一步"),
     "invariant": ("Invariant {n}", "第 {n} 条"),
