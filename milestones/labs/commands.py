@@ -33,9 +33,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     command = _in_lab(commands, "check", "grade the first exercise that is not solved, or the one named")
     command.add_argument("-v", "--verbose", action="store_true", help="the whole test, all lines on the way")
-    command.add_argument(
-        "--watch", action="store_true", help="check again whenever a file is saved (default for the first)"
-    )
+    command.add_argument("--watch", action="store_true", help="check again whenever a file is saved")
     command.add_argument("--all", action="store_true", help="grade every exercise again")
     command.set_defaults(run=run_check)
 
@@ -91,9 +89,9 @@ def run_start(root: Path, args: argparse.Namespace) -> int:
     if before is not None and before.number >= milestone.number:
         raise MilestoneError(f"--from must be of a milestone before {milestone.id}, got {before.milestone}")
     lab = start(root, course, milestone, args.folder, language)
-    number = len(load_exercises(course.snapshot, milestone.number))
     label = f"M{milestone.number}: {milestone.title[language]}"
-    print(say(language, "started", label=label, n=number, folder=args.folder))
+    total = len(load_exercises(course.snapshot, milestone.number))
+    print(say(language, "started", label=label, n=total, folder=args.folder))
     if before is not None:
         print(say(language, "carrying", folder=args.before), flush=True)
         for key, exercise in carry_on(lab, before, course):
@@ -117,8 +115,7 @@ def run_check(root: Path, args: argparse.Namespace) -> int:
     if args.watch or (is_first and console.is_interactive and sys.stdin.isatty()):
         from milestones.labs.watch import watch
 
-        name = args.name if args.watch else None
-        return watch(console, course, lab, exercises, name, verbose=args.verbose, once=not args.watch)
+        return watch(console, course, lab, exercises, args.name, verbose=args.verbose, once=not args.watch)
     row = exercises if args.all or exercise is None else [exercise]
     for exercise in row:
         with console.status(say(lab.language, "checking", name=exercise.id)):
@@ -128,9 +125,8 @@ def run_check(root: Path, args: argparse.Namespace) -> int:
         if checked.grade.outcome != "solved":
             return 1
     if first_open(lab, exercises) is None:
-        show_end(
-            console, lab, len(exercises), following(course, lab), is_shown=GENERATES not in course.tree(lab.number)
-        )
+        is_shown = GENERATES not in course.tree(lab.number)
+        show_end(console, lab, len(exercises), following(course, lab), is_shown=is_shown)
     return 0
 
 

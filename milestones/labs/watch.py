@@ -32,7 +32,7 @@ def watch(
     above = ""  # what was solved just now: the next exercise is shown below it
     try:
         while True:
-            exercise = choose(exercises, name, lab.language) if name else first_open(lab, exercises)
+            exercise = choose(exercises, name, lab.language) if name and not once else first_open(lab, exercises)
             if exercise is None:
                 is_shown = GENERATES not in course.tree(lab.number)
                 show_end(console, lab, len(exercises), following(course, lab), is_shown=is_shown)
@@ -41,7 +41,8 @@ def watch(
             with console.status(say(lab.language, "checking", name=exercise.id)):
                 checked = check(lab, course, exercises, exercise)
             is_solved = checked.grade.outcome == "solved"
-            if is_solved and name is None and (not once or first_open(lab, exercises) is None):
+            goes_on = first_open(lab, exercises) is None if once else name is None
+            if is_solved and goes_on:
                 above = f"✔ {exercise.folder[:2]} {exercise.pages[lab.language].title}: {say(lab.language, 'solved')}"
                 continue  # with the next one
             if console.is_terminal:

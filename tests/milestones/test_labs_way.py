@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import ast
-import io
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from milestones import cli
 from milestones.chain import Course
-from milestones.labs import blank
 from milestones.labs.exercise import load_exercises
 from milestones.sources import IDENTITY, git, working_tree
-from tests.milestones.labs_support import lab_files
+from tests.milestones.labs_support import FOLDER, OPEN, lab_files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -104,6 +100,27 @@ def test_without_pytest_one_line_says_how_to_install_it(
     assert (code, text.splitlines()[-1]) == (0, f"`check` needs pytest: {command}")
     monkeypatch.chdir(tmp_path / "lab")
     assert run(capsys, "check") == (2, f"error: this command needs pytest: {command}\n")
+
+
+def test_the_figure_of_an_open_task_stands_beside_ours_and_the_best(
+    clone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, text in OPEN.items():
+        (clone / FOLDER / path).parent.mkdir(exist_ok=True)
+        (clone / FOLDER / path).write_text(text, encoding="utf-8")
+    folder = tmp_path / "lab"
+    assert run(capsys, "start", "m0", str(folder), "--lang", "en")[0] == 0
+    file = folder / "folovllm/mine/base.py"
+    blank, end = file.read_text(encoding="utf-8").split("        # Yours")
+    assert "NotImplementedError" in end
+    for body, code, figure in (
+        ("x * x", 1, "measured 9 · ours 12"),
+        ("21", 0, "measured 21 · ours 12 · best known 30"),
+    ):
+        file.write_text(f"{blank}        return {body}\n", encoding="utf-8")
+        done, text = run(capsys, "check")
+        assert (done, figure in text) == (code, True), text
+    assert "return 12" in run(capsys, "solution")[1]
 
 
 def test_in_chinese(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,55 +234,6 @@ def test_without_a_folder_one_is_told_how_to_start(clone: Path, capsys: pytest.C
 def test_an_unknown_exercise_is_told_with_the_known(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, text = run(capsys, "check", "zwei", "--dir", str(lab))
     assert (code, text) == (2, "error: no exercise is called 'zwei'; there are 01-twice\n")
-
-
-class Terminal(io.StringIO):
-    """A learner who writes the solution's expression when the screen asks for a file to be saved."""
-
-    def __init__(self, save: Callable[[], object]) -> None:
-        super().__init__()
-        self.save = save
-
-    def isatty(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        if "save a file" in text:
-            self.save()
-        return super().write(text)
-
-
-def test_the_first_green_is_one_start_one_check_and_one_expression(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At a terminal the first check watches until it is green, so nothing is typed but the expression."""
-    monkeypatch.setattr("milestones.labs.lab._registry", lambda root: tmp_path / "labs.json")
-    folder = tmp_path / "m3-lab"
-    path = folder / "folovllm/core/kv_cache_manager.py"
-    raised = re.compile(r" +# Yours to write.*\n( +)raise NotImplementedError\(.*blocks_for.*\)")
-
-    def save() -> None:
-        text = path.read_text(encoding="utf-8")
-        path.write_text(raised.sub(r"\1return -(-num_tokens // self.block_size)", text), encoding="utf-8")
-
-    assert cli.main(["start", "m3", str(folder), "--lang", "en"]) == 0
-    screen = Terminal(save)
-    monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(sys, "stdin", screen)
-    monkeypatch.setenv("TERM", "xterm")
-    assert cli.main(["check", "--dir", str(folder)]) == 0
-    seen = screen.getvalue()
-    assert (seen.count("save a file"), seen.count("✔ solved"), "exercise 1 of" in seen) == (1, 1, True)
-
-
-@pytest.mark.parametrize("number", range(9))
-def test_a_milestone_begins_with_five_minutes(number: int) -> None:
-    """One function with one expression, on the milestone's way, before all that takes longer."""
-    course = Course.load(working_tree(ROOT))
-    first = load_exercises(course.snapshot, number)[0]
-    (function,) = first.functions
-    body = blank.find(course.tree(number)[first.file].data.decode("utf-8"), function).body
-    assert (first.folder[:2], first.minutes, len(body) <= 3, isinstance(body[-1], ast.Return)) == ("00", 5, True, True)
 
 
 @pytest.mark.exhaustive

@@ -96,7 +96,7 @@ MEASURED: list[float] = []
 
 def measure(figure: float, *, at_most: float = math.inf, at_least: float = -math.inf) -> None:
     """The figure of an open task, which `check` shows beside ours and the best known. Fails where it misses a bound."""
-    MEASURED.append(round(float(figure), 6))
+    MEASURED.append(float(f"{figure:.4g}"))
     if not at_least <= figure <= at_most:
         most = say(f"at most {at_most:g}", f"至多 {at_most:g}")
         least = say(f"at least {at_least:g}", f"至少 {at_least:g}")
