@@ -166,6 +166,10 @@ WORDS: dict[str, tuple[str, str]] = {
         "正在用这里的代码检查你在 {folder} 里做完的练习，每道几秒 …",
     ),
     "carried": ("carried on: {name} ({title})", "已带过来：{name}（{title}）"),
+    "merged_on": (
+        "carried on, with this milestone's changes: {name} ({title})",
+        "已带过来，并加上这个里程碑的改动：{name}（{title}）",
+    ),
     "left_changed": (
         "left: {name} ({title}), whose code this milestone has changed",
         "未带过来：{name}（{title}）：它的代码在这个里程碑里改过",
