@@ -121,6 +121,7 @@ def test_an_open_task_says_what_ours_and_the_best_reach(changes: dict[str, str],
 
 
 def test_a_figure_and_a_file_of_its_own_go_together() -> None:
+    assert exercise_problems([exercise(**OPEN)], lab_course(**OPEN).tree(0)) == []
     for lacking in ({"own.py": None}, {"exercise.toml": TOML}):
         with pytest.raises(MilestoneError, match=r"an open task has own\.py, and figure"):
             exercise(**{**OPEN, **lacking})
