@@ -52,8 +52,7 @@ def measure_step_costs(
 
     def step(count: int) -> None:
         if graphs is not None and (size := graphs.size_for(count)) is not None:
-            graphs.buffers.clear(size)
-            graphs.recorded[size].replay()
+            graphs.replay_empty(size)
         else:
             _step(model, count, device)
 
@@ -131,6 +130,7 @@ def _core_beside(core: EngineCore, proposer: Proposer | None) -> EngineCore:
     beside = type(runner)(
         runner.model, runner.kv_cache, runner.sampling, runner.graphs, num_swap_blocks=0, proposer=proposer,
         max_num_seqs=limits.max_num_seqs, max_model_len=scheduler.max_model_len, device=runner.device,
+        group=runner.group,
     )  # fmt: skip
     return EngineCore(scheduler, beside, core.config, size)
 

@@ -47,13 +47,14 @@ class CacheSize:
 
 def size_kv_cache(
     token_bytes: int, cache: CacheConfig, limits: SchedulerConfig, device: torch.device,
-    measure_step: Callable[[], int],
+    measure_step: Callable[[], int], sharing: int = 1,
 ) -> CacheSize:  # fmt: skip
     """
     Args:
         token_bytes: keys and values of one token in all layers.
         limits: with max_model_len filled in.
         measure_step: bytes that a full-size step takes beyond weights and cache; asked on a GPU only.
+        sharing: how many ranks take a cache out of a CPU's memory.
 
     Raises:
         ValueError: memory has no room for a single block, or for the blocks asked for by num_kv_blocks; swapping is
@@ -71,6 +72,7 @@ def size_kv_cache(
             )
     else:
         budget, reason = _budget(cache.gpu_memory_utilization, device, measure_step)
+        budget = budget // sharing if device.type == "cpu" else budget
         num_blocks = min(budget // block_bytes, most)
         if num_blocks < 1:
             raise ValueError(
