@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from folovllm.layers.linear import PLAIN, Linear, LinearMethod
+from folovllm.layers.moe import Experts
 from folovllm.layers.norm import Norm, QKNorm, RMSNorm, rms_norm
 from folovllm.layers.rotary import Rotary, apply_rotary
 
@@ -48,6 +49,7 @@ class LayerOps:
     rms_norm: Norm = rms_norm
     norm_rotary: Callable[[torch.Tensor, QKNorm | None, Rotary, int, int], QKV] = norm_rotary
     silu_mul: Callable[[torch.Tensor], torch.Tensor] = silu_mul
+    experts: Callable[[int, Callable[[int], nn.Module]], Experts] = Experts
 
     def process_weights_after_loading(self, model: nn.Module) -> None:
         """One layer after the other, so that memory holds two forms of one weight at most."""
