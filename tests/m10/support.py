@@ -1,4 +1,4 @@
-"""What the tests of experts share: random routings, and the sum that a layer of experts is, written down token by token."""
+"""What the tests of experts share: random routings, and what a layer of experts is, written down token by token."""
 
 from __future__ import annotations
 
