@@ -42,6 +42,12 @@ class ExpertsSpec:
     """Of an MLP beside the experts that every token goes through (Qwen2-MoE)."""
 
 
+    def experts_read(self, num_tokens: int) -> float:
+        """Of a layer, by a step of so many tokens, on average, if the router chose at random: a token misses an expert
+        with probability 1 - k/n, and an expert is not read where all of them miss it."""
+        return self.num_experts * (1 - (1 - self.top_k / self.num_experts) ** num_tokens)
+
+
 class Routing(NamedTuple):
     """Where each token goes, [num_tokens, k], the highest weight first."""
 
