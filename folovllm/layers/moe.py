@@ -41,7 +41,6 @@ class ExpertsSpec:
     shared_size: int = 0
     """Of an MLP beside the experts that every token goes through (Qwen2-MoE)."""
 
-
     def experts_read(self, num_tokens: int) -> float:
         """Of a layer, by a step of so many tokens, on average, if the router chose at random: a token misses an expert
         with probability 1 - k/n, and an expert is not read where all of them miss it."""
