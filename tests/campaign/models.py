@@ -63,6 +63,7 @@ class Model:
             self.tokenizer = byte_tokenizer()
             self.tokenizer.save_pretrained(folder)
         self._exact = copy.deepcopy(self.hf).double()
+        self._exact.set_experts_implementation("eager")  # the others have no float64
         self._rows: dict[tuple[int, ...], np.ndarray] = {}
 
     @torch.inference_mode()
