@@ -21,7 +21,7 @@ from folovllm.layers.moe import Experts
 PROMPT, NEW = 12, 12
 CONFIG = Qwen3MoeConfig(
     vocab_size=512, hidden_size=64, intermediate_size=128, moe_intermediate_size=32, num_hidden_layers=3,
-    num_attention_heads=4, num_key_value_heads=2, head_dim=16, num_experts=32, num_experts_per_tok=4,
+    num_attention_heads=4, num_key_value_heads=2, num_experts=32, num_experts_per_tok=4,
     norm_topk_prob=True, max_position_embeddings=128, initializer_range=0.2, eos_token_id=None,
 )  # fmt: skip
 

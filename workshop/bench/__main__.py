@@ -15,6 +15,7 @@ MAKERS = {
     "ablate": Bench("workshop.bench.ablate", "one thing changed at a time: what is it worth?"),
     "attention": Bench("workshop.bench.attention", "one layer's attention: paged against contiguous", NO_ENGINE),
     "decode": Bench("workshop.bench.decode", "decode steps: share of the roofline"),
+    "experts": Bench("workshop.bench.experts", "a model with experts: how many a step reads, beside transformers"),
     "kvcache": Bench("workshop.bench.kvcache", "the error of a KV cache in 8 bits", "it measures no time"),
     "preset": Bench("workshop.bench.run_preset", "a workload by its name, beside the least that it could cost"),
     "sampler": Bench("workshop.bench.sampler", "sampling: ms per step", NO_ENGINE),
