@@ -14,6 +14,21 @@ and eight cores at 3.5 GHz with two AVX2 units of 8 float32 each make 8 * 3.5e9 
 No program gets all of it. The notes reckon with 4.3 TB/s and 790 TFLOP/s on an H200, shares of 0.9 and 0.8. They are
 taken for all GPUs. A CPU gets 0.7 of what was probed (docs/benchmarks/data/decode-roofline.json: 0.67 to 0.78).
 
+A sum over several devices (all-reduce) takes the shorter of two ways. In one shot each reads the vectors of all others;
+in a ring parts of the vector go round twice, and less is moved:
+
+    one shot   sum_latency  + (devices - 1) * bytes / link
+    ring       ring_latency + 2 * (devices - 1) / devices * bytes / link
+
+The latencies are fitted to vLLM's measurements on H100s with NVLink, of its kernel in one stage and of NCCL:
+
+    H100s   bytes     one shot   measured   ring   measured (us)
+    2       0.5 MiB   7.2        7          20.2   –          github.com/vllm-project/vllm/pull/24111
+    4       0.5 MiB   9.5        10         20.7   21         github.com/vllm-project/vllm/pull/24532
+    4       4 MiB     34.0       38         33.0   39
+
+Devices without NVLink are taken to need 20 us for either; that was not measured.
+
 vLLM: none
 """
 
@@ -30,6 +45,7 @@ class Device:
 
     step_overhead: seconds that a step takes beside its products and its attention: small kernels, sampling and upload.
         For GPUs 0.5 ms, the sum that docs/benchmarks/data/decode-time-line-h200.json predicts for 28 layers.
+    sum_latency, ring_latency: seconds of a sum of few bytes over several devices, by either way.
     seq_overhead: seconds of the host for each sequence of a step; docs/benchmarks/data/scheduler.json has 1.3e-6.
     """
 
@@ -39,19 +55,28 @@ class Device:
     memory: float
     link: float
     """Bytes/s to one other such device, in one direction."""
+    sum_latency: float = 6e-6
+    ring_latency: float = 19e-6
     kind: str = "cuda"
     bandwidth_share: float = 0.9
     flops_share: float = 0.8
     step_overhead: float = 500e-6
     seq_overhead: float = 1.3e-6
 
+    def all_reduce_seconds(self, num_bytes: float, devices: int) -> float:
+        """A sum over so many devices of `num_bytes` on each, the quicker way."""
+        if devices == 1:
+            return 0.0
+        moved = (devices - 1) * num_bytes / self.link
+        return min(self.sum_latency + moved, self.ring_latency + 2 * moved / devices)
+
 
 DEVICES = {
     "h200": Device("H200", 4.8e12, 989e12, 141e9, 450e9),
     "h100": Device("H100", 3.35e12, 989e12, 80e9, 450e9),
     "a100": Device("A100", 2.039e12, 312e12, 80e9, 300e9),
-    "rtx-4090": Device("RTX 4090", 1.008e12, 165.2e12, 24e9, 32e9),
-    "laptop": Device("laptop CPU", 89.6e9, 0.9e12, 32e9, 10e9, "cpu", 0.7, 0.7),
+    "rtx-4090": Device("RTX 4090", 1.008e12, 165.2e12, 24e9, 32e9, 20e-6, 20e-6),
+    "laptop": Device("laptop CPU", 89.6e9, 0.9e12, 32e9, 10e9, 20e-6, 20e-6, "cpu", 0.7, 0.7),
 }
 
 
