@@ -23,7 +23,7 @@ from torch import nn
 from folovllm.attention.backend import Attention
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.errors import ModelLoadError
-from folovllm.layers.linear import Embedding, Linear, LMHead
+from folovllm.layers.linear import Linear, LMHead
 from folovllm.layers.moe import ExpertsSpec, SparseMoE
 from folovllm.layers.norm import QKNorm, RMSNorm
 from folovllm.layers.ops import LayerOps
@@ -128,7 +128,7 @@ class Decoder(nn.Module):
     def __init__(self, spec: DecoderSpec, max_model_len: int, ops: LayerOps) -> None:
         super().__init__()
         self.ops = ops
-        self.embed_tokens = Embedding(spec.vocab_size, spec.hidden_size)
+        self.embed_tokens = ops.embedding(spec.vocab_size, spec.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(spec, ops, f"model.layers.{i}", i) for i in range(spec.num_layers))
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops.rms_norm)
         self.rotary = RotaryEmbedding(spec.head_size, max_model_len, spec.rope)
@@ -151,7 +151,7 @@ class DecoderForCausalLM(nn.Module):
             )
         self.model = Decoder(spec, max_model_len, ops)
         head = "model.embed_tokens" if spec.tie_word_embeddings else "lm_head"
-        self.lm_head = LMHead(spec.hidden_size, spec.vocab_size, ops.linear.for_layer("", [head]))
+        self.lm_head = ops.lm_head(spec.hidden_size, spec.vocab_size, ops.linear.for_layer("", [head]))
         if spec.tie_word_embeddings:
             self.lm_head.tie_to(self.model.embed_tokens)
 
