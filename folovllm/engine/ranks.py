@@ -82,7 +82,9 @@ def start_ranks(config: EngineConfig, device: torch.device) -> GroupCoordinator 
         raise
 
 
-def _group(rank: int, links: dict[int, Link], shared: Any, device: torch.device, config: EngineConfig) -> GroupCoordinator:
+def _group(
+    rank: int, links: dict[int, Link], shared: Any, device: torch.device, config: EngineConfig
+) -> GroupCoordinator:
     size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
     in_order = config.model_config.batch_invariant
     return GroupCoordinator(rank, size, links, join(rank, size, links, shared, device, timeout, in_order=in_order))

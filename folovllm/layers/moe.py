@@ -23,6 +23,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.layers.linear import Linear, LinearMethod
 
 
@@ -45,6 +46,17 @@ class ExpertsSpec:
         """Of a layer, by a step of so many tokens, on average, if the router chose at random: a token misses an expert
         with probability 1 - k/n, and an expert is not read where all of them miss it."""
         return self.num_experts * (1 - (1 - self.top_k / self.num_experts) ** num_tokens)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Middle sizes of its MLPs, by the part of their names in a checkpoint: see block_of()."""
+        return {"experts": self.size} | ({"shared_expert": self.shared_size} if self.shared_size else {})
+
+
+def block_of(name: str) -> str:
+    """Which kind of MLP the tensor or layer "model.layers.0.mlp.experts.7.down_proj" belongs to: "mlp" is a whole
+    layer's."""
+    return next((block for block in ("experts", "shared_expert") if f".{block}." in f"{name}."), "mlp")
 
 
 class Routing(NamedTuple):
@@ -116,14 +128,16 @@ class SparseMoE(nn.Module):
     Args:
         mlp: makes an MLP of a middle size; the name is where its tensors are in the checkpoint.
         method: of the two products that decide, in float32 and never quantised: they are small.
+        group: of the ranks that have some columns of each MLP. They compute the same routing, and make one sum.
     """
 
     def __init__(
         self, spec: ExpertsSpec, hidden_size: int, mlp: Callable[[int, str], nn.Module],
         experts: Callable[[int, Callable[[int], nn.Module]], Experts], method: LinearMethod, name: str,
+        group: GroupCoordinator | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.spec = spec
+        self.spec, self.group = spec, group
         self.gate = Linear(hidden_size, spec.num_experts, method=method).float()
         self.experts = experts(spec.num_experts, lambda number: mlp(spec.size, f"{name}.experts.{number}"))
         self.shared_expert = self.shared_expert_gate = None
@@ -134,6 +148,6 @@ class SparseMoE(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
         out = self.experts(x, route(self.gate(wide), self.spec.top_k, renormalize=self.spec.renormalize))
-        if self.shared_expert is None or self.shared_expert_gate is None:
-            return out
-        return out + (torch.sigmoid(self.shared_expert_gate(wide)) * self.shared_expert(x)).to(x.dtype)
+        if self.shared_expert is not None and self.shared_expert_gate is not None:
+            out = out + (torch.sigmoid(self.shared_expert_gate(wide)) * self.shared_expert(x)).to(x.dtype)
+        return out if self.group is None else self.group.all_reduce(out)

@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from folovllm.distributed.parallel_state import GroupCoordinator, part
 from folovllm.layers.compiled_ops import PackedMethod
 from folovllm.layers.linear import Embedding, Linear, LinearMethod, LMHead
+from folovllm.layers.moe import block_of
 
 ROWS = ("o_proj", "down_proj")
 """By their names in a checkpoint, the layers that are cut by inputs."""
@@ -54,7 +55,8 @@ class RowParallelMethod(LinearMethod):
 class RowParallelMethods(LinearMethod):
     """For a model's linear layers: those of `inner`, with a sum behind the layers that are cut by inputs.
 
-    columns: how many each of those has in all, by its name.
+    columns: how many each of those has in all, by its name, or by its block if that is not an MLP of a whole layer.
+    Experts have no sum of their own: their layer makes one for all of them.
     """
 
     def __init__(self, inner: LinearMethod, group: GroupCoordinator, columns: dict[str, int]) -> None:
@@ -64,8 +66,9 @@ class RowParallelMethods(LinearMethod):
         inner = self.inner.for_layer(parent, parts)
         if parts[0] not in ROWS:
             return inner
-        inner.columns_together(self.columns[parts[0]])
-        return RowParallelMethod(inner, self.group)
+        block = block_of(parent)
+        inner.columns_together(self.columns[parts[0] if block == "mlp" else block])
+        return RowParallelMethod(inner, self.group) if block == "mlp" else inner
 
 
 class VocabParallelEmbedding(Embedding):

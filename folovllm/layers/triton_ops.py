@@ -91,4 +91,4 @@ class StackedExperts(Experts):
 
 
 def triton_ops(linear: LinearMethod = PLAIN, experts: Callable[..., Experts] = StackedExperts) -> LayerOps:
-    return TritonOps(linear, rms_norm, norm_rotary, silu_mul, experts)
+    return TritonOps(linear, rms_norm, norm_rotary, silu_mul, experts=experts)

@@ -100,7 +100,7 @@ def make_mlp(spec: DecoderSpec, ops: LayerOps, name: str, layer: int) -> MLP | S
         return MLP(spec, ops, name)
     return SparseMoE(
         spec.experts, spec.hidden_size, lambda size, part: MLP(replace(spec, intermediate_size=size), ops, part),
-        ops.experts, ops.linear.for_layer(name, ["gate"]), name,
+        ops.experts, ops.linear.for_layer(name, ["gate"]), name, ops.group,
     )  # fmt: skip
 
 

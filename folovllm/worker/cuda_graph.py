@@ -107,7 +107,6 @@ class GraphBuffers:
             self.settings[:, count:size].zero_()  # padding is greedy
             self._settings_of = gumbel_params
 
-
     def load_arrays(self, packed: torch.Tensor, tables: torch.Tensor) -> None:
         """StepInputs.packed and the block tables."""
         size = len(tables)
@@ -176,7 +175,9 @@ class CudaGraphs:
         hidden, logits, tokens = self.outputs.first(size)
         hidden.copy_(self.model(*self.buffers.inputs(size)))
         head = self.model.lm_head
-        if type(head) is LMHead and type(head.method) is LinearMethod:  # into place: a copy would read and write 304 KB a row
+        if (
+            type(head) is LMHead and type(head.method) is LinearMethod
+        ):  # into place: a copy would read and write 304 KB a row
             torch.mm(hidden, head.weight.t(), out=logits)
         else:
             computed = self.model.compute_logits(hidden)

@@ -19,7 +19,7 @@ import torch
 from folovllm.attention.metadata import AttentionMetadata
 from folovllm.core.scheduler_output import SchedulerOutput
 from folovllm.distributed.parallel_state import GroupCoordinator
-from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
+from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.sample.gumbel import GumbelParams
 from folovllm.worker.block_mover import BlockMover
 from folovllm.worker.cuda_graph import CudaGraphs

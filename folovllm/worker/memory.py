@@ -89,9 +89,7 @@ def size_kv_cache(
     return CacheSize(num_blocks, num_swap_blocks, cache.block_size, block_bytes, reason)
 
 
-def _budget(
-    utilization: float, device: torch.device, measure_step: Callable[[], int], sharing: int
-) -> tuple[int, str]:
+def _budget(utilization: float, device: torch.device, measure_step: Callable[[], int], sharing: int) -> tuple[int, str]:
     """Bytes that the cache may take now, and a text that says where the figure comes from."""
     if device.type == "cpu":
         release_freed_memory()

@@ -7,6 +7,7 @@ import pytest
 from tests.m3.oracle import Oracle
 from tests.m4.conftest import fake_cuda, patch_once_a_launch  # noqa: F401
 from tests.m6.conftest import fixed_order  # noqa: F401
+from tests.m9.ranks_support import rank_threads  # noqa: F401
 from tests.m10.support import KINDS
 
 

@@ -17,6 +17,7 @@ from tests.helpers import make_hf_model, some
 from tests.m3.oracle import Oracle
 from tests.m6.support import caching_engine
 from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, asked_greedily, prompts_that_begin_alike, serve, token_ids
+from tests.m9.support import RankThread
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 
@@ -102,6 +103,30 @@ def test_experts_are_rounded_and_the_router_is_not(qwen: Oracle, quantization: s
     prompts = prompts_that_begin_alike()[:3]
     said = [[out.outputs[0].token_ids for out in one.generate(prompts, GREEDY, use_tqdm=False)] for one in (llm, plain)]
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("size", [2, *some([4])])
+def test_ranks_that_have_some_columns_of_each_expert_say_the_same(
+    oracle: Oracle, rank_threads: list[RankThread], size: int
+) -> None:
+    asked = asked_greedily()[:4]
+    engine = engine_of(oracle, tensor_parallel_size=size, **CHUNKS["7"])
+    assert token_ids(serve(engine, asked)) == [[oracle.greedy(prompt, params.max_tokens)] for prompt, params in asked]
+    assert len(rank_threads) == size - 1
+    mine = engine.runner.model.model
+    assert mine.model.layers[0].mlp.experts[0].down_proj.in_features == mine.decoder_spec.experts.size
+    assert mine.decoder_spec.experts.size * size == (96 if mine.decoder_spec.names else 24)
+
+
+def test_rounded_experts_are_cut_as_one_rank_rounds_them(tmp_path: Any, rank_threads: list[RankThread]) -> None:
+    oracle = Oracle(
+        tmp_path, "qwen2_moe", moe_intermediate_size=256, shared_expert_intermediate_size=256, intermediate_size=256
+    )
+    asked = asked_greedily()[:3]
+    one, two = (
+        token_ids(serve(engine_of(oracle, quantization="w4a16", tensor_parallel_size=size), asked)) for size in (1, 2)
+    )
+    assert one == two
 
 
 def fault_no_weights(patch: pytest.MonkeyPatch) -> None:
