@@ -29,7 +29,7 @@ def test_all_choices_written_down():
 
 @invariant(2)
 def test_eight_tokens_of_a_large_model():
-    expect_close(layer(128, 8).experts_read(8), 51.617, atol=1e-3)
+    expect_close(layer(128, 8).experts_read(8), 51.6199, atol=1e-3)
 
 
 @invariant(3)
