@@ -48,6 +48,8 @@ console.print(table)
 
 sums, num_bytes = runner.group.collectives.counts()
 steps, layers = llm.engine.stats().steps, whole.num_layers
-print(f"{steps} steps, {sums} sums of {num_bytes / sums:,.0f} bytes: two for each of {layers} layers, one for the embedding")
-print(f"a step takes {1e3 * seconds / steps:.2f} ms with one rank, and {1e3 * seconds_of_two / steps:.2f} ms with {RANKS}")
+print(f"{steps} steps, {sums} sums of {num_bytes / sums:,.0f} bytes: two a layer of {layers}, one for the embedding")
+print(
+    f"a step takes {1e3 * seconds / steps:.2f} ms with one rank, and {1e3 * seconds_of_two / steps:.2f} ms with {RANKS}"
+)
 print(f"the same tokens as one rank's: {tokens == expected}")

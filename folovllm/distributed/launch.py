@@ -20,8 +20,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from folovllm.config import EngineConfig
 from folovllm.distributed.collectives import Collectives, SharedMemory, TorchCollectives, memory_bytes
 from folovllm.distributed.link import Link
+from folovllm.distributed.parallel_state import GroupCoordinator
 from folovllm.errors import EngineDeadError
 from folovllm.utils.cpu_kernels import unavailable_reason
 
@@ -31,7 +33,8 @@ PATIENCE = 10
 
 def start_processes(size: int, device: torch.device, timeout: int, config: object) -> tuple[dict[int, Link], Any]:
     """A link to each of the other ranks, which get `config`; and what join() takes."""
-    memory, port, shared = None, 0, None
+    memory, port = None, 0
+    shared: Any
     if device.type == "cpu" and unavailable_reason() is None:
         shared = memory = os.memfd_create("folovllm-ranks")
         os.ftruncate(memory, memory_bytes(size))
@@ -90,21 +93,21 @@ def meet_under_torchrun(rank: int, size: int, timeout: int) -> tuple[dict[int, L
 
 
 def join(
-    rank: int, size: int, links: dict[int, Link], shared: Any, device: torch.device, timeout: int, *, in_order: bool
-) -> Collectives:
+    rank: int, links: dict[int, Link], shared: Any, device: torch.device, config: EngineConfig
+) -> GroupCoordinator:
     """When all are there. shared: a file in memory, or a store of torch.distributed."""
+    size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
     connections = [link.connection for link in links.values()]
+    in_order = device.type == "cpu" or config.model_config.batch_invariant
     if isinstance(shared, int):
-        memory = SharedMemory(rank, size, shared, [each.fileno() for each in connections], timeout)
+        collectives: Collectives = SharedMemory(rank, size, shared, [each.fileno() for each in connections], timeout)
         os.close(shared)
-        return memory
-    waits = timedelta(seconds=timeout)
-    if device.type == "cuda":
-        group: Any = dist.ProcessGroupNCCL(shared, rank, size, waits)
-    else:  # at the address that leads to the other ranks: the loopback, if they are here
-        address = connections[0].getsockname()
-        options = dist.ProcessGroupGloo._Options()
-        options._timeout = waits
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=address[0] if address else "127.0.0.1")]
-        group = dist.ProcessGroupGloo(shared, rank, size, options)
-    return TorchCollectives(rank, size, group, in_order=in_order or device.type == "cpu")
+    else:
+        kind: Any = dist.ProcessGroupNCCL if device.type == "cuda" else dist.ProcessGroupGloo
+        options = kind.Options() if device.type == "cuda" else kind._Options()
+        options._timeout = timedelta(seconds=timeout)
+        if device.type == "cpu":  # at the address that leads to the other ranks: the loopback, if they are here
+            address = connections[0].getsockname()
+            options._devices = [kind.create_device(hostname=address[0] if address else "127.0.0.1")]
+        collectives = TorchCollectives(rank, size, kind(shared, rank, size, options), in_order=in_order)
+    return GroupCoordinator(rank, size, links, collectives)

@@ -33,28 +33,28 @@ class Link:
         self.connection.sendall(len(body).to_bytes(8, "little") + body)
 
     def receive(self, seconds: float | None = None) -> Any:
-        """The next message. Raises EOFError: the other side has gone. TimeoutError: it says nothing."""
+        """The next message. Raises EOFError, OSError: the other side has gone. TimeoutError: it says nothing."""
         self.connection.settimeout(seconds)
-        length = self._fill(bytearray(8))
-        return json.loads(self._fill(bytearray(int.from_bytes(length, "little"))))
+        length = bytearray(8)
+        self._fill(memoryview(length))
+        body = bytearray(int.from_bytes(length, "little"))
+        self._fill(memoryview(body))
+        return json.loads(body)
 
     def hear(self, rank: int, seconds: float) -> Any:
-        """receive(), from this rank. Raises EngineDeadError: nothing comes, or what comes says that it has failed."""
+        """The next message of this rank. Raises EngineDeadError: none comes, or a text, which says how it failed."""
         try:
-            if not isinstance(message := self.receive(seconds), dict) or "error" not in message:
-                return message
-            why = f"failed: {message['error']}"
+            message = self.receive(seconds)
         except TimeoutError:
-            why = f"does not answer: nothing came for {seconds} s"
+            message = f"does not answer: nothing came for {seconds:g} s"
         except (EOFError, OSError):
-            why = self.last_words()
-        raise EngineDeadError(f"rank {rank} {why}")
-
-    def send_tensor(self, x: torch.Tensor) -> None:
-        self.connection.sendall(_bytes_of(x))
-
-    def receive_into(self, x: torch.Tensor) -> None:
-        self._fill(_bytes_of(x))
+            message = "has gone"
+            with suppress(subprocess.TimeoutExpired):
+                if self.process is not None:
+                    message = f"has ended with status {self.process.wait(1.0)}"
+        if isinstance(message, str):
+            raise EngineDeadError(f"rank {rank} {message}; start the engine anew")
+        return message
 
     def is_closed(self, seconds: float = 0.0) -> bool:
         """Whether the other side has gone, or goes within so many seconds. What it said before may be unread."""
@@ -62,39 +62,27 @@ class Link:
         asked.register(self.connection, select.POLLRDHUP)
         return bool(asked.poll(1000 * seconds))
 
-    def last_words(self) -> str:
-        """How the other side came to its end: by what it said, or by its process's status."""
-        with suppress(OSError, EOFError):
-            while True:
-                if isinstance(message := self.receive(1.0), dict) and "error" in message:
-                    return f"failed: {message['error']}"
-        with suppress(subprocess.TimeoutExpired):
-            if self.process is not None:
-                return f"has ended with status {self.process.wait(1.0)}"
-        return "has gone"
-
     def close(self) -> None:
         """The other side's process ends by that, or is ended."""
         self.connection.close()
         if self.process is not None:
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(2.0)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+            self.process.kill()
+            self.process.wait()
 
-    def _fill(self, buffer: bytearray | memoryview) -> bytearray | memoryview:
-        view = memoryview(buffer)
+    def send_tensor(self, x: torch.Tensor) -> None:
+        self.connection.sendall(_bytes_of(x))
+
+    def receive_into(self, x: torch.Tensor) -> None:
+        self._fill(_bytes_of(x))
+
+    def _fill(self, view: memoryview) -> None:
         while view:
-            try:
-                count = self.connection.recv_into(view)
-            except ConnectionError:
-                count = 0
-            if not count:
+            if not (count := self.connection.recv_into(view)):
                 raise EOFError("the other side has gone")
             view = view[count:]
-        return buffer
 
 
 def _bytes_of(x: torch.Tensor) -> memoryview:
-    return memoryview(x.view(-1).view(torch.uint8).numpy())
+    return x.view(-1).view(torch.uint8).numpy().data

@@ -13,6 +13,7 @@ vLLM: distributed/parallel_state.py
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import torch
@@ -55,12 +56,8 @@ class GroupCoordinator:
         return x.new_empty(0, sum(widths)) if parts is None else torch.cat(parts, 1)
 
     def lead(self, message: list[int], x: torch.Tensor | None, work: Callable[[], T]) -> T:
-        """Rank 0: `message` and `x` go to all, then `work` is done here. If that fails in between, no rank knows where
-        the others are: the group is at its end.
-
-        Raises:
-            EngineDeadError: it is.
-        """
+        """Rank 0: `message` and `x` go to all, then `work` is done here. Raises EngineDeadError: that has failed in
+        between, and no rank knows where the others are."""
         self.check()
         try:
             for link in self.links.values():
@@ -98,17 +95,17 @@ class GroupCoordinator:
             raise self.fail(hangs)
 
     def fail(self, hangs: int | None = None) -> EngineDeadError:
-        """This group computes nothing any more. hangs: for this rank the others waited too long; None, or -1: another
-        reason, which is found."""
+        """This group computes nothing any more. hangs: a rank for which the others waited too long; none: why is found
+        out."""
         if self._dead is None:
-            gone = next((rank for rank, link in self.links.items() if link.is_closed(0.2)), None)
-            if gone is not None:
-                why = f"rank {gone} of {self.world_size} {self.links[gone].last_words()}"
-            elif hangs is not None and hangs >= 0:
-                why = f"rank {hangs} of {self.world_size} does not answer within distributed_timeout_seconds"
-            else:
-                why = "a step failed in its middle, and the ranks are no longer at the same place"
-            self._dead = EngineDeadError(f"{why}; start the engine anew")
+            self._dead = EngineDeadError("a step failed in its middle, and the ranks are apart; start the engine anew")
+            gone = next((rank for rank, link in self.links.items() if link.is_closed(0.2)), hangs)
+            with suppress(KeyError):  # it is none of those at the other ends
+                try:
+                    while True:
+                        self.links[-1 if gone is None else gone].hear(gone or 0, 1.0)
+                except EngineDeadError as error:
+                    self._dead = error
             self.close()
         return self._dead
 

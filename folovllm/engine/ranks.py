@@ -75,19 +75,11 @@ def start_ranks(config: EngineConfig, device: torch.device) -> GroupCoordinator 
                     raise EngineDeadError(f"{must}, got {theirs.get(name)}")
         for link in links.values():
             link.send("welcome")
-        return _group(0, links, shared, device, config)
+        return join(0, links, shared, device, config)
     except BaseException:
         for link in links.values():
             link.close()
         raise
-
-
-def _group(
-    rank: int, links: dict[int, Link], shared: Any, device: torch.device, config: EngineConfig
-) -> GroupCoordinator:
-    size, timeout = config.parallel_config.tensor_parallel_size, config.parallel_config.distributed_timeout_seconds
-    in_order = config.model_config.batch_invariant
-    return GroupCoordinator(rank, size, links, join(rank, size, links, shared, device, timeout, in_order=in_order))
 
 
 def facts_of(config: EngineConfig) -> dict[str, str]:
@@ -120,12 +112,12 @@ def run_rank(rank: int, link: Link, shared: Any, config: EngineConfig) -> None:
         config.set_max_model_len(resolve_max_model_len(hf_config, config.model_config.max_model_len))
         link.send(facts_of(config))
         link.receive()  # its welcome
-        group, size = _group(rank, {0: link}, shared, device, config), config.parallel_config.tensor_parallel_size
+        group, size = join(rank, {0: link}, shared, device, config), config.parallel_config.tensor_parallel_size
         with current_device(device), threads_for_steps(config.model_config.model, size)():
             build_follower(config, hf_config, device, group).run()
     except BaseException as error:
         if not link.is_closed():  # else rank 0 has gone: the usual end
-            link.send({"error": f"{type(error).__name__}: {error}"})
+            link.send(f"failed: {type(error).__name__}: {error}")
             raise
     finally:
         link.close()

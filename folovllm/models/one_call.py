@@ -129,10 +129,9 @@ class OneCallOps(CompiledOps):
         self._bound = [(attention, attention.backend, attention.kv_cache) for attention in attentions]
         self.prepared = _prepared(layers, norm.eps, self.flowing)
         if self.group is not None and self.prepared is not None:
-            if (address := self.group.collectives.address) is None:  # its sums are made elsewhere
+            self.prepared.shape.group = self.group.collectives.address
+            if self.prepared.shape.group is None:  # its sums are made elsewhere
                 self.prepared = None
-            else:
-                self.prepared.shape.group = address
 
 
 def _step(backend: CPUBackend, metadata: AttentionMetadata, rotary: Rotary, wanted: torch.Tensor | None) -> Step:

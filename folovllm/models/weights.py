@@ -29,7 +29,7 @@ from folovllm.model_files import checkpoint_files, readable_errors, resolve_mode
 from folovllm.models.checkpoint import EMBEDDING, HEAD, check_checkpoint, check_memory, read_heads
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
-from folovllm.models.shard import Shard, cut_tensor, parallel_ops, shard_of
+from folovllm.models.shard import Shard, parallel_ops, read_part, shard_of
 from folovllm.utils.logging import init_logger
 
 logger = init_logger(__name__)
@@ -61,14 +61,15 @@ def build_model(
         ModelLoadError: unknown architecture; a wrong field of the configuration, by name; see check_checkpoint.
     """
     spec, ops, shard = decoder_spec(config), ops or LayerOps(), None
+    if group is not None:
+        shard = shard_of(spec, ops.linear, group.rank, group.world_size)
     with readable_errors(config.name_or_path or config.model_type):
         found = None if weights is None else read_heads(weights)
         with torch.device("meta"), default_dtype(dtype):  # shapes without memory
             shape = DecoderForCausalLM(spec, max_model_len, ops)
         if found is not None:
             check_checkpoint(shape, found)
-        if group is not None:
-            shard = shard_of(spec, ops.linear, group.rank, group.world_size)
+        if shard is not None and group is not None:
             spec, ops = shard.spec, parallel_ops(ops, shard, group)
             with torch.device("meta"), default_dtype(dtype):
                 shape = DecoderForCausalLM(spec, max_model_len, ops)
@@ -115,8 +116,8 @@ def iterate_safetensors(folder: Path, shard: Shard | None = None) -> Iterator[tu
             with safe_open(path, framework="pt") as file:
                 if shard is None:
                     yield name, file.get_tensor(name)
-                elif (cut := cut_tensor(name, tuple((whole := file.get_slice(name)).get_shape()), shard)) is not None:
-                    yield name, whole[cut]
+                elif (part := read_part(file.get_slice(name), name, shard)) is not None:
+                    yield name, part
 
 
 @torch.no_grad()

@@ -195,11 +195,6 @@ class CudaGraphs:
         self.buffers.clear(size)
         self.recorded[size].replay()
 
-    def replay_arrays(self, packed: torch.Tensor, tables: torch.Tensor) -> None:
-        """Of a step that another rank has prepared."""
-        self.buffers.load_arrays(packed, tables)
-        self.recorded[len(tables)].replay()
-
     def replay(
         self, inputs: StepInputs, size: int, gumbel_params: GumbelParams | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""What rank 0 asks of its model, sent to the other ranks, which repeat it on their parts.
+"""What rank 0 asks of its model goes to the other ranks, which repeat it on their parts.
 
     rank 0   schedule ─ prepare ─┬─ forward ── (+) ── (+) ─┬─ logits ◀─ gather ─ sample
                                  │              │     │    │              │
@@ -37,10 +37,7 @@ FLOWING = (torch.float32, torch.bfloat16, torch.float16)
 class Ask(IntEnum):
     """The first number of a message."""
 
-    FORWARD = 0
-    LOGITS = 1
-    MOVE = 2
-    REPLAY = 3
+    FORWARD, LOGITS, MOVE, REPLAY = range(4)
 
 
 def pack_step(
@@ -63,7 +60,7 @@ def step_sizes(numbers: list[int]) -> list[int]:
     return [num_tokens] * 3 + [num_seqs + 1, num_seqs, num_seqs * max_blocks, max(0, num_ordered)]
 
 
-def unpack_step(numbers: list[int], flat: torch.Tensor) -> Arrays:
+def unpack_step(numbers: list[int], flat: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
     """What pack_step() was given."""
     _, num_seqs, max_blocks, num_ordered, max_query_len, max_seq_len, num_decodes, last_rows_only = numbers
     input_ids, positions, slots, starts, lens, tables, order = flat.split(step_sizes(numbers))
@@ -155,7 +152,8 @@ class Follower:
             self.graphs.replay_empty(size)
             return
         packed, tables = self._array(4 * size + size * max_blocks).split([4 * size, size * max_blocks])
-        self.graphs.replay_arrays(packed.view(4, size), tables.view(size, max_blocks))
+        self.graphs.buffers.load_arrays(packed.view(4, size), tables.view(size, max_blocks))
+        self.graphs.recorded[size].replay()
 
     def _array(self, length: int) -> torch.Tensor:
         return self.group.receive(torch.empty(length, dtype=torch.int64, device=self.device))

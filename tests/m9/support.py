@@ -1,4 +1,4 @@
-"""Groups of ranks for M9's tests, in threads of this process: over the same sockets and the same memory as processes."""
+"""Groups of ranks for M9's tests, in threads of this process: over sockets and memory, as processes have them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from folovllm.distributed import launch
-from folovllm.distributed.collectives import Collectives
+from folovllm.config import EngineConfig, ModelConfig, ParallelConfig
+from folovllm.distributed.collectives import memory_bytes
 from folovllm.distributed.launch import join
 from folovllm.distributed.link import Link
 from folovllm.distributed.parallel_state import GroupCoordinator
@@ -44,7 +44,7 @@ class RankThread:
         return 0 if self.error is None else 1
 
     def kill(self) -> None:
-        raise AssertionError("a thread ends when rank 0 has gone")
+        assert not self.thread.is_alive()  # it ends when rank 0 has gone
 
 
 def links_of(size: int) -> list[dict[int, Link]]:
@@ -56,27 +56,18 @@ def links_of(size: int) -> list[dict[int, Link]]:
     ]
 
 
-def collectives_of(kind: str, size: int, timeout: int = GUARD) -> tuple[list[Collectives], list[dict[int, Link]]]:
-    """Each rank's, in this process, with its links."""
-    links = links_of(size)
+def group_of(kind: str, size: int, timeout: int = GUARD) -> list[GroupCoordinator]:
+    """Each rank's, in this process."""
+    links, config = links_of(size), EngineConfig(
+        ModelConfig("embedded"), parallel_config=ParallelConfig(size, distributed_timeout_seconds=timeout))  # fmt: skip
     if kind == "memory":
         memory = os.memfd_create("test")
-        os.ftruncate(memory, launch.memory_bytes(size))
+        os.ftruncate(memory, memory_bytes(size))
         shared: list[Any] = [os.dup(memory) for _ in range(size)]
         os.close(memory)
     else:
-        store = dist.HashStore()
-        shared = [store] * size
-
-    def work(rank: int) -> Collectives:
-        return join(rank, size, links[rank], shared[rank], CPU, timeout, in_order=True)
-
-    return together([lambda rank=rank: work(rank) for rank in range(size)]), links
-
-
-def group_of(kind: str, size: int, timeout: int = GUARD) -> list[GroupCoordinator]:
-    collectives, links = collectives_of(kind, size, timeout)
-    return [GroupCoordinator(rank, size, links[rank], collectives[rank]) for rank in range(size)]
+        shared = [dist.HashStore()] * size
+    return together([lambda rank=rank: join(rank, links[rank], shared[rank], CPU, config) for rank in range(size)])
 
 
 def together(works: list[Callable[[], Any]]) -> list[Any]:
@@ -93,5 +84,3 @@ def together(works: list[Callable[[], Any]]) -> list[Any]:
         if thread.error is not None:
             raise thread.error
     return results
-
-

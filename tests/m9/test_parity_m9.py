@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from folovllm import LLMEngine, SamplingParams
+from folovllm import LLM, LLMEngine, SamplingParams
 from folovllm.outputs import RequestOutput
 from tests.helpers import make_hf_folder, names, some, thinned
 from tests.m3.beam_oracle import BeamOracle, beam_params
 from tests.m3.oracle import Oracle
 from tests.m6.support import caching_engine
 from tests.m6.test_parity_m6 import BLOCK, CHUNKS, PRESSURES, Asked, asked_greedily, serve, token_ids
+from tests.m7.support import FOLDERS, NAMES, generate
 from tests.m8.support import guess_always
 from tests.m8.test_speculation_engine import FEATURES
 from tests.m9.support import RankThread
@@ -28,9 +29,7 @@ def ranks_engine(folder: Any, size: int, **kwargs: Any) -> LLMEngine:
 
 @pytest.mark.parametrize(
     ("size", "chunk", "caching", "pressure", "ahead"),
-    thinned(
-        SIZES, names(CHUNKS), {"off": False, "on": True}, names(PRESSURES), {"in turn": False, "ahead": True}
-    ),
+    thinned(SIZES, names(CHUNKS), {"off": False, "on": True}, names(PRESSURES), {"in turn": False, "ahead": True}),
 )
 def test_greedy_tokens_are_hugging_faces(
     oracle: Oracle, rank_threads: list[RankThread], size: int, chunk: str, caching: bool, pressure: str, ahead: bool
@@ -105,6 +104,26 @@ def test_other_ways_to_compute(oracle: Oracle, rank_threads: list[RankThread], o
     asked, options = asked_greedily()[:4], {**PRESSURES["roomy"], **OTHERS[other]}
     one = caching_engine(oracle.folder, max_model_len=64, block_size=BLOCK, **options)
     assert token_ids(serve(ranks_engine(oracle.folder, 2, **options), asked)) == token_ids(serve(one, asked))
+
+
+@pytest.mark.parametrize("name", some(NAMES, 4))
+def test_quantised_checkpoints(name: str, rank_threads: list[RankThread]) -> None:
+    """Codes are cut at whole groups, so each rank has those of the whole. Where activations are rounded too, a rank
+    rounds its own part: the tokens of these need not be the same."""
+    one, two = (LLM(FOLDERS / name, dtype="float32", device="cpu", skip_tokenizer_init=True, tensor_parallel_size=size)
+                for size in (1, 2))  # fmt: skip
+
+    assert name == "int-quantized" or generate(two) == generate(one)
+
+
+def test_weights_that_are_rounded_when_they_are_loaded(rank_threads: list[RankThread], tmp_path: Any) -> None:
+    """In the groups of the whole row: 384 columns of the MLP have groups of 128, and one rank has 128 of them."""
+    folder = make_hf_folder(tmp_path, head_dim=64, intermediate_size=384)
+    asked, options = asked_greedily()[:4], {"quantization": "w4a16"}
+    one = caching_engine(folder, max_model_len=64, block_size=BLOCK, **options)
+    assert token_ids(serve(ranks_engine(folder, 2, **options), asked)) == token_ids(serve(one, asked))
+    with pytest.raises(ValueError, match="^tensor_parallel_size must be at most 3: the MLP is cut at multiples of 128"):
+        ranks_engine(folder, 4, **options)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])

@@ -53,8 +53,14 @@ def test_the_parts_put_together_are_the_checkpoint(folder: Path, size: int) -> N
         assert torch.equal(built, whole), name
     read = sum(part.numel() for have in parts for name, part in have.items() if "norm" not in name)
     once = sum(whole.numel() for name, whole in iterate_safetensors(folder) if "norm" not in name)
-    repeated = 0 if size == 2 else sum(
-        2 * whole.numel() // 2 for name, whole in iterate_safetensors(folder) if ".k_proj." in name or ".v_proj." in name
+    repeated = (
+        0
+        if size == 2
+        else sum(
+            2 * whole.numel() // 2
+            for name, whole in iterate_safetensors(folder)
+            if ".k_proj." in name or ".v_proj." in name
+        )
     )
     assert read == once + repeated  # nothing else is read twice
 
@@ -122,7 +128,10 @@ def added_here(models: list[DecoderForCausalLM]) -> torch.Tensor:
     vectors = []
     for model in models:
         embedding: Any = model.model.embed_tokens
-        rows = [embedding.weight[i - embedding.tokens.start] if i in embedding.tokens else torch.zeros(64) for i in ids.tolist()]
+        rows = [
+            embedding.weight[i - embedding.tokens.start] if i in embedding.tokens else torch.zeros(64)
+            for i in ids.tolist()
+        ]
         vectors.append(torch.stack(rows))
     x, residual, first = add(vectors), None, models[0].model
     rotary = first.rotary(positions)
@@ -133,7 +142,9 @@ def added_here(models: list[DecoderForCausalLM]) -> torch.Tensor:
             attention: Any = model.model.layers[number].self_attn
             heads = attention.qkv_proj(x).view(9, -1, attention.head_size)
             qkv = attention.norm_rotary(heads, attention.qk_norm, rotary, attention.num_heads, attention.num_kv_heads)
-            parts.append(attention.o_proj.method.inner.apply(attention.o_proj, attention.attn(*qkv, metadata).flatten(1)))
+            parts.append(
+                attention.o_proj.method.inner.apply(attention.o_proj, attention.attn(*qkv, metadata).flatten(1))
+            )
         x, residual = layer.post_attention_layernorm(add(parts), residual)
         mlps: list[Any] = [model.model.layers[number].mlp for model in models]
         x = add([mlp.down_proj.method.inner.apply(mlp.down_proj, mlp.silu_mul(mlp.gate_up_proj(x))) for mlp in mlps])

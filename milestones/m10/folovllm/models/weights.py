@@ -28,7 +28,7 @@ from folovllm.layers.ops import LayerOps
 from folovllm.model_files import readable_errors, resolve_model_path
 from folovllm.models.decoder import DecoderForCausalLM
 from folovllm.models.registry import decoder_spec
-from folovllm.models.shard import Shard, cut_tensor, parallel_ops, shard_of
+from folovllm.models.shard import Shard, parallel_ops, read_part, shard_of
 
 # Which files a snapshot of a hub repository must hold, and which are not read: the makers' own format, other exports.
 WANTED_FILES = ["*.safetensors", "*.json"]
@@ -103,8 +103,8 @@ def iterate_safetensors(folder: Path, shard: Shard | None = None) -> Iterator[tu
             with safe_open(path, framework="pt") as file:
                 if shard is None:
                     yield name, file.get_tensor(name)
-                elif (cut := cut_tensor(name, tuple((whole := file.get_slice(name)).get_shape()), shard)) is not None:
-                    yield name, whole[cut]
+                elif (part := read_part(file.get_slice(name), name, shard)) is not None:
+                    yield name, part
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Layers that are cut between ranks. Two cuts fit together, and one sum is enough for both (Megatron-LM):
+"""Layers that are cut between ranks. Two cuts fit together, and one sum is enough for both:
 
     qkv, gate·up   cut by outputs: a rank computes its heads, or its columns of the MLP, from all of x
     o, down        cut by inputs: a rank multiplies what it has, and the sum over the ranks is the product
@@ -6,10 +6,10 @@
          x ──┬─▶ A[:, rank 0] ─▶ B[rank 0, :] ─┐
              └─▶ A[:, rank 1] ─▶ B[rank 1, :] ─┴─▶ (+) = x · A · B
 
-A layer that is cut by outputs is a narrower layer and nothing else, so it has no class here. The ends of the vocabulary
-are cut by tokens. A token's vector is found by one rank and is zero on the others; logits are gathered at rank 0.
+A layer that is cut by outputs is narrower and nothing else, so it has no class here. The ends of the vocabulary are cut
+by tokens: one rank has a token's vector, and the others zeros; logits are gathered at rank 0.
 
-Shoeybi et al., 2019, arXiv:1909.08053
+Shoeybi et al., 2019, Megatron-LM, arXiv:1909.08053
 vLLM: model_executor/layers/linear.py (RowParallelLinear), vocab_parallel_embedding.py
 """
 
@@ -25,15 +25,24 @@ from folovllm.distributed.parallel_state import GroupCoordinator, part
 from folovllm.layers.compiled_ops import PackedMethod
 from folovllm.layers.linear import Embedding, Linear, LinearMethod, LMHead
 
-ROWS = ("o_proj", "down_proj")
-"""By their names in a checkpoint, the layers that are cut by inputs."""
+ROWS = ("o_proj", "down_proj")  # cut by inputs
 
 
 class RowParallelMethod(LinearMethod):
-    """Of a layer that has some of a weight's columns, around the method that multiplies by them."""
+    """Around another method: where a layer has some of a weight's columns, its product is a sum over the ranks.
 
-    def __init__(self, inner: LinearMethod, group: GroupCoordinator) -> None:
-        self.inner, self.group = inner, group
+    columns: how many each of ROWS has in all.
+    """
+
+    def __init__(self, inner: LinearMethod, group: GroupCoordinator, columns: dict[str, int]) -> None:
+        self.inner, self.group, self.columns = inner, group, columns
+
+    def for_layer(self, parent: str, parts: Sequence[str]) -> LinearMethod:
+        inner = self.inner.for_layer(parent, parts)
+        if parts[0] not in ROWS:
+            return inner
+        inner.columns_together(self.columns[parts[0]])
+        return RowParallelMethod(inner, self.group, self.columns)
 
     def create_weights(self, layer: Linear, *, bias: bool) -> None:
         self.inner.create_weights(layer, bias=bias and self.group.rank == 0)  # a bias is added once
@@ -49,23 +58,6 @@ class RowParallelMethod(LinearMethod):
 
     def apply(self, layer: Linear, x: torch.Tensor) -> torch.Tensor:
         return self.group.all_reduce(self.inner.apply(layer, x))
-
-
-class RowParallelMethods(LinearMethod):
-    """For a model's linear layers: those of `inner`, with a sum behind the layers that are cut by inputs.
-
-    columns: how many each of those has in all, by its name.
-    """
-
-    def __init__(self, inner: LinearMethod, group: GroupCoordinator, columns: dict[str, int]) -> None:
-        self.inner, self.group, self.columns = inner, group, columns
-
-    def for_layer(self, parent: str, parts: Sequence[str]) -> LinearMethod:
-        inner = self.inner.for_layer(parent, parts)
-        if parts[0] not in ROWS:
-            return inner
-        inner.columns_together(self.columns[parts[0]])
-        return RowParallelMethod(inner, self.group)
 
 
 class VocabParallelEmbedding(Embedding):

@@ -13,16 +13,18 @@ from __future__ import annotations
 import math
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
 
 from folovllm.distributed.parallel_state import GroupCoordinator, part
 from folovllm.layers.linear import LinearMethod
 from folovllm.layers.ops import LayerOps
-from folovllm.layers.parallel import ROWS, ParallelLMHead, RowParallelMethods, VocabParallelEmbedding
+from folovllm.layers.parallel import ROWS, ParallelLMHead, RowParallelMethod, VocabParallelEmbedding
 from folovllm.models.decoder import DecoderSpec
 from folovllm.utils.checks import wrong
 
-TURNED = ("qweight", "qzeros", "scales")
-"""Tensors of GPTQ and AWQ, whose first dimension is a layer's inputs."""
+TURNED = ("qweight", "qzeros", "scales")  # of GPTQ and AWQ: the first dimension is a layer's inputs
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,11 @@ class Shard:
     """Which heads, columns of the MLP and tokens a rank has of the `whole` decoder."""
 
     rank: int
+    whole: DecoderSpec
     heads: range
     kv_heads: range
     columns: range
     tokens: range
-    whole: DecoderSpec
 
     @property
     def spec(self) -> DecoderSpec:
@@ -55,12 +57,8 @@ class Shard:
 
 
 def shard_of(spec: DecoderSpec, linear: LinearMethod, rank: int, world_size: int) -> Shard:
-    """
-    linear: what makes the products of the whole model. It says where a weight may be cut.
-
-    Raises:
-        ValueError: the model cannot be cut into so many parts, by tensor_parallel_size.
-    """
+    """linear: what makes the whole model's products, which says where a weight may be cut. Raises ValueError: the model
+    cannot be cut into so many parts, by tensor_parallel_size."""
     heads, kv_heads, columns, must = spec.num_heads, spec.num_kv_heads, spec.intermediate_size, None
 
     def together(layer: str, of: int) -> int:
@@ -80,27 +78,19 @@ def shard_of(spec: DecoderSpec, linear: LinearMethod, rank: int, world_size: int
         raise wrong("tensor_parallel_size", must, world_size)
     return Shard(
         rank,
+        spec,
         heads=part(heads, rank, world_size),
-        kv_heads=kv_heads_of(kv_heads, rank, world_size),
+        kv_heads=part(kv_heads, rank, world_size) or range(head := rank * kv_heads // world_size, head + 1),
         columns=part(spec.intermediate_size, rank, world_size, unit),
         tokens=part(spec.vocab_size, rank, world_size),
-        whole=spec,
     )
-
-
-def kv_heads_of(count: int, rank: int, world_size: int) -> range:
-    """Those that a rank's query heads read."""
-    if count >= world_size:
-        return part(count, rank, world_size)
-    head = rank * count // world_size
-    return range(head, head + 1)
 
 
 def parallel_ops(ops: LayerOps, shard: Shard, group: GroupCoordinator) -> LayerOps:
     """`ops` for a rank's part of a model: the same, with the sums that join the parts."""
     ours, spec = copy(ops), shard.whole
     columns = dict(zip(ROWS, (spec.num_heads * spec.head_size, spec.intermediate_size), strict=True))
-    ours.linear = RowParallelMethods(ops.linear, group, columns)
+    ours.linear = RowParallelMethod(ops.linear, group, columns)
     ours.embedding = lambda vocab, hidden: VocabParallelEmbedding(vocab, hidden, group)
     ours.lm_head = lambda hidden, vocab, method: ParallelLMHead(hidden, vocab, method, group)
     ours.group = group
@@ -116,16 +106,13 @@ def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, 
         ValueError: the cut goes through packed numbers, or through a group.
     """
     layer, kind = name.split(".")[-2:]
-    everything = tuple(slice(0, size) for size in shape)
-    if layer not in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed_tokens", "lm_head", *ROWS):
-        return everything  # a norm
-    if kind == "bias" and layer in ROWS:
+    everything, by_inputs = tuple(slice(0, size) for size in shape), layer in ROWS
+    if by_inputs and kind == "bias":
         return None if shard.rank else everything
-    if kind == "weight_shape" or (kind == "g_idx" and layer not in ROWS):
+    if layer.endswith("norm") or kind in ("weight_shape", "inv_freq") or (kind == "g_idx" and not by_inputs):
         return everything
     mine, count = shard.cut(layer)
-    by_inputs = layer in ROWS
-    dim = 0 if len(shape) == 1 else int(by_inputs) if kind not in TURNED else int(not by_inputs)
+    dim = 0 if len(shape) == 1 else int(by_inputs != (kind in TURNED))
     size = shape[dim]
     if size == 1 and by_inputs:  # one group for a whole row
         return everything
@@ -133,3 +120,17 @@ def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, 
         raise ValueError(f"{name} {shape} cannot be cut at {mine.start} and {mine.stop} of {count}")
     cut = slice(mine.start * size // count, mine.stop * size // count)
     return (*everything[:dim], cut, *everything[dim + 1 :])
+
+
+def read_part(tensor: Any, name: str, shard: Shard) -> torch.Tensor | None:
+    """A rank's part of a tensor that safetensors has opened, and no more of it is read. None: it has none."""
+    shape = tuple(tensor.get_shape())
+    if (cut := cut_tensor(name, shape, shard)) is None:
+        return None
+    part: torch.Tensor = tensor[cut]
+    if name.endswith(".g_idx"):  # groups are counted from the rank's first one
+        return part - part[:1]
+    if name.endswith(".weight_shape"):
+        mine, (outs, size) = len(shard.cut(name.split(".")[-2])[0]), part.tolist()
+        return torch.tensor([outs, mine] if name.split(".")[-2] in ROWS else [mine, size])
+    return part
