@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from folovllm.bench.contestant import synchronize
 from folovllm.bench.shapes import ModelShape
@@ -32,6 +33,7 @@ from folovllm.layers.linear import Linear
 from folovllm.layers.moe import Experts
 from folovllm.layers.quantization.linear import QuantizedLinear
 from folovllm.utils.recycled_memory import empty_in_huge_pages
+from folovllm.worker.follower import LeadingModel
 
 PROBE_BYTES = 512 * 2**20  # more than a cache holds
 # Weights smaller than this may stay in a CPU's caches, and a share of the memory's bandwidth would say nothing.
@@ -76,7 +78,7 @@ class ModelCost:
         cost = cls.of(load_hf_config(engine.model_config), engine.dtype)
         layers = linears(engine)
         if any(isinstance(layer.method, QuantizedLinear) for layer in layers):  # codes and scales, as they are kept
-            of_experts = [module for module in engine.runner.model.modules() if isinstance(module, Experts)]
+            of_experts = [module for module in modules(engine) if isinstance(module, Experts)]
             kept = sum(weight.nbytes for experts in of_experts for weight in experts.parameters())
             return replace(cost, weight_bytes=sum(layer.weight.nbytes for layer in layers), expert_bytes=kept)
         return cost
@@ -93,8 +95,14 @@ class ModelCost:
         return num_bytes, flops
 
 
+def modules(engine: LLMEngine) -> Iterator[nn.Module]:
+    """Of this rank's part of the model."""
+    model = engine.runner.model
+    return (model.model if isinstance(model, LeadingModel) else model).modules()
+
+
 def linears(engine: LLMEngine) -> list[Linear]:
-    return [module for module in engine.runner.model.modules() if isinstance(module, Linear)]
+    return [module for module in modules(engine) if isinstance(module, Linear)]
 
 
 def exceeds_caches(weight_bytes: int, device: torch.device) -> bool:
