@@ -12,7 +12,8 @@ SPEC = DecoderSpec(
 def shard(rank):
     """Half of it: rank 0 or rank 1."""
     heads, kv_heads = range(2 * rank, 2 * rank + 2), range(rank, rank + 1)
-    return Shard(rank, heads, kv_heads, range(8 * rank, 8 * rank + 8), range(5 * rank, 5 * rank + 5), SPEC)
+    columns, tokens = range(8 * rank, 8 * rank + 8), range(5 * rank, 5 * rank + 5)
+    return Shard(rank, SPEC, heads=heads, kv_heads=kv_heads, columns=columns, tokens=tokens)
 
 
 class Group:

@@ -167,8 +167,8 @@ def _build_runner(
         kv_cache.backend.warm_up(kv_cache.tensors[0], dtype)
         sampling.warm_up(dtype)
     graphs = record_graphs(model, parts, most_rows, longest, block_size, dtype, device)
-    leading = model if group is None else LeadingModel(model, group)
-    replayed = graphs if group is None or graphs is None else LeadingGraphs(graphs, group)
+    leading: Any = model if group is None else LeadingModel(model, group)
+    replayed: Any = graphs if group is None or graphs is None else LeadingGraphs(graphs, group)
     return ModelRunner(
         leading, kv_cache, sampling, replayed, num_swap_blocks=size.num_swap_blocks, max_num_seqs=limits.max_num_seqs,
         max_model_len=longest, device=device, proposer=proposer, rejects=rejects, group=group,

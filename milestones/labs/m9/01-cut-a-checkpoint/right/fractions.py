@@ -1,9 +1,3 @@
-def kv_heads_of(count: int, rank: int, world_size: int) -> range:
-    each = max(1, count // world_size)
-    first = rank * each if count >= world_size else rank // (world_size // count)
-    return range(first, first + each)
-
-
 def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, ...] | None:
     from fractions import Fraction
 

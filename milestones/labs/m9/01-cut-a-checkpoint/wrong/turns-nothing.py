@@ -1,14 +1,11 @@
 def cut_tensor(name: str, shape: tuple[int, ...], shard: Shard) -> tuple[slice, ...] | None:
     layer, kind = name.split(".")[-2:]
-    everything = tuple(slice(0, size) for size in shape)
-    if layer not in ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed_tokens", "lm_head", *ROWS):
-        return everything  # a norm
-    if kind == "bias" and layer in ROWS:
+    everything, by_inputs = tuple(slice(0, size) for size in shape), layer in ROWS
+    if by_inputs and kind == "bias":
         return None if shard.rank else everything
-    if kind == "weight_shape" or (kind == "g_idx" and layer not in ROWS):
+    if layer.endswith("norm") or kind in ("weight_shape", "inv_freq") or (kind == "g_idx" and not by_inputs):
         return everything
     mine, count = shard.cut(layer)
-    by_inputs = layer in ROWS
     dim = 0 if len(shape) == 1 else int(by_inputs)
     size = shape[dim]
     if size == 1 and by_inputs:  # one group for a whole row
