@@ -1,3 +1,3 @@
 def group(experts: torch.Tensor, num_experts: int) -> Groups:
-    chosen, order = experts.flatten().sort(stable=True)
+    chosen = experts.flatten().sort(stable=True).values
     return Groups(chosen, torch.searchsorted(chosen, torch.arange(num_experts), right=True))
