@@ -154,7 +154,7 @@ def test_any_config_json_is_a_model(tmp_path: Path):
         ('{"text_config": 1}', "text_config must be an object"),
         (json.dumps({**SMALL_CONFIG, "head_dim": "64"}), "head_dim of .* must be an integer"),
         (json.dumps({**SMALL_CONFIG, "vocab_size": 10**400}), "vocab_size of .* must be at most"),
-        ('{"num_local_experts": 8}', "num_local_experts=8, which is not modelled"),
+        ('{"n_routed_experts": 8}', "n_routed_experts=8, which is not modelled"),
         ('{"hidden_size": 64}', "must have num_attention_heads"),
         ('{"num_attention_heads": 0}', "num_attention_heads of .* must be positive"),
     ],
