@@ -43,7 +43,8 @@ LIMITS = {
     "m7": Size(lines=15_315, cpp=2_740),
     "m8": Size(lines=16_970, cpp=2_845),
     "m9": Size(lines=18_090, cpp=2_980),
-    "root": Size(lines=34_130, cpp=2_980),
+    "m10": Size(lines=18_540, cpp=2_980),
+    "root": Size(lines=34_685, cpp=2_980),
 }
 
 
