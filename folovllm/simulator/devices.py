@@ -14,20 +14,12 @@ and eight cores at 3.5 GHz with two AVX2 units of 8 float32 each make 8 * 3.5e9 
 No program gets all of it. The notes reckon with 4.3 TB/s and 790 TFLOP/s on an H200, shares of 0.9 and 0.8. They are
 taken for all GPUs. A CPU gets 0.7 of what was probed (docs/benchmarks/data/decode-roofline.json: 0.67 to 0.78).
 
-A sum over several devices (all-reduce) takes the shorter of two ways. In one shot each reads the vectors of all others;
-in a ring parts of the vector go round twice, and less is moved:
+A sum over several devices (all-reduce) goes the shorter of two ways, with latencies fitted to vLLM's measurements on
+four H100s (its pull requests 24111 and 24532; on two, 7 us for 0.5 MiB in one shot). Without NVLink 20 us are assumed:
 
-    one shot   sum_latency  + (devices - 1) * bytes / link
-    ring       ring_latency + 2 * (devices - 1) / devices * bytes / link
-
-The latencies are fitted to vLLM's measurements on H100s with NVLink, of its kernel in one stage and of NCCL:
-
-    H100s   bytes     one shot   measured   ring   measured (us)
-    2       0.5 MiB   7.2        7          20.2   –          github.com/vllm-project/vllm/pull/24111
-    4       0.5 MiB   9.5        10         20.7   21         github.com/vllm-project/vllm/pull/24532
-    4       4 MiB     34.0       38         33.0   39
-
-Devices without NVLink are taken to need 20 us for either; that was not measured.
+                                                                     0.5 MiB   measured   4 MiB   measured
+    one shot   6 us  + (devices - 1) * bytes / link                  9.5 us    10         34      38
+    ring       19 us + 2 * (devices - 1) / devices * bytes / link    20.7      21         33      39 (NCCL)
 
 vLLM: none
 """

@@ -1,4 +1,4 @@
-def part_winners(logits: Tensor, noise: Tensor, first_token: int) -> Tensor:
+def part_winners(logits: torch.Tensor, noise: torch.Tensor, first_token: int) -> torch.Tensor:
     import math
 
     rows = []
@@ -9,9 +9,9 @@ def part_winners(logits: Tensor, noise: Tensor, first_token: int) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def draw_winners(winners: Sequence[Tensor]) -> Tensor:
+def draw_winners(winners: list[torch.Tensor]) -> torch.Tensor:
     tokens = []
     for row in zip(*(part.tolist() for part in winners), strict=True):
-        score, token = max(row, key=lambda pair: (pair[0], -pair[1]))
+        _score, token = max(row, key=lambda pair: (pair[0], -pair[1]))
         tokens.append(int(token))
     return torch.tensor(tokens)

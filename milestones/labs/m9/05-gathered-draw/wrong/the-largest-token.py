@@ -1,2 +1,2 @@
-def draw_winners(winners: Sequence[Tensor]) -> Tensor:
-    return torch.stack(list(winners))[:, :, 1].amax(dim=0).long()
+def draw_winners(winners: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(winners)[:, :, 1].amax(dim=0).long()
