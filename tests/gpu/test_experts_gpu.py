@@ -1,5 +1,5 @@
-"""Models with experts on a GPU: Hugging Face's tokens out of replayed steps, whatever the router chooses in them; and the
-kernels at larger sizes, beside float64."""
+"""Models with experts on a GPU: Hugging Face's tokens out of replayed steps, whatever the router chooses in them; and
+the kernels at larger sizes, beside float64."""
 
 from __future__ import annotations
 
