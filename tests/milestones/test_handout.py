@@ -45,6 +45,7 @@ def rendered(text: str, lang: str = "en") -> str:
         ("::: code pkg/f.py f nodoc", "`pkg/f.py` · `f`\n\n```python\ndef f():\n    return 1\n```\n"),
         ("::: bench x nocaption", "| a | b |\n|--:|--:|\n| 1 | 2.50 |\n"),
         ("It is {{ bench x b | .1f }}, and `{{ bench x b }}`.", "It is 2.5, and `{{ bench x b }}`.\n"),
+        ("::: live m3/preemption", "*On the published site, a box here runs these steps.*\n"),
         ("## Title {#title}", "## Title\n"),
         ("[a](other.md#p), [b](#here), [c](../map.md)", "[a](other.md#the-part), [b](#here), c\n"),
         ("[d](https://x.y)", "[d](https://x.y)\n"),

@@ -9,7 +9,6 @@ vLLM: v1/engine/core.py (EngineCore.__init__, _initialize_kv_caches)
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from contextlib import ExitStack
 from typing import Any
 
@@ -103,8 +102,6 @@ def _build(
     )
     run_ahead = device.type == "cuda" if limits.async_scheduling is None else limits.async_scheduling
     core = EngineCore(scheduler, runner, config, size, run_ahead=run_ahead)
-    if group is not None:
-        weakref.finalize(core, group.close)
     if costs is not None:
         with threads_for_steps(model_config.model, config.parallel_config.tensor_parallel_size)():
             costs.host = measure_host_costs(core, costs)
