@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> Report:
         ours[name] = round(statistics.median(getattr(run, name) for run in found.runs[0]))
     ours["bandwidth_gb_per_s"] = found.probe.bandwidth / 1e9
     if found.from_memory:
-        weights = found.cost.weight_bytes / found.probe.bandwidth
+        weights = found.cost.weights_read(count) / found.probe.bandwidth
         ours["roofline"] = median([weights * sum(not s.prefill for s in r) / r.decode_seconds for r in found.runs[0]])
     for facts, measured in lines[1:]:
         facts["speedup"] = statistics.median(measured["seconds"]) / statistics.median(lines[0][1]["seconds"])

@@ -238,7 +238,7 @@ def test_an_unknown_exercise_is_told_with_the_known(lab: Path, capsys: pytest.Ca
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("language", ["en", "zh"])
-@pytest.mark.parametrize("name", ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9"])
+@pytest.mark.parametrize("name", ["m0", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "m9", "m10"])
 def test_the_way_through_the_first_exercise_of_a_milestone(
     name: str, language: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

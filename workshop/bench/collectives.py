@@ -88,7 +88,9 @@ def second_rank(connection: socket.socket, store: str, count: int) -> None:
 def together(rank: int, connection: socket.socket, memory: int, store: str) -> Calls:
     torch.set_num_threads(1)
     both = partial(join, rank, 2, {1 - rank: Link(connection)})
-    shared, gloo = (both(way, torch.device("cpu"), TIMEOUT, in_order=True) for way in (memory, dist.FileStore(store, 2)))
+    shared, gloo = (
+        both(way, torch.device("cpu"), TIMEOUT, in_order=True) for way in (memory, dist.FileStore(store, 2))
+    )
     calls: Calls = []
     for what, group in (("a sum in shared memory", shared), ("a sum by gloo", gloo)):
         for size in SIZES:

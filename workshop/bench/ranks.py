@@ -49,7 +49,9 @@ def run(args: argparse.Namespace) -> Report:
         for requests in args.batch_sizes:
             tick(f"{requests} requests")
             lines += _measure(engines, requests, vocab, args)
-    notes = [f"The fastest tenth of {args.steps} steps, the median of {args.rounds} rounds; all sequences decode, greedy."]
+    notes = [
+        f"The fastest tenth of {args.steps} steps, the median of {args.rounds} rounds; all sequences decode, greedy."
+    ]
     return Report.of(args, f"Decode steps with one rank and with two, {model.label}", COLUMNS, lines, notes)
 
 
