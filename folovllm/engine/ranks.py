@@ -157,16 +157,16 @@ def start_processes(size: int, device: torch.device, timeout: int, config: objec
     """A link to each of the other ranks, which get `config`; and what join() takes."""
     memory, port, links = None, 0, {}
     if device.type == "cpu" and unavailable_reason() is None:
-        memory = open(os.memfd_create("folovllm-ranks"), "r+b")  # noqa: SIM115  it is closed with the group
-        memory.truncate(memory_bytes(size))
-        shared: Any = memory
+        memory = os.memfd_create("folovllm-ranks")
+        shared: Any = open(memory, "r+b")  # noqa: SIM115  it is closed with the group
+        shared.truncate(memory_bytes(size))
     else:
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         shared = store_at(port, size, timeout, is_master=True, master_listen_fd=listener.detach())
     for rank in range(1, size):
         ours, theirs = socket.socketpair()
-        links[rank] = Link(ours, start_process(rank, theirs, memory and memory.fileno(), port, config))
+        links[rank] = Link(ours, start_process(rank, theirs, memory, port, config))
         theirs.close()
     return links, shared
 

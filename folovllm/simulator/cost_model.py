@@ -66,12 +66,11 @@ class Roofline:
         check_int("tensor_parallel_size", devices, 1)
         self.device, self.shape, self.itemsize, self.devices = device, shape, itemsize, devices
         self.kv_token_bytes = shape.kv_per_token * itemsize
-        bandwidth = device.bandwidth * device.bandwidth_share * devices
+        self._bandwidth = bandwidth = device.bandwidth * device.bandwidth_share * devices
         flops = device.flops * device.flops_share * devices
-        self._body_read = shape.body * itemsize / bandwidth
         self._head_read = shape.head * itemsize / bandwidth
         self._kv_read = self.kv_token_bytes / bandwidth
-        self._token = 2 * shape.body / flops
+        self._token = 2 * shape.active / flops
         self._row = 2 * shape.head / flops
         self._pair = 4 * shape.layers * shape.heads * shape.head_dim / flops
         self._sums = 2 * shape.layers + 1  # behind attention and MLP of each layer, and of the embedding
@@ -79,7 +78,7 @@ class Roofline:
 
     def seconds(self, tokens: int, seqs: int, kv_tokens: int, pairs: int) -> float:
         return (
-            max(self._body_read, tokens * self._token)
+            max(self.shape.read(tokens) * self.itemsize / self._bandwidth, tokens * self._token)
             + max(kv_tokens * self._kv_read, pairs * self._pair)
             + max(self._head_read, seqs * self._row)
             + self.device.step_overhead

@@ -72,13 +72,13 @@ def test_a_process_that_is_killed_in_a_step_ends_the_engine_with_one_error() -> 
         tokens_of(llm)
 
 
-def test_a_process_ends_with_its_engine() -> None:
+def test_a_rank_ends_with_its_engine(rank_threads: list[RankThread]) -> None:
     llm = two_ranks()
-    process = process_of(llm)
-    assert process.poll() is None
+    assert rank_threads[0].thread.is_alive()
     del llm
     gc.collect()
-    assert process.poll() is not None
+    assert not rank_threads[0].thread.is_alive()
+    assert rank_threads[0].error is None
 
 
 def test_a_process_that_ends_before_it_says_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,7 @@ def test_few_bytes_are_summed_in_one_shot_and_many_in_a_ring():
 
 
 def test_a_sum_on_h100s_takes_what_vllm_measured():
-    """0.5 MiB took 7 us on two and 10 on four, in one shot; 4 MiB took 38 and 39 on four (pull requests 24111, 24532)."""
+    """0.5 MiB took 7 us on two and 10 on four, in one shot; 4 MiB took 38 and 39 on four (pulls 24111, 24532)."""
     h100 = find_device("h100")
     found = [1e6 * h100.all_reduce_seconds(size * 2**20, n) for size, n in ((0.5, 2), (0.5, 4), (4, 4))]
     assert found == pytest.approx([7, 10, 38], rel=0.15)
@@ -154,7 +154,7 @@ def test_any_config_json_is_a_model(tmp_path: Path):
         ('{"text_config": 1}', "text_config must be an object"),
         (json.dumps({**SMALL_CONFIG, "head_dim": "64"}), "head_dim of .* must be an integer"),
         (json.dumps({**SMALL_CONFIG, "vocab_size": 10**400}), "vocab_size of .* must be at most"),
-        ('{"num_local_experts": 8}', "num_local_experts=8, which is not modelled"),
+        ('{"n_routed_experts": 8}', "n_routed_experts=8, which is not modelled"),
         ('{"hidden_size": 64}', "must have num_attention_heads"),
         ('{"num_attention_heads": 0}', "num_attention_heads of .* must be positive"),
     ],
