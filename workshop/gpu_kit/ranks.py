@@ -101,10 +101,12 @@ def two_ranks(device: str) -> Row:
             with suppress(EOFError, OSError):  # rank 0 has gone
                 build_follower(config, hf_config, torch.device(device), group).run()
 
-        threading.Thread(target=follow, daemon=True).start()
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
         group = group_of(0)
         found = tokens_of(in_group(group, model, "float32", device, **options))
         group.close()
+        thread.join()
     empty = {"step_ms": None, "predicted_ms": None}
     return {"what": "two ranks", "batch": len(PROMPTS), **empty, "same_tokens": found == expected}
 
