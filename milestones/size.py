@@ -42,7 +42,7 @@ LIMITS = {
     "m6": Size(lines=12_680, cpp=1_900, step_files=30, step_functions=89),
     "m7": Size(lines=15_330, cpp=2_740),
     "m8": Size(lines=16_985, cpp=2_845),
-    "root": Size(lines=33_000, cpp=2_845),
+    "root": Size(lines=33_700, cpp=2_845),
 }
 
 

@@ -54,8 +54,9 @@ def build_engine_core(
     with current_device(device):
         # What can be refused is refused before the weights are read.
         limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
-        parts = choose(config, hf_config, dtype, device)
-        parts = check_kernels(parts, config, decoder_spec(hf_config), dtype, device)
+        spec = decoder_spec(hf_config).within(longest)
+        parts = choose(config, hf_config, dtype, device, spec)
+        parts = check_kernels(parts, config, spec, dtype, device)
         weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
         model = build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=parts.ops)
         vocab_size = model.decoder_spec.vocab_size

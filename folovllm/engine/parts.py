@@ -31,6 +31,7 @@ from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
 from folovllm.layers.quantization.cuda import choose_method
 from folovllm.layers.quantization.linear import QuantizedLinear, QuantizedLinears
+from folovllm.models.decoder import DecoderSpec
 from folovllm.models.one_call import OneCallOps
 from folovllm.quant_scheme import QuantScheme, select_scheme
 from folovllm.worker.batch_sampler import BatchSampler
@@ -49,8 +50,11 @@ class Parts:
     """Whether the sampling kernel draws the tokens."""
 
 
-def choose_parts(config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device) -> Parts:
-    """
+def choose_parts(
+    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, spec: DecoderSpec
+) -> Parts:
+    """spec: of the model, without windows that never cut.
+
     Raises:
         ValueError: what was asked for cannot run here, or not together; the text says what to do.
     """
@@ -58,11 +62,11 @@ def choose_parts(config: EngineConfig, hf_config: Any, dtype: torch.dtype, devic
     scheme = select_scheme(model_config, getattr(hf_config, "quantization_config", None))
     invariant, eager = model_config.batch_invariant, model_config.enforce_eager
     if kv_dtype != dtype:
-        backend = select_8_bit_backend(config, hf_config, dtype, device)
+        backend = select_8_bit_backend(config, spec, dtype, device)
     elif invariant:
-        backend = select_invariant_backend(model_config, hf_config, dtype, device)
+        backend = select_invariant_backend(model_config, spec, dtype, device)
     else:
-        backend = _named_backend(config, device)
+        backend = _named_backend(config, device, extras=spec.has_extras)
     return Parts(
         backend=backend,
         ops=select_ops(dtype, device, one_by_one=eager, invariant=invariant, scheme=scheme),
@@ -97,9 +101,9 @@ def select_ops(
     return LayerOps(linear(PLAIN))
 
 
-def _named_backend(config: EngineConfig, device: torch.device) -> type[AttentionBackend]:
+def _named_backend(config: EngineConfig, device: torch.device, *, extras: bool) -> type[AttentionBackend]:
     model_config, block_size = config.model_config, config.cache_config.block_size
-    backend = select_backend(model_config.attention_backend, device)
+    backend = select_backend(model_config.attention_backend, device, extras=extras)
     longest = model_config.max_model_len or 0
     if not backend.reads_block_tables and block_size < longest:
         raise ValueError(

@@ -143,7 +143,7 @@ def _step(backend: CPUBackend, metadata: AttentionMetadata, rotary: Rotary, want
 def _prepared(layers: list[DecoderLayer], eps: float, flowing: torch.dtype) -> Prepared | None:
     attention, down = layers[0].self_attn.attn, layers[0].mlp.down_proj
     backend, cache = attention.backend, attention.kv_cache
-    if not isinstance(backend, CPUBackend) or cache is None:
+    if not isinstance(backend, CPUBackend) or cache is None or any(layer.self_attn.attn.extras for layer in layers):
         return None
     if (flowing, cache.dtype) not in backend.dtypes or attention.head_size % HEAD_SIZE_STEP:
         return None

@@ -2,7 +2,7 @@
 
     Qwen3             no biases; q and k are normalised per head
     Qwen2, Qwen2.5    biases on q, k and v
-    Llama 2 and 3.x, Mistral without its sliding window    the plain decoder
+    Llama 2 and 3.x, Mistral    the plain decoder; Mistral's layers have a window, in Qwen some may
 
 vLLM: model_executor/models/registry.py, qwen3.py, qwen2.py, llama.py
 """
@@ -66,7 +66,7 @@ def decoder_spec(config: Any) -> DecoderSpec:
         rms_norm_eps=config.rms_norm_eps,
         rope=rope,
         tie_word_embeddings=config.tie_word_embeddings,
-        sliding_window=_sliding_window(config),
+        windows=_windows(config),
         **switches(config),
     )
 
@@ -85,9 +85,11 @@ def _switches_of(config: Any) -> Callable[[Any], dict[str, bool]]:
     )
 
 
-def _sliding_window(config: Any) -> int | None:
-    """How many tokens back attention reaches in some layer; None where every layer sees all of them."""
-    if not getattr(config, "use_sliding_window", True):
-        return None
-    kinds = getattr(config, "layer_types", None)  # Qwen's configurations have it, Mistral's slides in every layer
-    return getattr(config, "sliding_window", None) if kinds is None or "sliding_attention" in kinds else None
+def _windows(config: Any) -> tuple[int | None, ...]:
+    """DecoderSpec.windows, before it is known how long a sequence may get."""
+    window = getattr(config, "sliding_window", None)
+    if window is None or not getattr(config, "use_sliding_window", True):
+        return ()
+    # Qwen's configurations have the layers' kinds, Mistral's window is every layer's.
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
