@@ -23,14 +23,14 @@ from folovllm.attention.backends.cpu import HEAD_SIZE_STEP
 from folovllm.attention.backends.invariant import CPUInvariantBackend, TritonInvariantBackend
 from folovllm.config import ModelConfig
 from folovllm.layers.linear import LinearMethod
-from folovllm.models.decoder import DecoderSpec
+from folovllm.models.registry import ModelSpec
 from folovllm.utils.checks import wrong
 
 DTYPES = (torch.float32, torch.bfloat16)
 
 
 def select_invariant_backend(
-    config: ModelConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device
+    config: ModelConfig, spec: ModelSpec, dtype: torch.dtype, device: torch.device
 ) -> type[AttentionBackend]:
     """The backend of an engine with batch_invariant=True. On a CPU its tokens are computed in float32 or bfloat16.
 
@@ -57,7 +57,7 @@ def select_invariant_backend(
             "batch_invariant=True cannot be kept with sliding windows, a soft-cap or sinks: torch's operators compute "
             "them; leave batch_invariant out, or set max_model_len to the smallest window"
         )
-    head_size = spec.head_size
+    head_size = spec.kv_heads[0][1]
     if device.type == "cpu" and head_size % HEAD_SIZE_STEP:
         raise ValueError(
             f"batch_invariant=True cannot be kept with heads of {head_size} on a CPU: its attention reads heads of "

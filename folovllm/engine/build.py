@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -27,7 +27,8 @@ from folovllm.engine.one_thread import threads_for_steps
 from folovllm.engine.parts import Parts, choose_parts
 from folovllm.engine.step_costs import measure_host_costs, measure_step_costs
 from folovllm.models.decoder import DecoderForCausalLM
-from folovllm.models.registry import decoder_spec
+from folovllm.models.registry import ModelSpec, model_spec
+from folovllm.models.transformers_model import TransformersSpec, load_transformers_model
 from folovllm.models.weights import build_model, weights_folder
 from folovllm.utils.logging import init_logger
 from folovllm.worker.cuda_graph import CudaGraphs, bytes_of_graphs, capture_sizes
@@ -54,11 +55,10 @@ def build_engine_core(
     with current_device(device):
         # What can be refused is refused before the weights are read.
         limits = resolve_scheduler_config(config.scheduler_config, longest, device.type)
-        spec = decoder_spec(hf_config).within(longest)
+        spec = model_spec(model_config.model_impl, hf_config, longest)
         parts = choose(config, hf_config, dtype, device, spec)
         parts = check_kernels(parts, config, spec, dtype, device)
-        weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
-        model = build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=parts.ops)
+        model = _load_model(config, hf_config, spec, dtype, device, parts)
         vocab_size = model.decoder_spec.vocab_size
         draft = load_draft_model(config, vocab_size, dtype, device)
         token_bytes = kv_bytes_per_token(model.decoder_spec, parts.cache_dtype)
@@ -92,6 +92,16 @@ def build_engine_core(
         with threads_for_steps(model_config.model)():
             costs.host = measure_host_costs(core, costs)
     return core
+
+
+def _load_model(
+    config: EngineConfig, hf_config: Any, spec: ModelSpec, dtype: torch.dtype, device: torch.device, parts: Parts
+) -> DecoderForCausalLM:
+    model_config, longest = config.model_config, config.model_config.max_model_len
+    if isinstance(spec, TransformersSpec):  # the worker asks it what it asks our decoder
+        return cast(DecoderForCausalLM, load_transformers_model(model_config, spec, longest, dtype, device))
+    weights = None if model_config.load_format == "dummy" else weights_folder(model_config.model)
+    return build_model(hf_config, longest, dtype, device, weights, seed=model_config.seed, ops=parts.ops)
 
 
 def _size_cache(

@@ -26,7 +26,7 @@ from folovllm.attention.backends.int8 import (
 )
 from folovllm.config import EngineConfig
 from folovllm.engine.batch_invariance import select_invariant_backend
-from folovllm.models.decoder import DecoderSpec
+from folovllm.models.registry import ModelSpec
 
 # By the name under which a user knows the backend that reads the same cache in the model's dtype; in order of
 # preference, those that can run on a CPU last.
@@ -44,7 +44,7 @@ def cache_dtype(config: EngineConfig, dtype: torch.dtype) -> torch.dtype:
 
 
 def select_8_bit_backend(
-    config: EngineConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device
+    config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, device: torch.device
 ) -> type[AttentionBackend]:
     """The backend of an engine with kv_cache_dtype="fp8" or "int8".
 

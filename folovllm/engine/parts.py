@@ -22,7 +22,7 @@ import torch
 
 from folovllm.attention.backend import AttentionBackend, select_backend
 from folovllm.attention.backends.triton import kernels_unavailable_reason
-from folovllm.config import EngineConfig
+from folovllm.config import EngineConfig, ModelConfig
 from folovllm.engine.batch_invariance import invariant_products, select_invariant_backend
 from folovllm.engine.kv_cache_dtype import cache_dtype, select_8_bit_backend
 from folovllm.layers.compiled_ops import CompiledLinear, CompiledOps, compiled_unavailable_reason
@@ -31,8 +31,9 @@ from folovllm.layers.ops import LayerOps
 from folovllm.layers.quantization.compiled import CompiledQuantizedLinear
 from folovllm.layers.quantization.cuda import choose_method
 from folovllm.layers.quantization.linear import QuantizedLinear, QuantizedLinears
-from folovllm.models.decoder import DecoderSpec
 from folovllm.models.one_call import OneCallOps
+from folovllm.models.registry import ModelSpec
+from folovllm.models.transformers_model import TransformersSpec
 from folovllm.quant_scheme import QuantScheme, select_scheme
 from folovllm.worker.batch_sampler import BatchSampler
 from folovllm.worker.model_runner import ModelRunner
@@ -51,7 +52,7 @@ class Parts:
 
 
 def choose_parts(
-    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, spec: DecoderSpec
+    config: EngineConfig, hf_config: Any, dtype: torch.dtype, device: torch.device, spec: ModelSpec
 ) -> Parts:
     """spec: of the model, without windows that never cut.
 
@@ -61,6 +62,9 @@ def choose_parts(
     model_config, kv_dtype = config.model_config, cache_dtype(config, dtype)
     scheme = select_scheme(model_config, getattr(hf_config, "quantization_config", None))
     invariant, eager = model_config.batch_invariant, model_config.enforce_eager
+    if isinstance(spec, TransformersSpec):
+        _refuse_what_our_layers_do(model_config, quantised=scheme is not None)
+        eager = True  # transformers' layers run one by one
     if kv_dtype != dtype:
         backend = select_8_bit_backend(config, spec, dtype, device)
     elif invariant:
@@ -99,6 +103,15 @@ def select_ops(
 
         return triton_ops(linear(invariant_products() if invariant else PLAIN))
     return LayerOps(linear(PLAIN))
+
+
+def _refuse_what_our_layers_do(config: ModelConfig, *, quantised: bool) -> None:
+    asked = {"batch_invariant=True": config.batch_invariant, "quantization": quantised}
+    if name := next((name for name, is_asked in asked.items() if is_asked), None):
+        raise ValueError(
+            f"{name} needs our own layers, and this model is computed by transformers' (model_impl 'transformers'); "
+            f"leave it out, or take a model that model_impl='folovllm' knows"
+        )
 
 
 def _named_backend(config: EngineConfig, device: torch.device, *, extras: bool) -> type[AttentionBackend]:

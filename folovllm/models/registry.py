@@ -1,4 +1,5 @@
 """Which decoder a configuration asks for: architecture (config.json's "architectures") -> the switches of our decoder.
+What has none is computed by transformers' own code (transformers_model.py).
 
     Qwen3             no biases; q and k are normalised per head
     Qwen2, Qwen2.5    biases on q, k and v
@@ -16,6 +17,7 @@ from folovllm.errors import ModelLoadError
 from folovllm.hf_config_checks import check_decoder_config
 from folovllm.model_files import readable_errors
 from folovllm.models.decoder import DecoderSpec
+from folovllm.models.transformers_model import TransformersSpec, transformers_spec
 
 
 def _qwen3(config: Any) -> dict[str, bool]:
@@ -39,6 +41,23 @@ SWITCHES: dict[str, Callable[[Any], dict[str, bool]]] = {
 }
 # config.json's "model_type", by which transformers chooses, -> the architecture.
 _BY_MODEL_TYPE = {name.removesuffix("ForCausalLM").lower(): name for name in SWITCHES}
+
+
+ModelSpec = DecoderSpec | TransformersSpec
+
+
+def model_spec(model_impl: str, config: Any, max_model_len: int) -> ModelSpec:
+    """Of the model that computes a transformers configuration: ours where it can be, with model_impl="auto".
+
+    Raises:
+        ModelLoadError: see decoder_spec() and transformers_spec().
+    """
+    if model_impl == "auto":
+        ours = config.model_type in _BY_MODEL_TYPE or set(config.architectures or ()) & set(SWITCHES)
+        model_impl = "folovllm" if ours else "transformers"
+    if model_impl == "folovllm":
+        return decoder_spec(config).within(max_model_len)
+    return transformers_spec(config, max_model_len)
 
 
 def decoder_spec(config: Any) -> DecoderSpec:

@@ -12,7 +12,8 @@ import torch
 
 from folovllm.attention.backend import AttentionBackend
 from folovllm.attention.backends.int8 import SCALE_BYTES
-from folovllm.models.decoder import DecoderForCausalLM, DecoderSpec
+from folovllm.models.decoder import DecoderForCausalLM
+from folovllm.models.registry import ModelSpec
 from folovllm.utils.recycled_memory import empty_in_huge_pages
 
 
@@ -54,7 +55,7 @@ class KVCache:
         return sum(tensor.nbytes for tensor in self.tensors)
 
 
-def kv_bytes_per_token(spec: DecoderSpec, dtype: torch.dtype) -> int:
+def kv_bytes_per_token(spec: ModelSpec, dtype: torch.dtype) -> int:
     """Keys and values of one token in all layers."""
     scale_bytes = SCALE_BYTES if dtype == torch.int8 else 0
     return 2 * sum(num_heads * (size * dtype.itemsize + scale_bytes) for num_heads, size in spec.kv_heads)
