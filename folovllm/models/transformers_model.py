@@ -91,10 +91,12 @@ def transformers_spec(hf_config: Any, max_model_len: int) -> TransformersSpec:
 
     AttentionInterface.register(NAME, paged_attention)
     with _refusals(hf_config, "one token does not pass through it"), torch.device("meta"):
+        own = copy.deepcopy(hf_config)
         # Some products have shapes on the meta device in bfloat16 alone.
-        hf = AutoModelForCausalLM.from_config(
-            copy.deepcopy(hf_config), dtype=torch.bfloat16, attn_implementation=NAME,
-        )  # fmt: skip
+        hf = AutoModelForCausalLM.from_config(own, dtype=torch.bfloat16, attn_implementation=NAME)
+        for module in hf.modules():
+            if getattr(module, "rope_type", None) in ROPE_BY_LENGTH:
+                module.rope_type = "default"  # else it reads the positions, which have no values here
         return TransformersForCausalLM(hf.eval(), max_model_len).decoder_spec
 
 
@@ -181,7 +183,8 @@ class TransformersForCausalLM(nn.Module):
             wanted = self._run(self.hf, token, token, self._record).logits[0].float()
             self._layers = layers
             got = self.compute_logits(hidden).float()
-            if not torch.allclose(got, wanted, rtol=1e-2, atol=1e-2 * float(wanted.abs().max()), equal_nan=True):
+            most = 4 * torch.finfo(hidden.dtype).eps * float(wanted.abs().max())  # the same products in the same order
+            if not torch.allclose(got, wanted, rtol=0, atol=most, equal_nan=True):
                 raise _refusal(self.config, "its logits are more than its head makes of its last hidden state")
 
     def _hand_on(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
